@@ -1,0 +1,44 @@
+//! How a driver reaches a device, without knowing which device it is.
+
+mod sysfs;
+
+use std::sync::Arc;
+
+use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_port::Error;
+use ringpass_registers::Window;
+
+pub use sysfs::{SysfsPci, present};
+
+/// Vendor and device of a PCI function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceId {
+    /// Vendor id.
+    pub vendor: u16,
+    /// Device id.
+    pub device: u16,
+}
+
+/// A device on its bus, taken by a driver until it is dropped. Shared by a port and its queues.
+pub trait Bus: Send + Sync {
+    /// Vendor and device.
+    fn id(&self) -> DeviceId;
+
+    /// What kind of bus this is and what that means, in one line, for people.
+    fn description(&self) -> String;
+
+    /// BAR 0.
+    fn window(&self) -> Window;
+
+    /// What addresses the device uses.
+    fn addressing(&self) -> Addressing;
+
+    /// The NUMA node that the device is attached to.
+    fn numa_node(&self) -> Option<u32>;
+
+    /// Lets the device use a region, until the bus is dropped.
+    fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error>;
+
+    /// Lets the device start DMA, or no longer.
+    fn set_bus_master(&self, on: bool) -> Result<(), Error>;
+}

@@ -1,0 +1,23 @@
+//! Memory that devices may reach: regions, mempools, packets and bursts.
+//!
+//! A [`DmaRegion`] is memory with an address on the device's side (its IOVA). A [`Mempool`] cuts a region into
+//! buffers of one size. A [`Packet`] is a handle to one buffer, held by value; a [`Burst`] is a fixed array of them on
+//! the stack. Nothing about a packet is kept inside its buffer.
+//!
+//! Queues take buffers through a [`Cache`] and give them back through a [`Reclaimer`]; both exchange up to
+//! [`MAGAZINE`] of them at a time with the pool's shared depot, without locks. Any thread may free a packet.
+
+mod burst;
+mod cache;
+mod depot;
+mod packet;
+mod pool;
+mod region;
+mod sync;
+
+pub use burst::{Burst, MAX_BATCH};
+pub use cache::{Cache, Owed, Reclaimer};
+pub use depot::MAGAZINE;
+pub use packet::Packet;
+pub use pool::{HEADROOM, Mempool, MempoolConfig};
+pub use region::{Addressing, Atomics, DmaArray, DmaRegion, Error, PageSize, RegionConfig, huge_pages_free};

@@ -1,0 +1,13 @@
+//! What every port is, whatever lies behind it: queues of packets, statistics, link state, an address.
+
+#![forbid(unsafe_code)]
+
+mod address;
+mod idle;
+mod mac;
+mod port;
+
+pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed};
+pub use idle::Idle;
+pub use mac::MacAddress;
+pub use port::{Error, Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};

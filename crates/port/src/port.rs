@@ -1,0 +1,145 @@
+//! The traits Port, RxQueue and TxQueue.
+
+use std::io;
+
+use ringpass_memory::{Burst, PageSize};
+use serde::Serialize;
+
+use crate::MacAddress;
+
+/// Why a port could not be opened, or is gone: the cause and the remedy, in one line.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An address that names no port.
+    #[error("{0}")]
+    Address(String),
+    /// Anything else that has no better home; the text says cause and remedy.
+    #[error("{0}")]
+    Other(String),
+    /// The kernel refused.
+    #[error("{what}: {source}")]
+    Os {
+        /// What was tried, with the remedy where one is known.
+        what: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// Memory for packets or rings.
+    #[error(transparent)]
+    Memory(#[from] ringpass_memory::Error),
+}
+
+/// How a port is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Pairs of an Rx and a Tx queue.
+    pub queues: usize,
+    /// Descriptors of each Rx ring, where the port has rings: a power of two, 64 to 4096.
+    pub rx_ring: usize,
+    /// Descriptors of each Tx ring, likewise.
+    pub tx_ring: usize,
+    /// Pages under packets and rings.
+    pub pages: PageSize,
+    /// Receive frames for any MAC address.
+    pub promiscuous: bool,
+    /// Largest payload of a frame, in bytes: 68 to 1500.
+    pub mtu: usize,
+    /// Take a card even if its kernel interface carries an address or a default route.
+    pub take_over: bool,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        let pages = PageSize::Ordinary;
+        Self { queues: 1, rx_ring: 512, tx_ring: 512, pages, promiscuous: true, mtu: 1500, take_over: false }
+    }
+}
+
+/// Counters of a port since it was opened. Bytes are those of the frames, without their checksum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames that arrived and were lost for want of a descriptor or buffer, or for being faulty.
+    pub rx_drops: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Frames that were taken to be sent and were not.
+    pub tx_drops: u64,
+}
+
+/// State of the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// There is a link.
+    pub up: bool,
+    /// Its speed in Mbit/s; 0 where that means nothing.
+    pub mbps: u32,
+}
+
+/// Whether more is to come from a port.
+#[derive(Debug)]
+pub enum State {
+    /// It works.
+    Running,
+    /// All its input was delivered (a capture file's end).
+    Finished,
+    /// The card or interface behind it has disappeared or does not answer; the text says what was seen.
+    Gone(String),
+}
+
+/// Receives packets. Belongs to one thread at a time.
+pub trait RxQueue: Send {
+    /// Adds received packets to the burst until it has no room or none is left; does not wait. Returns how many.
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize;
+}
+
+/// Sends packets. Belongs to one thread at a time.
+pub trait TxQueue: Send {
+    /// Takes packets from the front of the burst and sends them, until it is empty or the queue is full; does not
+    /// wait. Returns how many were taken. The rest stays in the burst, for the caller to keep or drop. Frames that the
+    /// port can never send (longer than its MTU allows) are taken, dropped and counted.
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize;
+}
+
+/// A pair of queues, for one thread.
+pub struct Queues {
+    /// The receiving half.
+    pub rx: Box<dyn RxQueue>,
+    /// The sending half.
+    pub tx: Box<dyn TxQueue>,
+}
+
+/// A port: something that frames come from and go to. This is its control side; its queues are taken out once and
+/// used on any threads, while statistics and link state are asked for here. The port must outlive its queues' use:
+/// dropping it stops the device.
+pub trait Port: Send {
+    /// The address that it was opened by.
+    fn name(&self) -> &str;
+
+    /// Its MAC address; zeros where it has none.
+    fn mac(&self) -> MacAddress;
+
+    /// The link as it is now.
+    fn link(&mut self) -> Link;
+
+    /// Counters since the port was opened.
+    fn stats(&mut self) -> Stats;
+
+    /// Whether the port still works. Asked for some times a second.
+    fn state(&mut self) -> State;
+
+    /// Takes the queues out, as many as the configuration asked for. Empty the second time.
+    fn take_queues(&mut self) -> Vec<Queues>;
+
+    /// Receives frames for any MAC address, or only the port's own, broadcast and multicast.
+    fn set_promiscuous(&mut self, on: bool) -> Result<(), Error>;
+
+    /// Choices that were made when the port was opened (pages, queues, zero-copy or copy), a line each, with what would
+    /// give the better one. Printed at start: nothing falls back in silence.
+    fn notes(&self) -> Vec<String>;
+}

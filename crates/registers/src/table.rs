@@ -1,0 +1,173 @@
+//! The table macro and the types of its entries.
+
+use std::marker::PhantomData;
+
+/// What an access to a register does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Reads give the device's value; writes are ignored.
+    RO,
+    /// Reads give what was written, but for the row's self-clearing bits, which read 0.
+    RW,
+    /// As `RO`, and a read clears.
+    RC,
+    /// Writes act; reads give 0.
+    WO,
+    /// Bits written as 1 are cleared; zeros do nothing.
+    W1C,
+    /// Bits written as 1 are set; zeros do nothing.
+    W1S,
+    /// As `RW`, and what is written is an address that the device will access by itself.
+    DMA,
+}
+
+/// One row of a table: a register, or an array of like registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The datasheet's name.
+    pub name: &'static str,
+    /// Bytes from the start of the BAR.
+    pub offset: u32,
+    /// Bytes from one register of the array to the next.
+    pub stride: u32,
+    /// Registers in the array; 1 for a single register.
+    pub count: u32,
+    /// What accesses do.
+    pub kind: Kind,
+    /// Bits that clear themselves after a write (`RW`).
+    pub self_clearing: u32,
+    /// Value after reset.
+    pub reset: u32,
+    /// The datasheet's words and section.
+    pub description: &'static str,
+}
+
+macro_rules! kinds {
+    ($($kind:ident $doc:literal: $($access:ident)*;)*) => {$(
+        #[doc = $doc]
+        #[derive(Clone, Copy, Debug)]
+        pub struct $kind;
+        $(impl $access for $kind {})*
+    )*};
+}
+
+/// Access kinds whose reads mean something.
+pub trait Readable {}
+/// Access kinds whose writes do something and start no DMA.
+pub trait Writable {}
+
+kinds! {
+    RO "See [`Kind::RO`].": Readable;
+    RW "See [`Kind::RW`].": Readable Writable;
+    RC "See [`Kind::RC`].": Readable;
+    WO "See [`Kind::WO`].": Writable;
+    W1C "See [`Kind::W1C`].": Readable Writable;
+    W1S "See [`Kind::W1S`].": Readable Writable;
+    DMA "See [`Kind::DMA`]. Written only by [`Window::write_dma`](crate::Window::write_dma).": Readable;
+}
+
+/// A register with its access kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Reg<K> {
+    /// The datasheet's name.
+    pub name: &'static str,
+    /// Bytes from the start of the BAR.
+    pub offset: u32,
+    kind: PhantomData<K>,
+}
+
+impl<K> Reg<K> {
+    #[doc(hidden)]
+    pub const fn new(name: &'static str, offset: u32) -> Self {
+        Self { name, offset, kind: PhantomData }
+    }
+}
+
+/// An array of registers with their access kind.
+#[derive(Clone, Copy, Debug)]
+pub struct RegArray<K> {
+    row: Row,
+    kind: PhantomData<K>,
+}
+
+impl<K> RegArray<K> {
+    #[doc(hidden)]
+    pub const fn new(row: Row) -> Self {
+        Self { row, kind: PhantomData }
+    }
+
+    /// Register `index`.
+    ///
+    /// # Panics
+    /// If the array is shorter.
+    pub const fn at(&self, index: usize) -> Reg<K> {
+        assert!(index < self.row.count as usize, "register array index");
+        Reg::new(self.row.name, self.row.offset + self.row.stride * index as u32)
+    }
+}
+
+/// Declares a device's registers, a line each:
+///
+/// ```text
+/// NAME  offset [+ stride * count]  KIND [clears bits] [= value after reset]  "description, section";
+/// ```
+///
+/// gives a constant [`Reg`] or [`RegArray`] for each, an enum `Id` of all names, and `TABLE`. That offsets are aligned,
+/// inside the BAR of `size` bytes and do not overlap is checked at compile time.
+#[macro_export]
+macro_rules! registers {
+    (size $size:literal; $($name:ident $offset:literal $(+ $stride:literal * $count:literal)?
+        $kind:ident $(clears $sc:literal)? $(= $reset:literal)? $doc:literal;)*) => {
+        /// The registers' names, in the table's order.
+        #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Id { $(#[doc = $doc] $name,)* }
+
+        impl Id {
+            /// All names, in the table's order.
+            pub const ALL: &[Id] = &[$(Id::$name,)*];
+        }
+
+        $($crate::registers!(@const $name $offset ($($stride $count)?) $kind $doc);)*
+
+        /// All rows.
+        pub static TABLE: &[$crate::Row] = ROWS;
+        const ROWS: &[$crate::Row] = &[$($crate::registers!(
+            @row $name $offset ($($stride $count)?) $kind (0 $(+ $sc)?) (0 $(+ $reset)?) $doc),)*];
+        const _: () = $crate::assert_disjoint::<{ $size / 4 }>(ROWS);
+    };
+    (@const $name:ident $offset:literal () $kind:ident $doc:literal) => {
+        #[doc = $doc]
+        pub const $name: $crate::Reg<$crate::$kind> = $crate::Reg::new(stringify!($name), $offset);
+    };
+    (@const $name:ident $offset:literal ($stride:literal $count:literal) $kind:ident $doc:literal) => {
+        #[doc = $doc]
+        pub const $name: $crate::RegArray<$crate::$kind> = $crate::RegArray::new(
+            $crate::registers!(@row $name $offset ($stride $count) $kind (0) (0) $doc));
+    };
+    (@row $name:ident $offset:literal () $kind:ident $sc:tt $reset:tt $doc:literal) => {
+        $crate::registers!(@row $name $offset (4 1) $kind $sc $reset $doc)
+    };
+    (@row $name:ident $offset:literal ($stride:literal $count:literal) $kind:ident $sc:tt $reset:tt $doc:literal) => {
+        $crate::Row { name: stringify!($name), offset: $offset, stride: $stride, count: $count,
+            kind: $crate::Kind::$kind, self_clearing: $sc, reset: $reset, description: $doc }
+    };
+}
+
+/// Fails compilation if registers overlap, are unaligned or lie outside `WORDS` words.
+#[allow(long_running_const_eval)]
+pub const fn assert_disjoint<const WORDS: usize>(rows: &[Row]) {
+    let mut taken = [false; WORDS];
+    let mut r = 0;
+    while r < rows.len() {
+        let mut i = 0;
+        while i < rows[r].count {
+            let offset = rows[r].offset + rows[r].stride * i;
+            assert!(offset.is_multiple_of(4), "a register that is not aligned");
+            assert!(!taken[offset as usize / 4], "two registers at one offset");
+            taken[offset as usize / 4] = true;
+            i += 1;
+        }
+        r += 1;
+    }
+}
