@@ -58,22 +58,56 @@ impl Burst {
         Some(packet)
     }
 
-    /// Takes the first `n` packets (all, if there are fewer), in order; the rest stays, in order. Packets that the
-    /// iterator has not handed out when it is dropped are dropped too.
+    /// The places that are free, for a queue to write packets to; see [`commit`](Self::commit).
     #[inline]
-    pub fn take(&mut self, n: usize) -> Take<'_> {
-        let end = self.start + n.min(self.len());
-        Take { burst: self, end }
+    pub fn spare(&mut self) -> &mut [MaybeUninit<Packet>] {
+        &mut self.packets[self.end..self.limit]
+    }
+
+    /// Adds the packets in the first `n` places of [`spare`](Self::spare).
+    ///
+    /// # Safety
+    /// Those places exist and hold packets.
+    #[inline]
+    pub unsafe fn commit(&mut self, n: usize) {
+        self.end += n;
+    }
+
+    /// Forgets the first `n` packets, which were moved out by copying them.
+    ///
+    /// # Safety
+    /// There are as many, and the copies are the only ones used from here on.
+    #[inline]
+    pub unsafe fn forget(&mut self, n: usize) {
+        self.start += n;
+        self.rewind();
+    }
+
+    /// Hands out packets from the front, in order. Those that are left when the iterator is dropped stay, in order.
+    #[inline]
+    pub fn drain(&mut self) -> Drain<'_> {
+        // Should the iterator be forgotten, so are its packets: the burst has none until it comes back.
+        let start = std::mem::replace(&mut self.start, self.end);
+        Drain { burst: self, start }
     }
 
     /// Drops the packets and returns their buffers together.
+    #[inline]
     pub fn clear(&mut self) {
         if !self.is_empty() {
-            let mut reclaimer = Reclaimer::default();
-            self.take(MAX_BATCH).for_each(|packet| reclaimer.add(packet.into_owed()));
+            self.reclaim();
         }
     }
 
+    #[cold]
+    fn reclaim(&mut self) {
+        let packets = &self.packets[self.start..self.end];
+        (self.start, self.end) = (0, 0);
+        // SAFETY: packets in `start..end` were initialised, and that range is empty now.
+        Reclaimer::default().add_all(packets, |packet| unsafe { packet.assume_init_ref() }.home());
+    }
+
+    /// An empty burst has all of its room.
     #[inline]
     fn rewind(&mut self) {
         if self.start == self.end {
@@ -82,31 +116,31 @@ impl Burst {
     }
 }
 
-/// See [`Burst::take`].
-pub struct Take<'a> {
+/// See [`Burst::drain`].
+pub struct Drain<'a> {
     burst: &'a mut Burst,
-    end: usize,
+    start: usize,
 }
 
-impl Iterator for Take<'_> {
+impl Iterator for Drain<'_> {
     type Item = Packet;
 
     #[inline]
     fn next(&mut self) -> Option<Packet> {
-        if self.burst.start == self.end {
+        if self.start == self.burst.end {
             return None;
         }
         // SAFETY: packets in `start..end` are initialised, and this one leaves that range with the next line.
-        let packet = unsafe { self.burst.packets.get_unchecked(self.burst.start).assume_init_read() };
-        self.burst.start += 1;
+        let packet = unsafe { self.burst.packets.get_unchecked(self.start).assume_init_read() };
+        self.start += 1;
         Some(packet)
     }
 }
 
-impl Drop for Take<'_> {
+impl Drop for Drain<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.for_each(drop);
+        self.burst.start = self.start;
         self.burst.rewind();
     }
 }

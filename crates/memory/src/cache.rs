@@ -1,21 +1,22 @@
 //! A queue's own free buffers: [`Cache`] hands them out, [`Reclaimer`] takes them back.
 
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use crate::depot::MAGAZINE;
-use crate::pool::{Mempool, Shared, put};
-use crate::{Burst, HEADROOM, Packet};
+use crate::pool::{Mempool, Shared, SlotRef, put};
+use crate::{Buffer, Burst, Packet};
 
-/// A stack of free buffers that belongs to one queue. `Send`, not `Sync`.
+/// A stack of free buffers that belongs to one queue.
 pub struct Cache {
     pool: Mempool,
     free: usize,
-    slots: [u32; 2 * MAGAZINE],
+    slots: [SlotRef; 2 * MAGAZINE],
 }
 
 impl Cache {
     pub(crate) fn new(pool: Mempool) -> Self {
-        Self { pool, free: 0, slots: [0; 2 * MAGAZINE] }
+        Self { pool, free: 0, slots: [SlotRef::NONE; 2 * MAGAZINE] }
     }
 
     /// The pool behind.
@@ -23,66 +24,45 @@ impl Cache {
         &self.pool
     }
 
-    /// Takes up to `want` (at most [`MAGAZINE`]) slot numbers, fewer when the pool has run dry, which is counted.
-    /// The caller owns the slots' buffers until it turns them into packets or gives them back as [`Owed`].
+    /// Up to `want` (at most [`MAGAZINE`]) buffers; fewer when the pool has run dry, which is counted. Those that are
+    /// not taken from the iterator stay in the cache.
     #[inline]
-    pub fn take(&mut self, want: usize) -> &[u32] {
+    pub fn buffers(&mut self, want: usize) -> impl ExactSizeIterator<Item = Buffer> {
         let want = want.min(MAGAZINE);
-        if self.free < want {
-            self.refill();
-        }
-        let taken = want.min(self.free);
-        self.free -= taken;
-        &self.slots[self.free..self.free + taken]
+        while self.free < want && self.refill() > 0 {}
+        let last = self.free - want.min(self.free);
+        (last..self.free).map(|_| {
+            self.free -= 1;
+            // SAFETY: `free` is at most the length of `slots`, and was above `last`. The slot is outside the depot and has
+            // just left the cache, so the buffer alone owns it.
+            unsafe { Buffer::new(*self.slots.get_unchecked(self.free)) }
+        })
+    }
+
+    /// Likewise, as empty packets.
+    #[inline]
+    pub fn take(&mut self, want: usize) -> impl ExactSizeIterator<Item = Packet> {
+        // SAFETY: nothing fits into every buffer.
+        self.buffers(want).map(|buffer| unsafe { buffer.into_packet(0) })
     }
 
     /// Below `take` for its rarity: once in [`MAGAZINE`] packets.
     #[cold]
-    fn refill(&mut self) {
-        let mut fresh = [0; MAGAZINE];
-        let taken = self.pool.shared().take(&mut fresh);
-        self.slots[self.free..self.free + taken].copy_from_slice(&fresh[..taken]);
+    fn refill(&mut self) -> usize {
+        let room = self.slots[self.free..].first_chunk_mut().expect("room for a magazine");
+        let taken = self.pool.shared().take(room);
         self.free += taken;
-    }
-
-    /// Where the device finds the frame of `slot`, behind the usual headroom.
-    #[inline]
-    pub fn iova(&self, slot: u32) -> u64 {
-        self.pool.shared().slots[slot as usize].iova + HEADROOM as u64
-    }
-
-    /// A packet whose frame is what a device wrote to `slot` at [`iova`](Self::iova).
-    ///
-    /// # Safety
-    /// `slot` was taken from this cache and is used for nothing else; `len` is at most the pool's buffer size; the
-    /// device no longer writes to the buffer.
-    #[inline]
-    pub unsafe fn packet(&self, slot: u32, len: u16) -> Packet {
-        debug_assert!(len as usize <= self.pool.buffer_size());
-        // SAFETY: `slot` is one of this pool's, so it is inside the table; the headroom is inside every buffer.
-        unsafe {
-            let start = self.pool.shared().slots.get_unchecked(slot as usize).start;
-            Packet::new(NonNull::new_unchecked(start.add(HEADROOM)), self.pool.0, slot, len)
-        }
+        taken
     }
 
     /// Fills the burst up to its limit with empty packets; fewer when the pool has run dry.
     pub fn alloc(&mut self, burst: &mut Burst) {
-        while burst.room() > 0 {
-            let pool = self.pool.0;
-            let start = self.pool.0;
-            let slots = self.take(burst.room());
-            if slots.is_empty() {
-                return;
-            }
-            for &slot in slots {
-                // SAFETY: a cache holds a pool handle, so the pool is alive; the slot was taken just now, so the
-                // packet alone owns it. An empty frame needs no content.
-                let packet = unsafe {
-                    let start = start.as_ref().slots[slot as usize].start;
-                    Packet::new(NonNull::new_unchecked(start.add(HEADROOM)), pool, slot, 0)
-                };
-                burst.push(packet);
+        loop {
+            let packets = self.take(burst.room());
+            let more = packets.len() == MAGAZINE;
+            packets.for_each(|packet| burst.push(packet));
+            if !more {
+                break;
             }
         }
     }
@@ -97,23 +77,11 @@ impl Drop for Cache {
     }
 }
 
-/// A buffer that a queue holds after its packet was consumed, owed to its pool. It must reach a [`Reclaimer`];
-/// dropped elsewhere, it is leaked.
-#[must_use]
-#[derive(Debug)]
-pub struct Owed {
-    pub(crate) pool: NonNull<Shared>,
-    pub(crate) slot: u32,
-}
-
-// SAFETY: owns its buffer; any thread may give it back.
-unsafe impl Send for Owed {}
-
 /// Gathers buffers on their way back and returns them to their pool by the magazine.
 pub struct Reclaimer {
     pool: NonNull<Shared>,
     len: usize,
-    slots: [u32; MAGAZINE],
+    slots: [SlotRef; MAGAZINE],
 }
 
 // SAFETY: owns the buffers that it holds.
@@ -121,29 +89,51 @@ unsafe impl Send for Reclaimer {}
 
 impl Default for Reclaimer {
     fn default() -> Self {
-        Self { pool: NonNull::dangling(), len: 0, slots: [0; MAGAZINE] }
+        Self { pool: NonNull::dangling(), len: 0, slots: [SlotRef::NONE; MAGAZINE] }
     }
 }
 
 impl Reclaimer {
-    /// Takes one buffer back.
+    /// Takes buffers back.
+    ///
+    /// # Safety
+    /// They are initialised, and not used again.
     #[inline]
-    pub fn add(&mut self, owed: Owed) {
-        if owed.pool != self.pool || self.len == MAGAZINE {
-            self.flush();
-            self.pool = owed.pool;
+    pub unsafe fn add(&mut self, buffers: &[MaybeUninit<Buffer>]) {
+        // SAFETY: initialised, says the caller.
+        self.add_all(buffers, |buffer| unsafe { buffer.assume_init_ref() }.home());
+    }
+
+    /// Takes back what has these homes; the caller gives it up.
+    #[inline]
+    pub(crate) fn add_all<T>(&mut self, mut items: &[T], home: impl Fn(&T) -> (NonNull<Shared>, SlotRef)) {
+        while !items.is_empty() {
+            let mut added = 0;
+            for (item, place) in items.iter().zip(&mut self.slots[self.len..]) {
+                let (pool, slot) = home(item);
+                if pool != self.pool {
+                    break;
+                }
+                *place = slot;
+                added += 1;
+            }
+            self.len += added;
+            items = &items[added..];
+            if let Some(item) = items.first() {
+                self.flush();
+                self.pool = home(item).0;
+            }
         }
-        self.slots[self.len] = owed.slot;
-        self.len += 1;
     }
 
     /// Returns what was gathered. Called when full, on a change of pool and on drop.
     #[cold]
     pub fn flush(&mut self) {
         if self.len > 0 {
-            // SAFETY: `add` got them from `Owed`s of this pool, which gave them up.
+            // SAFETY: `add` got them from packets of this pool, which gave them up.
             unsafe { put(self.pool, &self.slots[..self.len]) };
-            self.len = 0;
+            // The pool may be gone now, and another one at its address.
+            (self.pool, self.len) = (NonNull::dangling(), 0);
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Memory that devices may reach: regions, mempools, packets and bursts.
 //!
 //! A [`DmaRegion`] is memory with an address on the device's side (its IOVA). A [`Mempool`] cuts a region into
-//! buffers of one size. A [`Packet`] is a handle to one buffer, held by value; a [`Burst`] is a fixed array of them on
+//! buffers of one size. A [`Buffer`] is a handle to one of them, held by
+//! value, and a [`Packet`] one with a frame in it; a [`Burst`] is a fixed array of them on
 //! the stack. Nothing about a packet is kept inside its buffer.
 //!
 //! Queues take buffers through a [`Cache`] and give them back through a [`Reclaimer`]; both exchange up to
@@ -15,9 +16,9 @@ mod pool;
 mod region;
 mod sync;
 
-pub use burst::{Burst, MAX_BATCH};
-pub use cache::{Cache, Owed, Reclaimer};
+pub use burst::{Burst, Drain, MAX_BATCH};
+pub use cache::{Cache, Reclaimer};
 pub use depot::MAGAZINE;
-pub use packet::Packet;
+pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};
 pub use region::{Addressing, Atomics, DmaArray, DmaRegion, Error, PageSize, RegionConfig, huge_pages_free};

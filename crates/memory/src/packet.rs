@@ -1,60 +1,125 @@
-//! A packet: a handle to one buffer, held by value.
+//! Buffers and packets: handles to the same thing, without and with a frame in it.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::HEADROOM;
-use crate::cache::Owed;
-use crate::pool::{Shared, put};
+use crate::pool::{Shared, Slot, SlotRef, put};
 
-/// One Ethernet frame (without its checksum) in a buffer of a mempool. Derefs to the frame's bytes.
+/// A buffer of a mempool, as a device's ring holds it. Dropping it returns it to its pool, on any thread.
+#[derive(Debug)]
+pub struct Buffer(SlotRef);
+
+// SAFETY: a buffer is owned by its handle; its pool is `Sync`.
+unsafe impl Send for Buffer {}
+// SAFETY: shared references only read.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// # Safety
+    /// The slot is outside its pool's depot; the caller owns it and gives it up.
+    #[inline]
+    pub(crate) unsafe fn new(slot: SlotRef) -> Self {
+        Self(slot)
+    }
+
+    #[inline]
+    fn slot(&self) -> &Slot {
+        // SAFETY: a buffer is outside the depot, so it counts as a reference to its pool, which owns the slot.
+        unsafe { self.0.0.as_ref() }
+    }
+
+    /// Its pool, and its slot there.
+    #[inline]
+    pub(crate) fn home(&self) -> (NonNull<Shared>, SlotRef) {
+        (self.slot().pool, self.0)
+    }
+
+    /// Where a device is to write a frame, behind the usual headroom.
+    #[inline]
+    pub fn iova(&self) -> u64 {
+        self.slot().iova
+    }
+
+    /// A packet of the `len` bytes that lie behind the usual headroom.
+    ///
+    /// # Safety
+    /// `len` is at most the pool's buffer size.
+    #[inline]
+    pub unsafe fn into_packet(self, len: usize) -> Packet {
+        debug_assert!(len <= self.slot().size as usize);
+        Packet { buffer: self, offset: 0, len: len as u32 }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let (pool, slot) = self.home();
+        // SAFETY: the handle's own slot, given up here.
+        unsafe { put(pool, &[slot]) };
+    }
+}
+
+/// One Ethernet frame (without its checksum) in a buffer. Derefs to the frame's bytes.
 ///
 /// Dropping it returns the buffer, on any thread. Packets that are many are better dropped as a
 /// [`Burst`](crate::Burst), which returns them together.
 pub struct Packet {
-    data: NonNull<u8>,
-    pool: NonNull<Shared>,
-    slot: u32,
-    headroom: u16,
-    len: u16,
+    buffer: Buffer,
+    /// Where the frame starts, from the end of the usual headroom: at least `-HEADROOM`.
+    offset: i32,
+    /// The sum of the two is at most the slot's size.
+    len: u32,
 }
 
-// SAFETY: a packet owns its buffer; its pool is `Sync`.
-unsafe impl Send for Packet {}
-// SAFETY: shared references only read.
-unsafe impl Sync for Packet {}
-
 impl Packet {
-    /// # Safety
-    /// `data` is `HEADROOM` bytes into the buffer of `slot` in `pool`, which the caller owns outside the depot and
-    /// gives up; `len` bytes fit behind it.
     #[inline]
-    pub(crate) unsafe fn new(data: NonNull<u8>, pool: NonNull<Shared>, slot: u32, len: u16) -> Self {
-        Self { data, pool, slot, headroom: HEADROOM as u16, len }
+    fn slot(&self) -> &Slot {
+        self.buffer.slot()
     }
 
-    fn shared(&self) -> &Shared {
-        // SAFETY: a packet is outside the depot, so it counts as a reference to its pool.
-        unsafe { self.pool.as_ref() }
+    /// The buffer, without knowledge of the frame.
+    #[inline]
+    pub fn into_buffer(self) -> Buffer {
+        self.buffer
+    }
+
+    /// See [`Buffer::home`].
+    #[inline]
+    pub(crate) fn home(&self) -> (NonNull<Shared>, SlotRef) {
+        self.buffer.home()
     }
 
     /// Bytes free in front of the frame.
     pub fn headroom(&self) -> usize {
-        self.headroom as usize
+        (HEADROOM as i32 + self.offset) as usize
     }
 
     /// Bytes that the frame can have at most from where it starts now.
+    #[inline]
     pub fn capacity(&self) -> usize {
-        HEADROOM - self.headroom as usize + self.shared().size
+        (self.slot().size as i32 - self.offset) as usize
     }
 
     /// Sets the frame's length. Bytes gained keep what the buffer held before.
     ///
     /// # Panics
     /// If `len` is above [`capacity`](Self::capacity).
+    #[inline]
     pub fn set_len(&mut self, len: usize) {
         assert!(len <= self.capacity(), "a frame of {len} bytes in a buffer of {}", self.capacity());
-        self.len = len as u16;
+        self.len = len as u32;
+    }
+
+    /// As [`set_len`](Self::set_len), but `false`, and nothing changed, if it is too long.
+    #[inline]
+    #[must_use]
+    pub fn try_set_len(&mut self, len: usize) -> bool {
+        let fits = len <= self.capacity();
+        if fits {
+            self.len = len as u32;
+        }
+        fits
     }
 
     /// Replaces the frame by a copy of `bytes`; `false`, and nothing changed, if it does not fit.
@@ -62,20 +127,17 @@ impl Packet {
     pub fn copy_from(&mut self, bytes: &[u8]) -> bool {
         let fits = bytes.len() <= self.capacity();
         if fits {
-            self.len = bytes.len() as u16;
+            self.len = bytes.len() as u32;
             self.copy_from_slice(bytes);
         }
         fits
     }
 
-    /// Opens `n` bytes in front of the frame; `None`, and nothing changed, if the headroom is smaller or the frame
-    /// would be longer than 65,535 bytes.
+    /// Opens `n` bytes in front of the frame; `None`, and nothing changed, if the headroom is smaller.
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
-        let len = u16::try_from(self.len as usize + n).ok()?;
-        self.headroom = self.headroom.checked_sub(n as u16)?;
-        self.len = len;
-        // SAFETY: the headroom had at least `n` bytes, so this stays inside the buffer.
-        self.data = unsafe { self.data.sub(n) };
+        self.headroom().checked_sub(n)?;
+        self.offset -= n as i32;
+        self.len += n as u32;
         Some(&mut self[..n])
     }
 
@@ -84,10 +146,8 @@ impl Packet {
     pub fn trim_front(&mut self, n: usize) -> bool {
         let fits = n <= self.len as usize;
         if fits {
-            self.headroom += n as u16;
-            self.len -= n as u16;
-            // SAFETY: `n` is at most the frame's length, so this stays inside the buffer.
-            self.data = unsafe { self.data.add(n) };
+            self.offset += n as i32;
+            self.len -= n as u32;
         }
         fits
     }
@@ -95,23 +155,7 @@ impl Packet {
     /// Where a device finds the frame.
     #[inline]
     pub fn iova(&self) -> u64 {
-        // SAFETY: a packet's slot is inside its pool's table.
-        unsafe { self.shared().slots.get_unchecked(self.slot as usize) }.iova + self.headroom as u64
-    }
-
-    /// Gives the handle up and keeps the buffer, for as long as a device reads it.
-    #[inline]
-    pub fn into_owed(self) -> Owed {
-        let owed = Owed { pool: self.pool, slot: self.slot };
-        std::mem::forget(self);
-        owed
-    }
-}
-
-impl Drop for Packet {
-    fn drop(&mut self) {
-        // SAFETY: the packet's own slot, given up here.
-        unsafe { put(self.pool, &[self.slot]) };
+        self.slot().iova.wrapping_add_signed(i64::from(self.offset))
     }
 }
 
@@ -120,9 +164,9 @@ impl Deref for Packet {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: `len` bytes from `data` are inside the buffer (kept by every method), which this packet owns;
+        // SAFETY: offset and length together are inside the buffer (kept by every method), which this packet owns;
         // regions are zeroed at first, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts(self.slot().data.offset(self.offset as isize), self.len as usize) }
     }
 }
 
@@ -130,12 +174,12 @@ impl DerefMut for Packet {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len as usize) }
+        unsafe { std::slice::from_raw_parts_mut(self.slot().data.offset(self.offset as isize), self.len as usize) }
     }
 }
 
 impl std::fmt::Debug for Packet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Packet({} bytes, slot {})", self.len, self.slot)
+        write!(f, "Packet({} bytes, slot {})", self.len, self.slot().index)
     }
 }

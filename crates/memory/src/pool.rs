@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::cache::Cache;
-use crate::depot::{Depot, MAGAZINE};
-use crate::region::{DmaRegion, Error, RegionConfig};
+use crate::depot::{Depot, MAGAZINE, Numbered};
+use crate::region::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
 use crate::{Burst, Packet};
 
 /// Bytes kept free in front of a received frame, for headers to be put before it.
@@ -15,7 +15,7 @@ pub const HEADROOM: usize = 128;
 /// What a [`Mempool`] is made of.
 #[derive(Clone, Debug)]
 pub struct MempoolConfig {
-    /// How many buffers.
+    /// How many buffers; 1 to 16,777,216.
     pub buffers: usize,
     /// Bytes of frame that a buffer takes, behind the headroom; 64 to 60,000.
     pub size: usize,
@@ -29,11 +29,34 @@ impl Default for MempoolConfig {
     }
 }
 
-/// Where one buffer lies.
-#[derive(Clone, Copy)]
+/// One buffer: where it lies, and whose it is. Never written after the pool is made.
 pub(crate) struct Slot {
-    pub(crate) start: *mut u8,
+    /// Behind the headroom, where a device writes a frame.
+    pub(crate) data: *mut u8,
     pub(crate) iova: u64,
+    pub(crate) pool: NonNull<Shared>,
+    pub(crate) index: u32,
+    /// Bytes from `data`.
+    pub(crate) size: u32,
+}
+
+/// A slot, wherever it is just now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotRef(pub(crate) NonNull<Slot>);
+
+// SAFETY: slots are only read; who holds a reference answers for the buffer.
+unsafe impl Send for SlotRef {}
+
+impl SlotRef {
+    /// Fills arrays; never looked at.
+    pub(crate) const NONE: Self = Self(NonNull::dangling());
+}
+
+impl Numbered for SlotRef {
+    fn number(self) -> u32 {
+        // SAFETY: the depot asks for slots that were put into it, which belong to the pool that owns it.
+        unsafe { self.0.as_ref() }.index
+    }
 }
 
 /// What handles, caches and packets of one pool share.
@@ -42,8 +65,7 @@ pub(crate) struct Slot {
 /// depot, not with each packet, and the last one out frees the pool: a packet may outlive every handle.
 pub(crate) struct Shared {
     pub(crate) slots: Box<[Slot]>,
-    pub(crate) size: usize,
-    depot: Depot,
+    depot: Depot<SlotRef>,
     references: AtomicUsize,
     exhausted: AtomicU64,
     region: Arc<DmaRegion>,
@@ -51,8 +73,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     /// Moves slots from the depot to `out` and counts them as outside.
-    pub(crate) fn take(&self, out: &mut [u32; MAGAZINE]) -> usize {
-        let taken = self.depot.take(out);
+    pub(crate) fn take(&self, out: &mut [SlotRef; MAGAZINE]) -> usize {
+        let taken = self.depot.take(out, |number| SlotRef(NonNull::from(&self.slots[number as usize])));
         self.references.fetch_add(taken, Ordering::Relaxed);
         if taken == 0 {
             self.exhausted.fetch_add(1, Ordering::Relaxed);
@@ -65,7 +87,7 @@ impl Shared {
 ///
 /// # Safety
 /// The slots belong to this pool, are outside the depot and are given up by the caller.
-pub(crate) unsafe fn put(pool: NonNull<Shared>, slots: &[u32]) {
+pub(crate) unsafe fn put(pool: NonNull<Shared>, slots: &[SlotRef]) {
     // SAFETY: each slot outside the depot counts as a reference, so the pool is alive until `release`.
     unsafe { pool.as_ref() }.depot.put(slots);
     // SAFETY: the caller gave up that many.
@@ -97,33 +119,34 @@ unsafe impl Sync for Mempool {}
 impl Mempool {
     /// Allocates the memory and fills the depot.
     pub fn new(config: &MempoolConfig) -> Result<Self, Error> {
-        if !(64..=60_000).contains(&config.size) || config.buffers == 0 {
-            return Err(Error::Config("a pool needs at least 1 buffer, of 64 to 60000 bytes"));
+        if !(64..=60_000).contains(&config.size) || !(1..=1 << 24).contains(&config.buffers) {
+            return Err(Error::Config("a pool has 1 to 16777216 buffers, of 64 to 60000 bytes each"));
         }
         // An odd number of cache lines, so that the headers of neighbouring buffers fall into different cache sets.
         let stride = ((config.size + HEADROOM).div_ceil(64) | 1) * 64;
-        let page = config.region.pages.bytes();
-        // A buffer does not straddle two huge pages: those need not be neighbours on the device's side.
-        let (per_page, page) = if stride <= page { (page / stride, page) } else { (1, stride.next_multiple_of(page)) };
-        let region = DmaRegion::new(config.buffers.div_ceil(per_page) * page, &config.region)?;
-        let slots: Box<[Slot]> = (0..config.buffers)
-            .map(|i| {
-                let offset = i / per_page * page + i % per_page * stride;
-                Slot { start: region.at(offset), iova: region.iova(offset) }
-            })
-            .collect();
-        let depot = Depot::new(slots.len());
-        let all: Vec<u32> = (0..slots.len() as u32).rev().collect();
-        all.chunks(MAGAZINE).for_each(|some| depot.put(some));
-        let shared = Shared {
-            slots,
-            size: config.size,
-            depot,
-            references: AtomicUsize::new(1),
-            exhausted: AtomicU64::new(0),
-            region,
+        // Huge pages need not be neighbours in physical memory, so a buffer does not straddle two of them.
+        let page = match config.region.addressing {
+            Addressing::Virtual => config.buffers * stride,
+            Addressing::Physical => PageSize::Huge2M.bytes(),
         };
-        Ok(Self(NonNull::from(Box::leak(Box::new(shared)))))
+        let per_page = page / stride;
+        let region = DmaRegion::new(config.buffers.div_ceil(per_page) * page, &config.region)?;
+        let depot = Depot::new(config.buffers, SlotRef::NONE);
+        let (references, exhausted) = (AtomicUsize::new(1), AtomicU64::new(0));
+        let shared = Shared { slots: Box::default(), depot, references, exhausted, region: region.clone() };
+        let mut pool = NonNull::from(Box::leak(Box::new(shared)));
+        let slot = |index| {
+            let offset = index / per_page * page + index % per_page * stride + HEADROOM;
+            let (data, iova) = (region.at(offset), region.iova(offset));
+            Slot { data, iova, pool, index: index as u32, size: config.size as u32 }
+        };
+        let slots = (0..config.buffers).map(slot).collect();
+        // SAFETY: nobody else knows the pool yet.
+        unsafe { pool.as_mut() }.slots = slots;
+        let pool = Self(pool);
+        let all: Vec<_> = pool.shared().slots.iter().map(|slot| SlotRef(slot.into())).collect();
+        all.chunks(MAGAZINE).for_each(|some| pool.shared().depot.put(some));
+        Ok(pool)
     }
 
     pub(crate) fn shared(&self) -> &Shared {
@@ -150,7 +173,7 @@ impl Mempool {
 
     /// Bytes of frame that a buffer takes behind the headroom.
     pub fn buffer_size(&self) -> usize {
-        self.shared().size
+        self.shared().slots[0].size as usize
     }
 
     /// Buffers outside the depot: in packets, rings and caches. Exact while no other thread uses the pool, where

@@ -1,14 +1,17 @@
 //! Memory with an address on the device's side.
 
+use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::MemfdFlags;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// What can go wrong with memory: the cause and the remedy, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -38,7 +41,7 @@ pub enum Error {
     #[error("a card without an IOMMU needs huge pages, because ordinary pages may move; leave out --hugepages off")]
     PhysicalOnOrdinaryPages,
     /// The kernel refused.
-    #[error("{what}: {source}{}", if source.kind() == io::ErrorKind::OutOfMemory || source.raw_os_error() == Some(libc::EAGAIN) { "; raise the limit: ulimit -l unlimited" } else { "" })]
+    #[error("{what}: {source}")]
     Os {
         /// What was tried.
         what: &'static str,
@@ -47,7 +50,7 @@ pub enum Error {
     },
 }
 
-fn os(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
+fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::Os { what, source: errno.into() }
 }
 
@@ -78,11 +81,13 @@ impl PageSize {
     }
 }
 
-/// Huge pages of a size that are free and that the system has in all; zeros where it has none.
+/// Huge pages of a size that are free and not promised to others, and that the system has in all; zeros where it has
+/// none.
 pub fn huge_pages_free(size: PageSize) -> (usize, usize) {
-    let read =
-        |file| std::fs::read_to_string(size.sysfs(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
-    (read("free_hugepages"), read("nr_hugepages"))
+    let read = |file| -> usize {
+        std::fs::read_to_string(size.sysfs(file)).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    };
+    (read("free_hugepages").saturating_sub(read("resv_hugepages")), read("nr_hugepages"))
 }
 
 /// What a device uses as address.
@@ -124,13 +129,14 @@ unsafe impl Send for DmaRegion {}
 unsafe impl Sync for DmaRegion {}
 
 impl DmaRegion {
-    /// Maps at least `len` bytes (rounded up to whole pages), present and, on huge pages, locked.
+    /// Maps at least `len` bytes (rounded up to whole pages), present, and on huge pages locked.
     pub fn new(len: usize, config: &RegionConfig) -> Result<Arc<Self>, Error> {
         if config.addressing == Addressing::Physical && config.pages == PageSize::Ordinary {
             return Err(Error::PhysicalOnOrdinaryPages);
         }
         let page = config.pages.bytes();
-        let len = len.max(1).next_multiple_of(page);
+        let len =
+            len.max(1).checked_next_multiple_of(page).ok_or(Error::Config("more memory than there are addresses"))?;
         let flags = match config.pages {
             PageSize::Ordinary => MemfdFlags::empty(),
             PageSize::Huge2M => MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB,
@@ -143,13 +149,11 @@ impl DmaRegion {
         if config.pages != PageSize::Ordinary && huge_pages_free(config.pages).0 < len / page {
             return Err(too_few());
         }
-        let file = rustix::fs::memfd_create("ringpass-dma", flags | MemfdFlags::CLOEXEC).map_err(os("memfd_create"))?;
-        rustix::fs::ftruncate(&file, len as u64).map_err(os("memory for DMA"))?;
-        let (prot, map) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, map, &file, 0) };
-        // Another process may have taken the pages since they were counted.
-        let start = start.map_err(|errno| if flags.is_empty() { os("mmap")(errno) } else { too_few() })?;
+        let (file, start) = map(len, flags).map_err(|errno| match errno {
+            // Another process has taken the pages since they were counted.
+            Errno::NOMEM if config.pages != PageSize::Ordinary => too_few(),
+            _ => os("memory for DMA")(errno),
+        })?;
         let start = NonNull::new(start.cast::<u8>()).expect("the kernel maps nothing at address 0");
         // From here on dropping the region undoes all that was done.
         let mut region = Self { start, len, config: *config, physical: Vec::new(), file };
@@ -174,14 +178,12 @@ impl DmaRegion {
                 });
             }
         }
-        if self.config.pages != PageSize::Ordinary {
-            // SAFETY: this region's mapping. Locking it also makes it present.
-            unsafe { rustix::mm::mlock(self.start.as_ptr().cast(), self.len) }.map_err(os("locking DMA memory"))?;
-        }
-        // Ordinary pages become present by being written here rather than on the packet path.
-        for offset in (0..self.len).step_by(self.config.pages.bytes()) {
-            // SAFETY: inside the mapping, which nobody else has a reference into yet.
-            unsafe { self.at(offset).write_volatile(0) };
+        // Pages become present here rather than on the packet path. Huge ones are then locked by nature: the kernel
+        // neither swaps them nor counts them against `ulimit -l` (it leaves them out of mlock).
+        if cfg!(not(miri)) {
+            // SAFETY: this region's mapping, whose content stays.
+            unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, Advice::LinuxPopulateWrite) }
+                .map_err(os("making DMA memory present (needs Linux 5.14)"))?;
         }
         Ok(())
     }
@@ -207,7 +209,7 @@ impl DmaRegion {
             .step_by(page)
             .map(|offset| {
                 let (first, last) = (frame(offset)?, frame(offset + page - SMALL)?);
-                if last - first == (page - SMALL) as u64 {
+                if last.wrapping_sub(first) == (page - SMALL) as u64 {
                     Ok(first)
                 } else {
                     Err(Error::Config("a huge page is not contiguous in physical memory"))
@@ -261,6 +263,26 @@ impl DmaRegion {
     }
 }
 
+/// A file in memory, and where it is mapped.
+#[cfg(not(miri))]
+fn map(len: usize, flags: MemfdFlags) -> Result<(OwnedFd, *mut c_void), Errno> {
+    let file = rustix::fs::memfd_create("ringpass-dma", flags | MemfdFlags::CLOEXEC)?;
+    rustix::fs::ftruncate(&file, len as u64)?;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let start = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &file, 0) }?;
+    Ok((file, start))
+}
+
+/// Miri knows neither memory files nor shared mappings.
+#[cfg(miri)]
+fn map(len: usize, _flags: MemfdFlags) -> Result<(OwnedFd, *mut c_void), Errno> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address of the kernel's choice.
+    let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE) }?;
+    Ok((File::open("/dev/null").map_err(|_| Errno::BADF)?.into(), start))
+}
+
 impl Drop for DmaRegion {
     fn drop(&mut self) {
         // SAFETY: this region's own mapping; arrays and pools that point into it hold it by `Arc`.
@@ -279,12 +301,17 @@ fn numa_nodes() -> usize {
 /// The type consists of atomic integers without padding.
 pub unsafe trait Atomics: Sync {}
 
+// SAFETY: an array of two atomics has no padding.
+unsafe impl Atomics for [AtomicU64; 2] {}
+// SAFETY: an atomic integer.
+unsafe impl Atomics for AtomicU32 {}
+
 /// A slice of atomics in a region, such as a descriptor ring. Keeps the region.
 pub struct DmaArray<T: Atomics> {
     items: NonNull<T>,
     len: usize,
     iova: u64,
-    _region: Arc<DmaRegion>,
+    region: Arc<DmaRegion>,
 }
 
 // SAFETY: `T` is made of atomics, which any thread may use; the region is `Send` and `Sync`.
@@ -297,19 +324,25 @@ impl<T: Atomics> DmaArray<T> {
     /// page, so that the device sees them contiguous.
     pub fn new(region: &Arc<DmaRegion>, offset: usize, len: usize) -> Result<Self, Error> {
         let bytes = len.checked_mul(size_of::<T>()).filter(|&b| b > 0 && b <= region.len - offset.min(region.len));
-        let Some(bytes) = bytes.filter(|_| offset.is_multiple_of(align_of::<T>())) else {
-            return Err(Error::Config("an array outside its DMA region"));
+        let Some(bytes) = bytes.filter(|_| region.at(offset).cast::<T>().is_aligned()) else {
+            return Err(Error::Config("an array outside its DMA region, or unaligned"));
         };
-        if region.iova(offset + bytes - 1).wrapping_sub(region.iova(offset)) != bytes as u64 - 1 {
-            return Err(Error::Config("an array across pages that are not contiguous"));
+        let page = region.config.pages.bytes();
+        if !region.physical.is_empty() && offset / page != (offset + bytes - 1) / page {
+            return Err(Error::Config("an array across pages that need not be contiguous"));
         }
         let items = NonNull::new(region.at(offset).cast::<T>()).expect("a mapping is not at address 0");
-        Ok(Self { items, len, iova: region.iova(offset), _region: region.clone() })
+        Ok(Self { items, len, iova: region.iova(offset), region: region.clone() })
     }
 
     /// Where the device finds the first item.
     pub fn iova(&self) -> u64 {
         self.iova
+    }
+
+    /// Keeps the region for ever, because a device may still use it.
+    pub fn leak(&self) {
+        std::mem::forget(self.region.clone());
     }
 }
 

@@ -1,1 +1,13 @@
-//! placeholder
+//! Exact software models of network cards, in the process: what a driver sees of a card through its bus, and what the
+//! wire sees of it on the other side.
+//!
+//! A model has no thread of its own. Tests step it by hand; a [`Runner`] steps it for a program.
+
+#![deny(unsafe_code)]
+
+#[allow(unsafe_code)]
+mod dma;
+pub mod ixgbe;
+mod runner;
+
+pub use runner::Runner;

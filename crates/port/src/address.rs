@@ -94,7 +94,7 @@ impl FromStr for Address {
         let wrong = |why: String| Error::Address(format!("address '{text}': {why}"));
         let inner = || {
             let missing = || wrong(format!("'{kind}' wraps another port; write {kind}:PORT, as {kind}:null"));
-            argument.is_empty().then(|| Err(missing())).unwrap_or_else(|| argument.parse().map(Box::new))
+            if argument.is_empty() { Err(missing()) } else { argument.parse().map(Box::new) }
         };
         let interface = || match argument {
             "" => Err(wrong(format!("the interface is missing; write {kind}:NAME"))),

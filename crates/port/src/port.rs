@@ -44,6 +44,8 @@ pub struct PortConfig {
     pub promiscuous: bool,
     /// Largest payload of a frame, in bytes: 68 to 1500.
     pub mtu: usize,
+    /// Let the card report sent frames by writing its head to memory, where it can, rather than in descriptors.
+    pub head_write_back: bool,
     /// Take a card even if its kernel interface carries an address or a default route.
     pub take_over: bool,
 }
@@ -51,7 +53,16 @@ pub struct PortConfig {
 impl Default for PortConfig {
     fn default() -> Self {
         let pages = PageSize::Ordinary;
-        Self { queues: 1, rx_ring: 512, tx_ring: 512, pages, promiscuous: true, mtu: 1500, take_over: false }
+        Self {
+            queues: 1,
+            rx_ring: 512,
+            tx_ring: 512,
+            pages,
+            promiscuous: true,
+            mtu: 1500,
+            head_write_back: false,
+            take_over: false,
+        }
     }
 }
 
@@ -115,8 +126,8 @@ pub struct Queues {
 }
 
 /// A port: something that frames come from and go to. This is its control side; its queues are taken out once and
-/// used on any threads, while statistics and link state are asked for here. The port must outlive its queues' use:
-/// dropping it stops the device.
+/// used on any threads, while statistics and link state are asked for here. What lies behind stops when the port and all
+/// its queues are dropped.
 pub trait Port: Send {
     /// The address that it was opened by.
     fn name(&self) -> &str;

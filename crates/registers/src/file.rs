@@ -87,6 +87,7 @@ impl RegisterFile {
 mod tests {
     use super::*;
 
+    #[allow(dead_code, reason = "a row is tested by its offset too")]
     mod table {
         crate::registers! {
             size 0x100;

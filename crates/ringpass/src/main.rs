@@ -1,1 +1,116 @@
-fn main() {}
+//! `ringpass`: one program, one file for each subcommand. Start reading with [`fwd`].
+
+#![deny(unsafe_code)]
+
+mod bench;
+mod cards;
+mod demo;
+mod doctor;
+mod dump;
+mod echo;
+mod fwd;
+mod list;
+mod model;
+mod open;
+mod options;
+mod ping;
+mod pktgen;
+mod run;
+mod stats;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Moves Ethernet frames between network cards and programs from user space. Without a subcommand: demo.
+#[derive(Parser)]
+#[command(version, after_help = ADDRESSES, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const ADDRESSES: &str = "\
+PORT ADDRESSES:
+  0000:01:00.0            a network card by its PCI address, as in 'ringpass list'
+  model:PORT              a software 82599, driven as a card is, with PORT at the
+                          far end of its wire [,mac=MAC] [,device=10fb]
+  tap:NAME                a TAP interface of the kernel, made if need be
+  packet:NAME             a kernel interface, through a packet socket
+  pcap:FILE               a capture file to receive from
+                          [,loop=N] [,speed=recorded|max|FACTOR] [,out=FILE]
+  pcap:,out=FILE          a capture file to send to
+  null                    receives nothing, drops all
+  capture,file=FILE:PORT  writes what passes a port to a capture file
+  faults,drop=0.01:PORT   spoils what passes a port
+                          [,duplicate=P] [,reorder=P] [,corrupt=P] [,seed=N]
+
+EXAMPLES:
+  the driver between two software cards, no root needed:
+      ringpass
+  the kernel's own traffic through the driver:
+      sudo ringpass fwd model:tap:left model:tap:right
+  what this machine can do, and what would mend the rest:
+      ringpass doctor";
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Fwd(fwd::Args),
+    Pktgen(pktgen::Args),
+    Dump(dump::Args),
+    Echo(echo::Args),
+    Ping(ping::Args),
+    List(list::Args),
+    Doctor(doctor::Args),
+    Bench(bench::Args),
+}
+
+/// The options without a subcommand, for what opens ports on its own.
+#[derive(Parser)]
+struct Defaults {
+    #[command(flatten)]
+    options: options::Options,
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let without = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
+    let result = match Cli::parse().command.unwrap_or_else(without) {
+        Command::Demo(args) => demo::run(args),
+        Command::Fwd(args) => fwd::run(args),
+        Command::Pktgen(args) => pktgen::run(args),
+        Command::Dump(args) => dump::run(args),
+        Command::Echo(args) => echo::run(args),
+        Command::Ping(args) => ping::run(args),
+        Command::List(args) => list::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Bench(args) => bench::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ringpass: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_subcommand_has_an_example() {
+        let mut cli = Cli::command();
+        cli.build();
+        for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+            let help = command.clone().render_help().to_string();
+            assert!(help.contains("EXAMPLES:"), "{}", command.get_name());
+        }
+    }
+}

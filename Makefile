@@ -1,0 +1,20 @@
+.PHONY: help build test bench loc clean
+.DEFAULT_GOAL := help
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+build: ## Build the program, optimised: target/release/ringpass
+	cargo build --release
+
+test: ## Install what the tests need, then check and test everything
+	@scripts/test
+
+bench: ## Measure the driver: cycles per packet of each stage
+	cargo run --release -- bench driver
+
+loc: ## Count the lines of code of the forwarder with its driver
+	@scripts/loc
+
+clean: ## Remove what was built
+	cargo clean

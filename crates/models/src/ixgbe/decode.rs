@@ -1,0 +1,86 @@
+//! What the registers say, in the form that the packet path wants. Made anew when a register it depends on is written.
+
+use ringpass_registers::RegisterFile;
+use ringpass_registers::ixgbe::{bits::*, *};
+
+use super::bits::*;
+use super::filter::Filter;
+use super::rss::Rss;
+
+/// Settings of the card as a whole.
+pub(super) struct Settings {
+    pub(super) receive: bool,
+    pub(super) transmit: bool,
+    pub(super) loopback: bool,
+    /// Longest frame, without CRC and VLAN tag.
+    pub(super) longest: usize,
+    pub(super) check_length: bool,
+    pub(super) strip_crc: bool,
+    pub(super) append_crc: bool,
+    pub(super) pad: bool,
+    /// Bytes of the Rx packet buffer.
+    pub(super) packet_buffer: usize,
+    pub(super) filter: Filter,
+    pub(super) rss: Option<Rss>,
+}
+
+const CRC: usize = 4;
+/// Longest frame without jumbo frames, with its CRC (8.2.3.22.13).
+const STANDARD: usize = 1518;
+
+impl Settings {
+    pub(super) fn decode(registers: &RegisterFile) -> Self {
+        let get = |offset| registers.get(offset);
+        let core = get(HLREG0.offset);
+        let jumbo = get(MAXFRS.offset) as usize >> 16;
+        Self {
+            receive: get(RXCTRL.offset) & RXCTRL_RXEN != 0,
+            transmit: get(DMATXCTL.offset) & DMATXCTL_TE != 0 && get(RTTDCS.offset) & RTTDCS_ARBDIS == 0,
+            loopback: core & HLREG0_LPBK != 0,
+            longest: if core & HLREG0_JUMBOEN != 0 { jumbo.saturating_sub(CRC) } else { STANDARD - CRC },
+            check_length: core & HLREG0_RXLNGTHERREN != 0,
+            strip_crc: core & HLREG0_RXCRCSTRP != 0,
+            append_crc: core & HLREG0_TXCRCEN != 0,
+            pad: core & HLREG0_TXPADEN != 0,
+            packet_buffer: ((get(RXPBSIZE.at(0).offset) >> RXPBSIZE_SHIFT & 0x3ff) as usize) << 10,
+            filter: Filter::decode(registers),
+            rss: Rss::decode(registers),
+        }
+    }
+
+    /// Whether they depend on a register.
+    pub(super) fn depend_on(id: Id) -> bool {
+        use Id::*;
+        matches!(
+            id,
+            RXCTRL
+                | DMATXCTL
+                | RTTDCS
+                | HLREG0
+                | MAXFRS
+                | RXPBSIZE
+                | FCTRL
+                | MCSTCTRL
+                | VLNCTRL
+                | RAL
+                | RAH
+                | MTA
+                | VFTA
+                | MRQC
+                | RSSRK
+                | RETA
+                | RXCSUM
+        )
+    }
+}
+
+/// Length in bytes of the ring of a queue, if it has one of the allowed lengths (7.1.9, 7.2.3.3), in descriptors.
+pub(super) fn ring_len(bytes: u32) -> Option<usize> {
+    let allowed = bytes > 0 && bytes.is_multiple_of(128) && bytes <= 0xF_FF80;
+    allowed.then_some(bytes as usize / 16)
+}
+
+/// Base address from its halves; the lowest seven bits are ignored (8.2.3.8.1, 8.2.3.9.5).
+pub(super) fn ring_base(low: u32, high: u32) -> u64 {
+    u64::from(high) << 32 | u64::from(low & !0x7f)
+}

@@ -1,0 +1,132 @@
+//! Which frames the card takes: MAC and VLAN filters (7.1.1).
+
+use ringpass_registers::RegisterFile;
+use ringpass_registers::ixgbe::{bits::*, *};
+
+use super::bits::*;
+
+/// The kind of a destination address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cast {
+    Unicast,
+    Multicast,
+    Broadcast,
+}
+
+impl Cast {
+    #[inline]
+    pub(super) fn of(address: u64) -> Self {
+        match address {
+            BROADCAST => Self::Broadcast,
+            multicast if multicast & 1 != 0 => Self::Multicast,
+            _ => Self::Unicast,
+        }
+    }
+}
+
+const BROADCAST: u64 = 0xffff_ffff_ffff;
+
+/// The destination address of a frame: its first byte on the wire is the lowest, as in RAL and RAH.
+#[inline]
+pub(super) fn destination(frame: &[u8]) -> u64 {
+    frame.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes) & BROADCAST)
+}
+
+/// A frame that passed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Passed {
+    /// By the multicast hash only: software has to look again (PIF, 7.1.6.2).
+    pub(super) inexact: bool,
+}
+
+/// The filters, decoded from their registers.
+pub(super) struct Filter {
+    unicast_promiscuous: bool,
+    multicast_promiscuous: bool,
+    broadcast: bool,
+    addresses: Vec<u64>,
+    /// Lowest bit of the address that the multicast hash takes, if that is on.
+    hash_shift: Option<u32>,
+    hashes: [u32; 128],
+    vlan: Option<Vlan>,
+    vlan_type: u16,
+}
+
+struct Vlan {
+    table: [u32; 128],
+    /// Value that the CFI bit must have, if that is checked.
+    cfi: Option<bool>,
+}
+
+impl Filter {
+    pub(super) fn decode(registers: &RegisterFile) -> Self {
+        let get = |offset| registers.get(offset);
+        let (control, multicast, vlan) = (get(FCTRL.offset), get(MCSTCTRL.offset), get(VLNCTRL.offset));
+        let address = |i| (get(RAL.at(i).offset), get(RAH.at(i).offset));
+        let table = |array: ringpass_registers::RegArray<ringpass_registers::RW>| {
+            std::array::from_fn(|i| get(array.at(i).offset))
+        };
+        Self {
+            unicast_promiscuous: control & FCTRL_UPE != 0,
+            multicast_promiscuous: control & FCTRL_MPE != 0,
+            broadcast: control & FCTRL_BAM != 0,
+            addresses: (0..128)
+                .map(address)
+                .filter(|(_, high)| high & RAH_AV != 0)
+                .map(|(low, high)| u64::from(low) | u64::from(high & 0xffff) << 32)
+                .collect(),
+            // MO 0 takes bits 47:36 of the address, 1 bits 46:35, 2 bits 45:34 and 3 bits 43:32 (8.2.3.7.3).
+            hash_shift: (multicast & MCSTCTRL_MFE != 0)
+                .then_some([36, 35, 34, 32][(multicast & MCSTCTRL_MO_MASK) as usize]),
+            hashes: table(MTA),
+            vlan: (vlan & VLNCTRL_VFE != 0).then(|| Vlan {
+                table: table(VFTA),
+                cfi: (vlan & VLNCTRL_CFIEN != 0).then_some(vlan & VLNCTRL_CFI != 0),
+            }),
+            vlan_type: vlan as u16,
+        }
+    }
+
+    /// The VLAN tag of a frame (tag control information), if it has one.
+    #[inline]
+    pub(super) fn tag(&self, frame: &[u8]) -> Option<u16> {
+        let tag: &[u8; 4] = frame.get(12..16)?.try_into().ok()?;
+        (u16::from_be_bytes([tag[0], tag[1]]) == self.vlan_type).then_some(u16::from_be_bytes([tag[2], tag[3]]))
+    }
+
+    /// Whether the card takes a frame to an address.
+    #[inline]
+    pub(super) fn check(&self, address: u64, cast: Cast, tag: Option<u16>) -> Option<Passed> {
+        let exact = match cast {
+            Cast::Unicast => self.unicast_promiscuous,
+            Cast::Multicast => self.multicast_promiscuous,
+            Cast::Broadcast => self.broadcast,
+        };
+        let passed = if exact || self.addresses.contains(&address) {
+            Passed { inexact: false }
+        } else if cast == Cast::Multicast && self.hash_hits(address) {
+            Passed { inexact: true }
+        } else {
+            return None;
+        };
+        match (&self.vlan, tag) {
+            (Some(vlan), Some(tag)) => vlan.takes(tag).then_some(passed),
+            _ => Some(passed),
+        }
+    }
+
+    fn hash_hits(&self, address: u64) -> bool {
+        self.hash_shift.is_some_and(|shift| {
+            let hash = (address >> shift) as usize & 0xfff;
+            self.hashes[hash / 32] >> (hash % 32) & 1 != 0
+        })
+    }
+}
+
+impl Vlan {
+    fn takes(&self, tag: u16) -> bool {
+        let id = tag as usize & 0xfff;
+        let cfi = tag & 0x1000 != 0;
+        self.table[id / 32] >> (id % 32) & 1 != 0 && self.cfi.is_none_or(|wanted| cfi == wanted)
+    }
+}

@@ -1,0 +1,94 @@
+//! Counters: the statistics registers (8.2.3.23), and totals of the model's own.
+
+use ringpass_registers::RegisterFile;
+use ringpass_registers::ixgbe::*;
+
+use super::filter::Cast;
+
+/// Totals since the card was made. Bytes are those of the frames, without their CRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Counters {
+    /// Frames written to the driver's memory.
+    pub rx_packets: u64,
+    /// Their bytes.
+    pub rx_bytes: u64,
+    /// Frames that no filter took.
+    pub rx_filtered: u64,
+    /// Frames that were too long.
+    pub rx_oversize: u64,
+    /// Frames for a queue without a descriptor, or with too few for their length.
+    pub rx_no_descriptor: u64,
+    /// Frames for a queue that was not enabled.
+    pub rx_queue_disabled: u64,
+    /// Frames that found the packet buffer full.
+    pub rx_buffer_full: u64,
+    /// Frames that arrived without a link.
+    pub rx_no_link: u64,
+    /// Frames put onto the wire.
+    pub tx_packets: u64,
+    /// Their bytes.
+    pub tx_bytes: u64,
+    /// Frames whose descriptors were not what they should be.
+    pub tx_malformed: u64,
+    /// Frames for which the model had no buffer: the wire holds them all.
+    pub tx_no_buffer: u64,
+    /// Accesses to memory that the card was not given, and rings that are not in it. Each frame hit is lost.
+    pub dma_faults: u64,
+}
+
+/// Frames of one step and direction, to be added to the registers at its end.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Batch {
+    pub(super) packets: u64,
+    /// With CRC.
+    pub(super) octets: u64,
+    pub(super) multicast: u64,
+    pub(super) broadcast: u64,
+    pub(super) minimal: u64,
+}
+
+impl Batch {
+    /// Counts a good frame of so many bytes without CRC.
+    #[inline]
+    pub(super) fn add(&mut self, len: usize, cast: Cast) {
+        self.packets += 1;
+        self.octets += len as u64 + 4;
+        self.multicast += u64::from(cast == Cast::Multicast);
+        self.broadcast += u64::from(cast == Cast::Broadcast);
+        self.minimal += u64::from(len == 60);
+    }
+}
+
+/// Adds to a counter register, which sticks at its maximum (8.2.3.23).
+pub(super) fn count(registers: &mut RegisterFile, offset: u32, n: u64) {
+    if n > 0 {
+        let value = u64::from(registers.get(offset)).saturating_add(n);
+        registers.set(offset, u32::try_from(value).unwrap_or(u32::MAX));
+    }
+}
+
+/// Adds to a counter of 36 bits in two registers.
+pub(super) fn count_octets(registers: &mut RegisterFile, low: u32, high: u32, n: u64) {
+    let value = u64::from(registers.get(low)) | u64::from(registers.get(high)) << 32;
+    let value = (value + n).min((1 << 36) - 1);
+    registers.set(low, value as u32);
+    registers.set(high, (value >> 32) as u32);
+}
+
+pub(super) fn count_rx(registers: &mut RegisterFile, batch: &Batch) {
+    count(registers, TPR.offset, batch.packets);
+    count(registers, GPRC.offset, batch.packets);
+    count(registers, MPRC.offset, batch.multicast);
+    count(registers, BPRC.offset, batch.broadcast);
+    count(registers, PRC64.offset, batch.minimal);
+    count_octets(registers, GORCL.offset, GORCH.offset, batch.octets);
+}
+
+pub(super) fn count_tx(registers: &mut RegisterFile, batch: &Batch) {
+    count(registers, TPT.offset, batch.packets);
+    count(registers, GPTC.offset, batch.packets);
+    count(registers, MPTC.offset, batch.multicast);
+    count(registers, BPTC.offset, batch.broadcast);
+    count_octets(registers, GOTCL.offset, GOTCH.offset, batch.octets);
+}

@@ -1,0 +1,292 @@
+//! A card, a wire that does what the test says, and just enough of a driver. It shares no code with the real one.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use ringpass_bus::Bus;
+use ringpass_memory::{Atomics, Burst, DmaArray, DmaRegion, Mempool, MempoolConfig, RegionConfig};
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_port::{Queues, RxQueue, TxQueue};
+use ringpass_registers::Window;
+use ringpass_registers::ixgbe::bits::*;
+use ringpass_registers::ixgbe::*;
+
+pub struct Word(AtomicU64);
+// SAFETY: one atomic integer.
+unsafe impl Atomics for Word {}
+
+impl Word {
+    pub fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    pub fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
+pub struct Byte(AtomicU8);
+// SAFETY: one atomic integer.
+unsafe impl Atomics for Byte {}
+
+/// What a test puts on the wire, and what the card has put there.
+#[derive(Default)]
+pub struct Wire {
+    pub to_card: VecDeque<Vec<u8>>,
+    pub from_card: Vec<Vec<u8>>,
+    /// Frames that the wire still takes from the card.
+    pub room: usize,
+}
+
+struct ToCard(Arc<Mutex<Wire>>, Mempool);
+struct FromCard(Arc<Mutex<Wire>>);
+
+impl RxQueue for ToCard {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let mut count = 0;
+        while burst.room() > 0
+            && let Some(frame) = self.0.lock().unwrap().to_card.pop_front()
+        {
+            let mut packet = self.1.alloc().expect("a packet");
+            assert!(packet.copy_from(&frame));
+            burst.push(packet);
+            count += 1;
+        }
+        count
+    }
+}
+
+impl TxQueue for FromCard {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let mut wire = self.0.lock().unwrap();
+        let count = burst.len().min(wire.room);
+        wire.room -= count;
+        for packet in burst.drain().take(count) {
+            wire.from_card.push(packet.to_vec());
+        }
+        count
+    }
+}
+
+/// A scripted wire and the script.
+pub fn scripted() -> (Queues, Arc<Mutex<Wire>>) {
+    let wire = Arc::new(Mutex::new(Wire { room: usize::MAX, ..Wire::default() }));
+    let pool = Mempool::new(&MempoolConfig { buffers: 128, size: 17_000, ..Default::default() }).unwrap();
+    (Queues { rx: Box::new(ToCard(wire.clone(), pool)), tx: Box::new(FromCard(wire.clone())) }, wire)
+}
+
+/// A frame of `len` bytes to an address, with recognisable content.
+pub fn frame(to: [u8; 6], len: usize) -> Vec<u8> {
+    let header = [&to[..], &[0x02, 0, 0, 0, 0, 0xee], &[0x88, 0xb5]].concat();
+    header.into_iter().chain((0..).map(|i: u32| (i * 7 + len as u32) as u8)).take(len).collect()
+}
+
+/// Where things are in the region: rings of up to 256 descriptors, then buffers: of 2 KiB for Rx, 8 KiB for Tx.
+const RX_RING: usize = 0;
+const TX_RING: usize = 0x1_0000;
+pub const HEAD_WRITE_BACK: usize = 0x1_F000;
+const RX_BUFFERS: usize = 0x2_0000;
+const RX_BUFFER: usize = 0x800;
+const TX_BUFFERS: usize = RX_BUFFERS + 256 * RX_BUFFER;
+const TX_BUFFER: usize = 0x2000;
+pub const REGION: usize = TX_BUFFERS + 64 * TX_BUFFER;
+
+/// A received frame: its bytes over all buffers, and the write-back of its last descriptor.
+pub struct Received {
+    pub bytes: Vec<u8>,
+    pub word: u64,
+    pub status: u64,
+    pub descriptors: usize,
+}
+
+pub struct Driver {
+    pub card: Arc<Card>,
+    pub window: Window,
+    pub region: Arc<DmaRegion>,
+    words: DmaArray<Word>,
+    bytes: DmaArray<Byte>,
+    pub queues: Queues,
+    pub wire: Arc<Mutex<Wire>>,
+    /// Per queue: descriptors in the ring, next to read, bytes of a buffer.
+    rx: [(usize, usize, usize); 16],
+    tx_tail: [usize; 16],
+}
+
+/// The address in the EEPROM of every card here.
+pub fn own_mac() -> [u8; 6] {
+    CardConfig::default().mac.0
+}
+
+impl Driver {
+    /// A card with memory and bus mastering, its registers as after reset but for the promiscuous filters.
+    pub fn new() -> Self {
+        let card = Card::new(&CardConfig::default());
+        let region = DmaRegion::new(REGION, &RegionConfig::default()).unwrap();
+        card.map(&region).unwrap();
+        card.set_bus_master(true).unwrap();
+        let (queues, wire) = scripted();
+        let window = card.window();
+        window.write(FCTRL, FCTRL_UPE | FCTRL_MPE | FCTRL_BAM);
+        let words = DmaArray::new(&region, 0, REGION / 8).unwrap();
+        let bytes = DmaArray::new(&region, 0, REGION).unwrap();
+        Self { card, window, words, bytes, region, queues, wire, rx: [(0, 0, 0); 16], tx_tail: [0; 16] }
+    }
+
+    /// As `new`, with Rx queue 0 of 64 descriptors and Tx queue 0 of 64 descriptors running.
+    pub fn started() -> Self {
+        let mut driver = Self::new();
+        driver.start_rx(0, 64, SRRCTL_DESCTYPE_ADV_ONEBUF | 2);
+        driver.start_tx(0, 64);
+        driver
+    }
+
+    pub fn start_rx(&mut self, queue: usize, descriptors: usize, srrctl: u32) {
+        let ring = self.region.iova(RX_RING + queue * 0x1000);
+        let size = (srrctl as usize & 0x1f) << 10;
+        assert!(size <= RX_BUFFER);
+        self.rx[queue] = (descriptors, 0, size);
+        for i in 0..descriptors {
+            self.arm(queue, i);
+        }
+        // SAFETY: the region is mapped for the card, and lives as long as it.
+        unsafe {
+            self.window.write_dma(RDBAL.at(queue), ring as u32);
+            self.window.write_dma(RDBAH.at(queue), (ring >> 32) as u32);
+        }
+        self.window.write(RDLEN.at(queue), descriptors as u32 * 16);
+        self.window.write(SRRCTL.at(queue), srrctl);
+        self.window.write(RXDCTL.at(queue), RXDCTL_ENABLE);
+        self.window.write(RDT.at(queue), descriptors as u32 - 1);
+        self.window.set(RXCTRL, RXCTRL_RXEN);
+    }
+
+    pub fn start_tx(&mut self, queue: usize, descriptors: usize) {
+        let ring = self.region.iova(TX_RING + queue * 0x1000);
+        // SAFETY: as in `start_rx`.
+        unsafe {
+            self.window.write_dma(TDBAL.at(queue), ring as u32);
+            self.window.write_dma(TDBAH.at(queue), (ring >> 32) as u32);
+        }
+        self.window.write(TDLEN.at(queue), descriptors as u32 * 16);
+        self.window.set(DMATXCTL, DMATXCTL_TE);
+        self.window.write(TXDCTL.at(queue), TXDCTL_ENABLE);
+        self.tx_tail[queue] = 0;
+    }
+
+    /// The buffer of an Rx descriptor. Four queues of 64 descriptors have buffers of their own.
+    pub fn buffer(queue: usize, index: usize) -> usize {
+        RX_BUFFERS + (queue * 64 + index) % 256 * RX_BUFFER
+    }
+
+    pub fn word(&self, offset: usize) -> u64 {
+        self.words[offset / 8].load()
+    }
+
+    pub fn set_word(&self, offset: usize, value: u64) {
+        self.words[offset / 8].store(value);
+    }
+
+    pub fn read_bytes(&self, offset: usize, len: usize) -> Vec<u8> {
+        self.bytes[offset..offset + len].iter().map(|byte| byte.0.load(Ordering::Relaxed)).collect()
+    }
+
+    pub fn write_bytes(&self, offset: usize, bytes: &[u8]) {
+        self.bytes[offset..].iter().zip(bytes).for_each(|(byte, &value)| byte.0.store(value, Ordering::Relaxed));
+    }
+
+    pub fn rx_descriptor(queue: usize, index: usize) -> usize {
+        RX_RING + queue * 0x1000 + index * 16
+    }
+
+    pub fn tx_descriptor(queue: usize, index: usize) -> usize {
+        TX_RING + queue * 0x1000 + index * 16
+    }
+
+    /// Gives a buffer to the card, in the read format.
+    pub fn arm(&self, queue: usize, index: usize) {
+        let at = Self::rx_descriptor(queue, index);
+        self.set_word(at, self.region.iova(Self::buffer(queue, index)));
+        self.set_word(at + 8, 0);
+    }
+
+    /// Puts frames on the wire and steps until the wire is empty.
+    pub fn arrive(&mut self, frames: &[Vec<u8>]) {
+        self.wire.lock().unwrap().to_card.extend(frames.iter().cloned());
+        self.step();
+        while !self.wire.lock().unwrap().to_card.is_empty() {
+            assert!(self.step() > 0, "the card does not take from the wire");
+        }
+    }
+
+    pub fn step(&mut self) -> usize {
+        self.card.step(&mut self.queues)
+    }
+
+    /// Takes the next frame that the card has written to a queue, and gives its descriptors back.
+    pub fn receive(&mut self, queue: usize) -> Option<Received> {
+        let (len, next, size) = self.rx[queue];
+        let mut received = Received { bytes: Vec::new(), word: 0, status: 0, descriptors: 0 };
+        for i in 0..len {
+            let index = (next + i) % len;
+            let at = Self::rx_descriptor(queue, index);
+            (received.word, received.status) = (self.word(at), self.word(at + 8));
+            if received.status & descriptor::RX_DD == 0 {
+                return None;
+            }
+            let part = (received.status >> descriptor::RX_LENGTH_SHIFT) as usize & 0xffff;
+            assert!(part <= size);
+            received.bytes.extend(self.read_bytes(Self::buffer(queue, index), part));
+            received.descriptors += 1;
+            if received.status & descriptor::RX_EOP != 0 {
+                (0..=i).for_each(|i| self.arm(queue, (next + i) % len));
+                self.rx[queue].1 = (index + 1) % len;
+                self.window.write(RDT.at(queue), index as u32);
+                return Some(received);
+            }
+        }
+        None
+    }
+
+    /// All frames of a queue.
+    pub fn receive_all(&mut self, queue: usize) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.receive(queue)).map(|received| received.bytes).collect()
+    }
+
+    /// Writes one Tx descriptor whose buffer has `part`, and moves on.
+    pub fn put(&mut self, queue: usize, part: &[u8], flags: u64, frame_len: usize) {
+        let index = self.tx_tail[queue];
+        let buffer = TX_BUFFERS + index % 64 * TX_BUFFER;
+        self.write_bytes(buffer, part);
+        let word = part.len() as u64
+            | descriptor::TX_DTYP_DATA
+            | descriptor::TX_DEXT
+            | flags
+            | (frame_len as u64) << descriptor::TX_PAYLEN_SHIFT;
+        self.put_raw(queue, self.region.iova(buffer), word);
+    }
+
+    pub fn put_raw(&mut self, queue: usize, address: u64, word: u64) {
+        let index = self.tx_tail[queue];
+        self.set_word(Self::tx_descriptor(queue, index), address);
+        self.set_word(Self::tx_descriptor(queue, index) + 8, word);
+        self.tx_tail[queue] = (index + 1) % (self.window.read(TDLEN.at(queue)) as usize / 16);
+    }
+
+    /// Rings the doorbell and steps.
+    pub fn send(&mut self, queue: usize) {
+        self.window.doorbell(TDT.at(queue)).ring(self.tx_tail[queue] as u32);
+        self.step();
+    }
+
+    /// Sends a frame of one buffer.
+    pub fn send_frame(&mut self, queue: usize, frame: &[u8]) {
+        self.put(queue, frame, descriptor::TX_EOP | descriptor::TX_IFCS | descriptor::TX_RS, frame.len());
+        self.send(queue);
+    }
+
+    /// What has come out onto the wire since the last call.
+    pub fn sent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.wire.lock().unwrap().from_card)
+    }
+}

@@ -1,0 +1,112 @@
+//! A cable between two ports of one process: what is sent at one end is received at the other.
+
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, Packet};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue};
+
+use crate::ring::{Consumer, Producer, ring};
+use crate::status::Status;
+
+/// One end of a [`cable`]: a port with one pair of queues.
+pub struct CableEnd {
+    name: String,
+    status: Arc<Status>,
+    queues: Vec<Queues>,
+}
+
+struct Rx {
+    ring: Consumer<Packet>,
+    status: Arc<Status>,
+}
+
+struct Tx {
+    ring: Producer<Packet>,
+    status: Arc<Status>,
+}
+
+/// The two ends, `NAME/0` and `NAME/1`, with room for at least `slots` packets in each direction. A full cable takes no
+/// more, so that nothing is lost on it; when one end was dropped, the other is gone.
+pub fn cable(name: &str, slots: usize) -> (CableEnd, CableEnd) {
+    let (there, back) = (ring(slots), ring(slots));
+    (CableEnd::new(format!("{name}/0"), there.0, back.1), CableEnd::new(format!("{name}/1"), back.0, there.1))
+}
+
+impl CableEnd {
+    fn new(name: String, tx: Producer<Packet>, rx: Consumer<Packet>) -> Self {
+        let status = Arc::new(Status::new(1));
+        let (tx, rx) = (Tx { ring: tx, status: status.clone() }, Rx { ring: rx, status: status.clone() });
+        Self { name, status, queues: vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }] }
+    }
+}
+
+const GONE: &str = "the other end of the cable is gone";
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let (mut packets, mut bytes) = (0, 0);
+        for packet in self.ring.take(burst.room()) {
+            (packets, bytes) = (packets + 1, bytes + packet.len());
+            burst.push(packet);
+        }
+        if packets > 0 {
+            self.status.rx(0).count(packets, bytes);
+        } else if self.ring.is_closed() && self.ring.ready(1) == 0 {
+            self.status.set_gone(|| GONE.into());
+        }
+        packets
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        if self.ring.is_closed() {
+            let dropped = burst.len();
+            burst.clear();
+            self.status.set_gone(|| GONE.into());
+            self.status.tx(0).count_drops(dropped);
+            return dropped;
+        }
+        let packets = self.ring.room(burst.len());
+        if packets > 0 {
+            let bytes = burst[..packets].iter().map(|packet| packet.len()).sum();
+            self.ring.put(burst.drain().take(packets));
+            self.status.tx(0).count(packets, bytes);
+        }
+        packets
+    }
+}
+
+impl Port for CableEnd {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        MacAddress::default()
+    }
+
+    fn link(&mut self) -> Link {
+        Link { up: !self.status.is_gone(), mbps: 0 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.status.stats()
+    }
+
+    fn state(&mut self) -> State {
+        self.status.state()
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

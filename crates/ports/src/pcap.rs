@@ -1,0 +1,257 @@
+//! Capture files as a port: received is what the input holds, sent is what goes to the output.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ringpass_memory::{Burst, Packet};
+use ringpass_port::{
+    Error, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, State, Stats, TxQueue,
+};
+
+use crate::buffers::{Buffers, pool};
+use crate::capture_file::{Direction, Reader, Writer, now};
+use crate::status::{Status, passes};
+
+/// `pcap:FILE`, `pcap:,out=FILE`, or both.
+pub struct Pcap {
+    name: String,
+    status: Arc<Status>,
+    finished: Arc<AtomicBool>,
+    queues: Vec<Queues>,
+    notes: Vec<String>,
+}
+
+struct Rx {
+    /// `None` without an input, and when it has come to its end.
+    input: Option<Input>,
+    /// How the input ended. Told at the next call, when the last packets have been passed on.
+    end: Option<Result<(), Error>>,
+    buffers: Buffers,
+    status: Arc<Status>,
+    finished: Arc<AtomicBool>,
+    mtu: usize,
+}
+
+struct Input {
+    reader: Reader,
+    /// Passes to come after this one; `None` for ever.
+    repeat: Option<u32>,
+    speed: ReplaySpeed,
+    /// When this pass began, here and in the file.
+    began: Option<(Instant, u64)>,
+    /// Read, but not due yet.
+    early: Option<(u64, Packet)>,
+    /// Something of this pass was delivered.
+    delivered: bool,
+}
+
+struct Tx {
+    writer: Option<Writer>,
+    status: Arc<Status>,
+    mtu: usize,
+}
+
+impl Pcap {
+    /// Opens the input and checks its format, then makes the output. One queue has both.
+    pub fn open(config: &PcapConfig, port: &PortConfig) -> Result<Self, Error> {
+        let path = config.input.as_deref().or(config.output.as_deref()).unwrap_or(Path::new(""));
+        let name = format!("pcap:{}", path.display());
+        if port.queues > 1 {
+            return Err(Error::Other(format!("{name}: a capture file has one queue; leave out --queues")));
+        }
+        let reader = config.input.as_deref().map(Reader::open).transpose()?;
+        let canonical = |path: &Option<std::path::PathBuf>| path.as_deref().and_then(|path| path.canonicalize().ok());
+        if config.input.is_some() && canonical(&config.output).is_some_and(|out| canonical(&config.input) == Some(out))
+        {
+            return Err(Error::Other(format!("{name}: input and output are the same file; name another output")));
+        }
+        let writer = config.output.as_deref().map(Writer::create).transpose()?;
+
+        let notes = match (&config.input, &config.output) {
+            (None, Some(_)) => vec!["nothing is received: there is no input".into()],
+            (Some(_), None) => vec!["what is sent is dropped; to keep it: pcap:FILE,out=FILE".into()],
+            _ => Vec::new(),
+        };
+        let status = Arc::new(Status::new(1));
+        let finished = Arc::new(AtomicBool::new(false));
+        let input = reader.map(|reader| Input {
+            reader,
+            repeat: config.repeat.checked_sub(1),
+            speed: config.speed,
+            began: None,
+            early: None,
+            delivered: false,
+        });
+        let rx = Rx {
+            input,
+            end: None,
+            buffers: Buffers::new(&pool(port)?),
+            status: status.clone(),
+            finished: finished.clone(),
+            mtu: port.mtu,
+        };
+        let tx = Tx { writer, status: status.clone(), mtu: port.mtu };
+        let queues = vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }];
+        Ok(Self { name, status, finished, queues, notes })
+    }
+}
+
+/// What became of an attempt to read a packet.
+enum Next {
+    Packet(u64, Packet),
+    /// It does not pass the port.
+    Dropped,
+    /// The file begins again.
+    Again,
+    /// No buffer is free.
+    NoBuffer,
+    End,
+}
+
+impl Input {
+    fn next(&mut self, buffers: &mut Buffers, mtu: usize) -> Result<Next, Error> {
+        let Some(mut packet) = buffers.take() else { return Ok(Next::NoBuffer) };
+        if let Some(record) = self.reader.next()? {
+            if passes(record.bytes, mtu) && packet.copy_from(record.bytes) {
+                self.delivered = true;
+                return Ok(Next::Packet(record.nanos, packet));
+            }
+            buffers.put_back(packet);
+            return Ok(Next::Dropped);
+        }
+        buffers.put_back(packet);
+        // A file without a frame that passes would be read for ever.
+        if self.repeat == Some(0) || !self.delivered {
+            return Ok(Next::End);
+        }
+        self.repeat = self.repeat.map(|repeat| repeat - 1);
+        (self.began, self.delivered) = (None, false);
+        self.reader.rewind()?;
+        Ok(Next::Again)
+    }
+
+    /// The time in the file that has come, by the clock; the first packet asked about starts it.
+    fn due(&mut self, clock: &mut Option<Instant>, nanos: u64) -> bool {
+        let ReplaySpeed::Recorded(factor) = self.speed else { return true };
+        let now = *clock.get_or_insert_with(Instant::now);
+        let (start, first) = *self.began.get_or_insert((now, nanos));
+        nanos.saturating_sub(first) as f64 <= now.duration_since(start).as_nanos() as f64 * factor
+    }
+}
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        match self.end.take() {
+            Some(Ok(())) => self.finished.store(true, Ordering::Release),
+            Some(Err(error)) => self.status.set_gone(|| error.to_string()),
+            None => {}
+        }
+        let Some(input) = &mut self.input else { return 0 };
+        let (mut packets, mut bytes, mut drops) = (0, 0, 0);
+        let mut clock = None;
+        for _ in 0..burst.room() {
+            let (nanos, packet) = match input.early.take() {
+                Some(early) => early,
+                None => match input.next(&mut self.buffers, self.mtu) {
+                    Ok(Next::Packet(nanos, packet)) => (nanos, packet),
+                    Ok(Next::Dropped) => {
+                        drops += 1;
+                        continue;
+                    }
+                    Ok(Next::Again) => continue,
+                    Ok(Next::NoBuffer) => break,
+                    Ok(Next::End) => {
+                        self.end = Some(Ok(()));
+                        break;
+                    }
+                    Err(error) => {
+                        self.end = Some(Err(error));
+                        break;
+                    }
+                },
+            };
+            if !input.due(&mut clock, nanos) {
+                input.early = Some((nanos, packet));
+                break;
+            }
+            (packets, bytes) = (packets + 1, bytes + packet.len());
+            burst.push(packet);
+        }
+        if self.end.is_some() {
+            self.input = None;
+        }
+        if packets + drops > 0 {
+            self.status.rx(0).count(packets, bytes);
+            self.status.rx(0).count_drops(drops);
+        }
+        packets
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let (taken, time) = (burst.len(), now());
+        let (mut packets, mut bytes) = (0, 0);
+        for packet in burst.iter().filter(|packet| passes(packet, self.mtu)) {
+            match self.writer.as_mut().map(|writer| writer.write(time, Direction::Sent, packet)) {
+                Some(Ok(())) => (packets, bytes) = (packets + 1, bytes + packet.len()),
+                Some(Err(error)) => {
+                    self.status.set_gone(|| error.to_string());
+                    self.writer = None;
+                }
+                None => break,
+            }
+        }
+        burst.clear();
+        self.status.tx(0).count(packets, bytes);
+        self.status.tx(0).count_drops(taken - packets);
+        taken
+    }
+}
+
+impl Drop for Tx {
+    fn drop(&mut self) {
+        if let Some(Err(error)) = self.writer.take().map(Writer::finish) {
+            self.status.set_gone(|| error.to_string());
+        }
+    }
+}
+
+impl Port for Pcap {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        MacAddress::default()
+    }
+
+    fn link(&mut self) -> Link {
+        Link { up: !self.status.is_gone(), mbps: 0 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.status.stats()
+    }
+
+    fn state(&mut self) -> State {
+        match self.status.state() {
+            State::Running if self.finished.load(Ordering::Acquire) => State::Finished,
+            state => state,
+        }
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}

@@ -1,0 +1,207 @@
+//! System calls on interfaces, TAP devices and packet sockets that rustix lacks, each behind a safe function.
+
+#![allow(unsafe_code)]
+
+use std::ffi::c_int;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use ringpass_memory::Packet;
+use ringpass_port::MacAddress;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+/// `struct ifreq`: the name of an interface, then what is asked or said about it.
+#[repr(C, align(8))]
+struct IfReq {
+    name: [u8; 16],
+    data: [u8; 24],
+}
+
+const _: () = assert!(size_of::<IfReq>() == size_of::<libc::ifreq>());
+
+impl IfReq {
+    /// A name of 15 bytes or fewer, with the first bytes of the data.
+    fn new<const N: usize>(name: &str, data: [u8; N]) -> io::Result<Self> {
+        let mut request = Self { name: [0; 16], data: [0; 24] };
+        if name.len() > 15 {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        request.name[..name.len()].copy_from_slice(name.as_bytes());
+        request.data[..N].copy_from_slice(&data);
+        Ok(request)
+    }
+
+    fn name(&self) -> String {
+        let len = self.name.iter().position(|&byte| byte == 0).unwrap_or(16);
+        String::from_utf8_lossy(&self.name[..len]).into_owned()
+    }
+
+    fn int(&self) -> c_int {
+        c_int::from_ne_bytes([self.data[0], self.data[1], self.data[2], self.data[3]])
+    }
+
+    fn short(&self) -> u16 {
+        u16::from_ne_bytes([self.data[0], self.data[1]])
+    }
+
+    /// Asks the kernel, which reads and writes this structure and nothing else: all requests of this module are of
+    /// that kind.
+    fn ioctl(&mut self, fd: BorrowedFd, request: libc::Ioctl) -> io::Result<()> {
+        // SAFETY: `self` is an `ifreq` in size, alignment and layout, borrowed for the call; any bits are valid in it.
+        match unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(self)) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes or joins a TAP interface on a freshly opened `/dev/net/tun`; frames without any header. Returns its name.
+pub(crate) fn attach_tap(tun: BorrowedFd, name: &str, multi_queue: bool) -> io::Result<String> {
+    let queues = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | queues) as u16;
+    let mut request = IfReq::new(name, flags.to_ne_bytes())?;
+    request.ioctl(tun, libc::TUNSETIFF)?;
+    // No checksum or segmentation offload: the kernel hands over finished frames, also where an interface that existed
+    // was set otherwise.
+    // SAFETY: takes an integer.
+    match unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, 0) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(request.name()),
+    }
+}
+
+/// The name that a TAP's interface has now; fails once the interface is deleted.
+pub(crate) fn tap_name(tun: BorrowedFd) -> io::Result<String> {
+    let mut request = IfReq::new("", [])?;
+    request.ioctl(tun, libc::TUNGETIFF)?;
+    Ok(request.name())
+}
+
+/// Asks about interfaces of the network namespace in which it was opened.
+pub(crate) struct Interfaces(OwnedFd);
+
+impl Interfaces {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?))
+    }
+
+    fn ask(&self, name: &str, request: libc::c_ulong) -> io::Result<IfReq> {
+        let mut answer = IfReq::new(name, [])?;
+        answer.ioctl(self.0.as_fd(), request as libc::Ioctl)?;
+        Ok(answer)
+    }
+
+    /// The name of the interface with this index.
+    pub(crate) fn name(&self, index: c_int) -> io::Result<String> {
+        let mut request = IfReq::new("", index.to_ne_bytes())?;
+        request.ioctl(self.0.as_fd(), libc::SIOCGIFNAME as libc::Ioctl)?;
+        Ok(request.name())
+    }
+
+    pub(crate) fn index(&self, name: &str) -> io::Result<c_int> {
+        Ok(self.ask(name, libc::SIOCGIFINDEX)?.int())
+    }
+
+    pub(crate) fn mtu(&self, name: &str) -> io::Result<usize> {
+        Ok(self.ask(name, libc::SIOCGIFMTU)?.int().max(0) as usize)
+    }
+
+    pub(crate) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
+        let mut request = IfReq::new(name, (mtu as c_int).to_ne_bytes())?;
+        request.ioctl(self.0.as_fd(), libc::SIOCSIFMTU as libc::Ioctl)
+    }
+
+    /// Hardware type (`ARPHRD_…`) and address.
+    pub(crate) fn hardware(&self, name: &str) -> io::Result<(u16, MacAddress)> {
+        let answer = self.ask(name, libc::SIOCGIFHWADDR)?;
+        let [_, _, a, b, c, d, e, f, ..] = answer.data;
+        Ok((answer.short(), MacAddress([a, b, c, d, e, f])))
+    }
+
+    /// `IFF_…`.
+    pub(crate) fn flags(&self, name: &str) -> io::Result<c_int> {
+        Ok(c_int::from(self.ask(name, libc::SIOCGIFFLAGS)?.short()))
+    }
+
+    pub(crate) fn set_up(&self, name: &str) -> io::Result<()> {
+        let flags = self.flags(name)? | libc::IFF_UP;
+        let mut request = IfReq::new(name, (flags as u16).to_ne_bytes())?;
+        request.ioctl(self.0.as_fd(), libc::SIOCSIFFLAGS as libc::Ioctl)
+    }
+}
+
+/// Sets an option of a packet socket. All those that Ringpass uses take plain values, without pointers.
+pub(crate) fn set_packet_option<T: Copy>(socket: BorrowedFd, option: c_int, value: T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `value`, which outlives the call.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, (&raw const value).cast(), len) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Reads an option of a packet socket that consists of `N` 32-bit numbers.
+pub(crate) fn packet_option<const N: usize>(socket: BorrowedFd, option: c_int) -> io::Result<[u32; N]> {
+    let mut value = [0u32; N];
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `value`, of which any bits are valid.
+    match unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_PACKET, option, value.as_mut_ptr().cast(), &mut len) }
+    {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(value),
+    }
+}
+
+/// Binds a packet socket to an interface; it receives the frames of `protocol`, none with 0.
+pub(crate) fn bind_packet(socket: BorrowedFd, interface: c_int, protocol: c_int) -> io::Result<()> {
+    let address = libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as u16,
+        sll_protocol: (protocol as u16).to_be(),
+        sll_ifindex: interface,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    let len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel reads `len` bytes of `address`.
+    match unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), len) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the interface that a packet socket was bound to still exists in its network namespace: the kernel sets the
+/// socket's index to -1 when it does not.
+pub(crate) fn packet_interface_exists(socket: BorrowedFd) -> bool {
+    // SAFETY: all bits of a `sockaddr_ll` may be zero.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `address`.
+    let failed = unsafe { libc::getsockname(socket.as_raw_fd(), (&raw mut address).cast(), &mut len) };
+    failed == 0 && address.sll_ifindex > 0
+}
+
+/// Sends frames from the front of a slice in one system call; returns how many.
+pub(crate) fn send_frames(socket: BorrowedFd, frames: &[Packet]) -> Result<usize, Errno> {
+    const MOST: usize = 64;
+    let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    let mut vectors = [empty; MOST];
+    // SAFETY: all bits of an `mmsghdr` may be zero: no address, no vectors, no control data.
+    let mut messages: [libc::mmsghdr; MOST] = unsafe { std::mem::zeroed() };
+    let count = frames.len().min(MOST);
+    for ((frame, vector), message) in frames.iter().zip(&mut vectors).zip(&mut messages) {
+        *vector = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+        message.msg_hdr.msg_iov = vector;
+        message.msg_hdr.msg_iovlen = 1;
+    }
+    // SAFETY: the first `count` messages point to vectors, and these to frames, that outlive the call; the kernel
+    // only reads the frames.
+    match unsafe {
+        libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+    } {
+        -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+        sent => Ok(sent as usize),
+    }
+}

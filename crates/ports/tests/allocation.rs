@@ -1,0 +1,105 @@
+//! The packet path of every port allocates nothing.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::path::Path;
+
+use common::*;
+use ringpass_memory::{Burst, Cache, MAX_BATCH};
+use ringpass_port::{FaultsConfig, PcapConfig, PortConfig, Queues};
+use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
+
+/// Counts what this thread allocates.
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+// SAFETY: the system's allocator does all the work.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        // SAFETY: as the caller promised.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as the caller promised.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Sends, and receives at each of the ports, many times; returns the packets received.
+fn exercise(cache: &mut Cache, ports: &mut [&mut Queues]) -> usize {
+    let (mut sending, mut receiving) = (Burst::new(32), Burst::new(MAX_BATCH));
+    let mut round = |received: &mut usize| {
+        for i in 0..ports.len() {
+            if sending.is_empty() {
+                cache.alloc(&mut sending);
+                sending.iter_mut().for_each(|packet| {
+                    packet.set_len(1000);
+                    packet[..18].copy_from_slice(&[0xff; 18]);
+                });
+            }
+            ports[i].tx.tx_burst(&mut sending);
+            for port in &mut *ports {
+                *received += port.rx.rx_burst(&mut receiving);
+                receiving.clear();
+            }
+        }
+    };
+    let mut received = 0;
+    // Thread-locals and buffers of the libraries are made on first use.
+    (0..20).for_each(|_| round(&mut received));
+    let before = ALLOCATIONS.get();
+    received = 0;
+    (0..500).for_each(|_| round(&mut received));
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    received
+}
+
+#[test]
+fn bursts_allocate_nothing() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(Box::new(1)));
+    assert_eq!(ALLOCATIONS.get(), before + 1, "allocations are counted");
+
+    let directory = tempfile::tempdir().expect("a folder for a test");
+    let file = |name: &str| directory.path().join(name);
+    let (pool, config) = (pool(), PortConfig::default());
+    let mut cache = pool.cache();
+
+    assert_eq!(exercise(&mut cache, &mut [&mut queues(&mut Null::open(&config))]), 0);
+
+    let all = FaultsConfig { drop: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, seed: 1 };
+    let (left, mut right) = cable("c", 256);
+    let left = Faults::wrap(Box::new(left), all);
+    let mut left = Capture::wrap(Box::new(left), &file("capture.pcapng")).expect("a capture");
+    let received = exercise(&mut cache, &mut [&mut queues(&mut left), &mut queues(&mut right)]);
+    assert!(received > 20_000, "{received}");
+
+    for name in ["x.pcap", "x.pcapng", "x.pcap.gz", "x.pcapng.zst"] {
+        let open = |config: PcapConfig| Pcap::open(&config, &PortConfig::default()).expect("a capture file");
+        let output = |path: &Path| PcapConfig { output: Some(path.into()), ..Default::default() };
+        exercise(&mut cache, &mut [&mut queues(&mut open(output(&file(name))))]);
+        let input = PcapConfig { input: Some(file(name)), repeat: 1, ..Default::default() };
+        assert!(exercise(&mut cache, &mut [&mut queues(&mut open(input))]) > 5000, "{name}");
+    }
+
+    let (a, b) = veth();
+    let open = |namespace: &Namespace, name: &str| namespace.enter(|| PacketSocket::open(name, &config));
+    let (mut port_a, mut port_b) = (open(&a, "va").expect("a packet socket"), open(&b, "vb").expect("a packet socket"));
+    let received = exercise(&mut cache, &mut [&mut queues(&mut port_a), &mut queues(&mut port_b)]);
+    assert!(received > 1000, "{received}");
+
+    let mut tap = a.enter(|| Tap::open("rp0", &config)).expect("a TAP");
+    let mut behind = open(&a, "rp0").expect("a packet socket");
+    let received = exercise(&mut cache, &mut [&mut queues(&mut tap), &mut queues(&mut behind)]);
+    assert!(received > 1000, "{received}");
+}

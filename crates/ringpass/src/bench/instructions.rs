@@ -1,0 +1,119 @@
+//! Instructions per packet, counted by callgrind in a child process: exact, whatever else the machine does.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::process::Command;
+
+use ringpass_port::Error;
+
+use super::driver::pages_name;
+use super::measure::{Bench, Cell, Stage};
+use crate::stats::say;
+
+/// Rounds of the two runs whose difference is taken, so that what comes before the rounds does not count.
+const ROUNDS: [u64; 2] = [4, 12];
+
+/// Instructions per packet of each stage, in the order of [`Stage::ALL`].
+pub fn count(cell: &Cell) -> Result<[f64; 5], Error> {
+    let [short, long] = [child(cell, ROUNDS[0])?, child(cell, ROUNDS[1])?];
+    let packets = (long.packets - short.packets) as f64;
+    let mut counts = [0.0; 5];
+    for ((count, stage), (short, long)) in counts.iter_mut().zip(Stage::ALL).zip(short.costs.iter().zip(long.costs)) {
+        // Three times the rounds, three times the instructions, but for the first few: otherwise callgrind has not
+        // seen all that the function does.
+        if *short == 0 || !(2.5..3.5).contains(&(long as f64 / *short as f64)) {
+            let what = format!("callgrind counted {short} and {long} instructions in {}", stage.function());
+            return Err(Error::Other(format!(
+                "{what} for {ROUNDS:?} rounds, which cannot be; build with debug symbols"
+            )));
+        }
+        *count = (long - short) as f64 / packets;
+    }
+    Ok(counts)
+}
+
+/// What the child does under callgrind: so many rounds, and says how many packets that were.
+pub fn run_rounds(cell: &Cell, rounds: u64) -> Result<(), Error> {
+    let mut bench = Bench::new(cell)?;
+    (0..rounds).try_for_each(|_| bench.round().map(drop))?;
+    say(&(bench.packets() as u64 * rounds).to_string());
+    Ok(())
+}
+
+struct Counts {
+    packets: u64,
+    costs: [u64; 5],
+}
+
+fn child(cell: &Cell, rounds: u64) -> Result<Counts, Error> {
+    let os = |what: &str, source: io::Error| Error::Os { what: what.into(), source };
+    let file = std::env::temp_dir().join(format!("ringpass-callgrind-{}", std::process::id()));
+    let program = std::env::current_exe().map_err(|error| os("this program's own file", error))?;
+    let mut command = Command::new("valgrind");
+    command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display())).arg(program);
+    command.args(["bench", "driver", "--pages", pages_name(cell.pages)]);
+    for (option, value) in [("--batch", cell.batch as u64), ("--ring", cell.ring as u64), ("--rounds", rounds)] {
+        command.args([option, &value.to_string()]);
+    }
+    let output = command.arg("--under-callgrind").output().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Other("--instructions needs valgrind: sudo apt install valgrind".into()),
+        _ => os("valgrind", error),
+    })?;
+    let costs = read_costs(&file);
+    let _ = fs::remove_file(&file);
+    let packets = String::from_utf8_lossy(&output.stdout).trim().parse().ok().filter(|_| output.status.success());
+    match (packets, costs) {
+        (Some(packets), Ok(costs)) => Ok(Counts { packets, costs }),
+        (Some(_), Err(error)) => Err(os("what callgrind wrote", error)),
+        (None, _) => {
+            let text = String::from_utf8_lossy(&output.stderr);
+            let last = text.lines().rfind(|line| !line.starts_with("==")).unwrap_or("it says nothing");
+            Err(Error::Other(format!("the program failed under valgrind ({}): {last}", output.status)))
+        }
+    }
+}
+
+fn read_costs(file: &Path) -> io::Result<[u64; 5]> {
+    let text = fs::read_to_string(file)?;
+    let costs = inclusive_costs(&text);
+    let sum =
+        |stage: Stage| costs.iter().filter(|(name, _)| name.contains(stage.function())).map(|(_, cost)| cost).sum();
+    Ok(Stage::ALL.map(sum))
+}
+
+/// Instructions of each function and all that it called, from a file in callgrind's format (valgrind manual, "Callgrind
+/// Format Specification"): below `fn=(number) name` stand lines of a position and a cost, its own and, behind
+/// `calls=`, those of a call. The name is given with a number's first mention only, which may be in `cfn=`.
+fn inclusive_costs(text: &str) -> HashMap<&str, u64> {
+    let mut names = HashMap::new();
+    let mut costs = HashMap::new();
+    let mut current = "";
+    for line in text.lines() {
+        if let Some(function) = line.strip_prefix("fn=").or_else(|| line.strip_prefix("cfn=")) {
+            let (number, name) = function.split_once(' ').unwrap_or((function, ""));
+            let name = *names.entry(number).or_insert(name);
+            if line.starts_with("fn=") {
+                current = name;
+            }
+        } else if line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first)) {
+            let cost: u64 = line.split_whitespace().nth(1).and_then(|cost| cost.parse().ok()).unwrap_or(0);
+            *costs.entry(current).or_insert(0) += cost;
+        }
+    }
+    costs
+}
+
+#[cfg(test)]
+mod tests {
+    use super::inclusive_costs;
+
+    #[test]
+    fn costs_include_calls() {
+        let text = "version: 1\nevents: Ir\nfl=(1) a.rs\nfn=(1) main\n16 400\ncfn=(2) measured_rx\ncalls=1 50\n+2 90\n\
+                    \nfn=(2)\n20 30\nfi=(2) b.rs\n-3 20\ncfn=(3) refill\ncalls=4 9\n* 40\n\nfn=(3)\n9 40\n\ntotals: 530\n";
+        let costs = inclusive_costs(text);
+        assert_eq!((costs["main"], costs["measured_rx"], costs["refill"]), (490, 90, 40));
+    }
+}

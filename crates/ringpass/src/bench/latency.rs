@@ -1,0 +1,418 @@
+//! `ringpass bench latency`: how long frames are under way through the forwarder, by ring size and load: Table 2 of the
+//! ixy paper. Cards, generator and sink run on one core, the forwarder on another.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use core_affinity::CoreId;
+use hdrhistogram::Histogram;
+use ringpass_memory::{Burst, Error as MemoryError, PageSize};
+use ringpass_models::ixgbe::Card;
+use ringpass_port::{Error, Queues, RxQueue, TxQueue};
+use serde::Serialize;
+
+use super::driver::{pages_name, progress};
+use super::paper::{self, Load};
+use super::rig::{Frames, Rig};
+use super::table::{self, row};
+use super::{machine, plot, tsc};
+use crate::run::{cycles, ring_size, seconds, within};
+use crate::stats::say;
+
+/// Latency of the forwarder by ring size, below and above saturation
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Ring sizes: powers of two, 64 to 4096
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = ring_size, default_value = "64,512,4096")]
+    ring: Vec<usize>,
+    /// Load below saturation, in percent of it
+    #[arg(long, value_name = "PERCENT", default_value = "50", value_parser = within(1..=90))]
+    below: usize,
+    /// Load above saturation, in percent of it
+    #[arg(long, value_name = "PERCENT", default_value = "200", value_parser = within(110..=1000))]
+    above: usize,
+    /// Cycles that the forwarder spends on each packet besides, so that it is slower than the cards, as the paper's
+    /// was at 1.2 GHz
+    #[arg(long, value_name = "CYCLES", default_value = "250", value_parser = within(0..=100_000))]
+    work: usize,
+    /// Packets in a burst, 1 to 256
+    #[arg(long, value_name = "N", default_value = "32", value_parser = within(1..=256))]
+    batch: usize,
+    /// Length of each measurement
+    #[arg(short = 't', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    time: Duration,
+    /// Print a JSON object for each ring size and load
+    #[arg(long)]
+    json: bool,
+    /// Write a plot into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass bench latency                         rings of 64, 512 and 4096, below and above saturation
+  ringpass bench latency --ring 512 --work 0     as fast as the forwarder can
+  ringpass bench latency --json --svg plots      for machines, and a plot";
+
+/// One ring size and load.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    pub ring: usize,
+    #[serde(serialize_with = "load_name")]
+    pub load: Load,
+    offered_mpps: f64,
+    forwarded_mpps: f64,
+    /// Frames lost of all that were offered.
+    loss: f64,
+    median_us: f64,
+    p99_us: f64,
+    p999_us: f64,
+}
+
+fn load_name<S: serde::Serializer>(load: &Load, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(load.name())
+}
+
+impl Row {
+    fn new(ring: usize, load: Load, seen: &Seen) -> Self {
+        let us = |quantile| seen.latency.value_at_quantile(quantile) as f64 / tsc::frequency() * 1e6;
+        let round = |value: f64| (value * 100.0).round() / 100.0;
+        Self {
+            ring,
+            load,
+            offered_mpps: round(seen.offered as f64 / seen.seconds / 1e6),
+            forwarded_mpps: round(seen.latency.len() as f64 / seen.seconds / 1e6),
+            loss: 1.0 - seen.latency.len() as f64 / seen.offered.max(1) as f64,
+            median_us: round(us(0.5)),
+            p99_us: round(us(0.99)),
+            p999_us: round(us(0.999)),
+        }
+    }
+
+    /// Median, 99th and 99.9th percentile, in microseconds.
+    pub fn percentiles(&self) -> [f64; 3] {
+        [self.median_us, self.p99_us, self.p999_us]
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
+    let &[cards, forwarder, ..] = &cores[..] else {
+        return Err(Error::Other(
+            "bench latency needs two CPUs, one of them for the cards; give the process two".into(),
+        ));
+    };
+    let largest = args.ring.iter().copied().max().unwrap_or(512);
+    let pages = match Rig::new(largest, PageSize::Huge2M) {
+        Err(Error::Memory(error @ MemoryError::HugePages { .. })) => {
+            eprintln!("on ordinary pages: {error}");
+            PageSize::Ordinary
+        }
+        result => result.map(|_| PageSize::Huge2M)?,
+    };
+    let lab = Lab { batch: args.batch, work: args.work as u64, time: args.time, pages, cards, forwarder };
+    let (mut rows, mut preemptions) = (Vec::new(), 0);
+    for &ring in &args.ring {
+        progress(&format!("ring {ring}: saturation"));
+        let saturation = lab.measure(ring, f64::INFINITY)?;
+        let most = saturation.latency.len() as f64 / saturation.seconds;
+        if most > 0.99 * saturation.offered as f64 / saturation.seconds {
+            eprintln!("the cards are the limit, not the forwarder; give it more to do: --work {}", args.work * 2 + 100);
+        }
+        for (load, percent) in [(Load::Below, args.below), (Load::Above, args.above)] {
+            progress(&format!("ring {ring}: {percent} % of {:.1} Mpps", most / 1e6));
+            let seen = lab.measure(ring, most * percent as f64 / 100.0)?;
+            preemptions += seen.preemptions;
+            rows.push(Row::new(ring, load, &seen));
+        }
+    }
+    progress("");
+    if preemptions > 10 * rows.len() as u64 {
+        eprintln!(
+            "other work took the CPUs {preemptions} times: these latencies are the scheduler's; try again on an idle machine"
+        );
+    }
+    rows.sort_by_key(|row| row.load == Load::Above);
+    if args.json {
+        rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
+        eprintln!("{}", machine::line());
+    } else {
+        print(&rows, &args, pages);
+    }
+    args.svg.map_or(Ok(()), |directory| plot::latency(&rows, &directory))
+}
+
+fn print(rows: &[Row], args: &Args, pages: PageSize) {
+    let mut lines = vec![row([
+        "ring",
+        "load",
+        "offered",
+        "forwarded",
+        "loss",
+        "median",
+        "99 %",
+        "99.9 %",
+        "paper:",
+        "median",
+        "99 %",
+        "99.9 %",
+    ])];
+    for row in rows {
+        let mut cells = vec![row.ring.to_string(), row.load.name().into()];
+        cells.extend([row.offered_mpps, row.forwarded_mpps].map(|mpps| format!("{mpps:.2} Mpps")));
+        cells.push(format!("{:.1} %", row.loss * 100.0));
+        cells.extend(row.percentiles().map(|us| format!("{us:.1} µs")));
+        if let Some(paper) = paper::TABLE_2.iter().find(|paper| paper.ring == row.ring && paper.load == row.load) {
+            cells.push(String::new());
+            cells.extend(paper.us.map(|us| format!("{us:.1} µs")));
+        }
+        lines.push(cells);
+    }
+    let (Args { batch, work, below, above, .. }, pages) = (args, pages_name(pages));
+    let title = format!("Latency through the forwarder, below ({below} %) and above ({above} %) saturation");
+    table::print(
+        &format!("{title}\nbatch {batch}, {work} cycles of work a packet, {pages} pages; right: Table 2 of the paper"),
+        &lines,
+    );
+    say(
+        "  One core runs cards, generator and sink, the other the forwarder; the paper measured on hardware, at 15 and",
+    );
+    say("  29 Mpps, where cards and cables alone take some microseconds.\n");
+    say(&machine::line());
+}
+
+/// What all measurements have in common.
+struct Lab {
+    batch: usize,
+    work: u64,
+    time: Duration,
+    pages: PageSize,
+    cards: CoreId,
+    forwarder: CoreId,
+}
+
+/// What came of a measurement.
+struct Seen {
+    offered: u64,
+    latency: Histogram<u64>,
+    seconds: f64,
+    /// How often one of the two threads lost its CPU.
+    preemptions: u64,
+}
+
+impl Lab {
+    /// Not recorded at the start; and the longest wait for the last frames at the end.
+    const WARM_UP: Duration = Duration::from_millis(100);
+
+    /// Offers so many packets a second to the first card, and looks at what the second one sends.
+    fn measure(&self, ring: usize, rate: f64) -> Result<Seen, Error> {
+        let mut rig = Rig::new(ring, self.pages)?;
+        let record = Arc::new(Record::new());
+        let wires = [
+            Queues { rx: Box::new(Generator::new(rate, &record)?), tx: Box::new(Nothing) },
+            Queues { rx: Box::new(Nothing), tx: Box::new(Sink(record.clone())) },
+        ];
+        let stop = AtomicBool::new(false);
+        let threads = thread::scope(|scope| {
+            let forwarder = scope.spawn(|| self.forward(&mut rig.queues, &stop));
+            let cards = scope.spawn(|| self.run_cards(&rig.cards, wires, &record));
+            let seconds = cards.join();
+            stop.store(true, Ordering::Relaxed);
+            let ((seconds, by_cards), by_forwarder) = (seconds?, forwarder.join()?);
+            Ok((seconds, by_cards + by_forwarder))
+        });
+        let threads: thread::Result<(f64, u64)> = threads;
+        let (seconds, preemptions) =
+            threads.map_err(|_| Error::Other("a thread of the bench has panicked; this is a bug".into()))?;
+        let latency = std::mem::replace(&mut *record.lock(), histogram());
+        Ok(Seen { offered: record.offered.load(Ordering::Relaxed), latency, seconds, preemptions })
+    }
+
+    /// Steps the cards: some time to warm up, the time to be recorded, then until nothing is under way. Returns the
+    /// seconds that were recorded, and how often the CPU was lost.
+    fn run_cards(&self, cards: &[Arc<Card>; 2], mut wires: [Queues; 2], record: &Record) -> (f64, u64) {
+        core_affinity::set_for_current(self.cards);
+        let mut step_for = |time| {
+            let start = Instant::now();
+            while start.elapsed() < time {
+                for _ in 0..16 {
+                    cards.iter().zip(&mut wires).for_each(|(card, wire)| _ = card.step(wire));
+                }
+            }
+            start.elapsed().as_secs_f64()
+        };
+        step_for(Self::WARM_UP);
+        record.phase.store(cycles(), Ordering::Relaxed);
+        let seconds = step_for(self.time);
+        record.phase.store(Record::OVER, Ordering::Relaxed);
+        step_for(Self::WARM_UP);
+        (seconds, machine::preemptions())
+    }
+
+    /// The forwarder, both ways. Returns how often it lost its CPU.
+    fn forward(&self, [a, b]: &mut [Queues; 2], stop: &AtomicBool) -> u64 {
+        core_affinity::set_for_current(self.forwarder);
+        let mut burst = Burst::new(self.batch);
+        while !stop.load(Ordering::Relaxed) {
+            self.pass(&mut *a.rx, &mut *b.tx, &mut burst);
+            self.pass(&mut *b.rx, &mut *a.tx, &mut burst);
+        }
+        machine::preemptions()
+    }
+
+    fn pass(&self, rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst) {
+        let received = rx.rx_burst(burst) as u64;
+        if received > 0 {
+            let until = cycles() + received * self.work;
+            while cycles() < until {
+                std::hint::spin_loop();
+            }
+            tx.tx_burst(burst);
+            burst.clear();
+        }
+    }
+}
+
+/// What generator and sink share.
+struct Record {
+    /// 0 while warming up; then the time since when frames count; then `OVER`, when no more are made.
+    phase: AtomicU64,
+    /// Frames that count.
+    offered: AtomicU64,
+    /// Cycles under way, of those that arrived. The sink takes the lock once a burst, and has it alone.
+    latency: Mutex<Histogram<u64>>,
+}
+
+impl Record {
+    const OVER: u64 = u64::MAX;
+
+    fn new() -> Self {
+        Self { phase: AtomicU64::new(0), offered: AtomicU64::new(0), latency: Mutex::new(histogram()) }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Histogram<u64>> {
+        self.latency.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 1 << 36, 3).expect("bounds that are in order")
+}
+
+/// Where a frame has its time stamp; 0 in frames that do not count.
+const STAMP: std::ops::Range<usize> = 50..58;
+
+/// Frames at a rate, each with the time at which it was put on the wire.
+struct Generator {
+    frames: Frames,
+    record: Arc<Record>,
+    /// Frames a cycle.
+    pace: f64,
+    start: u64,
+    made: u64,
+}
+
+impl Generator {
+    /// Frames that may be late; more are left out, because a wire does not catch up.
+    const LATE: u64 = 64;
+
+    fn new(rate: f64, record: &Arc<Record>) -> Result<Self, Error> {
+        let pace = (rate / tsc::frequency()).min(1.0);
+        Ok(Self { frames: Frames::new(1024)?, record: record.clone(), pace, start: cycles(), made: 0 })
+    }
+}
+
+impl RxQueue for Generator {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let now = cycles();
+        let phase = self.record.phase.load(Ordering::Relaxed);
+        if phase == Record::OVER {
+            return 0;
+        }
+        let due = ((now - self.start) as f64 * self.pace) as u64;
+        self.made = self.made.max(due.saturating_sub(Self::LATE));
+        let wanted = (due - self.made).min(burst.room() as u64) as usize;
+        let stamp = if phase == 0 { 0 } else { now };
+        let frames = (0..wanted).map_while(|_| self.frames.next());
+        let made = frames
+            .map(|mut packet| {
+                packet[STAMP].copy_from_slice(&stamp.to_le_bytes());
+                burst.push(packet);
+            })
+            .count();
+        self.made += made as u64;
+        if phase != 0 {
+            self.record.offered.fetch_add(made as u64, Ordering::Relaxed);
+        }
+        made
+    }
+}
+
+/// Takes the time of frames that arrive.
+struct Sink(Arc<Record>);
+
+impl TxQueue for Sink {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let (now, count) = (cycles(), burst.len());
+        let mut latency = self.0.lock();
+        for packet in burst.iter() {
+            let stamp = packet.get(STAMP).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+            if stamp != 0 {
+                latency.saturating_record(now.saturating_sub(stamp).max(1));
+            }
+        }
+        drop(latency);
+        burst.clear();
+        count
+    }
+}
+
+/// A wire on which nothing comes, and nothing is expected.
+struct Nothing;
+
+impl RxQueue for Nothing {
+    fn rx_burst(&mut self, _: &mut Burst) -> usize {
+        0
+    }
+}
+
+impl TxQueue for Nothing {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let count = burst.len();
+        burst.clear();
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_stamped_and_counted_only_while_recorded() {
+        let record = Arc::new(Record::new());
+        let mut generator = Generator::new(f64::INFINITY, &record).unwrap();
+        let mut sink = Sink(record.clone());
+        for (phase, offered, recorded) in [(0, 0, 0), (1, 8, 8), (Record::OVER, 8, 8)] {
+            record.phase.store(phase, Ordering::Relaxed);
+            // Long enough for frames to be due.
+            let until = cycles() + 10_000;
+            while cycles() < until {}
+            let mut burst = Burst::new(8);
+            assert_eq!(generator.rx_burst(&mut burst), if phase == Record::OVER { 0 } else { 8 });
+            sink.tx_burst(&mut burst);
+            assert_eq!((record.offered.load(Ordering::Relaxed), record.lock().len()), (offered, recorded));
+        }
+    }
+
+    #[test]
+    fn a_slow_generator_waits() {
+        let mut generator = Generator::new(1.0, &Arc::new(Record::new())).unwrap();
+        assert_eq!(generator.rx_burst(&mut Burst::new(8)), 0);
+    }
+}

@@ -1,0 +1,247 @@
+//! What `bench driver` measures. The rings are filled by the models, which is not timed; then the driver's calls are
+//! timed until the rings are used up, in the loop of a forwarder between two ports.
+
+use std::hint::black_box;
+
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, PageSize, RegionConfig};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue};
+
+use super::rig::{Rig, Wire};
+use super::tsc;
+
+/// A part of the packet path that is measured by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// `rx_burst`, with the posting of new buffers.
+    Rx,
+    /// `tx_burst`, with the reclaiming of sent buffers.
+    Tx,
+    /// The application: one byte of each packet is changed.
+    Forward,
+    /// Buffers taken from a mempool and given back. `Rx` and `Tx` have theirs in them already.
+    Memory,
+    /// All of it in one piece, as a forwarder runs it.
+    Total,
+}
+
+impl Stage {
+    /// All stages, in the order of the tables.
+    pub const ALL: [Stage; 5] = [Stage::Rx, Stage::Tx, Stage::Forward, Stage::Memory, Stage::Total];
+
+    /// In tables and JSON.
+    pub fn name(self) -> &'static str {
+        ["rx", "tx", "forward", "memory", "total"][self as usize]
+    }
+
+    /// The function that has all of the stage in it, and nothing else.
+    pub fn function(self) -> &'static str {
+        ["measured_rx", "measured_tx", "measured_forward", "measured_memory", "measured_total"][self as usize]
+    }
+}
+
+/// One configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Packets in a burst.
+    pub batch: usize,
+    /// Descriptors in each ring.
+    pub ring: usize,
+    /// Pages under packets and rings.
+    pub pages: PageSize,
+}
+
+/// Cycles per packet of each stage, in the order of [`Stage::ALL`], round by round.
+#[derive(Default)]
+pub struct Samples([Vec<f64>; 5]);
+
+impl Samples {
+    /// Of a stage: median, minimum and 90th percentile.
+    pub fn summary(&self, stage: Stage) -> [f64; 3] {
+        let mut rounds = self.0[stage as usize].clone();
+        rounds.sort_by(f64::total_cmp);
+        [50, 0, 90].map(|percent| rounds[(rounds.len() - 1) * percent / 100])
+    }
+}
+
+/// Descriptors of a ring that may be waiting to be posted or reclaimed: the driver does that by 32.
+const RESERVE: usize = 32;
+
+/// The forwarder with all that surrounds it.
+pub struct Bench {
+    rig: Rig,
+    wires: [Wire; 2],
+    /// Frames that each card receives in a round.
+    fill: usize,
+    burst: Burst,
+    /// For the stage `Memory`.
+    cache: Cache,
+}
+
+impl Bench {
+    /// Rounds before those that count.
+    const WARM_UP: usize = 20;
+
+    /// Opens ports and connects wires.
+    pub fn new(cell: &Cell) -> Result<Self, Error> {
+        let region = RegionConfig { pages: cell.pages, ..Default::default() };
+        let pool = Mempool::new(&MempoolConfig { buffers: 2 * cell.ring + 1024, region, ..Default::default() })?;
+        let rig = Rig::new(cell.ring, cell.pages)?;
+        let wires = [Wire::new(&rig.cards[0])?, Wire::new(&rig.cards[1])?];
+        Ok(Self { rig, wires, fill: cell.ring - RESERVE, burst: Burst::new(cell.batch), cache: pool.cache() })
+    }
+
+    /// Packets that a round forwards.
+    pub fn packets(&self) -> usize {
+        2 * self.fill
+    }
+
+    /// Adds so many rounds of each kind.
+    pub fn run(&mut self, rounds: usize, samples: &mut Samples) -> Result<(), Error> {
+        (0..Self::WARM_UP).try_for_each(|_| self.round().map(drop))?;
+        for _ in 0..rounds {
+            let cycles = self.round()?;
+            samples.0.iter_mut().zip(cycles).for_each(|(stage, cycles)| stage.push(cycles));
+        }
+        Ok(())
+    }
+
+    /// One round of each kind, in turn so that a disturbed moment disturbs all stages alike. Cycles per packet.
+    pub fn round(&mut self) -> Result<[f64; 5], Error> {
+        let packets = self.packets();
+        self.fill_rings();
+        let total = timed(|| measured_total(&mut self.rig.queues, &mut self.burst, packets)).0;
+        self.check()?;
+        self.fill_rings();
+        let [rx, tx, forward] = self.stages(packets);
+        self.check()?;
+        let memory = timed(|| measured_memory(&mut self.cache, &mut self.burst, packets)).0;
+        Ok([rx, tx, forward, memory, total].map(|cycles| cycles as f64 / packets as f64))
+    }
+
+    /// Not timed: the Rx rings are filled.
+    fn fill_rings(&mut self) {
+        self.wires.iter_mut().for_each(|wire| _ = wire.exchange(self.fill));
+    }
+
+    /// Not timed: the Tx rings are emptied, and nothing must be missing.
+    fn check(&mut self) -> Result<(), Error> {
+        let sent: usize = self.wires.iter_mut().map(|wire| wire.exchange(0)).sum();
+        if sent == self.packets() {
+            return Ok(());
+        }
+        Err(Error::Other(format!("the forwarder lost packets: {} came and {sent} went; this is a bug", self.packets())))
+    }
+
+    /// The same work as [`measured_total`], call by call.
+    fn stages(&mut self, packets: usize) -> [u64; 3] {
+        let mut sums = [0; 3];
+        let (mut moved, mut ways) = (0, 0);
+        while moved < packets && ways <= 2 * packets {
+            let [a, b] = &mut self.rig.queues;
+            let (rx, tx) = if ways % 2 == 0 { (&mut *a.rx, &mut *b.tx) } else { (&mut *b.rx, &mut *a.tx) };
+            let burst = &mut self.burst;
+            let (cycles, received) = timed(|| measured_rx(rx, burst));
+            sums[0] += cycles;
+            sums[2] += timed(|| measured_forward(burst)).0;
+            sums[1] += timed(|| measured_tx(tx, burst)).0;
+            burst.clear();
+            (moved, ways) = (moved + received, ways + 1);
+        }
+        sums
+    }
+}
+
+/// Cycles that `f` takes, without those of the measurement.
+#[inline(always)]
+fn timed<R>(f: impl FnOnce() -> R) -> (u64, R) {
+    let from = tsc::fenced();
+    let result = f();
+    (tsc::fenced().saturating_sub(from).saturating_sub(tsc::pair_cost()), result)
+}
+
+// The functions below are measured. Callgrind finds them by their names: so they are not inlined, and `black_box`
+// keeps their last call from becoming a jump.
+
+#[inline(never)]
+fn measured_total(queues: &mut [Queues; 2], burst: &mut Burst, packets: usize) -> usize {
+    let [a, b] = queues;
+    let (mut moved, mut rounds) = (0, 0);
+    while moved < packets && rounds <= packets {
+        moved += pass(&mut *a.rx, &mut *b.tx, burst) + pass(&mut *b.rx, &mut *a.tx, burst);
+        rounds += 1;
+    }
+    moved
+}
+
+#[inline(never)]
+fn measured_rx(rx: &mut dyn RxQueue, burst: &mut Burst) -> usize {
+    black_box(rx.rx_burst(burst))
+}
+
+#[inline(never)]
+fn measured_tx(tx: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+    black_box(tx.tx_burst(burst))
+}
+
+#[inline(never)]
+fn measured_forward(burst: &mut Burst) {
+    touch(burst);
+}
+
+#[inline(never)]
+fn measured_memory(cache: &mut Cache, burst: &mut Burst, packets: usize) {
+    let mut moved = 0;
+    while moved < packets {
+        cache.alloc(burst);
+        moved += burst.len().max(1);
+        burst.clear();
+    }
+}
+
+/// One direction of a forwarder.
+#[inline]
+fn pass(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+    let received = rx.rx_burst(burst);
+    if received > 0 {
+        touch(burst);
+        tx.tx_burst(burst);
+        burst.clear();
+    }
+    received
+}
+
+/// What ixy's forwarder does to each packet, so that its data must come into the cache.
+#[inline]
+fn touch(burst: &mut Burst) {
+    for packet in burst.iter_mut() {
+        if let Some(byte) = packet.get_mut(48) {
+            *byte = byte.wrapping_add(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_frame_of_a_round_is_forwarded_and_every_stage_takes_time() {
+        for (batch, ring) in [(1, 64), (7, 256), (256, 64), (32, 4096)] {
+            let mut bench = Bench::new(&Cell { batch, ring, pages: PageSize::Ordinary }).unwrap();
+            for _ in 0..3 {
+                // An error if a frame is missing.
+                let cycles = bench.round().unwrap();
+                assert!(cycles.iter().all(|&cycles| cycles > 0.0), "batch {batch}, ring {ring}: {cycles:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_forwarder_that_loses_frames_is_an_error() {
+        let mut bench = Bench::new(&Cell { batch: 32, ring: 64, pages: PageSize::Ordinary }).unwrap();
+        bench.fill_rings();
+        let [a, b] = &mut bench.rig.queues;
+        pass(&mut *a.rx, &mut *b.tx, &mut bench.burst);
+        assert!(bench.check().unwrap_err().to_string().contains("64 came and 32 went"));
+    }
+}

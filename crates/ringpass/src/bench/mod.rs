@@ -1,0 +1,41 @@
+//! `ringpass bench`: what the driver costs, and how long packets wait, as the ixy paper measures them.
+
+mod driver;
+mod instructions;
+mod latency;
+mod machine;
+mod measure;
+mod paper;
+mod plot;
+mod rig;
+mod table;
+mod tsc;
+
+use ringpass_port::Error;
+
+/// Measure the driver between two software cards, beside the figures of the ixy paper
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    Driver(driver::Args),
+    Latency(latency::Args),
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass bench driver                   cycles per packet, by stage, batch size, ring size and page size
+  ringpass bench driver --instructions    instructions per packet too, counted by valgrind
+  ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    match args.what {
+        What::Driver(args) => driver::run(args),
+        What::Latency(args) => latency::run(args),
+    }
+}

@@ -1,0 +1,189 @@
+//! Two software cards with their drivers, and frames for their wires.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ringpass_bus::{Bus, DeviceId};
+use ringpass_ixgbe::Ixgbe;
+use ringpass_memory::{Addressing, Burst, Cache, DmaRegion, Mempool, MempoolConfig, Packet, PageSize};
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue};
+use ringpass_registers::Window;
+
+/// Bytes of the frames, without their checksum: the shortest that Ethernet has.
+pub const FRAME: usize = 60;
+
+/// Two cards and the queues of their drivers. Queues stop their cards when dropped, so they come first.
+pub struct Rig {
+    /// One pair of queues for each card.
+    pub queues: [Queues; 2],
+    /// The cards, to be stepped.
+    pub cards: [Arc<Card>; 2],
+    _ports: [Ixgbe; 2],
+}
+
+impl Rig {
+    /// Opens both drivers with one queue each.
+    pub fn new(ring: usize, pages: PageSize) -> Result<Self, Error> {
+        let config = PortConfig { rx_ring: ring, tx_ring: ring, pages, ..Default::default() };
+        let cards = [Card::new(&CardConfig::default()), Card::new(&CardConfig::default())];
+        let open = |card: usize| {
+            let bus = Together { card: cards[card].clone(), other: cards[1 - card].clone() };
+            let mut port = Ixgbe::open(Arc::new(bus), "bench", &config)?;
+            Ok::<_, Error>((port.take_queues().remove(0), port))
+        };
+        let ((a, port_a), (b, port_b)) = (open(0)?, open(1)?);
+        Ok(Self { queues: [a, b], cards, _ports: [port_a, port_b] })
+    }
+}
+
+/// A card whose memory another card may use too: each sends what the other received.
+struct Together {
+    card: Arc<Card>,
+    other: Arc<Card>,
+}
+
+impl Bus for Together {
+    fn id(&self) -> DeviceId {
+        self.card.id()
+    }
+
+    fn description(&self) -> String {
+        self.card.description()
+    }
+
+    fn window(&self) -> Window {
+        self.card.window()
+    }
+
+    fn addressing(&self) -> Addressing {
+        self.card.addressing()
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        self.card.numa_node()
+    }
+
+    fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
+        self.card.map(region)?;
+        self.other.map(region)
+    }
+
+    fn set_bus_master(&self, on: bool) -> Result<(), Error> {
+        self.card.set_bus_master(on)
+    }
+}
+
+/// A frame of UDP between documentation addresses, long enough to be taken for one.
+fn frame() -> [u8; FRAME] {
+    let mut frame = [0; FRAME];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
+    // IPv4, 46 bytes with its header, TTL 64, UDP; 192.0.2.1 to 192.0.2.2, port 9 (discard), no UDP checksum.
+    frame[12..24].copy_from_slice(&[0x08, 0x00, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+    frame[26..34].copy_from_slice(&[192, 0, 2, 1, 192, 0, 2, 2]);
+    frame[34..40].copy_from_slice(&[0, 9, 0, 9, 0, 26]);
+    let words = frame[14..34].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum: u32 = words.sum();
+    let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+    frame
+}
+
+/// A source of packets with that frame.
+pub struct Frames {
+    cache: Cache,
+    empty: Burst,
+    frame: [u8; FRAME],
+}
+
+impl Frames {
+    /// Up to so many packets, at least 256, are under way at a time.
+    pub fn new(buffers: usize) -> Result<Self, Error> {
+        let pool = Mempool::new(&MempoolConfig { buffers, size: 64, ..Default::default() })?;
+        Ok(Self { cache: pool.cache(), empty: Burst::new(64), frame: frame() })
+    }
+
+    /// The next packet; `None` if all are under way.
+    #[inline]
+    pub fn next(&mut self) -> Option<Packet> {
+        if self.empty.is_empty() {
+            self.cache.alloc(&mut self.empty);
+        }
+        let mut packet = self.empty.pop()?;
+        packet.copy_from(&self.frame).then_some(packet)
+    }
+}
+
+/// A card on its wire: so many frames come as were ordered, and what is sent is counted and dropped.
+pub struct Wire {
+    card: Arc<Card>,
+    wire: Queues,
+    ordered: Arc<AtomicUsize>,
+    sent: Arc<AtomicUsize>,
+}
+
+impl Wire {
+    /// Connects a card.
+    pub fn new(card: &Arc<Card>) -> Result<Self, Error> {
+        let (ordered, sent) = (Arc::default(), Arc::default());
+        let generator = Generator { frames: Frames::new(1024)?, ordered: Arc::clone(&ordered) };
+        let sink = Sink { sent: Arc::clone(&sent) };
+        Ok(Self { card: card.clone(), wire: Queues { rx: Box::new(generator), tx: Box::new(sink) }, ordered, sent })
+    }
+
+    /// Steps the card until `frames` have come from the wire and all that was posted has been sent. Returns how many
+    /// were.
+    pub fn exchange(&mut self, frames: usize) -> usize {
+        self.ordered.store(frames, Ordering::Relaxed);
+        // A step in which nothing moves may still have taken frames and dropped them.
+        let mut idle = 0;
+        while idle < 2 {
+            let before = self.ordered.load(Ordering::Relaxed);
+            let moved = self.card.step(&mut self.wire);
+            idle = if moved > 0 || self.ordered.load(Ordering::Relaxed) < before { 0 } else { idle + 1 };
+        }
+        self.sent.swap(0, Ordering::Relaxed)
+    }
+}
+
+struct Generator {
+    frames: Frames,
+    ordered: Arc<AtomicUsize>,
+}
+
+impl RxQueue for Generator {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let count = burst.room().min(self.ordered.load(Ordering::Relaxed));
+        let sent = (0..count).map_while(|_| self.frames.next()).map(|packet| burst.push(packet)).count();
+        self.ordered.fetch_sub(sent, Ordering::Relaxed);
+        sent
+    }
+}
+
+struct Sink {
+    sent: Arc<AtomicUsize>,
+}
+
+impl TxQueue for Sink {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let count = burst.len();
+        burst.clear();
+        self.sent.fetch_add(count, Ordering::Relaxed);
+        count
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+    #[test]
+    fn frames_are_udp() {
+        let frame = super::frame();
+        let sliced = SlicedPacket::from_ethernet(&frame).unwrap();
+        let Some(NetSlice::Ipv4(ip)) = &sliced.net else { panic!("{:?}", sliced.net) };
+        assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
+        let Some(TransportSlice::Udp(udp)) = &sliced.transport else { panic!("{:?}", sliced.transport) };
+        assert_eq!((udp.destination_port(), udp.length()), (9, 26));
+    }
+}

@@ -1,0 +1,153 @@
+//! `ringpass demo`: the driver between two software cards, with traffic both ways.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use ringpass_ixgbe::Ixgbe;
+use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
+use ringpass_models::Runner;
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue};
+
+use crate::fwd;
+use crate::open::on_pages;
+use crate::options::Options;
+use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
+use crate::run::Run;
+use crate::stats::{pps, say};
+use crate::worker::Totals;
+
+/// Watch the driver forward packets between two software cards, without root or a network card
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ten seconds:
+      ringpass demo
+  what it costs to handle packets one by one:
+      ringpass demo --time 3 --batch 1";
+
+const WHAT: &str = "\
+Two software 82599 cards with traffic on their wires, 60-byte UDP frames in 64 flows, both ways.
+The driver that would drive real ones forwards between them, through descriptor rings and DMA memory.
+One thread plays the cards, another forwards; no kernel, no root, no hardware. Ctrl-C ends it.
+";
+
+const NEXT: &str = "
+Try next:
+  sudo ringpass fwd model:tap:left model:tap:right   the kernel's own traffic through the driver
+  ringpass pktgen model:null --size 1514 --time 3    a generator, on one software card
+  ringpass doctor                                    what this machine can do
+  ringpass list                                      your network cards, and which of them could be driven";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let mut options = args.options;
+    options.time.get_or_insert(Duration::from_secs(10));
+    // The cards on one core, the forwarder on the next, if there are two and nobody said otherwise.
+    let mut cards_cpu = None;
+    if let [cards, forwarder, ..] = core_affinity::get_core_ids().unwrap_or_default()[..]
+        && options.cpu.is_empty()
+    {
+        (cards_cpu, options.cpu) = (Some(cards.id), vec![forwarder.id]);
+    }
+    if !options.json {
+        say(WHAT);
+    }
+    let mut run = Run::new(options)?;
+    let (mut ports, wires) = cards(&run.options)?;
+    let runner = Runner::spawn(wires, cards_cpu, run.options.poll);
+    fwd::start(&mut run, &mut ports);
+    let (json, time) = (run.options.json, run.options.time);
+    let mut totals = Totals::default();
+    run.control(&mut ports, &mut |now| {
+        totals = *now;
+        fwd::report(now)
+    })?;
+    drop(runner);
+    if !json {
+        let seconds = time.unwrap_or_default().as_secs_f64();
+        let (rate, cycles) = (pps(totals.moved as f64 / seconds), totals.cycles_per_packet());
+        say(&format!("Forwarded {rate}; the forwarding core spent {cycles} cycles on a packet."));
+        say(NEXT);
+    }
+    Ok(())
+}
+
+type Wires = Vec<(Arc<Card>, Queues)>;
+
+/// Two cards, each with its driver as a port, and what is on their wires.
+fn cards(options: &Options) -> Result<([Box<dyn Port>; 2], Wires), Error> {
+    // Fewer than a ring holds, so that nothing is dropped for want of a descriptor.
+    let limit = options.rxd.min(options.txd) / 2;
+    let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
+    let mut wires = Wires::new();
+    let mut open = |n: usize| -> Result<Box<dyn Port>, Error> {
+        let mac = |n: usize| MacAddress([2, 0, 0, 0, 0, n as u8 + 1]);
+        let card = Card::new(&CardConfig { mac: mac(n), ..Default::default() });
+        let name = format!("card {}", n + 1);
+        let port = on_pages(options, |pages| Ixgbe::open(card.clone(), &name, &options.port(pages)))?;
+        let address = |n: usize| Ipv4Addr::new(198, 18, n as u8, 1);
+        let ends = Endpoints { mac: (mac(n + 2), mac(n)), ip: (address(n), address(1 - n)), port: 9, run: 0 };
+        let source = Source { cache: frames(&ends, limit)?, limit, on_the_way: ways[n].clone() };
+        let sink = Sink { on_the_way: ways[1 - n].clone() };
+        wires.push((card, Queues { rx: Box::new(source), tx: Box::new(sink) }));
+        Ok(Box::new(port))
+    };
+    Ok(([open(0)?, open(1)?], wires))
+}
+
+const FLOWS: u32 = 64;
+
+/// A pool whose every buffer already holds a frame.
+fn frames(ends: &Endpoints, limit: usize) -> Result<Cache, Error> {
+    let pool = Mempool::new(&MempoolConfig { buffers: limit + 4 * MAGAZINE, ..Default::default() })?;
+    let template = Template::new(ends, MIN);
+    let mut all = Vec::new();
+    while let Some(mut packet) = pool.alloc() {
+        packet.set_len(MIN);
+        template.write(&mut packet, &Mark { flow: all.len() as u32 % FLOWS, sequence: 0, time: 0 });
+        all.push(packet);
+    }
+    Ok(pool.cache())
+}
+
+/// What a card receives from its wire: frames, as long as not too many are on their way to the sink.
+struct Source {
+    cache: Cache,
+    limit: usize,
+    on_the_way: Arc<AtomicUsize>,
+}
+
+impl RxQueue for Source {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        let room = self.limit.saturating_sub(self.on_the_way.load(Ordering::Relaxed));
+        for mut packet in self.cache.take(room.min(burst.room())) {
+            packet.set_len(MIN);
+            burst.push(packet);
+        }
+        self.on_the_way.fetch_add(burst.len() - before, Ordering::Relaxed);
+        burst.len() - before
+    }
+}
+
+/// Where a card sends to.
+struct Sink {
+    on_the_way: Arc<AtomicUsize>,
+}
+
+impl TxQueue for Sink {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let taken = burst.len();
+        burst.clear();
+        self.on_the_way.fetch_sub(taken, Ordering::Relaxed);
+        taken
+    }
+}

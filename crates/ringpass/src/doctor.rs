@@ -1,0 +1,219 @@
+//! `ringpass doctor`: what this machine can do, and the command that mends what it cannot.
+
+use std::fs::{self, OpenOptions};
+use std::path::Path;
+
+use clap::Parser;
+use nix::sys::resource::{Resource, getrlimit};
+use ringpass_memory::{PageSize, huge_pages_free};
+use ringpass_port::Error;
+use serde_json::json;
+
+use crate::open::open;
+use crate::{cards, stats::say};
+
+/// Check what this machine offers; each missing thing with the command that mends it
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print a JSON object for each check
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass doctor
+  ringpass doctor --json | jq -r 'select(.ok == false) | .remedy'";
+
+/// What a check is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Need {
+    /// Without it nothing works.
+    Software,
+    /// The kernel's interfaces.
+    Kernel,
+    /// Network cards.
+    Cards,
+    /// It works without, but slower or less well measured.
+    Speed,
+}
+
+impl Need {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Software => "software ports",
+            Self::Kernel => "kernel interfaces",
+            Self::Cards => "network cards",
+            Self::Speed => "speed",
+        }
+    }
+}
+
+struct Check {
+    name: &'static str,
+    need: Need,
+    ok: bool,
+    found: String,
+    /// What mends it.
+    remedy: String,
+}
+
+fn check(need: Need, name: &'static str, ok: bool, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name, need, ok, found: found.into(), remedy: remedy.into() }
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let checks = [
+        software(),
+        tun(),
+        root(),
+        supported(),
+        huge_2m(),
+        memlock(),
+        iommu(),
+        vfio(),
+        cpus(),
+        isolated(),
+        huge_1g(),
+        flag("constant_tsc", "cycle counts would depend on the clock speed"),
+        flag("avx2", "packets are handled by narrower instructions"),
+    ];
+    for check in &checks {
+        if args.json {
+            let Check { name, need, ok, found, remedy } = check;
+            let remedy = (!ok).then_some(remedy);
+            let need = need.name();
+            say(&json!({"event": "check", "name": name, "for": need, "ok": ok, "found": found, "remedy": remedy})
+                .to_string());
+        } else {
+            let mark = if check.ok { "ok     " } else { "missing" };
+            say(&format!("{mark}  {:<17}  {:<18}  {}", check.need.name(), check.name, check.found));
+            if !check.ok {
+                say(&format!("{:>9}to mend it: {}", "", check.remedy));
+            }
+        }
+    }
+    if !args.json {
+        say("");
+        for need in [Need::Software, Need::Kernel, Need::Cards, Need::Speed] {
+            let missing: Vec<_> =
+                checks.iter().filter(|check| check.need == need && !check.ok).map(|c| c.name).collect();
+            let verdict =
+                if missing.is_empty() { "all there".into() } else { format!("missing: {}", missing.join(", ")) };
+            say(&format!("{:<17}  {verdict}", need.name()));
+        }
+    }
+    match checks.iter().find(|check| check.need == Need::Software && !check.ok) {
+        Some(check) => Err(Error::Other(format!("{}: {}; {}", check.name, check.found, check.remedy))),
+        None => Ok(()),
+    }
+}
+
+/// Opens the driver on a software card, as `demo` does.
+fn software() -> Check {
+    let options = crate::Defaults::parse_from(["ringpass", "--hugepages", "off"]).options;
+    let name = "driver on a model";
+    match open("model:null", &options) {
+        Ok(_) => check(Need::Software, name, true, "opens", ""),
+        Err(error) => check(Need::Software, name, false, error.to_string(), "free some memory and try again"),
+    }
+}
+
+fn tun() -> Check {
+    let path = "/dev/net/tun";
+    let (found, remedy) = match OpenOptions::new().read(true).write(true).open(path) {
+        Ok(_) => return check(Need::Kernel, "TAP", true, path, ""),
+        Err(error) if Path::new(path).exists() => (format!("{path}: {error}"), format!("sudo chmod 0666 {path}")),
+        Err(error) => (format!("{path}: {error}"), "sudo modprobe tun".into()),
+    };
+    check(Need::Kernel, "TAP", false, found, remedy)
+}
+
+fn root() -> Check {
+    let user = nix::unistd::geteuid();
+    check(Need::Kernel, "root", user.is_root(), format!("user id {user}"), "sudo ringpass …")
+}
+
+fn huge_2m() -> Check {
+    // Two ports with rings of 512 descriptors and their buffers.
+    const ENOUGH: usize = 16;
+    let (free, total) = huge_pages_free(PageSize::Huge2M);
+    let (found, want) =
+        (format!("{free} of {total} free, {ENOUGH} or more are good"), total - free.min(total) + 2 * ENOUGH);
+    let remedy = format!("echo {want} | sudo tee /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages");
+    check(Need::Cards, "2 MiB pages", free >= ENOUGH, found, remedy)
+}
+
+fn huge_1g() -> Check {
+    let (free, total) = huge_pages_free(PageSize::Huge1G);
+    let file = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+    let remedy = if Path::new(file).exists() {
+        format!("echo 1 | sudo tee {file}")
+    } else {
+        "another processor: this one has none (flag pdpe1gb)".into()
+    };
+    check(Need::Speed, "1 GiB pages", free > 0, format!("{free} of {total} free"), remedy)
+}
+
+fn memlock() -> Check {
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap_or((0, 0));
+    let ok = nix::unistd::geteuid().is_root() || limit >= 64 << 20;
+    let found = if limit == u64::MAX { "unlimited".into() } else { format!("{} KiB", limit >> 10) };
+    let found = if nix::unistd::geteuid().is_root() { format!("{found} (root needs none)") } else { found };
+    check(Need::Cards, "locked memory", ok, found, "ulimit -l unlimited (as root, or by /etc/security/limits.conf)")
+}
+
+fn supported() -> Check {
+    let all = cards::all();
+    let ours = all.iter().filter(|card| ringpass_ixgbe::supports(card.id).is_some()).count();
+    let found = format!("{ours} of {} network cards; 'ringpass list' shows them", all.len());
+    check(Need::Cards, "82599, X540, X550", ours > 0, found, "a card of the family; until then, model:PORT plays one")
+}
+
+fn iommu() -> Check {
+    let groups = fs::read_dir("/sys/kernel/iommu_groups").map_or(0, |entries| entries.count());
+    let remedy = match cpuinfo("vendor_id").as_deref() {
+        Some("GenuineIntel") => kernel_option("intel_iommu=on"),
+        _ => "turn on the IOMMU (AMD-Vi) in the firmware's set-up; in a virtual machine, give it one".into(),
+    };
+    let found = if groups > 0 { format!("{groups} groups") } else { "none: cards reach all memory".into() };
+    check(Need::Cards, "IOMMU", groups > 0, found, remedy)
+}
+
+fn vfio() -> Check {
+    let path = "/dev/vfio/vfio";
+    let there = Path::new(path).exists();
+    check(Need::Cards, "VFIO", there, if there { path.into() } else { format!("no {path}") }, "sudo modprobe vfio-pci")
+}
+
+/// How to start the kernel with an option, on Debian and its kin.
+fn kernel_option(option: &str) -> String {
+    format!("sudo sed -i 's/^GRUB_CMDLINE_LINUX=\"/&{option} /' /etc/default/grub && sudo update-grub && sudo reboot")
+}
+
+fn cpuinfo(field: &str) -> Option<String> {
+    let text = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let value = text.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == field)?.1;
+    Some(value.trim().to_owned())
+}
+
+fn cpus() -> Check {
+    let cpus = core_affinity::get_core_ids().unwrap_or_default().len();
+    check(Need::Speed, "CPUs", cpus > 1, format!("{cpus} for this process"), "taskset or a machine with two or more")
+}
+
+fn isolated() -> Check {
+    let list = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
+    let list = list.trim();
+    let found =
+        if list.is_empty() { "none: other programs interrupt the workers".into() } else { format!("CPUs {list}") };
+    let remedy = format!("{}; then --cpu 1", kernel_option("isolcpus=1"));
+    check(Need::Speed, "isolated CPUs", !list.is_empty(), found, remedy)
+}
+
+fn flag(name: &'static str, without: &str) -> Check {
+    let there = cpuinfo("flags").is_some_and(|flags| flags.split_whitespace().any(|flag| flag == name));
+    let found = if there { "the CPU has it".into() } else { format!("the CPU lacks it: {without}") };
+    check(Need::Speed, name, there, found, "another processor, or another CPU model for this virtual machine")
+}

@@ -1,0 +1,157 @@
+//! `ringpass dump PORT`: writes what arrives to a capture file, or prints a line for each frame.
+
+mod describe;
+
+use std::fmt::Write;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use ringpass_memory::Burst;
+use ringpass_port::{Error, Queues};
+use ringpass_ports::capture_file::{self, Direction, Writer};
+use serde_json::json;
+
+use crate::open::open;
+use crate::options::{Options, within};
+use crate::run::Run;
+use crate::stats::{Fields, Sink, say};
+use crate::worker::Worker;
+use describe::describe;
+
+/// Write received frames to a capture file, or print a line for each
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The port (see 'ringpass --help' for port addresses)
+    port: String,
+    /// Capture file: pcap, or pcapng if it ends so, compressed if it then ends in .gz or .zst; - for standard output
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Bytes that are kept of each frame
+    #[arg(short, long, value_name = "BYTES", default_value = "65535", value_parser = within(1..=65535))]
+    snaplen: usize,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  a line for each frame:
+      ringpass dump pcap:a.pcap
+  ten seconds into a file:
+      sudo ringpass dump 0000:01:00.0 -w a.pcapng --time 10
+  on to another program:
+      sudo ringpass dump packet:veth0 -w - | tcpdump -r -";
+
+enum Output {
+    File(Writer),
+    Text(String),
+    Json(String),
+}
+
+struct Dump {
+    output: Output,
+    snaplen: usize,
+    start: Instant,
+    unflushed: bool,
+}
+
+/// Runs the subcommand.
+pub fn run(mut args: Args) -> Result<(), Error> {
+    if args.options.queues > 1 {
+        return Err(Error::Other("dump writes in the order of one queue; leave out --queues".into()));
+    }
+    let left = args.options.count.take().unwrap_or(u64::MAX);
+    let mut run = Run::new(args.options)?;
+    let mut ports = [open(&args.port, &run.options)?];
+    let stdout = Path::new("-");
+    let output = match args.write.as_deref() {
+        Some(path) => Output::File(Writer::create(if path == stdout { Path::new("/dev/stdout") } else { path })?),
+        None if run.options.json => Output::Json(String::new()),
+        None => Output::Text(String::new()),
+    };
+    run.printer.live = !matches!(output, Output::Text(_));
+    if args.write.as_deref() == Some(stdout) || matches!(output, Output::Text(_)) {
+        run.printer.sink = Sink::Stderr;
+    }
+    let failed = Arc::new(Mutex::new(None));
+    let dump = Dump { output, snaplen: args.snaplen, start: Instant::now(), unflushed: false };
+    let (queues, failure) = (ports[0].take_queues().remove(0), failed.clone());
+    run.spawn(move |worker| {
+        if let Err(error) = dump.run(queues, left, worker) {
+            *failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+        }
+    });
+    run.control(&mut ports, &mut |_| Fields::new())?;
+    match failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        // Whoever reads has seen enough.
+        Some(Error::Os { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+impl Dump {
+    fn run(mut self, queues: Queues, left: u64, worker: Worker) -> Result<(), Error> {
+        let result = self.receive(queues, left, worker);
+        match self.output {
+            Output::File(writer) => result.and(writer.finish()),
+            Output::Text(_) | Output::Json(_) => result,
+        }
+    }
+
+    fn receive(&mut self, mut queues: Queues, mut left: u64, mut worker: Worker) -> Result<(), Error> {
+        let mut burst = Burst::new(worker.batch);
+        while worker.running() && left > 0 {
+            if left < worker.batch as u64 {
+                burst = Burst::new(left as usize);
+            }
+            let received = queues.rx.rx_burst(&mut burst);
+            left -= received as u64;
+            if received > 0 {
+                self.put(&burst)?;
+                burst.clear();
+            } else {
+                self.flush()?;
+            }
+            worker.after(received);
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, burst: &Burst) -> Result<(), Error> {
+        let (nanos, seconds) = (capture_file::now(), self.start.elapsed().as_secs_f64());
+        self.unflushed = true;
+        for frame in burst.iter() {
+            let kept = &frame[..frame.len().min(self.snaplen)];
+            // Writing to a string does not fail.
+            let _ = match &mut self.output {
+                Output::File(writer) => {
+                    writer.write_cut(nanos, Direction::Received, kept, frame.len())?;
+                    Ok(())
+                }
+                Output::Text(text) => writeln!(text, "{seconds:>11.6}  {:>5}  {}", frame.len(), describe(frame)),
+                Output::Json(text) => {
+                    let micros = (seconds * 1e6).round() / 1e6;
+                    let event =
+                        json!({"event": "packet", "seconds": micros, "bytes": frame.len(), "summary": describe(frame)});
+                    writeln!(text, "{event}")
+                }
+            };
+        }
+        if let Output::Text(text) | Output::Json(text) = &mut self.output {
+            say(text.trim_end());
+            text.clear();
+        }
+        Ok(())
+    }
+
+    /// When nothing comes, what came goes out: somebody may be watching.
+    fn flush(&mut self) -> Result<(), Error> {
+        match &mut self.output {
+            Output::File(writer) if std::mem::take(&mut self.unflushed) => writer.flush(),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! `ringpass echo PORT`: sends each frame back to where it came from.
+
+use ringpass_memory::{Burst, Packet};
+use ringpass_port::{Error, Queues};
+
+use crate::open::open;
+use crate::options::Options;
+use crate::run::Run;
+use crate::stats::fields;
+use crate::worker::Worker;
+
+/// Send every frame back, with its MAC addresses exchanged
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The port (see 'ringpass --help' for port addresses)
+    port: String,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  answers 'ringpass ping' at the other end of the cable:
+      sudo ringpass echo 0000:01:00.0
+  the same on a kernel interface:
+      sudo ringpass echo packet:veth0";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let mut run = Run::new(args.options)?;
+    let mut ports = [open(&args.port, &run.options)?];
+    for queues in ports[0].take_queues() {
+        run.spawn(move |worker| echo(queues, worker));
+    }
+    run.control(&mut ports, &mut |totals| fields([("echo_drops", totals.dropped.into())]))
+}
+
+fn echo(mut queues: Queues, mut worker: Worker) {
+    let mut burst = Burst::new(worker.batch);
+    while worker.running() {
+        let received = queues.rx.rx_burst(&mut burst);
+        if received > 0 {
+            burst.iter_mut().for_each(exchange_addresses);
+            queues.tx.tx_burst(&mut burst);
+            worker.dropped(burst.len());
+            burst.clear();
+        }
+        worker.after(received);
+    }
+}
+
+fn exchange_addresses(packet: &mut Packet) {
+    if let Some((destination, source)) = packet.get_mut(..12).map(|addresses| addresses.split_at_mut(6)) {
+        destination.swap_with_slice(source);
+    }
+}

@@ -1,0 +1,72 @@
+//! `ringpass fwd A B`: what one port receives, the other sends.
+
+use ringpass_memory::Burst;
+use ringpass_port::{Error, Port, Queues, RxQueue, TxQueue};
+
+use crate::open::open;
+use crate::options::Options;
+use crate::run::Run;
+use crate::stats::{Fields, fields};
+use crate::worker::{Totals, Worker};
+
+/// Forward packets between two ports, both ways
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// One port (see 'ringpass --help' for port addresses)
+    a: String,
+    /// The other port
+    b: String,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  two cards, driven by Ringpass:
+      sudo ringpass fwd 0000:01:00.0 0000:01:00.1
+  the same driver on two software 82599s, with TAP interfaces on their wires:
+      sudo ringpass fwd model:tap:left model:tap:right
+  a capture file through the forwarder:
+      ringpass fwd pcap:in.pcap pcap:,out=out.pcap";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let mut run = Run::new(args.options)?;
+    let mut ports = [open(&args.a, &run.options)?, open(&args.b, &run.options)?];
+    start(&mut run, &mut ports);
+    run.control(&mut ports, &mut report)
+}
+
+/// One worker for each pair of queues.
+pub fn start(run: &mut Run, [a, b]: &mut [Box<dyn Port>; 2]) {
+    for (a, b) in a.take_queues().into_iter().zip(b.take_queues()) {
+        run.spawn(move |worker| forward(a, b, worker));
+    }
+}
+
+/// A worker: both directions, until told to stop.
+fn forward(mut a: Queues, mut b: Queues, mut worker: Worker) {
+    let mut burst = Burst::new(worker.batch);
+    while worker.running() {
+        let there = pass(&mut *a.rx, &mut *b.tx, &mut burst, &worker);
+        let back = pass(&mut *b.rx, &mut *a.tx, &mut burst, &worker);
+        worker.after(there + back);
+    }
+}
+
+/// Receives a burst and sends it. What the other side has no room for is dropped, as a switch does.
+#[inline]
+fn pass(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst, worker: &Worker) -> usize {
+    let received = rx.rx_burst(burst);
+    if received > 0 {
+        tx.tx_burst(burst);
+        worker.dropped(burst.len());
+        burst.clear();
+    }
+    received
+}
+
+/// What the forwarder adds to the ports' statistics.
+pub fn report(totals: &Totals) -> Fields {
+    fields([("forwarder_drops", totals.dropped.into()), ("cycles_per_packet", totals.cycles_per_packet().into())])
+}

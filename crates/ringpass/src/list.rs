@@ -1,0 +1,78 @@
+//! `ringpass list`: the machine's network cards.
+
+use ringpass_port::Error;
+use serde_json::json;
+
+use crate::cards::{self, NetworkCard};
+use crate::stats::say;
+
+/// Show the network cards, and which of them Ringpass could drive
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print a JSON object for each card
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass list
+  ringpass list --json | jq -r 'select(.usable) | .address'";
+
+/// Whether a card could be driven, or why not.
+fn verdict(card: &NetworkCard) -> Result<&'static str, String> {
+    let Some(model) = ringpass_ixgbe::supports(card.id) else {
+        return Err("no driver for it".into());
+    };
+    match cards::in_use(&card.address) {
+        Some(why) => Err(format!("{why}; to take it all the same: --take-over {}", card.address)),
+        None if !nix::unistd::geteuid().is_root() => Err("run as root".into()),
+        None => Ok(model),
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let cards = cards::all();
+    if cards.is_empty() && !args.json {
+        say("no network card on PCI; 'ringpass demo' needs none");
+    }
+    for card in &cards {
+        let (verdict, what) = (verdict(card), cards::describe(&card.address, card.id));
+        if args.json {
+            print_json(card, &what, &verdict);
+            continue;
+        }
+        say(&format!("{}  {what}", card.address));
+        say(&format!("    kernel driver  {}", card.driver.as_deref().unwrap_or("none")));
+        for name in &card.interfaces {
+            let (state, ips) = (if cards::is_up(name) { "up" } else { "down" }, cards::addresses(name).join(", "));
+            say(format!("    interface      {name}, {state}  {ips}").trim_end());
+        }
+        if let Some(node) = card.numa_node {
+            say(&format!("    NUMA node      {node}"));
+        }
+        say(&match verdict {
+            Ok(model) => format!("    usable         yes, as {model}: ringpass fwd {} …", card.address),
+            Err(why) => format!("    usable         no: {why}"),
+        });
+    }
+    Ok(())
+}
+
+fn print_json(card: &NetworkCard, what: &str, verdict: &Result<&str, String>) {
+    let interface =
+        |name: &String| json!({"name": name, "up": cards::is_up(name), "addresses": cards::addresses(name)});
+    let object = json!({
+        "event": "card",
+        "address": card.address,
+        "id": format!("{:04x}:{:04x}", card.id.vendor, card.id.device),
+        "description": what,
+        "kernel_driver": card.driver,
+        "interfaces": card.interfaces.iter().map(interface).collect::<Vec<_>>(),
+        "numa_node": card.numa_node,
+        "usable": verdict.is_ok(),
+        "why_not": verdict.as_ref().err(),
+    });
+    say(&object.to_string());
+}

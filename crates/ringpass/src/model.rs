@@ -1,0 +1,83 @@
+//! A software card as a port: the card, its driver, and the port at the far end of its wire.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use ringpass_bus::{Bus, DeviceId};
+use ringpass_ixgbe::Ixgbe;
+use ringpass_models::Runner;
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, State, Stats};
+
+/// `model:WIRE`. Dropped in the order of its fields.
+pub struct Model {
+    driver: Ixgbe,
+    /// The thread that plays the card.
+    runner: Option<Runner>,
+    /// Until then, the card and its wire.
+    idle: Vec<(Arc<Card>, Queues)>,
+    poll: bool,
+    wire: Box<dyn Port>,
+}
+
+impl Model {
+    /// Brings up the driver on a new card with `wire` at the far end. With `poll`, the card's thread never sleeps.
+    pub fn open(
+        name: &str,
+        model: &ModelConfig,
+        mut wire: Box<dyn Port>,
+        config: &PortConfig,
+        poll: bool,
+    ) -> Result<Self, Error> {
+        static COUNTER: AtomicU8 = AtomicU8::new(1);
+        let mac = model.mac.unwrap_or_else(|| MacAddress([2, 0, 0, 0, 0, COUNTER.fetch_add(1, Ordering::Relaxed)]));
+        let card = Card::new(&CardConfig { device: model.device, mac, ..Default::default() });
+        let DeviceId { vendor, device } = card.id();
+        if ringpass_ixgbe::supports(card.id()).is_none() {
+            return Err(Error::Address(format!("{name}: no model of a {vendor:04x}:{device:04x}; write device=10fb")));
+        }
+        let driver = Ixgbe::open(card.clone(), name, config)?;
+        let idle = wire.take_queues().into_iter().map(|queues| (card.clone(), queues)).collect();
+        Ok(Self { driver, runner: None, idle, poll, wire })
+    }
+}
+
+impl Port for Model {
+    fn name(&self) -> &str {
+        self.driver.name()
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.driver.mac()
+    }
+
+    fn link(&mut self) -> Link {
+        self.driver.link()
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.driver.stats()
+    }
+
+    fn state(&mut self) -> State {
+        match self.driver.state() {
+            State::Running => self.wire.state(),
+            other => other,
+        }
+    }
+
+    /// The wire comes to life with the first look at the queues: what it brings before would only be dropped.
+    fn take_queues(&mut self) -> Vec<Queues> {
+        let idle = std::mem::take(&mut self.idle);
+        self.runner = self.runner.take().or_else(|| Some(Runner::spawn(idle, None, self.poll)));
+        self.driver.take_queues()
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {
+        self.driver.set_promiscuous(on)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.driver.notes().into_iter().chain(self.wire.notes()).collect()
+    }
+}

@@ -1,0 +1,105 @@
+//! Options that the subcommands share.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ringpass_memory::PageSize;
+use ringpass_port::PortConfig;
+
+/// Options of every subcommand that moves packets.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Options of every port and worker")]
+pub struct Options {
+    /// CPUs that the workers are pinned to, one after the other: 2,3
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cpu: Vec<usize>,
+    /// Packets that are received and sent together, 1 to 256
+    #[arg(long, value_name = "N", default_value = "32", value_parser = within(1..=256))]
+    pub batch: usize,
+    /// Queues of each port, and so workers, 1 to 64
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=64))]
+    pub queues: usize,
+    /// Descriptors of an Rx ring: a power of two, 64 to 4096
+    #[arg(long, value_name = "N", default_value = "512", value_parser = ring_size)]
+    pub rxd: usize,
+    /// Descriptors of a Tx ring: a power of two, 64 to 4096
+    #[arg(long, value_name = "N", default_value = "512", value_parser = ring_size)]
+    pub txd: usize,
+    /// Huge pages under packets and rings [default: on if enough of 2 MiB are free]
+    #[arg(long, value_name = "on|off", value_parser = switch)]
+    pub hugepages: Option<PageSize>,
+    /// Largest payload of a frame in bytes, 68 to 1500
+    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=1500))]
+    pub mtu: usize,
+    /// End after so many seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    pub time: Option<Duration>,
+    /// End after so many packets
+    #[arg(short = 'c', long, value_name = "PACKETS")]
+    pub count: Option<u64>,
+    /// Print statistics for machines, one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Never sleep: an idle worker polls on
+    #[arg(long)]
+    pub poll: bool,
+    /// Take this card even if its kernel interface is in use
+    #[arg(long, value_name = "ADDRESS")]
+    pub take_over: Vec<String>,
+}
+
+/// A parser of numbers in a range.
+pub fn within(range: RangeInclusive<usize>) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(format!("write a number from {} to {}", range.start(), range.end())),
+    }
+}
+
+/// Parses the size of a ring.
+pub fn ring_size(text: &str) -> Result<usize, String> {
+    let size = within(64..=4096)(text).ok().filter(|size| size.is_power_of_two());
+    size.ok_or_else(|| "write a power of two from 64 to 4096".into())
+}
+
+fn switch(text: &str) -> Result<PageSize, String> {
+    match text {
+        "on" => Ok(PageSize::Huge2M),
+        "off" => Ok(PageSize::Ordinary),
+        _ => Err("write on or off".into()),
+    }
+}
+
+/// Parses seconds, above 0.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "write a number of seconds above 0, as 2.5".into())
+}
+
+impl Options {
+    /// How ports are opened with these options.
+    pub fn port(&self, pages: PageSize) -> PortConfig {
+        let (queues, rx_ring, tx_ring, mtu) = (self.queues, self.rxd, self.txd, self.mtu);
+        PortConfig { queues, rx_ring, tx_ring, pages, mtu, ..Default::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_checked() {
+        assert_eq!(ring_size("64"), Ok(64));
+        for wrong in ["63", "100", "8192", "x"] {
+            assert!(ring_size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(switch("on"), Ok(PageSize::Huge2M));
+        assert!(switch("yes").is_err());
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "nan", "inf", "1e300", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

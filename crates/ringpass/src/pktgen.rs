@@ -1,0 +1,187 @@
+//! `ringpass pktgen PORT`: sends frames at a rate, and looks at those that come back.
+
+pub mod frame;
+mod generator;
+mod rate;
+mod returned;
+mod track;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringpass_memory::{Burst, PageSize};
+use ringpass_port::{Error, MacAddress, PcapConfig, Port, Queues, ReplaySpeed, RxQueue};
+use ringpass_ports::Pcap;
+
+use crate::open::{open, pool};
+use crate::options::{Options, within};
+use crate::run::Run;
+use crate::worker::Worker;
+use frame::{Endpoints, MAX, MIN};
+use generator::{Flows, Generator, IMIX};
+use rate::Rate;
+use returned::{Returned, Watch};
+
+/// Send generated or captured frames, and watch what comes back
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The port (see 'ringpass --help' for port addresses)
+    port: String,
+    /// Bytes of a frame without its checksum, 60 to 1514
+    #[arg(long, value_name = "BYTES", default_value = "60", value_parser = within(MIN..=MAX))]
+    size: usize,
+    /// Frames of 60, 590 and 1514 bytes as 7:4:1 instead
+    #[arg(long, conflicts_with = "size")]
+    imix: bool,
+    /// Frames a second (100k, 1.5M), bits a second (2G) or max
+    #[arg(long, default_value = "max")]
+    rate: Rate,
+    /// Flows, which differ in UDP source port, and above 16384 in source address; 1 to 65536
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=65536))]
+    flows: usize,
+    /// Destination MAC address
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:ff")]
+    dst_mac: MacAddress,
+    /// Source MAC address [default: the port's]
+    #[arg(long, value_name = "MAC")]
+    src_mac: Option<MacAddress>,
+    /// Destination address
+    #[arg(long, value_name = "IP", default_value = "198.19.0.1")]
+    dst_ip: Ipv4Addr,
+    /// Source address
+    #[arg(long, value_name = "IP", default_value = "198.18.0.1")]
+    src_ip: Ipv4Addr,
+    /// UDP destination port
+    #[arg(long = "port", value_name = "PORT", default_value = "50000")]
+    udp_port: u16,
+    /// Send the frames of a capture file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "rate", "flows"])]
+    pcap: Option<PathBuf>,
+    /// Speed of the capture: recorded, max or a factor of recorded
+    #[arg(long, value_name = "SPEED", default_value = "recorded", value_parser = speed, requires = "pcap")]
+    speed: ReplaySpeed,
+    /// How often the capture is played; 0 for ever
+    #[arg(long = "loop", value_name = "N", default_value = "1", requires = "pcap")]
+    repeat: u32,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  how fast the driver sends, with a software 82599:
+      ringpass pktgen model:null --time 5
+  100,000 frames a second in 64 flows:
+      sudo ringpass pktgen tap:rp0 --rate 100k --flows 64
+  a mix of sizes at 5 Gbit/s:
+      sudo ringpass pktgen 0000:01:00.0 --imix --rate 5G
+  a capture file as recorded, three times:
+      sudo ringpass pktgen packet:veth0 --pcap a.pcap --loop 3";
+
+fn speed(text: &str) -> Result<ReplaySpeed, String> {
+    match text {
+        "max" => Ok(ReplaySpeed::Max),
+        "recorded" => Ok(ReplaySpeed::Recorded(1.0)),
+        factor => match factor.parse() {
+            Ok(factor) if factor > 0.0 && f64::is_finite(factor) => Ok(ReplaySpeed::Recorded(factor)),
+            _ => Err("write recorded, max, or a factor above 0, as 2.5".into()),
+        },
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(mut args: Args) -> Result<(), Error> {
+    // The workers count what they send themselves, to the frame.
+    let count = args.options.count.take();
+    let mut run = Run::new(args.options.clone())?;
+    let mut ports = vec![open(&args.port, &run.options)?];
+    let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
+    let ends = Endpoints {
+        mac: (args.src_mac.unwrap_or(own), args.dst_mac),
+        ip: (args.src_ip, args.dst_ip),
+        port: args.udp_port,
+        run: std::process::id() as u16,
+    };
+    let epoch = Instant::now();
+    let queues = ports[0].take_queues();
+    let (workers, returned) = (queues.len() as u64, Arc::<Returned>::default());
+    let sources = match &args.pcap {
+        Some(path) => captured(&args, path, &mut ports)?,
+        None => generated(&args, &ends, queues.len(), epoch)?,
+    };
+    for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
+        let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
+        let watch = Watch::new(&ends, args.flows, epoch, &returned);
+        run.spawn(move |worker| work(source, queues, share, watch, worker));
+    }
+    run.control(&mut ports, &mut |_| returned.report())
+}
+
+/// A generator for each worker.
+fn generated(args: &Args, ends: &Endpoints, workers: usize, epoch: Instant) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+    let sizes = if args.imix { IMIX.to_vec() } else { vec![args.size] };
+    let (largest, mtu) = (sizes.iter().max().copied().unwrap_or(0), args.options.mtu);
+    if largest > mtu + 14 {
+        let most = mtu + 14;
+        return Err(Error::Other(format!(
+            "frames of {largest} bytes, but --mtu {mtu} allows {most}; make them shorter"
+        )));
+    }
+    if args.flows < workers {
+        return Err(Error::Other(format!("{workers} queues need as many flows; write --flows {workers}")));
+    }
+    let generator = |first: usize| {
+        let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
+        let pool = pool(&args.port, &args.options)?;
+        let rate = args.rate.share(workers);
+        Ok(Box::new(Generator::new(ends, &sizes, flows, rate, pool.cache(), epoch)) as Box<dyn RxQueue>)
+    };
+    (0..workers).map(generator).collect()
+}
+
+/// The capture file as a source, and as a port that is watched: its end is the run's.
+fn captured(args: &Args, path: &Path, ports: &mut Vec<Box<dyn Port>>) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+    if args.options.queues > 1 {
+        return Err(Error::Other("one queue keeps the order of a capture file; leave out --queues".into()));
+    }
+    let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed: args.speed };
+    let mut file = Pcap::open(&config, &args.options.port(PageSize::Ordinary))?;
+    let sources = file.take_queues().into_iter().map(|queues| queues.rx).collect();
+    ports.push(Box::new(file));
+    Ok(sources)
+}
+
+fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut watch: Watch, mut worker: Worker) {
+    let (mut out, mut back) = (Burst::new(worker.batch), Burst::new(worker.batch));
+    while worker.running() && left > 0 {
+        if out.is_empty() {
+            if left < worker.batch as u64 {
+                out = Burst::new(left as usize);
+            }
+            source.rx_burst(&mut out);
+        }
+        let sent = queues.tx.tx_burst(&mut out);
+        left -= sent as u64;
+        watch.sent(sent);
+        let received = queues.rx.rx_burst(&mut back);
+        watch.arrived(&back);
+        back.clear();
+        worker.after(sent + received);
+    }
+    // Waits for stragglers: until none has come for a while, but not for ever.
+    let end = Instant::now();
+    let mut last = end;
+    while last.elapsed() < STRAGGLERS && end.elapsed() < 5 * STRAGGLERS {
+        if queues.rx.rx_burst(&mut back) > 0 {
+            last = Instant::now();
+            watch.arrived(&back);
+            back.clear();
+        }
+    }
+    watch.end();
+}
+
+/// How long to wait for the next straggler.
+const STRAGGLERS: Duration = Duration::from_millis(200);

@@ -1,0 +1,166 @@
+//! The frames that `pktgen` sends: UDP over IPv4, with a run, a sequence number and a time in their payload.
+
+use std::net::Ipv4Addr;
+
+use etherparse::PacketBuilder;
+use ringpass_port::MacAddress;
+
+/// Who sends to whom.
+#[derive(Clone, Copy, Debug)]
+pub struct Endpoints {
+    /// Sender and receiver.
+    pub mac: (MacAddress, MacAddress),
+    /// Likewise. The sender's is that of flow 0.
+    pub ip: (Ipv4Addr, Ipv4Addr),
+    /// UDP port of the receiver.
+    pub port: u16,
+    /// Number of this run, to know its frames from others.
+    pub run: u16,
+}
+
+/// What a frame carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark {
+    /// Which flow: UDP source port, and above that the source address.
+    pub flow: u32,
+    /// Sequence number within the flow.
+    pub sequence: u64,
+    /// Nanoseconds since an epoch of the sender's.
+    pub time: u64,
+}
+
+/// Ethernet, IPv4 and UDP header.
+const HEADERS: usize = 14 + 20 + 8;
+/// Shortest frame: the minimum of Ethernet, which has just room for run, sequence number and time.
+pub const MIN: usize = 60;
+/// Longest frame.
+pub const MAX: usize = 1514;
+/// Source ports of flows are dynamic ones (RFC 6335, 6), so many for each source address.
+const PORTS: (u16, u32) = (49152, 16384);
+
+/// A frame of one size, and the parts of its checksums that stay.
+pub struct Template {
+    bytes: Vec<u8>,
+    source: u32,
+    ip_sum: u64,
+    udp_sum: u64,
+}
+
+/// Ones' complement sum of 16-bit words (RFC 1071), not folded.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes.chunks(2).map(|word| u64::from(word[0]) << 8 | u64::from(*word.get(1).unwrap_or(&0))).sum()
+}
+
+fn words(value: u64) -> u64 {
+    (value >> 48) + (value >> 32 & 0xffff) + (value >> 16 & 0xffff) + (value & 0xffff)
+}
+
+fn checksum(sum: u64) -> u16 {
+    let folded = words(words(sum));
+    !((folded & 0xffff) + (folded >> 16)) as u16
+}
+
+fn source(base: u32, flow: u32) -> (u32, u16) {
+    (base.wrapping_add(flow / PORTS.1), PORTS.0 + (flow % PORTS.1) as u16)
+}
+
+impl Template {
+    /// A frame of `size` bytes, [`MIN`] to [`MAX`].
+    pub fn new(ends: &Endpoints, size: usize) -> Self {
+        let builder = PacketBuilder::ethernet2(ends.mac.0.0, ends.mac.1.0)
+            .ipv4(ends.ip.0.octets(), ends.ip.1.octets(), 64)
+            .udp(0, ends.port);
+        let mut payload = vec![0; size.clamp(MIN, MAX) - HEADERS];
+        payload[..2].copy_from_slice(&ends.run.to_be_bytes());
+        let mut bytes = Vec::with_capacity(size);
+        builder.write(&mut bytes, &payload).expect("memory takes any frame");
+        // Source address, source port and checksums are set for each frame; without them these sums stay.
+        bytes[24..30].fill(0);
+        bytes[34..36].fill(0);
+        bytes[40..42].fill(0);
+        let (ip_sum, udp_len) = (sum(&bytes[14..34]), u64::from(u16::from_be_bytes([bytes[38], bytes[39]])));
+        // The pseudo header: addresses, protocol, length (RFC 768).
+        let udp_sum = sum(&bytes[30..]) + 17 + udp_len;
+        Self { bytes, source: ends.ip.0.to_bits(), ip_sum, udp_sum }
+    }
+
+    /// Bytes of the frame.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Writes the frame to `out`, which has its length.
+    #[inline]
+    pub fn write(&self, out: &mut [u8], mark: &Mark) {
+        let (address, port) = source(self.source, mark.flow);
+        let varying = words(address.into());
+        let udp = checksum(self.udp_sum + varying + u64::from(port) + words(mark.sequence) + words(mark.time));
+        out.copy_from_slice(&self.bytes);
+        out[24..26].copy_from_slice(&checksum(self.ip_sum + varying).to_be_bytes());
+        out[26..30].copy_from_slice(&address.to_be_bytes());
+        out[34..36].copy_from_slice(&port.to_be_bytes());
+        // 0 would mean that there is no checksum (RFC 768).
+        out[40..42].copy_from_slice(&(if udp == 0 { 0xffff } else { udp }).to_be_bytes());
+        out[44..52].copy_from_slice(&mark.sequence.to_be_bytes());
+        out[52..60].copy_from_slice(&mark.time.to_be_bytes());
+    }
+}
+
+impl Endpoints {
+    /// What a frame carries, if it is one of this run's `flows`.
+    #[inline]
+    pub fn read(&self, frame: &[u8], flows: u32) -> Option<Mark> {
+        let long = |at: usize| Some(u64::from_be_bytes(frame.get(at..at + 8)?.try_into().ok()?));
+        let (sequence, time) = (long(44)?, long(52)?);
+        let own = frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17 && frame[42..44] == self.run.to_be_bytes();
+        let address = u32::from_be_bytes([frame[26], frame[27], frame[28], frame[29]]);
+        let port = u16::from_be_bytes([frame[34], frame[35]]);
+        let above = u64::from(address.wrapping_sub(self.ip.0.to_bits())) * u64::from(PORTS.1);
+        let flow = above + u64::from(port.checked_sub(PORTS.0)?);
+        (own && flow < flows.into()).then_some(Mark { flow: flow as u32, sequence, time })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+
+    use super::*;
+
+    fn ends() -> Endpoints {
+        let mac = |n| MacAddress([2, 0, 0, 0, 0, n]);
+        let (ip, run) = ((Ipv4Addr::new(198, 18, 255, 255), Ipv4Addr::new(198, 19, 0, 1)), 0xbeef);
+        Endpoints { mac: (mac(1), mac(2)), ip, port: 9, run }
+    }
+
+    #[test]
+    fn frames_have_right_checksums_and_give_their_marks_back() {
+        for size in [MIN, 61, 590, MAX] {
+            let template = Template::new(&ends(), size);
+            for flow in [0, 1, 16383, 16384, 65535] {
+                let mark = Mark { flow, sequence: u64::MAX - 7 * u64::from(flow), time: 0x1234_5678_9abc_def0 };
+                let mut frame = vec![0; size];
+                template.write(&mut frame, &mark);
+                assert_eq!(ends().read(&frame, 65536), Some(mark));
+                assert_eq!(ends().read(&frame, flow), None, "a flow that is not there");
+                let packet = SlicedPacket::from_ethernet(&frame).unwrap();
+                let Some(NetSlice::Ipv4(ip)) = packet.net else { panic!("{packet:?}") };
+                let Some(TransportSlice::Udp(udp)) = packet.transport else { panic!() };
+                let header = ip.header().to_header();
+                assert_eq!(header.header_checksum, header.calc_header_checksum());
+                let right = udp.to_header().calc_checksum_ipv4(&header, udp.payload()).unwrap();
+                assert_eq!(udp.checksum(), right);
+                assert_eq!(udp.source_port(), PORTS.0 + (flow % PORTS.1) as u16);
+            }
+        }
+    }
+
+    #[test]
+    fn other_frames_are_nobodys() {
+        assert_eq!(ends().read(&[0; 59], 1), None);
+        assert_eq!(ends().read(&[0xff; 60], 1), None);
+        let mut frame = vec![0; 60];
+        Template::new(&Endpoints { run: 1, ..ends() }, 60).write(&mut frame, &Mark { flow: 0, sequence: 0, time: 0 });
+        assert_eq!(ends().read(&frame, 1), None);
+    }
+}

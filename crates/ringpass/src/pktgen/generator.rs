@@ -1,0 +1,116 @@
+//! Generated frames, as a queue to receive from.
+
+use std::time::Instant;
+
+use ringpass_memory::{Burst, Cache, MAGAZINE};
+use ringpass_port::RxQueue;
+
+use super::frame::{Endpoints, Mark, Template};
+use super::rate::{Pacer, Rate};
+
+/// Sizes of 7:4:1, spread out.
+pub const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 590, 60, 60, 590, 60];
+
+/// Which flows a generator sends: every `step`th from `first`, below `end`.
+#[derive(Clone, Copy, Debug)]
+pub struct Flows {
+    /// The first.
+    pub first: u32,
+    /// Distance of two.
+    pub step: u32,
+    /// Number of flows of all generators.
+    pub end: u32,
+}
+
+/// Yields frames as they fall due.
+pub struct Generator {
+    cache: Cache,
+    templates: Vec<Template>,
+    next_template: usize,
+    flows: Flows,
+    next: Mark,
+    pacer: Pacer,
+    epoch: Instant,
+}
+
+impl Generator {
+    /// Frames of `sizes` in turn, with buffers from `cache`; times are nanoseconds since `epoch`.
+    pub fn new(ends: &Endpoints, sizes: &[usize], flows: Flows, rate: Rate, cache: Cache, epoch: Instant) -> Self {
+        let templates = sizes.iter().map(|&size| Template::new(ends, size)).collect();
+        let next = Mark { flow: flows.first, sequence: 0, time: 0 };
+        Self { cache, templates, next_template: 0, flows, next, pacer: Pacer::new(rate, epoch), epoch }
+    }
+}
+
+impl Generator {
+    /// How many frames are due, up to `most`.
+    fn due(&mut self, most: usize) -> usize {
+        let sizes = self.templates.iter().cycle().skip(self.next_template).map(Template::len);
+        sizes.take(most).take_while(|&len| self.pacer.due(len)).count()
+    }
+}
+
+impl RxQueue for Generator {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        let now = Instant::now();
+        self.pacer.advance(now);
+        self.next.time = now.duration_since(self.epoch).as_nanos() as u64;
+        loop {
+            let due = self.due(burst.room().min(MAGAZINE));
+            let packets = self.cache.take(due);
+            let more = packets.len() == MAGAZINE;
+            for mut packet in packets {
+                let template = &self.templates[self.next_template];
+                packet.set_len(template.len());
+                template.write(&mut packet, &self.next);
+                burst.push(packet);
+                self.next_template = (self.next_template + 1) % self.templates.len();
+                self.next.flow += self.flows.step;
+                if self.next.flow >= self.flows.end {
+                    (self.next.flow, self.next.sequence) = (self.flows.first, self.next.sequence + 1);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        burst.len() - before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::Ipv4Addr;
+
+    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_port::MacAddress;
+
+    use super::*;
+
+    #[test]
+    fn each_flow_counts_from_zero_and_sizes_are_mixed() {
+        let mac = MacAddress([2; 6]);
+        let ends = Endpoints { mac: (mac, mac), ip: (Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST), port: 9, run: 7 };
+        let pool = Mempool::new(&MempoolConfig::default()).unwrap();
+        let (mut next, mut sizes) = (HashMap::new(), HashMap::new());
+        for first in 0..2 {
+            let flows = Flows { first, step: 2, end: 7 };
+            let mut generator = Generator::new(&ends, &IMIX, flows, Rate::Max, pool.cache(), Instant::now());
+            for _ in 0..4 {
+                let mut burst = Burst::new(30);
+                assert_eq!(generator.rx_burst(&mut burst), 30);
+                for packet in burst.iter() {
+                    let mark = ends.read(packet, 7).unwrap();
+                    let expected = next.entry(mark.flow).or_insert(0);
+                    assert_eq!((mark.sequence, mark.flow % 2), (*expected, first));
+                    *expected += 1;
+                    *sizes.entry(packet.len()).or_insert(0) += 1;
+                }
+            }
+        }
+        assert_eq!(next.len(), 7);
+        assert_eq!(sizes, HashMap::from([(60, 140), (590, 80), (1514, 20)]));
+    }
+}

@@ -1,0 +1,130 @@
+//! How fast to send.
+
+use std::str::FromStr;
+use std::time::Instant;
+
+/// A rate as it is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rate {
+    /// As fast as frames are taken.
+    Max,
+    /// Frames a second.
+    Packets(f64),
+    /// Bits of frames a second, without L1 overhead.
+    Bits(f64),
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "max" {
+            return Ok(Self::Max);
+        }
+        let number = |text: &str| text.parse().ok().filter(|n: &f64| *n > 0.0 && n.is_finite());
+        let split = |unit| text.strip_suffix(unit).and_then(number);
+        None.or_else(|| number(text).map(Self::Packets))
+            .or_else(|| split('k').map(|n| Self::Packets(n * 1e3)))
+            .or_else(|| split('M').map(|n| Self::Packets(n * 1e6)))
+            .or_else(|| split('G').map(|n| Self::Bits(n * 1e9)))
+            .ok_or_else(|| "write frames a second (1000, 100k, 1.5M), Gbit/s (2.5G) or max".into())
+    }
+}
+
+impl Rate {
+    /// The part of each of `workers`.
+    pub fn share(self, workers: usize) -> Self {
+        match self {
+            Self::Max => Self::Max,
+            Self::Packets(rate) => Self::Packets(rate / workers as f64),
+            Self::Bits(rate) => Self::Bits(rate / workers as f64),
+        }
+    }
+}
+
+/// Says when the next frame is due.
+pub struct Pacer {
+    rate: Rate,
+    /// Frames or bits that are due.
+    credit: f64,
+    last: Instant,
+}
+
+impl Pacer {
+    /// What a worker that was held up makes good at most, in seconds.
+    const DEBT: f64 = 0.01;
+
+    /// Starts now.
+    pub fn new(rate: Rate, now: Instant) -> Self {
+        Self { rate, credit: 0.0, last: now }
+    }
+
+    /// To be called before a burst.
+    pub fn advance(&mut self, now: Instant) {
+        if let Rate::Packets(rate) | Rate::Bits(rate) = self.rate {
+            // At least one frame, of any size.
+            let most = (rate * Self::DEBT).max(1514.0 * 8.0);
+            self.credit = (self.credit + now.duration_since(self.last).as_secs_f64() * rate).min(most);
+            self.last = now;
+        }
+    }
+
+    /// Whether a frame of `len` bytes is due; it is then taken to be sent.
+    #[inline]
+    pub fn due(&mut self, len: usize) -> bool {
+        let cost = match self.rate {
+            Rate::Max => return true,
+            Rate::Packets(_) => 1.0,
+            Rate::Bits(_) => len as f64 * 8.0,
+        };
+        let due = self.credit >= cost;
+        if due {
+            self.credit -= cost;
+        }
+        due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn rates_are_packets_or_bits() {
+        for (text, rate) in [
+            ("max", Rate::Max),
+            ("1000", Rate::Packets(1e3)),
+            ("100k", Rate::Packets(1e5)),
+            ("1.5M", Rate::Packets(1.5e6)),
+            ("10G", Rate::Bits(1e10)),
+        ] {
+            assert_eq!(text.parse(), Ok(rate), "{text}");
+        }
+        for wrong in ["", "0", "-1", "k", "1g", "1kM", "nan", "inf", "infG"] {
+            assert!(wrong.parse::<Rate>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn the_pacer_keeps_its_rate_and_makes_good_a_short_delay_only() {
+        let start = Instant::now();
+        let sent_after = |rate, len, steps: &[u64]| {
+            let mut pacer = Pacer::new(rate, start);
+            let mut sent = 0;
+            for &millis in steps {
+                pacer.advance(start + Duration::from_millis(millis));
+                while pacer.due(len) {
+                    sent += 1;
+                }
+            }
+            sent
+        };
+        let every_millisecond: Vec<u64> = (0..=1000).collect();
+        assert!((9_999..=10_000).contains(&sent_after(Rate::Packets(1e4), 60, &every_millisecond)));
+        assert!((999_999..=1_000_000).contains(&sent_after(Rate::Bits(8e9), 1000, &every_millisecond)));
+        assert!((1..=2).contains(&sent_after(Rate::Packets(1.5), 1514, &[0, 1000])));
+        assert_eq!(sent_after(Rate::Packets(4e6), 60, &[0, 1000]), 40_000, "10 ms of a held up second");
+    }
+}

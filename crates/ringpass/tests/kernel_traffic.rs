@@ -1,0 +1,118 @@
+//! The kernel's own traffic through the forwarder: namespace A – TAP – wire of card 1 – driver – `fwd` – driver – wire of
+//! card 2 – TAP – namespace B.
+
+mod common;
+
+use std::process::Command;
+
+use common::{Lab, folder, noise, text, until};
+use serde_json::Value;
+
+fn lab() -> Lab {
+    Lab::new(|_, card| card.to_owned(), &[])
+}
+
+/// After the traffic: what the kernel, the models and the driver have counted is the same, to the packet.
+fn counters_agree(lab: Lab) {
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let (a, b) = (&lab.a, &lab.b);
+    let kernel = [(a, &lab.left), (b, &lab.right)].map(|(namespace, tap)| {
+        ["tx_packets", "tx_bytes", "rx_packets", "rx_bytes", "tx_dropped", "rx_dropped"]
+            .map(|counter| namespace.counter(tap, counter))
+    });
+    let summary = lab.forwarder.summary();
+    for (port, [tx_packets, tx_bytes, rx_packets, rx_bytes, tx_dropped, rx_dropped]) in kernel.into_iter().enumerate() {
+        let driver = &summary["ports"][port];
+        let model = &driver["extended"];
+        assert_eq!([tx_dropped, rx_dropped], [0, 0], "the kernel's drops");
+        for (what, kernel) in
+            [("rx_packets", tx_packets), ("rx_bytes", tx_bytes), ("tx_packets", rx_packets), ("tx_bytes", rx_bytes)]
+        {
+            assert_eq!(driver[what], kernel, "{what} of the driver against the kernel's: {summary}");
+            assert_eq!(model[format!("model_{what}")], kernel, "{what} of the model against the kernel's: {summary}");
+        }
+        assert_eq!((&driver["rx_drops"], &driver["tx_drops"]), (&Value::from(0), &Value::from(0)), "{summary}");
+    }
+    assert_eq!(summary["forwarder_drops"], 0);
+}
+
+#[test]
+fn ten_thousand_pings_come_back() {
+    let lab = lab();
+    let text = lab.a.run(&["ping", "-f", "-q", "-c", "10000", "192.0.2.2"]);
+    assert!(text.contains("10000 packets transmitted, 10000 received, 0% packet loss"), "{text}");
+    counters_agree(lab);
+}
+
+#[test]
+fn tcp_runs_both_ways() {
+    let lab = lab();
+    for direction in [&[][..], &["-R"]] {
+        let server = lab.b.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
+        until("the iperf3 server", || server.line().contains("listening"));
+        let text = lab.a.run(&[&["iperf3", "-c", "192.0.2.2", "-t", "3", "-J"], direction].concat());
+        let result: Value = serde_json::from_str(&text).unwrap();
+        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+        println!("iperf3 {direction:?}: {:.2} Gbit/s", bits / 1e9);
+        assert!(bits > 1e6, "{text}");
+    }
+    // TCP drives the wires into overload now and then, where frames may be lost; but nothing else was.
+    let summary = lab.forwarder.summary();
+    assert_eq!(summary["ports"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_file_arrives_whole() {
+    let lab = lab();
+    let (from, to) = (folder(), folder());
+    let content = noise(1 << 20);
+    std::fs::write(from.path().join("file"), &content).unwrap();
+    let server = lab.b.spawn(&[
+        "python3", "-u", "-m", "http.server", "8000", "--bind", "192.0.2.2", "--directory", text(from.path()),
+    ]);
+    until("the server", || server.line().contains("Serving"));
+    let fetched = to.path().join("file");
+    lab.a.run(&["curl", "-sS", "--max-time", "20", "-o", text(&fetched), "http://192.0.2.2:8000/file"]);
+    assert!(std::fs::read(&fetched).unwrap() == content, "the file differs");
+    drop(server);
+    counters_agree(lab);
+}
+
+#[test]
+fn a_wire_that_is_cut_ends_the_forwarder_with_its_statistics() {
+    let lab = lab();
+    lab.a.run(&["ip", "link", "delete", &lab.left]);
+    let (status, lines, errors) = lab.forwarder.wait(std::time::Duration::from_secs(10));
+    assert_eq!(status, Some(1), "{errors:?}");
+    let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
+    assert_eq!(summary["event"], "summary");
+    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(0), "{summary}");
+    assert!(errors.last().is_some_and(|line| line.contains(&lab.left)), "{errors:?}");
+}
+
+#[test]
+fn the_packet_path_makes_no_system_call_while_packets_flow() {
+    // Two cards fed by nothing but each other's wires would be idle: so a generator, polling, for some seconds.
+    let demo = common::Program::spawn(&[common::RINGPASS, "demo", "--time", "8", "--json", "--poll"]);
+    until("the first line", || !demo.line().is_empty());
+    let worker = std::fs::read_dir(format!("/proc/{}/task", demo.id()))
+        .unwrap()
+        .flatten()
+        .find(|task| std::fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.starts_with("worker-0")))
+        .expect("the forwarder's thread");
+    let thread = worker.file_name().into_string().unwrap();
+    let trace = folder();
+    let file = trace.path().join("trace");
+    let output = Command::new("timeout")
+        .args(["-s", "INT", "2", "strace", "-qq", "-c", "-o", text(&file), "-p", &thread])
+        .output()
+        .expect("this test needs the program strace");
+    let counts = std::fs::read_to_string(&file).unwrap_or_default();
+    let calls: Vec<&str> = counts.lines().filter(|line| line.split_whitespace().count() >= 5).skip(2).collect();
+    assert!(output.status.code().is_some(), "{output:?}");
+    assert!(calls.iter().all(|line| line.ends_with("total")) , "system calls of the forwarding thread: {counts}");
+    let (status, lines, _) = demo.wait(std::time::Duration::from_secs(20));
+    assert_eq!(status, Some(0));
+    let summary: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
+    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(1_000_000), "it was under load: {summary}");
+}
