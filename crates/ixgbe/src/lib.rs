@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
-use ringpass_memory::{DmaRegion, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Addressing, DmaRegion, Mempool, RegionConfig};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats};
 use ringpass_registers::ixgbe::{bits::*, *};
 use ringpass_registers::{Reg, Window};
@@ -76,7 +76,9 @@ pub struct Ixgbe {
 impl Ixgbe {
     /// Resets the card, sets it up and starts its queues. 1 to 16 queues; rings of 64 to 4096 descriptors, a power of
     /// two; an MTU of 68 to 1500 bytes.
-    pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig) -> Result<Self, Error> {
+    ///
+    /// Received packets are the pool's; so must be those that are sent, which the card is shown no other memory of.
+    pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         check(config)?;
         let window = bus.window();
         let device = Arc::new(Device { window, bus, rx_faulty: AtomicU64::new(0), tx_refused: AtomicU64::new(0) });
@@ -94,7 +96,7 @@ impl Ixgbe {
         port.stats = Stats::default();
         port.init_rx(config);
         port.init_tx();
-        port.start_queues(config)?;
+        port.start_queues(config, pool)?;
         port.set_promiscuous(config.promiscuous)?;
         Ok(port)
     }
@@ -156,25 +158,28 @@ impl Ixgbe {
         window.set(HLREG0, HLREG0_TXCRCEN | HLREG0_TXPADEN);
         window.write(DTXMXSZRQ, 0xffff); // 7.2.1.2.1: bytes requested at once; the largest value without DCB
         window.clear(RTTDCS, RTTDCS_ARBDIS);
-        window.write(DMATXCTL, DMATXCTL_TE);
+        window.set(DMATXCTL, DMATXCTL_TE);
     }
 
     /// Sections 4.6.7.1 and 4.6.8.1: memory, then each queue.
-    fn start_queues(&mut self, config: &PortConfig) -> Result<(), Error> {
+    fn start_queues(&mut self, config: &PortConfig, pool: &Mempool) -> Result<(), Error> {
         let bus = &self.device.bus;
-        let region = RegionConfig { pages: config.pages, addressing: bus.addressing(), numa_node: bus.numa_node() };
-        // Enough to fill the rings on both sides of a forwarder, and to have some in bursts and caches.
-        let buffers = config.queues * (config.rx_ring + config.tx_ring + 1024);
-        let pool = Mempool::new(&MempoolConfig { buffers, size: 2048, region })?;
         // Rings are 1 to 64 KiB, powers of two, largest first: none straddles a huge page. Heads are written behind.
         let (rx, tx) = (config.rx_ring * 16, config.tx_ring * 16);
-        let rings = DmaRegion::new(config.queues * (rx + tx + 64), &region)?;
+        let memory = RegionConfig { numa_node: bus.numa_node(), ..*pool.region().config() };
+        if bus.addressing() == Addressing::Physical && memory.addressing != Addressing::Physical {
+            return Err(ringpass_memory::Error::PhysicalOnOrdinaryPages.into());
+        }
+        let rings = DmaRegion::new(config.queues * (rx + tx + 64), &memory)?;
         bus.map(pool.region())?;
         bus.map(&rings)?;
         bus.set_bus_master(true)?;
         self.notes = vec![
             format!("{}, {}", supports(bus.id()).unwrap_or("unknown card"), bus.description()),
-            format!("{:?} pages, {} queues, {buffers} buffers", config.pages, config.queues),
+            format!(
+                "{} queues, rings of {} and {} on {} pages",
+                config.queues, config.rx_ring, config.tx_ring, memory.pages
+            ),
         ];
         let align = rx.max(tx);
         for q in 0..config.queues {
@@ -182,7 +187,7 @@ impl Ixgbe {
             let (rx_at, tx_at) = if rx >= tx { (first, second) } else { (second, first) };
             let head_at = config.head_write_back.then_some(config.queues * (rx + tx) + q * 64);
             self.queues.push(Queues {
-                rx: Box::new(RxRing::start(&self.device, q, (&rings, rx_at), config, &pool)?),
+                rx: Box::new(RxRing::start(&self.device, q, (&rings, rx_at), config, pool)?),
                 tx: Box::new(TxRing::start(&self.device, q, (&rings, tx_at), config, head_at)?),
             });
         }

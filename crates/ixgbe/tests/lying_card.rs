@@ -11,9 +11,13 @@ use ringpass_port::{Port, PortConfig, Queues, State};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 fn open(straw: &std::sync::Arc<Straw>, config: &PortConfig) -> (Ixgbe, Queues) {
-    let mut port = Ixgbe::open(std::sync::Arc::new(StrawBus(straw.clone())), "straw", config).unwrap();
+    let mut port = Ixgbe::open(std::sync::Arc::new(StrawBus(straw.clone())), "straw", config, &pool()).unwrap();
     let queues = port.take_queues().remove(0);
     (port, queues)
+}
+
+fn pool() -> Mempool {
+    Mempool::new(&MempoolConfig::default()).unwrap()
 }
 
 fn small() -> PortConfig {
@@ -148,7 +152,8 @@ fn a_card_that_never_gets_ready_is_an_error() {
     ] {
         let straw = Straw::new();
         straw.stick(register, value);
-        let error = Ixgbe::open(std::sync::Arc::new(StrawBus(straw.clone())), "straw", &small()).err().unwrap();
+        let error =
+            Ixgbe::open(std::sync::Arc::new(StrawBus(straw.clone())), "straw", &small(), &pool()).err().unwrap();
         let text = error.to_string();
         assert!(text.contains(name) && text.contains("does not answer") && !text.contains('\n'), "{text}");
         assert_eq!(straw.bus_master.load(Ordering::Acquire), 0, "{name}: the card may no longer start DMA");
@@ -180,6 +185,9 @@ fn a_configuration_out_of_range_is_refused() {
         PortConfig { queues: 17, ..Default::default() },
         PortConfig { mtu: 9000, ..Default::default() },
     ] {
-        assert!(Ixgbe::open(std::sync::Arc::new(StrawBus(Straw::new())), "straw", &config).is_err(), "{config:?}");
+        assert!(
+            Ixgbe::open(std::sync::Arc::new(StrawBus(Straw::new())), "straw", &config, &pool()).is_err(),
+            "{config:?}"
+        );
     }
 }

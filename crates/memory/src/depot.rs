@@ -72,6 +72,7 @@ pub(crate) struct Depot<T> {
 // an index is on at most one stack, so one thread at a time has it. Release on push and Acquire on pop order the
 // accesses of successive owners.
 unsafe impl<T: Send> Sync for Depot<T> {}
+
 /// What a depot keeps: something that knows its number.
 pub(crate) trait Numbered: Copy {
     fn number(self) -> u32;

@@ -81,6 +81,16 @@ impl PageSize {
     }
 }
 
+impl std::fmt::Display for PageSize {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Ordinary => "4 KiB",
+            Self::Huge2M => "2 MiB",
+            Self::Huge1G => "1 GiB",
+        })
+    }
+}
+
 /// Huge pages of a size that are free and not promised to others, and that the system has in all; zeros where it has
 /// none.
 pub fn huge_pages_free(size: PageSize) -> (usize, usize) {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ringpass_memory::{Burst, PageSize};
+use ringpass_memory::Burst;
 use serde::Serialize;
 
 use crate::MacAddress;
@@ -38,8 +38,6 @@ pub struct PortConfig {
     pub rx_ring: usize,
     /// Descriptors of each Tx ring, likewise.
     pub tx_ring: usize,
-    /// Pages under packets and rings.
-    pub pages: PageSize,
     /// Receive frames for any MAC address.
     pub promiscuous: bool,
     /// Largest payload of a frame, in bytes: 68 to 1500.
@@ -52,12 +50,10 @@ pub struct PortConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        let pages = PageSize::Ordinary;
         Self {
             queues: 1,
             rx_ring: 512,
             tx_ring: 512,
-            pages,
             promiscuous: true,
             mtu: 1500,
             head_write_back: false,
@@ -140,6 +136,11 @@ pub trait Port: Send {
 
     /// Counters since the port was opened.
     fn stats(&mut self) -> Stats;
+
+    /// Further counters that this kind of port has, by name.
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// Whether the port still works. Asked for some times a second.
     fn state(&mut self) -> State;

@@ -1,15 +1,6 @@
 //! Empty packets for a queue that receives.
 
-use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig, Packet, RegionConfig};
-use ringpass_port::{Error, PortConfig};
-
-/// A pool for all queues of a port: what its rings and those of the port that it feeds may hold, and as much again for
-/// packets in between.
-pub(crate) fn pool(config: &PortConfig) -> Result<Mempool, Error> {
-    let buffers = config.queues * 2 * (config.rx_ring + config.tx_ring).max(1024);
-    let region = RegionConfig { pages: config.pages, ..Default::default() };
-    Ok(Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })?)
-}
+use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, Packet};
 
 /// Drops the first `n` packets of a burst.
 pub(crate) fn drop_front(burst: &mut Burst, n: usize) {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, MAGAZINE, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Mempool, Packet};
 use ringpass_port::{Error, FaultsConfig, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue};
 
 use crate::buffers::Buffers;
@@ -20,17 +20,15 @@ pub struct Faults {
 
 impl Faults {
     /// Wraps a port whose queues were not taken yet.
-    pub fn wrap(mut inner: Box<dyn Port>, config: FaultsConfig) -> Self {
+    pub fn wrap(mut inner: Box<dyn Port>, config: FaultsConfig, pool: &Mempool) -> Self {
         let name = format!("faults:{}", inner.name());
         let FaultsConfig { drop, duplicate, reorder, corrupt, seed } = config;
-        let mut notes =
+        let notes =
             vec![format!("drop={drop}, duplicate={duplicate}, reorder={reorder}, corrupt={corrupt}, seed={seed}")];
-        let pool = Mempool::new(&MempoolConfig::default());
-        let pool = pool.inspect_err(|error| notes.push(format!("no packet is doubled: {error}"))).ok();
         let queues = inner.take_queues();
         let status = Arc::new(Status::new(queues.len()));
         let wrap = |(queue, Queues { rx, tx })| {
-            let spoiler = |stream| Spoiler::new(config, stream, pool.as_ref());
+            let spoiler = |stream| Spoiler::new(config, stream, pool);
             let rx = Rx { inner: rx, spoiler: spoiler(2 * queue as u64), status: status.clone(), queue };
             let tx = Tx { inner: tx, spoiler: spoiler(2 * queue as u64 + 1), status: status.clone(), queue };
             Queues { rx: Box::new(rx), tx: Box::new(tx) }
@@ -61,7 +59,7 @@ impl SplitMix {
 struct Spoiler {
     config: FaultsConfig,
     random: SplitMix,
-    copies: Option<Buffers>,
+    copies: Buffers,
     /// Held back until another packet has passed.
     held: Option<Packet>,
     /// Fresh packets, to be spoiled.
@@ -70,12 +68,15 @@ struct Spoiler {
     ready: Burst,
 }
 
+/// Packets that are spoiled at a time.
+const FRESH: usize = 64;
+
 impl Spoiler {
-    fn new(config: FaultsConfig, stream: u64, pool: Option<&Mempool>) -> Self {
+    fn new(config: FaultsConfig, stream: u64, pool: &Mempool) -> Self {
         let random = SplitMix(SplitMix(config.seed).next() ^ SplitMix(!stream).next());
         // One fresh packet makes at most two ready ones, with the one held back on top.
-        let (fresh, ready) = (Burst::new(MAGAZINE), Burst::new(2 * MAGAZINE + 1));
-        Self { config, random, copies: pool.map(Buffers::new), held: None, fresh, ready }
+        let (fresh, ready) = (Burst::new(FRESH), Burst::new(2 * FRESH + 1));
+        Self { config, random, copies: Buffers::new(pool), held: None, fresh, ready }
     }
 
     /// Spoils the fresh packets into ready ones; there must be no ready ones yet. Returns how many were dropped.
@@ -101,7 +102,7 @@ impl Spoiler {
                 *held = Some(packet);
                 continue;
             }
-            let copy = copies.as_mut().filter(|_| doubled).and_then(Buffers::take);
+            let copy = if doubled { copies.take() } else { None };
             let copy = copy.and_then(|mut copy| copy.copy_from(&packet).then_some(copy));
             ready.push(packet);
             copy.into_iter().chain(held.take()).for_each(|packet| ready.push(packet));
@@ -170,7 +171,7 @@ impl TxQueue for Tx {
             if burst.is_empty() || !self.spoiler.ready.is_empty() {
                 return taken;
             }
-            for packet in burst.drain().take(MAGAZINE) {
+            for packet in burst.drain().take(FRESH) {
                 self.spoiler.fresh.push(packet);
                 taken += 1;
             }

@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use ringpass_memory::{Burst, Packet};
+use ringpass_memory::{Burst, Mempool, Packet};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use crate::buffers::{Buffers, drop_front, pool};
+use crate::buffers::{Buffers, drop_front};
 use crate::checksum;
 use crate::kernel_ring::{Frame, KernelRing};
 use crate::status::{Status, passes};
@@ -49,7 +49,7 @@ struct Tx {
 
 impl PacketSocket {
     /// The interface must be Ethernet (or loopback, which is framed alike).
-    pub fn open(interface: &str, config: &PortConfig) -> Result<Self, Error> {
+    pub fn open(interface: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let wrong = |what: &'static str| {
             move |source: io::Error| Error::Os { what: format!("packet:{interface}: {what}"), source }
         };
@@ -66,7 +66,6 @@ impl PacketSocket {
         }
         let notes = notes(&interfaces, interface, config).map_err(wrong("reading the interface's state"))?;
 
-        let pool = pool(config)?;
         let status = Arc::new(Status::new(config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
         let (mut sockets, mut rings) = (Vec::new(), Vec::new());
@@ -90,7 +89,7 @@ impl PacketSocket {
             bind_packet(socket.as_fd(), index, 0).map_err(wrong("binding to the interface"))?;
             let (promiscuous, mtu) = (promiscuous.clone(), config.mtu);
             let tx = Tx { socket, status: status.clone(), queue, mtu };
-            let rx = Rx { ring, buffers: Buffers::new(&pool), promiscuous, status: status.clone(), queue, mtu };
+            let rx = Rx { ring, buffers: Buffers::new(pool), promiscuous, status: status.clone(), queue, mtu };
             queues.push(Queues { rx: Box::new(rx), tx: Box::new(tx) });
         }
         let name = format!("packet:{interface}");

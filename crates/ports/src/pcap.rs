@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use ringpass_memory::{Burst, Packet};
+use ringpass_memory::{Burst, Mempool, Packet};
 use ringpass_port::{
     Error, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, State, Stats, TxQueue,
 };
 
-use crate::buffers::{Buffers, pool};
+use crate::buffers::Buffers;
 use crate::capture_file::{Direction, Reader, Writer, now};
 use crate::status::{Status, passes};
 
@@ -55,7 +55,7 @@ struct Tx {
 
 impl Pcap {
     /// Opens the input and checks its format, then makes the output. One queue has both.
-    pub fn open(config: &PcapConfig, port: &PortConfig) -> Result<Self, Error> {
+    pub fn open(config: &PcapConfig, port: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let path = config.input.as_deref().or(config.output.as_deref()).unwrap_or(Path::new(""));
         let name = format!("pcap:{}", path.display());
         if port.queues > 1 {
@@ -87,7 +87,7 @@ impl Pcap {
         let rx = Rx {
             input,
             end: None,
-            buffers: Buffers::new(&pool(port)?),
+            buffers: Buffers::new(pool),
             status: status.clone(),
             finished: finished.clone(),
             mtu: port.mtu,

@@ -248,6 +248,7 @@ mod tests {
     proptest! {
         /// The ring does what a bounded `VecDeque` does.
         #[test]
+        #[cfg_attr(miri, ignore = "takes hours; the other tests show miri every access")]
         fn behaves_as_a_queue(
             slots in 1..40usize,
             steps in prop::collection::vec(

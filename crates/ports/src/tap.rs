@@ -5,12 +5,12 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buffers::{Buffers, drop_front, pool};
+use crate::buffers::{Buffers, drop_front};
 use crate::status::{Status, passes};
 use crate::sys::{Interfaces, attach_tap, tap_name};
 
@@ -43,7 +43,7 @@ struct Tx {
 impl Tap {
     /// Makes the interface if it does not exist, joins it if it does, sets its MTU and brings it up. An interface that
     /// was made here disappears with the port and its queues.
-    pub fn open(name: &str, config: &PortConfig) -> Result<Self, Error> {
+    pub fn open(name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let wrong =
             |what: &'static str| move |source: io::Error| Error::Os { what: format!("tap:{name}: {what}"), source };
         let attach = || {
@@ -57,12 +57,11 @@ impl Tap {
         interfaces.set_up(name).map_err(wrong("bringing the interface up"))?;
         let (_, mac) = interfaces.hardware(name).map_err(wrong("reading the hardware address"))?;
 
-        let pool = pool(config)?;
         let status = Arc::new(Status::new(config.queues));
         let queues = tuns.iter().enumerate().map(|(queue, tun)| {
             let (tun, status, mtu) = (tun.clone(), status.clone(), config.mtu);
             let tx = Tx { tun: tun.clone(), status: status.clone(), queue, mtu };
-            Queues { rx: Box::new(Rx { tun, buffers: Buffers::new(&pool), status, queue, mtu }), tx: Box::new(tx) }
+            Queues { rx: Box::new(Rx { tun, buffers: Buffers::new(pool), status, queue, mtu }), tx: Box::new(tx) }
         });
         let queues: Vec<Queues> = queues.collect();
         let note = format!("{} queue(s), one system call a frame (faster: a pair of veth with packet:)", queues.len());

@@ -79,13 +79,13 @@ fn bursts_allocate_nothing() {
 
     let all = FaultsConfig { drop: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, seed: 1 };
     let (left, mut right) = cable("c", 256);
-    let left = Faults::wrap(Box::new(left), all);
+    let left = Faults::wrap(Box::new(left), all, &pool);
     let mut left = Capture::wrap(Box::new(left), &file("capture.pcapng")).expect("a capture");
     let received = exercise(&mut cache, &mut [&mut queues(&mut left), &mut queues(&mut right)]);
     assert!(received > 20_000, "{received}");
 
     for name in ["x.pcap", "x.pcapng", "x.pcap.gz", "x.pcapng.zst"] {
-        let open = |config: PcapConfig| Pcap::open(&config, &PortConfig::default()).expect("a capture file");
+        let open = |config: PcapConfig| Pcap::open(&config, &PortConfig::default(), &pool).expect("a capture file");
         let output = |path: &Path| PcapConfig { output: Some(path.into()), ..Default::default() };
         exercise(&mut cache, &mut [&mut queues(&mut open(output(&file(name))))]);
         let input = PcapConfig { input: Some(file(name)), repeat: 1, ..Default::default() };
@@ -93,12 +93,12 @@ fn bursts_allocate_nothing() {
     }
 
     let (a, b) = veth();
-    let open = |namespace: &Namespace, name: &str| namespace.enter(|| PacketSocket::open(name, &config));
+    let open = |namespace: &Namespace, name: &str| namespace.enter(|| PacketSocket::open(name, &config, &pool));
     let (mut port_a, mut port_b) = (open(&a, "va").expect("a packet socket"), open(&b, "vb").expect("a packet socket"));
     let received = exercise(&mut cache, &mut [&mut queues(&mut port_a), &mut queues(&mut port_b)]);
     assert!(received > 1000, "{received}");
 
-    let mut tap = a.enter(|| Tap::open("rp0", &config)).expect("a TAP");
+    let mut tap = a.enter(|| Tap::open("rp0", &config, &pool)).expect("a TAP");
     let mut behind = open(&a, "rp0").expect("a packet socket");
     let received = exercise(&mut cache, &mut [&mut queues(&mut tap), &mut queues(&mut behind)]);
     assert!(received > 1000, "{received}");

@@ -14,7 +14,7 @@ const ALL: FaultsConfig = FaultsConfig { drop: 0.1, duplicate: 0.1, reorder: 0.1
 /// A port with faults, its queues, and the far end of the cable behind it.
 fn faulty(config: FaultsConfig) -> (Faults, Queues, CableEnd, Queues) {
     let (near, mut far) = cable("c", 512);
-    let mut faults = Faults::wrap(Box::new(near), config);
+    let mut faults = Faults::wrap(Box::new(near), config, &pool());
     let (at_faults, at_far) = (queues(&mut faults), queues(&mut far));
     (faults, at_faults, far, at_far)
 }
@@ -178,7 +178,7 @@ fn a_port_that_is_full_is_waited_for() {
 #[test]
 fn the_null_port_drops_and_counts_through_any_number_of_queues() {
     let null = Null::open(&PortConfig { queues: 3, ..Default::default() });
-    let mut faults = Faults::wrap(Box::new(null), FaultsConfig::default());
+    let mut faults = Faults::wrap(Box::new(null), FaultsConfig::default(), &pool());
     assert_eq!(faults.name(), "faults:null");
     let (pool, mut all) = (pool(), faults.take_queues());
     assert_eq!((all.len(), faults.take_queues().len()), (3, 0));

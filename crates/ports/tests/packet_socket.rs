@@ -13,7 +13,7 @@ use ringpass_port::{Port, PortConfig, State};
 use ringpass_ports::PacketSocket;
 
 fn open(namespace: &Namespace, interface: &str, config: &PortConfig) -> PacketSocket {
-    namespace.enter(|| PacketSocket::open(interface, config)).expect("a packet socket opens")
+    namespace.enter(|| PacketSocket::open(interface, config, &pool())).expect("a packet socket opens")
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn an_interface_may_go_down_but_deleted_it_is_gone() {
 fn errors_name_cause_and_remedy() {
     let namespace = Namespace::new();
     let error = |interface: &str| {
-        let opened = namespace.enter(|| PacketSocket::open(interface, &PortConfig::default()).map(drop));
+        let opened = namespace.enter(|| PacketSocket::open(interface, &PortConfig::default(), &pool()).map(drop));
         opened.expect_err(interface).to_string()
     };
     assert!(error("nothing").contains("no such interface"));
@@ -259,7 +259,7 @@ fn errors_name_cause_and_remedy() {
     assert!(error("t").contains("no Ethernet interface"));
     let denied = namespace.enter(|| {
         without_capabilities();
-        PacketSocket::open("lo", &PortConfig::default()).map(drop).expect_err("not permitted").to_string()
+        PacketSocket::open("lo", &PortConfig::default(), &pool()).map(drop).expect_err("not permitted").to_string()
     });
     assert!(denied.contains("CAP_NET_RAW") && !denied.contains('\n'), "{denied}");
 }

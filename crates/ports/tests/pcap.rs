@@ -35,7 +35,7 @@ fn read(path: &Path) -> Vec<Vec<u8>> {
 }
 
 fn open(config: PcapConfig) -> Pcap {
-    Pcap::open(&config, &PortConfig::default()).expect("the port opens")
+    Pcap::open(&config, &PortConfig::default(), &pool()).expect("the port opens")
 }
 
 fn input(path: &Path) -> PcapConfig {
@@ -197,7 +197,8 @@ fn frames_that_do_not_pass_and_wrong_configurations() {
     assert_eq!(read(&out), [frame(2, 60)]);
     assert_eq!((port.stats().rx_drops, port.stats().tx_drops), (2, 1));
 
-    let error = |config: PcapConfig, port: PortConfig| Pcap::open(&config, &port).map(drop).expect_err("").to_string();
+    let error =
+        |config: PcapConfig, port: PortConfig| Pcap::open(&config, &port, &pool()).map(drop).expect_err("").to_string();
     let one = PortConfig::default();
     let same = PcapConfig { output: Some(path.clone()), ..input(&path) };
     assert!(error(same, one).contains("the same file"));

@@ -14,7 +14,7 @@ use ringpass_ports::{PacketSocket, Tap};
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x77];
 
 fn open(namespace: &Namespace, name: &str, config: &PortConfig) -> Tap {
-    namespace.enter(|| Tap::open(name, config)).expect("a TAP opens")
+    namespace.enter(|| Tap::open(name, config, &pool())).expect("a TAP opens")
 }
 
 /// An ICMP echo request to 10.9.0.1 from 10.9.0.2, or the reply to it.
@@ -100,7 +100,7 @@ fn bursts_of_any_length_reach_the_kernel_byte_for_byte() {
     let namespace = Namespace::new();
     let mut tap = open(&namespace, "rp0", &PortConfig::default());
     let config = PortConfig { rx_ring: 4096, ..Default::default() };
-    let mut socket = namespace.enter(|| PacketSocket::open("rp0", &config)).expect("a packet socket");
+    let mut socket = namespace.enter(|| PacketSocket::open("rp0", &config, &pool())).expect("a packet socket");
     let (mut at_tap, mut at_socket, pool) = (queues(&mut tap), queues(&mut socket), pool());
     let frames = frames(10_000);
     for some in frames.chunks(100) {
@@ -208,7 +208,7 @@ fn a_deleted_interface_is_gone() {
 fn errors_name_cause_and_remedy() {
     let namespace = Namespace::new();
     let error = |name: &str, config: &PortConfig| {
-        let error = namespace.enter(|| Tap::open(name, config).map(drop)).expect_err(name).to_string();
+        let error = namespace.enter(|| Tap::open(name, config, &pool()).map(drop)).expect_err(name).to_string();
         assert!(error.starts_with(&format!("tap:{name}: ")) && !error.contains('\n'), "{error}");
         error
     };
@@ -222,7 +222,7 @@ fn errors_name_cause_and_remedy() {
     assert!(!namespace.ip(&["link"]).contains("rp1"), "a failed start leaves nothing behind");
     let denied = namespace.enter(|| {
         without_capabilities();
-        Tap::open("rp2", &one).map(drop).expect_err("not permitted").to_string()
+        Tap::open("rp2", &one, &pool()).map(drop).expect_err("not permitted").to_string()
     });
     assert!(denied.contains("CAP_NET_ADMIN") || denied.contains("run as root"), "{denied}");
 }

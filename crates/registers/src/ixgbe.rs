@@ -7,7 +7,6 @@ crate::registers! {
     size 0x20000;
     CTRL        0x00000                RW clears 0x04000008  "Device Control, 8.2.3.1.1";
     STATUS      0x00008                RO                    "Device Status, 8.2.3.1.2";
-    CTRL_EXT    0x00018                RW                    "Extended Device Control, 8.2.3.1.3";
     EICR        0x00800                W1C                   "Extended Interrupt Cause, 8.2.3.5.1";
     EIMS        0x00880                W1S                   "Extended Interrupt Mask Set/Read, 8.2.3.5.3";
     EIMC        0x00888                WO                    "Extended Interrupt Mask Clear, 8.2.3.5.4";
@@ -51,7 +50,6 @@ crate::registers! {
     AUTOC       0x042A0                RW clears 0x00001000 = 0xC19D8284 "Auto-Negotiation Control, 8.2.3.22.19";
     LINKS       0x042A4                RO                    "Link Status, 8.2.3.22.20";
     RTTDCS      0x04900                RW = 0x00C00000       "DCB Transmit Descriptor Plane Control, 8.2.3.10.2";
-    TXPBTHRESH  0x04950 + 4 * 8        RW = 0x00000096       "Tx Packet Buffer Threshold, 8.2.3.9.16";
     DMATXCTL    0x04A80                RW = 0x81000004       "DMA Tx Control, 8.2.3.9.2";
     RXCSUM      0x05000                RW                    "Receive Checksum Control, 8.2.3.7.5";
     FCTRL       0x05080                RW                    "Filter Control, 8.2.3.7.1";
@@ -72,8 +70,6 @@ crate::registers! {
     VFTA        0x0A000 + 4 * 128      RW                    "VLAN Filter Table Array, 8.2.3.7.11";
     RAL         0x0A200 + 8 * 128      RW                    "Receive Address Low, 8.2.3.7.8";
     RAH         0x0A204 + 8 * 128      RW                    "Receive Address High, 8.2.3.7.9";
-    MPSAR       0x0A600 + 4 * 256      RW                    "MAC Pool Select Array, 8.2.3.7.10";
-    TXPBSIZE    0x0CC00 + 4 * 8        RW = 0x00028000       "Transmit Packet Buffer Size, 8.2.3.9.13";
     RETA        0x0EB00 + 4 * 32       RW                    "Redirection Table, 8.2.3.7.15";
     RSSRK       0x0EB80 + 4 * 10       RW                    "RSS Random Key, 8.2.3.7.14";
     MRQC        0x0EC80                RW                    "Multiple Receive Queues Command, 8.2.3.7.12";
@@ -106,14 +102,12 @@ pub mod bits {
         HLREG0_LPBK        0x0000_8000 "Loopback";
         AUTOC_LMS_MASK     0x0000_E000 "Link mode select";
         AUTOC_LMS_10G_SERIAL 0x0000_6000 "10G serial link";
-        AUTOC_10G_PMA_MASK 0x0000_0180 "10G parallel PMA/PMD";
         AUTOC_AN_RESTART   0x0000_1000 "Restart auto-negotiation; clears itself";
         LINKS_UP           0x4000_0000 "Link up";
         LINKS_SPEED_MASK   0x3000_0000 "Speed";
         LINKS_SPEED_10G    0x3000_0000 "10 Gbit/s";
         LINKS_SPEED_1G     0x2000_0000 "1 Gbit/s";
         LINKS_SPEED_100M   0x1000_0000 "100 Mbit/s";
-        FCTRL_SBP          0x0000_0002 "Store bad packets";
         FCTRL_MPE          0x0000_0100 "Multicast promiscuous";
         FCTRL_UPE          0x0000_0200 "Unicast promiscuous";
         FCTRL_BAM          0x0000_0400 "Accept broadcast";

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
+use ringpass_memory::{Addressing, Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
 use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue};
 
 use crate::fwd;
-use crate::open::on_pages;
+use crate::open::pool;
 use crate::options::Options;
 use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
 use crate::run::Run;
@@ -34,17 +34,19 @@ const EXAMPLES: &str = "EXAMPLES:
       ringpass demo --time 3 --batch 1";
 
 const WHAT: &str = "\
-Two software 82599 cards with traffic on their wires, 60-byte UDP frames in 64 flows, both ways.
-The driver that would drive real ones forwards between them, through descriptor rings and DMA memory.
-One thread plays the cards, another forwards; no kernel, no root, no hardware. Ctrl-C ends it.
+Two software 82599 cards, 60-byte UDP frames in 64 flows on the wires of both.
+The driver for real cards forwards between them, through rings and DMA memory.
+One thread plays the cards, one forwards: no kernel, no root. Ctrl-C ends it.
 ";
 
 const NEXT: &str = "
 Try next:
-  sudo ringpass fwd model:tap:left model:tap:right   the kernel's own traffic through the driver
-  ringpass pktgen model:null --size 1514 --time 3    a generator, on one software card
-  ringpass doctor                                    what this machine can do
-  ringpass list                                      your network cards, and which of them could be driven";
+  the kernel's own traffic through the driver:
+      sudo ringpass fwd model:tap:left model:tap:right
+  a generator, on one software card:
+      ringpass pktgen model:null --size 1514 --time 3
+  your network cards, and what this machine can do:
+      ringpass list; ringpass doctor";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -88,11 +90,12 @@ fn cards(options: &Options) -> Result<([Box<dyn Port>; 2], Wires), Error> {
     let limit = options.rxd.min(options.txd) / 2;
     let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
     let mut wires = Wires::new();
+    let packets = pool(2, Addressing::Virtual, options)?;
     let mut open = |n: usize| -> Result<Box<dyn Port>, Error> {
         let mac = |n: usize| MacAddress([2, 0, 0, 0, 0, n as u8 + 1]);
         let card = Card::new(&CardConfig { mac: mac(n), ..Default::default() });
         let name = format!("card {}", n + 1);
-        let port = on_pages(options, |pages| Ixgbe::open(card.clone(), &name, &options.port(pages)))?;
+        let port = Ixgbe::open(card.clone(), &name, &options.port(), &packets)?;
         let address = |n: usize| Ipv4Addr::new(198, 18, n as u8, 1);
         let ends = Endpoints { mac: (mac(n + 2), mac(n)), ip: (address(n), address(1 - n)), port: 9, run: 0 };
         let source = Source { cache: frames(&ends, limit)?, limit, on_the_way: ways[n].clone() };

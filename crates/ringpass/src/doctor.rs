@@ -114,7 +114,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 fn software() -> Check {
     let options = crate::Defaults::parse_from(["ringpass", "--hugepages", "off"]).options;
     let name = "driver on a model";
-    match open("model:null", &options) {
+    match open(["model:null"], &options) {
         Ok(_) => check(Need::Software, name, true, "opens", ""),
         Err(error) => check(Need::Software, name, false, error.to_string(), "free some memory and try again"),
     }

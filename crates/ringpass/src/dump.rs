@@ -64,7 +64,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     }
     let left = args.options.count.take().unwrap_or(u64::MAX);
     let mut run = Run::new(args.options)?;
-    let mut ports = [open(&args.port, &run.options)?];
+    let (mut ports, _pool) = open([&args.port], &run.options)?;
     let stdout = Path::new("-");
     let output = match args.write.as_deref() {
         Some(path) => Output::File(Writer::create(if path == stdout { Path::new("/dev/stdout") } else { path })?),

@@ -28,7 +28,7 @@ const EXAMPLES: &str = "EXAMPLES:
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(args.options)?;
-    let mut ports = [open(&args.port, &run.options)?];
+    let (mut ports, _pool) = open([&args.port], &run.options)?;
     for queues in ports[0].take_queues() {
         run.spawn(move |worker| echo(queues, worker));
     }

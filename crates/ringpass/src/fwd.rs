@@ -32,7 +32,7 @@ const EXAMPLES: &str = "EXAMPLES:
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(args.options)?;
-    let mut ports = [open(&args.a, &run.options)?, open(&args.b, &run.options)?];
+    let (mut ports, _pool) = open([&args.a, &args.b], &run.options)?;
     start(&mut run, &mut ports);
     run.control(&mut ports, &mut report)
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_ixgbe::Ixgbe;
+use ringpass_memory::Mempool;
 use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, State, Stats};
@@ -12,6 +13,7 @@ use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queu
 /// `model:WIRE`. Dropped in the order of its fields.
 pub struct Model {
     driver: Ixgbe,
+    card: Arc<Card>,
     /// The thread that plays the card.
     runner: Option<Runner>,
     /// Until then, the card and its wire.
@@ -26,7 +28,7 @@ impl Model {
         name: &str,
         model: &ModelConfig,
         mut wire: Box<dyn Port>,
-        config: &PortConfig,
+        (config, pool): (&PortConfig, &Mempool),
         poll: bool,
     ) -> Result<Self, Error> {
         static COUNTER: AtomicU8 = AtomicU8::new(1);
@@ -36,9 +38,9 @@ impl Model {
         if ringpass_ixgbe::supports(card.id()).is_none() {
             return Err(Error::Address(format!("{name}: no model of a {vendor:04x}:{device:04x}; write device=10fb")));
         }
-        let driver = Ixgbe::open(card.clone(), name, config)?;
+        let driver = Ixgbe::open(card.clone(), name, config, pool)?;
         let idle = wire.take_queues().into_iter().map(|queues| (card.clone(), queues)).collect();
-        Ok(Self { driver, runner: None, idle, poll, wire })
+        Ok(Self { driver, card, runner: None, idle, poll, wire })
     }
 }
 
@@ -57,6 +59,22 @@ impl Port for Model {
 
     fn stats(&mut self) -> Stats {
         self.driver.stats()
+    }
+
+    /// The model's own counters, beside those of the driver.
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        let counters = self.card.counters();
+        vec![
+            ("model_rx_packets", counters.rx_packets),
+            ("model_rx_bytes", counters.rx_bytes),
+            ("model_tx_packets", counters.tx_packets),
+            ("model_tx_bytes", counters.tx_bytes),
+            ("model_rx_filtered", counters.rx_filtered),
+            ("model_rx_no_descriptor", counters.rx_no_descriptor),
+            ("model_rx_buffer_full", counters.rx_buffer_full),
+            ("model_tx_malformed", counters.tx_malformed),
+            ("model_dma_faults", counters.dma_faults),
+        ]
     }
 
     fn state(&mut self) -> State {

@@ -1,10 +1,8 @@
 //! From a port address to a port.
 
-use std::sync::Once;
-
 use ringpass_bus::SysfsPci;
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Addressing, Error as MemoryError, Mempool, MempoolConfig, PageSize, RegionConfig};
+use ringpass_memory::{Addressing, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 
@@ -12,38 +10,37 @@ use crate::cards;
 use crate::model::Model;
 use crate::options::Options;
 
-/// Opens the port at an address.
-pub fn open(address: &str, options: &Options) -> Result<Box<dyn Port>, Error> {
-    let address: Address = address.parse()?;
-    if is_card(&address) {
-        return open_address(&address, &options.port(options.hugepages.unwrap_or(PageSize::Huge2M)), options);
+/// Opens the ports at some addresses, between which packets pass, and the one pool that all packets come from: what one
+/// card writes to memory another one may read.
+pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<([Box<dyn Port>; N], Mempool), Error> {
+    let mut parsed = Vec::new();
+    for address in addresses {
+        parsed.push(address.parse()?);
     }
-    on_pages(options, |pages| open_address(&address, &options.port(pages), options))
+    let addressing = if parsed.iter().any(is_card) { Addressing::Physical } else { Addressing::Virtual };
+    let pool = pool(N, addressing, options)?;
+    let mut ports = Vec::new();
+    for address in &parsed {
+        ports.push(open_address(address, &options.port(), &pool, options)?);
+    }
+    Ok((ports.try_into().unwrap_or_else(|_| unreachable!("a port for each address")), pool))
 }
 
-/// Tries huge pages first, unless the options say which: without enough of them, ordinary ones do, which is said.
-pub fn on_pages<T>(options: &Options, mut open: impl FnMut(PageSize) -> Result<T, Error>) -> Result<T, Error> {
-    static SAID: Once = Once::new();
-    match open(options.hugepages.unwrap_or(PageSize::Huge2M)) {
-        Err(Error::Memory(error)) if options.hugepages.is_none() => {
-            SAID.call_once(|| eprintln!("ordinary pages under packets and rings: {error}"));
-            open(PageSize::Ordinary)
-        }
-        result => result,
-    }
-}
-
-/// Buffers for packets that this program makes and sends through the port at an address.
-pub fn pool(address: &str, options: &Options) -> Result<Mempool, Error> {
-    let buffers = options.txd + 1024;
-    let pool = |pages, addressing| {
+/// A pool for so many ports: enough to fill all rings, and to have some in bursts and caches. On huge pages, unless the
+/// options say otherwise or there are too few of them, which is said.
+pub fn pool(ports: usize, addressing: Addressing, options: &Options) -> Result<Mempool, Error> {
+    let buffers = ports * options.queues * (options.rxd + options.txd + 1024);
+    let pool = |pages| {
         let region = RegionConfig { pages, addressing, numa_node: None };
-        Ok(Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })?)
+        Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })
     };
-    if is_card(&address.parse()?) {
-        return pool(options.hugepages.unwrap_or(PageSize::Huge2M), Addressing::Physical);
+    match pool(options.hugepages.unwrap_or(PageSize::Huge2M)) {
+        Err(error) if options.hugepages.is_none() && addressing == Addressing::Virtual => {
+            eprintln!("ordinary pages under packets and rings: {error}");
+            Ok(pool(PageSize::Ordinary)?)
+        }
+        result => Ok(result?),
     }
-    on_pages(options, |pages| pool(pages, Addressing::Virtual))
 }
 
 /// Whether a real card lies behind an address.
@@ -55,28 +52,33 @@ fn is_card(address: &Address) -> bool {
     }
 }
 
-fn open_address(address: &Address, config: &PortConfig, options: &Options) -> Result<Box<dyn Port>, Error> {
+fn open_address(
+    address: &Address,
+    config: &PortConfig,
+    pool: &Mempool,
+    options: &Options,
+) -> Result<Box<dyn Port>, Error> {
+    let open_inner = |inner: &Address| open_address(inner, config, pool, options);
     Ok(match address {
-        Address::Pci(pci) => Box::new(open_card(pci, config, options)?),
+        Address::Pci(pci) => Box::new(open_card(pci, config, pool, options)?),
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
             }
-            let wire_config = PortConfig { queues: 1, ..*config };
-            let wire = open_address(wire, &wire_config, options)?;
-            Box::new(Model::open(&address.to_string(), model, wire, config, options.poll)?)
+            let wire = open_address(wire, &PortConfig { queues: 1, ..*config }, pool, options)?;
+            Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
         }
-        Address::Tap(name) => Box::new(Tap::open(name, config)?),
-        Address::Packet(name) => Box::new(PacketSocket::open(name, config)?),
-        Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config)?),
+        Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
+        Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),
+        Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config, pool)?),
         Address::Null => Box::new(Null::open(config)),
-        Address::Capture(file, inner) => Box::new(Capture::wrap(open_address(inner, config, options)?, file)?),
-        Address::Faults(faults, inner) => Box::new(Faults::wrap(open_address(inner, config, options)?, *faults)),
+        Address::Capture(file, inner) => Box::new(Capture::wrap(open_inner(inner)?, file)?),
+        Address::Faults(faults, inner) => Box::new(Faults::wrap(open_inner(inner)?, *faults, pool)),
     })
 }
 
 /// A real card: refused if there is no driver for it, or if the kernel uses it and nobody said to take it over.
-fn open_card(pci: &str, config: &PortConfig, options: &Options) -> Result<Ixgbe, Error> {
+fn open_card(pci: &str, config: &PortConfig, pool: &Mempool, options: &Options) -> Result<Ixgbe, Error> {
     let id = SysfsPci::identify(pci)?;
     if ringpass_ixgbe::supports(id).is_none() {
         let what = cards::describe(pci, id);
@@ -89,8 +91,5 @@ fn open_card(pci: &str, config: &PortConfig, options: &Options) -> Result<Ixgbe,
     if let Some(why) = cards::in_use(pci).filter(|_| !taken) {
         return Err(Error::Other(format!("{pci} is in use: {why}; to take it all the same: --take-over {pci}")));
     }
-    if config.pages == PageSize::Ordinary {
-        return Err(MemoryError::PhysicalOnOrdinaryPages.into());
-    }
-    Ixgbe::open(SysfsPci::open(pci)?, pci, config)
+    Ixgbe::open(SysfsPci::open(pci)?, pci, config, pool)
 }

@@ -79,9 +79,9 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 
 impl Options {
     /// How ports are opened with these options.
-    pub fn port(&self, pages: PageSize) -> PortConfig {
+    pub fn port(&self) -> PortConfig {
         let (queues, rx_ring, tx_ring, mtu) = (self.queues, self.rxd, self.txd, self.mtu);
-        PortConfig { queues, rx_ring, tx_ring, pages, mtu, ..Default::default() }
+        PortConfig { queues, rx_ring, tx_ring, mtu, ..Default::default() }
     }
 }
 

@@ -9,7 +9,7 @@ use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{Error, MacAddress, Queues};
 use serde_json::{Value, json};
 
-use crate::open::{open, pool};
+use crate::open::open;
 use crate::options::{Options, seconds, within};
 use crate::run::Run;
 use crate::stats::{Fields, fields, say};
@@ -126,13 +126,12 @@ impl Results {
 pub fn run(mut args: Args) -> Result<(), Error> {
     let count = args.options.count.take().unwrap_or(u64::MAX);
     let mut run = Run::new(args.options.clone())?;
-    let mut ports = [open(&args.port, &run.options)?];
+    let (mut ports, pool) = open([&args.port], &run.options)?;
     if args.size > args.options.mtu + 14 {
         let most = args.options.mtu + 14;
         return Err(Error::Other(format!("probes of {} bytes, but --mtu allows {most}; make them shorter", args.size)));
     }
     let probe = Probe::new(ports[0].mac(), args.dst_mac, args.size);
-    let pool = pool(&args.port, &run.options)?;
     let results = Arc::new(Mutex::new(Results::new()));
     // Of many probes a second nobody reads a line each; the live line shows them.
     let print = if args.interval < Duration::from_millis(10) {

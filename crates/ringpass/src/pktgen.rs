@@ -11,17 +11,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, PageSize};
+use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{Error, MacAddress, PcapConfig, Port, Queues, ReplaySpeed, RxQueue};
 use ringpass_ports::Pcap;
 
-use crate::open::{open, pool};
+use crate::open::open;
 use crate::options::{Options, within};
 use crate::run::Run;
 use crate::worker::Worker;
 use frame::{Endpoints, MAX, MIN};
 use generator::{Flows, Generator, IMIX};
-use rate::Rate;
+use rate::{Paced, Rate};
 use returned::{Returned, Watch};
 
 /// Send generated or captured frames, and watch what comes back
@@ -36,9 +36,9 @@ pub struct Args {
     /// Frames of 60, 590 and 1514 bytes as 7:4:1 instead
     #[arg(long, conflicts_with = "size")]
     imix: bool,
-    /// Frames a second (100k, 1.5M), bits a second (2G) or max
-    #[arg(long, default_value = "max")]
-    rate: Rate,
+    /// Frames a second (100k, 1.5M), Gbit/s (2G) or max [default: max]
+    #[arg(long)]
+    rate: Option<Rate>,
     /// Flows, which differ in UDP source port, and above 16384 in source address; 1 to 65536
     #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=65536))]
     flows: usize,
@@ -58,11 +58,11 @@ pub struct Args {
     #[arg(long = "port", value_name = "PORT", default_value = "50000")]
     udp_port: u16,
     /// Send the frames of a capture file instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "rate", "flows"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows"])]
     pcap: Option<PathBuf>,
-    /// Speed of the capture: recorded, max or a factor of recorded
-    #[arg(long, value_name = "SPEED", default_value = "recorded", value_parser = speed, requires = "pcap")]
-    speed: ReplaySpeed,
+    /// Speed of the capture: recorded, max or a factor of recorded [default: recorded, or --rate]
+    #[arg(long, value_name = "SPEED", value_parser = speed, requires = "pcap", conflicts_with = "rate")]
+    speed: Option<ReplaySpeed>,
     /// How often the capture is played; 0 for ever
     #[arg(long = "loop", value_name = "N", default_value = "1", requires = "pcap")]
     repeat: u32,
@@ -96,7 +96,8 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     // The workers count what they send themselves, to the frame.
     let count = args.options.count.take();
     let mut run = Run::new(args.options.clone())?;
-    let mut ports = vec![open(&args.port, &run.options)?];
+    let (ports, pool) = open([&args.port], &run.options)?;
+    let mut ports = Vec::from(ports);
     let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
     let ends = Endpoints {
         mac: (args.src_mac.unwrap_or(own), args.dst_mac),
@@ -108,8 +109,8 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let queues = ports[0].take_queues();
     let (workers, returned) = (queues.len() as u64, Arc::<Returned>::default());
     let sources = match &args.pcap {
-        Some(path) => captured(&args, path, &mut ports)?,
-        None => generated(&args, &ends, queues.len(), epoch)?,
+        Some(path) => captured(&args, path, &mut ports, &pool)?,
+        None => generated(&args, &ends, queues.len(), &pool, epoch)?,
     };
     for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
         let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
@@ -120,7 +121,13 @@ pub fn run(mut args: Args) -> Result<(), Error> {
 }
 
 /// A generator for each worker.
-fn generated(args: &Args, ends: &Endpoints, workers: usize, epoch: Instant) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+fn generated(
+    args: &Args,
+    ends: &Endpoints,
+    workers: usize,
+    pool: &Mempool,
+    epoch: Instant,
+) -> Result<Vec<Box<dyn RxQueue>>, Error> {
     let sizes = if args.imix { IMIX.to_vec() } else { vec![args.size] };
     let (largest, mtu) = (sizes.iter().max().copied().unwrap_or(0), args.options.mtu);
     if largest > mtu + 14 {
@@ -134,21 +141,29 @@ fn generated(args: &Args, ends: &Endpoints, workers: usize, epoch: Instant) -> R
     }
     let generator = |first: usize| {
         let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
-        let pool = pool(&args.port, &args.options)?;
-        let rate = args.rate.share(workers);
+        let rate = args.rate.unwrap_or(Rate::Max).share(workers);
         Ok(Box::new(Generator::new(ends, &sizes, flows, rate, pool.cache(), epoch)) as Box<dyn RxQueue>)
     };
     (0..workers).map(generator).collect()
 }
 
 /// The capture file as a source, and as a port that is watched: its end is the run's.
-fn captured(args: &Args, path: &Path, ports: &mut Vec<Box<dyn Port>>) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+fn captured(
+    args: &Args,
+    path: &Path,
+    ports: &mut Vec<Box<dyn Port>>,
+    pool: &Mempool,
+) -> Result<Vec<Box<dyn RxQueue>>, Error> {
     if args.options.queues > 1 {
         return Err(Error::Other("one queue keeps the order of a capture file; leave out --queues".into()));
     }
-    let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed: args.speed };
-    let mut file = Pcap::open(&config, &args.options.port(PageSize::Ordinary))?;
-    let sources = file.take_queues().into_iter().map(|queues| queues.rx).collect();
+    let unsaid = if args.rate.is_some() { ReplaySpeed::Max } else { ReplaySpeed::Recorded(1.0) };
+    let speed = args.speed.unwrap_or(unsaid);
+    let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed };
+    let mut file = Pcap::open(&config, &args.options.port(), pool)?;
+    let rate = args.rate.unwrap_or(Rate::Max);
+    let paced = |queues: Queues| Box::new(Paced::new(queues.rx, rate)) as Box<dyn RxQueue>;
+    let sources = file.take_queues().into_iter().map(paced).collect();
     ports.push(Box::new(file));
     Ok(sources)
 }

@@ -11,10 +11,6 @@ use crate::options::Options;
 use crate::stats::{Fields, Printer};
 use crate::worker::{Shared, Tally, Totals, Worker};
 
-// For the benches, which were written before these files were split.
-pub use crate::options::{ring_size, seconds, within};
-pub use crate::worker::cycles;
-
 /// Ctrl-C or SIGTERM has come, or nobody reads the output any more.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 

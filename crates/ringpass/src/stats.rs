@@ -57,11 +57,13 @@ struct PortEvent<'a> {
     name: &'a str,
     #[serde(flatten)]
     stats: &'a Stats,
+    /// Counters that only this kind of port has; in the summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extended: Option<Fields>,
 }
 
-fn json(event: &'static str, elapsed: Duration, names: &[&str], stats: &[Stats], more: Fields) -> String {
+fn json(event: &'static str, elapsed: Duration, ports: Vec<PortEvent<'_>>, more: Fields) -> String {
     let seconds = (elapsed.as_secs_f64() * 1000.0).round() / 1000.0;
-    let ports = names.iter().zip(stats).map(|(name, stats)| PortEvent { name, stats }).collect();
     serde_json::to_string(&Event { event, seconds, ports, more }).expect("strings and numbers")
 }
 
@@ -104,7 +106,8 @@ impl Printer {
         let stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
         if self.json {
-            return self.print(&json("stats", elapsed, &names, &stats, more));
+            let event = |(name, stats)| PortEvent { name, stats, extended: None };
+            return self.print(&json("stats", elapsed, names.into_iter().zip(&stats).map(event).collect(), more));
         }
         let seconds = (elapsed - self.before.0).as_secs_f64();
         let width = names.iter().map(|name| name.chars().count().min(NAME)).max().unwrap_or(0);
@@ -114,7 +117,7 @@ impl Printer {
         }
         let more = words(&more);
         if !more.is_empty() {
-            lines.push(format!("        {more}"));
+            lines.push(format!("       {more}"));
         }
         if self.terminal() {
             // Up to the first of the old lines; then each line cleared, and cut where the terminal ends.
@@ -128,23 +131,36 @@ impl Printer {
     }
 
     /// Prints the totals.
-    pub fn summary(&mut self, elapsed: Duration, ports: &[Box<dyn Port>], stats: &[Stats], more: Fields) {
+    pub fn summary(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], stats: &[Stats], more: Fields) {
+        let extended = ports.iter_mut().map(|port| port.extended().into_iter().map(|(k, v)| (k.to_owned(), v.into())));
+        let extended: Vec<Fields> = extended.map(Iterator::collect).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
         if self.json {
-            return self.print(&json("summary", elapsed, &names, stats, more));
+            let mut events = Vec::new();
+            for ((name, stats), extended) in names.iter().zip(stats).zip(extended) {
+                events.push(PortEvent { name, stats, extended: (!extended.is_empty()).then_some(extended) });
+            }
+            return self.print(&json("summary", elapsed, events, more));
         }
         let seconds = elapsed.as_secs_f64().max(1e-9);
-        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(12);
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(10);
         let title = format!("{seconds:.1} s in all");
         let mut lines =
-            vec![format!("{title:<width$}      {:>15} {:>18} {:>12} {:>12}", "packets", "bytes", "drops", "rate")];
+            vec![format!("{title:<width$}      {:>13} {:>16} {:>9} {:>10}", "packets", "bytes", "drops", "rate")];
         for (name, s) in names.iter().zip(stats) {
             for (name, direction, packets, bytes, drops) in
                 [(*name, "rx", s.rx_packets, s.rx_bytes, s.rx_drops), ("", "tx", s.tx_packets, s.tx_bytes, s.tx_drops)]
             {
-                let rate = format!("{:>12}  {:>12}", pps(packets as f64 / seconds), bps(bytes as f64 * 8.0 / seconds));
+                let rate = format!("{:>10} {:>12}", pps(packets as f64 / seconds), bps(bytes as f64 * 8.0 / seconds));
                 let (packets, bytes, drops) = (grouped(packets), grouped(bytes), grouped(drops));
-                lines.push(format!("{name:<width$}  {direction}  {packets:>15} {bytes:>18} {drops:>12} {rate}"));
+                lines.push(format!("{name:<width$}  {direction}  {packets:>13} {bytes:>16} {drops:>9} {rate}"));
+            }
+        }
+        for (name, mut extended) in names.iter().zip(extended) {
+            // Packets and bytes are above already; of the others those that count anything.
+            extended.retain(|name, n| !name.ends_with("_packets") && !name.ends_with("_bytes") && *n != 0);
+            if !extended.is_empty() {
+                lines.push(format!("{name}: {}", words(&extended)));
             }
         }
         let more = words(&more);
@@ -171,7 +187,7 @@ fn live_line(elapsed: Duration, name: &str, width: usize, seconds: f64, now: &St
     let drops = |now: u64, before: u64| grouped(now.saturating_sub(before));
     let (rx_drops, tx_drops) = (drops(now.rx_drops, before.rx_drops), drops(now.tx_drops, before.tx_drops));
     let seconds = elapsed.as_secs();
-    format!("{seconds:>4} s  {name:<width$}  rx {rx}  tx {tx}  dropped {rx_drops} rx, {tx_drops} tx")
+    format!("{seconds:>3} s  {name:<width$}  rx {rx}  tx {tx}  drops {rx_drops}/{tx_drops}")
 }
 
 /// Numbers and texts among the fields, for people.
@@ -230,7 +246,8 @@ mod tests {
     #[test]
     fn json_is_one_line_of_the_agreed_shape() {
         let more = fields([("forwarder_drops", 5.into())]);
-        let line = json("stats", Duration::from_micros(1_500_400), &["null"], &[STATS], more);
+        let port = PortEvent { name: "null", stats: &STATS, extended: None };
+        let line = json("stats", Duration::from_micros(1_500_400), vec![port], more);
         assert_eq!(
             line,
             r#"{"event":"stats","seconds":1.5,"ports":[{"name":"null","rx_packets":1,"rx_bytes":60,"rx_drops":2,"#
@@ -254,7 +271,7 @@ mod tests {
     fn a_live_line_shows_the_last_second() {
         let now = Stats { rx_packets: 1_000_001, rx_bytes: 60_000_060, rx_drops: 9, ..STATS };
         let line = live_line(Duration::from_secs(3), "tap:a", 6, 1.0, &now, &STATS);
-        assert_eq!(line, "   3 s  tap:a   rx  1.00 Mpps 480.00 Mbit/s  tx      0 pps      0 bit/s  dropped 7 rx, 0 tx");
+        assert_eq!(line, "  3 s  tap:a   rx  1.00 Mpps 480.00 Mbit/s  tx      0 pps      0 bit/s  drops 7/0");
         assert_eq!(shorten("model:packet:enp129s0f1np1x"), "model:packet:enp129s0f1…");
     }
 }

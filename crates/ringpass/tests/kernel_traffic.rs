@@ -68,7 +68,15 @@ fn a_file_arrives_whole() {
     let content = noise(1 << 20);
     std::fs::write(from.path().join("file"), &content).unwrap();
     let server = lab.b.spawn(&[
-        "python3", "-u", "-m", "http.server", "8000", "--bind", "192.0.2.2", "--directory", text(from.path()),
+        "python3",
+        "-u",
+        "-m",
+        "http.server",
+        "8000",
+        "--bind",
+        "192.0.2.2",
+        "--directory",
+        text(from.path()),
     ]);
     until("the server", || server.line().contains("Serving"));
     let fetched = to.path().join("file");
@@ -104,13 +112,14 @@ fn the_packet_path_makes_no_system_call_while_packets_flow() {
     let trace = folder();
     let file = trace.path().join("trace");
     let output = Command::new("timeout")
-        .args(["-s", "INT", "2", "strace", "-qq", "-c", "-o", text(&file), "-p", &thread])
+        .args(["-s", "INT", "2", "strace", "-c", "-o", text(&file), "-p", &thread])
         .output()
         .expect("this test needs the program strace");
-    let counts = std::fs::read_to_string(&file).unwrap_or_default();
-    let calls: Vec<&str> = counts.lines().filter(|line| line.split_whitespace().count() >= 5).skip(2).collect();
-    assert!(output.status.code().is_some(), "{output:?}");
-    assert!(calls.iter().all(|line| line.ends_with("total")) , "system calls of the forwarding thread: {counts}");
+    let messages = String::from_utf8_lossy(&output.stderr);
+    assert!(messages.contains(&format!("Process {thread} attached")), "strace must be allowed to trace: {messages}");
+    // With no call at all, the table is not even begun.
+    let table = std::fs::read_to_string(&file).expect("strace's summary");
+    assert_eq!(table.trim(), "", "system calls of the forwarding thread");
     let (status, lines, _) = demo.wait(std::time::Duration::from_secs(20));
     assert_eq!(status, Some(0));
     let summary: Value = serde_json::from_str(lines.last().unwrap()).unwrap();

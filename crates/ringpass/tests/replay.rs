@@ -34,7 +34,8 @@ fn the_kernels_traffic_is_captured_replayed_and_dumped_byte_for_byte() {
     // The capture into the wire of one card, through its driver, the forwarder and another driver, out of the wire of the
     // second card, into a file.
     let replayed = files.path().join("replayed.pcap");
-    let (left, right) = (format!("model:pcap:{}", text(&capture)), format!("model:pcap:,out={}", text(&replayed)));
+    let (left, right) =
+        (format!("model:pcap:{},speed=recorded", text(&capture)), format!("model:pcap:,out={}", text(&replayed)));
     let (status, out, errors) = ringpass(&["fwd", &left, &right, "--json"]);
     assert_eq!(status, Some(0), "{out}{errors}");
     let summary: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
@@ -48,7 +49,16 @@ fn the_kernels_traffic_is_captured_replayed_and_dumped_byte_for_byte() {
     b.run(&["ip", "link", "set", "vb", "up"]);
     let dumped = files.path().join("dumped.pcap");
     let dump = b.spawn(&[
-        RINGPASS, "dump", "packet:vb", "-w", text(&dumped), "--count", &count.to_string(), "--time", "30", "--json",
+        RINGPASS,
+        "dump",
+        "packet:vb",
+        "-w",
+        text(&dumped),
+        "--count",
+        &count.to_string(),
+        "--time",
+        "30",
+        "--json",
     ]);
     until("the interface to be listened to", || b.run(&["cat", "/proc/net/packet"]).lines().count() > 1);
     let pktgen = [RINGPASS, "pktgen", "packet:va", "--pcap", text(&capture), "--rate", "50k", "--json"];
@@ -94,8 +104,7 @@ fn bad_captures_are_refused_in_one_line() {
 fn a_truncated_capture_is_played_to_its_end_and_is_an_error() {
     let files = folder();
     let (whole, cut, out) = (files.path().join("w.pcap"), files.path().join("c.pcap"), files.path().join("o.pcap"));
-    let (status, _, errors) =
-        ringpass(&["pktgen", &format!("pcap:,out={}", text(&whole)), "--count", "100", "--json"]);
+    let (status, _, errors) = ringpass(&["pktgen", &format!("pcap:,out={}", text(&whole)), "--count", "100", "--json"]);
     assert_eq!(status, Some(0), "{errors}");
     let bytes = std::fs::read(&whole).unwrap();
     std::fs::write(&cut, &bytes[..bytes.len() - 10]).unwrap();

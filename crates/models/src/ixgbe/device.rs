@@ -278,11 +278,10 @@ impl Device {
         if !self.settings.transmit || !self.masters {
             return sent;
         }
-        // From the queue on that had to wait for the wire, so that each has its turn.
+        // From the queue behind the last one served, so that each has its turn on a slow wire.
         let later = u128::MAX << self.tx_turn;
         for queue in bits(self.tx_enabled & later).chain(bits(self.tx_enabled & !later)) {
             if !self.to_wire.is_empty() {
-                self.tx_turn = queue;
                 break;
             }
             let mut context = Context {
@@ -293,6 +292,7 @@ impl Device {
             };
             self.tx[queue].fetch(&mut self.to_wire, &mut context);
             if !self.to_wire.is_empty() {
+                self.tx_turn = (queue + 1) % tx::QUEUES;
                 let counter = self.registers.get(TQSM.at(queue / 4).offset) >> (queue % 4 * 8) & 0xf;
                 count(&mut self.registers, QPTC.at(counter as usize).offset, self.to_wire.len() as u64);
                 self.count_sent();

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::measure::{Bench, Cell, Samples, Stage};
 use super::table::{self, number, row};
 use super::{instructions, machine, paper, plot, tsc};
-use crate::run::{ring_size, within};
+use crate::options::{ring_size, within};
 use crate::stats::say;
 
 /// Cycles per packet of the driver, by stage, batch size, ring size and page size
@@ -134,6 +134,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.under_callgrind {
         return instructions::run_rounds(&base(args.pages[0]), args.rounds as u64);
     }
+    args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let pages = usable(&args)?;
     let base = base(prefer(&pages, PageSize::Huge2M));
     let mut cells: Vec<Cell> = args.batch.iter().map(|&batch| Cell { batch, ..base }).collect();
@@ -233,9 +234,7 @@ fn print_stages(results: &Results) {
     say(
         "  rx posts new buffers and tx reclaims sent ones; memory is their allocation and release alone, and in rx and tx",
     );
-    say(
-        "  already. Stages are fenced off from each other, so that they sum up to more than total, which is one piece.",
-    );
+    say("  already. Stages are fenced off from each other, so their sum may be above total, which is one piece.");
     say(&format!("  DPDK's total is {} in the paper without its vector path.", paper::DPDK_SCALAR));
     say("");
 }
@@ -247,7 +246,7 @@ fn print_peers() {
         let cycles = if from == to { format!("{from}") } else { format!("{from} to {to}") };
         rows.push(vec![peer.name.into(), cycles, format!("{}", peer.instructions)]);
     }
-    table::print("Other drivers, total, measured likewise on a machine of this kind (2 cores at 2.7 GHz)", &rows);
+    table::print("Other drivers, total, measured likewise on another virtual machine (2 cores at 2.7 GHz)", &rows);
 }
 
 fn print_batches(results: &Results) {

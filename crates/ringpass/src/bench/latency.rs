@@ -19,8 +19,9 @@ use super::paper::{self, Load};
 use super::rig::{Frames, Rig};
 use super::table::{self, row};
 use super::{machine, plot, tsc};
-use crate::run::{cycles, ring_size, seconds, within};
+use crate::options::{ring_size, seconds, within};
 use crate::stats::say;
+use crate::worker::cycles;
 
 /// Latency of the forwarder by ring size, below and above saturation
 #[derive(clap::Args)]
@@ -86,7 +87,7 @@ impl Row {
             load,
             offered_mpps: round(seen.offered as f64 / seen.seconds / 1e6),
             forwarded_mpps: round(seen.latency.len() as f64 / seen.seconds / 1e6),
-            loss: 1.0 - seen.latency.len() as f64 / seen.offered.max(1) as f64,
+            loss: ((1.0 - seen.latency.len() as f64 / seen.offered.max(1) as f64) * 1e4).round() / 1e4,
             median_us: round(us(0.5)),
             p99_us: round(us(0.99)),
             p999_us: round(us(0.999)),
@@ -107,6 +108,7 @@ pub fn run(args: Args) -> Result<(), Error> {
             "bench latency needs two CPUs, one of them for the cards; give the process two".into(),
         ));
     };
+    args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let largest = args.ring.iter().copied().max().unwrap_or(512);
     let pages = match Rig::new(largest, PageSize::Huge2M) {
         Err(Error::Memory(error @ MemoryError::HugePages { .. })) => {
@@ -116,16 +118,21 @@ pub fn run(args: Args) -> Result<(), Error> {
         result => result.map(|_| PageSize::Huge2M)?,
     };
     let lab = Lab { batch: args.batch, work: args.work as u64, time: args.time, pages, cards, forwarder };
-    let (mut rows, mut preemptions) = (Vec::new(), 0);
+    let mut most: f64 = 0.0;
     for &ring in &args.ring {
-        progress(&format!("ring {ring}: saturation"));
-        let saturation = lab.measure(ring, f64::INFINITY)?;
-        let most = saturation.latency.len() as f64 / saturation.seconds;
-        if most > 0.99 * saturation.offered as f64 / saturation.seconds {
-            eprintln!("the cards are the limit, not the forwarder; give it more to do: --work {}", args.work * 2 + 100);
+        progress(&format!("saturation with rings of {ring}"));
+        let seen = lab.measure(ring, f64::INFINITY)?;
+        let forwarded = seen.latency.len() as f64 / seen.seconds;
+        if forwarded > 0.99 * seen.offered as f64 / seen.seconds {
+            let more = args.work * 2 + 100;
+            eprintln!("rings of {ring}: the cards are the limit, not the forwarder; give it more to do: --work {more}");
         }
-        for (load, percent) in [(Load::Below, args.below), (Load::Above, args.above)] {
-            progress(&format!("ring {ring}: {percent} % of {:.1} Mpps", most / 1e6));
+        most = most.max(forwarded);
+    }
+    let (mut rows, mut preemptions) = (Vec::new(), 0);
+    for (load, percent) in [(Load::Below, args.below), (Load::Above, args.above)] {
+        for &ring in &args.ring {
+            progress(&format!("rings of {ring}, {percent} % of {:.1} Mpps", most / 1e6));
             let seen = lab.measure(ring, most * percent as f64 / 100.0)?;
             preemptions += seen.preemptions;
             rows.push(Row::new(ring, load, &seen));
@@ -137,7 +144,6 @@ pub fn run(args: Args) -> Result<(), Error> {
             "other work took the CPUs {preemptions} times: these latencies are the scheduler's; try again on an idle machine"
         );
     }
-    rows.sort_by_key(|row| row.load == Load::Above);
     if args.json {
         rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
         eprintln!("{}", machine::line());

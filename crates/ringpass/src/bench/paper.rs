@@ -1,4 +1,4 @@
-//! Figures to compare with. *ixy* is Emmerich et al., *User Space Network Drivers* (ANCS 2019): a value stands here only
+//! Figures to compare with. *ixy* is Emmerich et al., *User Space Network Drivers*: a value stands here only
 //! if the text or a table of the paper has it; its plots are not read off.
 
 use super::measure::Stage;
@@ -39,7 +39,7 @@ pub const HUGE_PAGES_AT_4096: f64 = 5.5;
 pub const HUGE_PAGES: (f64, f64) = (1.0, 3.0);
 
 /// A driver that was measured as `bench driver` measures: rings filled beforehand, one thread, frames of 60 bytes,
-/// batch 32; on a virtual machine with two cores at 2.7 GHz.
+/// batch 32; on a virtual machine with two cores at 2.7 GHz, so the cycles are to be compared with care.
 pub struct Peer {
     pub name: &'static str,
     /// Cycles per packet, from and to.
@@ -48,7 +48,7 @@ pub struct Peer {
     pub instructions: f64,
 }
 
-/// Measured in 2026 with ixy at its last commit and Debian's DPDK 22.11.
+/// ixy, and Debian's DPDK.
 pub const PEERS: [Peer; 3] = [
     Peer { name: "ixy (C)", cycles: (46.0, 61.0), instructions: 128.0 },
     Peer { name: "DPDK 22.11, vector", cycles: (52.0, 52.0), instructions: 114.0 },

@@ -29,6 +29,8 @@ enum Look {
     Level,
     /// Filled triangles.
     Marks,
+    /// Crosses, which can be told from marks at the same place.
+    Crosses,
 }
 
 struct Series {
@@ -66,10 +68,14 @@ struct Panel {
     series: Vec<Series>,
 }
 
+/// Makes sure that plots can be written there, before what they are to show is measured.
+pub fn make_directory(directory: &Path) -> Result<(), Error> {
+    let error = |source| Error::Os { what: format!("--svg {} (name a directory)", directory.display()), source };
+    fs::create_dir_all(directory).map_err(error)
+}
+
 /// Figures 4, 5 and 6.
 pub fn driver(results: &Results, pages: &[PageSize], directory: &Path) -> Result<(), Error> {
-    fs::create_dir_all(directory)
-        .map_err(|source| Error::Os { what: format!("the directory {}", directory.display()), source })?;
     draw(&directory.join("figure-4-batch.svg"), &batch(results), "")?;
     let words = format!("Paper, section 5.4: {}.", paper::RING_SIZES);
     draw(&directory.join("figure-5-ring.svg"), &[rings("Ring size", results, &[results.base.pages])], &words)?;
@@ -95,21 +101,27 @@ fn line_rate(categories: usize) -> Series {
 fn batch(results: &Results) -> [Panel; 2] {
     let categories: Vec<String> = results.by_batch().map(|row| row.cell.batch.to_string()).collect();
     // Values of others, each with its batch size.
-    let marks = |name: &str, color, values: &[(usize, f64)]| {
+    let marks = |name: &str, color, look, values: &[(usize, f64)]| {
         let category = |batch| results.by_batch().position(|row| row.cell.batch == batch);
         let points = values.iter().filter_map(|&(batch, value)| Some((category(batch)?, value))).collect();
-        Series { name: name.into(), color, look: Look::Marks, points }
+        Series { name: name.into(), color, look, points }
     };
     let [ixy, _, dpdk] = paper::TABLE_1.map(|forwarder| forwarder.cycles(Stage::Total).unwrap_or_default());
     let [peer, vector, _] = &paper::PEERS;
     let cycles = vec![
         line("Ringpass, here", BLUE, results.by_batch(), |cycles| cycles),
-        marks("ixy, paper (text)", ORANGE, &[(1, ixy + paper::SAVED_BY_BATCHING), (32, ixy)]),
-        marks("DPDK, paper: with vector path, and without", GREEN, &[(32, dpdk), (32, paper::DPDK_SCALAR)]),
+        marks("ixy, paper (text)", ORANGE, Look::Marks, &[(1, ixy + paper::SAVED_BY_BATCHING), (32, ixy)]),
         marks(
-            "ixy and DPDK on a machine like this",
+            "DPDK, paper: with vector path, and without",
+            GREEN,
+            Look::Marks,
+            &[(32, dpdk), (32, paper::DPDK_SCALAR)],
+        ),
+        marks(
+            "ixy and DPDK, measured likewise",
             GREY,
-            &[peer.cycles.0, peer.cycles.1, vector.cycles.0].map(|c| (32, c)),
+            Look::Crosses,
+            &[peer.cycles.0, peer.cycles.1, vector.cycles.0].map(|cycles| (32, cycles)),
         ),
     ];
     let rates = vec![line("Ringpass, one core", BLUE, results.by_batch(), mpps), line_rate(categories.len())];
@@ -182,8 +194,6 @@ fn page_sizes(results: &Results, pages: &[PageSize]) -> Vec<Panel> {
 
 /// Table 2.
 pub fn latency(rows: &[latency::Row], directory: &Path) -> Result<(), Error> {
-    fs::create_dir_all(directory)
-        .map_err(|source| Error::Os { what: format!("the directory {}", directory.display()), source })?;
     let ours: Vec<_> = rows.iter().map(|row| (row.ring, row.load, row.percentiles())).collect();
     let papers: Vec<_> = paper::TABLE_2.iter().map(|row| (row.ring, row.load, row.us)).collect();
     let all = || ours.iter().chain(&papers).flat_map(|(_, _, us)| us).copied();
@@ -247,10 +257,7 @@ fn draw_panel(area: &Area, panel: &Panel) -> Result<(), DrawError> {
         let whole = (x - x.round()).abs() < 1e-6 && *x >= -0.01;
         panel.categories.get(x.round().max(0.0) as usize).filter(|_| whole).cloned().unwrap_or_default()
     };
-    let value = |y: &f64| match panel.scale.from(*y) {
-        value if value.abs() >= 10.0 || value == 0.0 => format!("{value:.0}"),
-        value => format!("{value:.1}"),
-    };
+    let value = |y: &f64| format!("{}", (panel.scale.from(*y) * 10.0).round() / 10.0 + 0.0);
     chart
         .configure_mesh()
         .disable_x_mesh()
@@ -277,10 +284,12 @@ fn draw_panel(area: &Area, panel: &Panel) -> Result<(), DrawError> {
                 chart.draw_series(points().map(|at| Circle::new(at, 4, color.filled())))?;
                 chart.draw_series(LineSeries::new(points(), color.stroke_width(2)))?
             }
+            Look::Crosses => chart.draw_series(points().map(|at| Cross::new(at, 5, color.stroke_width(2))))?,
             Look::Level => chart.draw_series(LineSeries::new(points(), color.stroke_width(1)))?,
         };
         let legend = legend.label(name);
         match look {
+            Look::Crosses => legend.legend(move |(x, y)| Cross::new((x + 9, y), 5, color.stroke_width(2))),
             Look::Marks => legend.legend(move |(x, y)| TriangleMarker::new((x + 9, y), 7, color.filled())),
             _ => legend.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))),
         };

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ringpass_bus::{Bus, DeviceId};
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Addressing, Burst, Cache, DmaRegion, Mempool, MempoolConfig, Packet, PageSize};
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue};
-use ringpass_registers::Window;
 
 /// Bytes of the frames, without their checksum: the shortest that Ethernet has.
 pub const FRAME: usize = 60;
@@ -25,52 +23,16 @@ pub struct Rig {
 impl Rig {
     /// Opens both drivers with one queue each.
     pub fn new(ring: usize, pages: PageSize) -> Result<Self, Error> {
-        let config = PortConfig { rx_ring: ring, tx_ring: ring, pages, ..Default::default() };
+        let config = PortConfig { rx_ring: ring, tx_ring: ring, ..Default::default() };
+        let region = RegionConfig { pages, ..Default::default() };
+        let pool = Mempool::new(&MempoolConfig { buffers: 4 * ring + 2048, region, ..Default::default() })?;
         let cards = [Card::new(&CardConfig::default()), Card::new(&CardConfig::default())];
         let open = |card: usize| {
-            let bus = Together { card: cards[card].clone(), other: cards[1 - card].clone() };
-            let mut port = Ixgbe::open(Arc::new(bus), "bench", &config)?;
+            let mut port = Ixgbe::open(cards[card].clone(), "bench", &config, &pool)?;
             Ok::<_, Error>((port.take_queues().remove(0), port))
         };
         let ((a, port_a), (b, port_b)) = (open(0)?, open(1)?);
         Ok(Self { queues: [a, b], cards, _ports: [port_a, port_b] })
-    }
-}
-
-/// A card whose memory another card may use too: each sends what the other received.
-struct Together {
-    card: Arc<Card>,
-    other: Arc<Card>,
-}
-
-impl Bus for Together {
-    fn id(&self) -> DeviceId {
-        self.card.id()
-    }
-
-    fn description(&self) -> String {
-        self.card.description()
-    }
-
-    fn window(&self) -> Window {
-        self.card.window()
-    }
-
-    fn addressing(&self) -> Addressing {
-        self.card.addressing()
-    }
-
-    fn numa_node(&self) -> Option<u32> {
-        self.card.numa_node()
-    }
-
-    fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        self.card.map(region)?;
-        self.other.map(region)
-    }
-
-    fn set_bus_master(&self, on: bool) -> Result<(), Error> {
-        self.card.set_bus_master(on)
     }
 }
 

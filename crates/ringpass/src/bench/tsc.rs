@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use crate::run::cycles;
+use crate::worker::cycles;
 
 /// The counter, read after all that comes before in the program and before all that comes after.
 #[allow(unsafe_code)]

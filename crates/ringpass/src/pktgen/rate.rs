@@ -3,6 +3,9 @@
 use std::str::FromStr;
 use std::time::Instant;
 
+use ringpass_memory::Burst;
+use ringpass_port::RxQueue;
+
 /// A rate as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
@@ -82,6 +85,40 @@ impl Pacer {
             self.credit -= cost;
         }
         due
+    }
+}
+
+/// Frames of another source at a rate.
+pub struct Paced {
+    source: Box<dyn RxQueue>,
+    pacer: Pacer,
+    /// The next frame, until it is due.
+    next: Burst,
+}
+
+impl Paced {
+    /// Starts now.
+    pub fn new(source: Box<dyn RxQueue>, rate: Rate) -> Self {
+        Self { source, pacer: Pacer::new(rate, Instant::now()), next: Burst::new(1) }
+    }
+}
+
+impl RxQueue for Paced {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        self.pacer.advance(Instant::now());
+        while burst.room() > 0 {
+            if self.next.is_empty() {
+                self.source.rx_burst(&mut self.next);
+            }
+            let Some(packet) = self.next.pop() else { break };
+            if !self.pacer.due(packet.len()) {
+                self.next.push(packet);
+                break;
+            }
+            burst.push(packet);
+        }
+        burst.len() - before
     }
 }
 

@@ -71,11 +71,26 @@ impl Namespace {
         self.run(&["ip", "link", "set", interface, "up"]);
     }
 
+    fn link(&self, interface: &str) -> Value {
+        let links: Value = serde_json::from_str(&self.run(&["ip", "-s", "-j", "link", "show", interface])).unwrap();
+        links[0].clone()
+    }
+
+    /// The hardware address of an interface.
+    pub fn mac(&self, interface: &str) -> String {
+        self.link(interface)["address"].as_str().expect("an address").to_owned()
+    }
+
+    /// Tells the kernel who has an address, for good.
+    pub fn neighbour(&self, interface: &str, address: &str, mac: &str) {
+        self.run(&["ip", "neighbour", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent"]);
+    }
+
     /// One of the kernel's counters of an interface.
     pub fn counter(&self, interface: &str, counter: &str) -> u64 {
-        let link: Value = serde_json::from_str(&self.run(&["ip", "-s", "-j", "link", "show", interface])).unwrap();
+        let link = self.link(interface);
         let (direction, what) = counter.split_once('_').unwrap();
-        link[0]["stats64"][direction][what].as_u64().unwrap_or_else(|| panic!("no counter {counter}: {link}"))
+        link["stats64"][direction][what].as_u64().unwrap_or_else(|| panic!("no counter {counter}: {link}"))
     }
 }
 
@@ -211,6 +226,9 @@ impl Lab {
         until("the forwarder's first line", || !forwarder.line().is_empty());
         a.take(&middle, &left, "192.0.2.1/24");
         b.take(&middle, &right, "192.0.2.2/24");
+        // No ARP: its frames are shorter than Ethernet's shortest, and grow on the wire where the kernel does not count.
+        a.neighbour(&left, "192.0.2.2", &b.mac(&right));
+        b.neighbour(&right, "192.0.2.1", &a.mac(&left));
         let lab = Self { a, b, middle, left, right, forwarder };
         until("the first ping", || {
             let ping = Command::new("ip").args(["netns", "exec", &lab.a.0, "ping", "-c1", "-W1", "192.0.2.2"]).output();
@@ -219,4 +237,3 @@ impl Lab {
         lab
     }
 }
-
