@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
 use ringpass_registers::{Bar, Window};
+use rustix::fs::FlockOperation;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{Bus, DeviceId};
@@ -82,6 +83,9 @@ impl SysfsPci {
         };
         let config = open("config")?;
         let resource = open("resource0")?;
+        rustix::fs::flock(&config, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+            Error::Other(format!("{address} is driven by another Ringpass already; end that one first"))
+        })?;
         let mut command = [0; 2];
         config.read_exact_at(&mut command, COMMAND).map_err(|source| refused(address, &directory, source))?;
         let driver = fs::canonicalize(directory.join("driver")).ok();

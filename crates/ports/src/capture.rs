@@ -222,6 +222,10 @@ impl Port for Capture {
         self.inner.set_promiscuous(on)
     }
 
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        self.inner.extended()
+    }
+
     fn notes(&self) -> Vec<String> {
         let lost = match self.lost() {
             0 => String::new(),

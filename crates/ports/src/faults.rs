@@ -226,6 +226,10 @@ impl Port for Faults {
         self.inner.set_promiscuous(on)
     }
 
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        self.inner.extended()
+    }
+
     fn notes(&self) -> Vec<String> {
         self.inner.notes().into_iter().chain(self.notes.iter().cloned()).collect()
     }

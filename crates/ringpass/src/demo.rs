@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Addressing, Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
+use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
 use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue};
@@ -90,7 +90,7 @@ fn cards(options: &Options) -> Result<([Box<dyn Port>; 2], Wires), Error> {
     let limit = options.rxd.min(options.txd) / 2;
     let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
     let mut wires = Wires::new();
-    let packets = pool(2, Addressing::Virtual, options)?;
+    let packets = pool(2, None, options)?;
     let mut open = |n: usize| -> Result<Box<dyn Port>, Error> {
         let mac = |n: usize| MacAddress([2, 0, 0, 0, 0, n as u8 + 1]);
         let card = Card::new(&CardConfig { mac: mac(n), ..Default::default() });

@@ -17,8 +17,7 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
     for address in addresses {
         parsed.push(address.parse()?);
     }
-    let addressing = if parsed.iter().any(is_card) { Addressing::Physical } else { Addressing::Virtual };
-    let pool = pool(N, addressing, options)?;
+    let pool = pool(N, parsed.iter().find_map(card), options)?;
     let mut ports = Vec::new();
     for address in &parsed {
         ports.push(open_address(address, &options.port(), &pool, options)?);
@@ -27,15 +26,18 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
 }
 
 /// A pool for so many ports: enough to fill all rings, and to have some in bursts and caches. On huge pages, unless the
-/// options say otherwise or there are too few of them, which is said.
-pub fn pool(ports: usize, addressing: Addressing, options: &Options) -> Result<Mempool, Error> {
+/// options say otherwise or there are too few of them, which is said. For a real card, near it and with addresses that
+/// it understands.
+pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempool, Error> {
     let buffers = ports * options.queues * (options.rxd + options.txd + 1024);
+    let addressing = if card.is_some() { Addressing::Physical } else { Addressing::Virtual };
+    let numa_node = card.and_then(SysfsPci::numa_node_of);
     let pool = |pages| {
-        let region = RegionConfig { pages, addressing, numa_node: None };
+        let region = RegionConfig { pages, addressing, numa_node };
         Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })
     };
     match pool(options.hugepages.unwrap_or(PageSize::Huge2M)) {
-        Err(error) if options.hugepages.is_none() && addressing == Addressing::Virtual => {
+        Err(error) if options.hugepages.is_none() && card.is_none() => {
             eprintln!("ordinary pages under packets and rings: {error}");
             Ok(pool(PageSize::Ordinary)?)
         }
@@ -43,12 +45,12 @@ pub fn pool(ports: usize, addressing: Addressing, options: &Options) -> Result<M
     }
 }
 
-/// Whether a real card lies behind an address.
-fn is_card(address: &Address) -> bool {
+/// The real card behind an address, if there is one.
+fn card(address: &Address) -> Option<&str> {
     match address {
-        Address::Pci(_) => true,
-        Address::Capture(_, inner) | Address::Faults(_, inner) => is_card(inner),
-        _ => false,
+        Address::Pci(pci) => Some(pci),
+        Address::Capture(_, inner) | Address::Faults(_, inner) | Address::Model(_, inner) => card(inner),
+        _ => None,
     }
 }
 

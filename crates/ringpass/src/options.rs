@@ -25,6 +25,9 @@ pub struct Options {
     /// Descriptors of a Tx ring: a power of two, 64 to 4096
     #[arg(long, value_name = "N", default_value = "512", value_parser = ring_size)]
     pub txd: usize,
+    /// Let cards report sent frames by writing their head to memory rather than in descriptors
+    #[arg(long)]
+    pub head_write_back: bool,
     /// Huge pages under packets and rings [default: on if enough of 2 MiB are free]
     #[arg(long, value_name = "on|off", value_parser = switch)]
     pub hugepages: Option<PageSize>,
@@ -81,7 +84,7 @@ impl Options {
     /// How ports are opened with these options.
     pub fn port(&self) -> PortConfig {
         let (queues, rx_ring, tx_ring, mtu) = (self.queues, self.rxd, self.txd, self.mtu);
-        PortConfig { queues, rx_ring, tx_ring, mtu, ..Default::default() }
+        PortConfig { queues, rx_ring, tx_ring, mtu, head_write_back: self.head_write_back, ..Default::default() }
     }
 }
 

@@ -45,6 +45,20 @@ fn ten_thousand_pings_come_back() {
 }
 
 #[test]
+fn every_way_to_drive_the_card_loses_nothing() {
+    for options in [
+        &["--head-write-back"][..],
+        &["--hugepages", "off", "--rxd", "64", "--txd", "64", "--batch", "1"],
+        &["--queues", "4", "--rxd", "4096", "--txd", "128", "--batch", "256"],
+    ] {
+        let lab = Lab::new(|_, card| card.to_owned(), options);
+        let text = lab.a.run(&["ping", "-f", "-q", "-c", "1000", "192.0.2.2"]);
+        assert!(text.contains("1000 packets transmitted, 1000 received, 0% packet loss"), "{options:?}: {text}");
+        counters_agree(lab);
+    }
+}
+
+#[test]
 fn tcp_runs_both_ways() {
     let lab = lab();
     for direction in [&[][..], &["-R"]] {
