@@ -39,7 +39,7 @@ fn counters_agree(lab: Lab) {
 #[test]
 fn ten_thousand_pings_come_back() {
     let lab = lab();
-    let text = lab.a.run(&["ping", "-f", "-q", "-c", "10000", "192.0.2.2"]);
+    let text = lab.a.run(&["ping", "-f", "-q", "-c", "10000", "198.18.0.2"]);
     assert!(text.contains("10000 packets transmitted, 10000 received, 0% packet loss"), "{text}");
     counters_agree(lab);
 }
@@ -52,7 +52,7 @@ fn every_way_to_drive_the_card_loses_nothing() {
         &["--queues", "4", "--rxd", "4096", "--txd", "128", "--batch", "256"],
     ] {
         let lab = Lab::new(|_, card| card.to_owned(), options);
-        let text = lab.a.run(&["ping", "-f", "-q", "-c", "1000", "192.0.2.2"]);
+        let text = lab.a.run(&["ping", "-f", "-q", "-c", "1000", "198.18.0.2"]);
         assert!(text.contains("1000 packets transmitted, 1000 received, 0% packet loss"), "{options:?}: {text}");
         counters_agree(lab);
     }
@@ -64,7 +64,7 @@ fn tcp_runs_both_ways() {
     for direction in [&[][..], &["-R"]] {
         let server = lab.b.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
         until("the iperf3 server", || server.line().contains("listening"));
-        let text = lab.a.run(&[&["iperf3", "-c", "192.0.2.2", "-t", "3", "-J"], direction].concat());
+        let text = lab.a.run(&[&["iperf3", "-c", "198.18.0.2", "-t", "3", "-J"], direction].concat());
         let result: Value = serde_json::from_str(&text).unwrap();
         let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
         println!("iperf3 {direction:?}: {:.2} Gbit/s", bits / 1e9);
@@ -88,13 +88,13 @@ fn a_file_arrives_whole() {
         "http.server",
         "8000",
         "--bind",
-        "192.0.2.2",
+        "198.18.0.2",
         "--directory",
         text(from.path()),
     ]);
     until("the server", || server.line().contains("Serving"));
     let fetched = to.path().join("file");
-    lab.a.run(&["curl", "-sS", "--max-time", "20", "-o", text(&fetched), "http://192.0.2.2:8000/file"]);
+    lab.a.run(&["curl", "-sS", "--max-time", "20", "-o", text(&fetched), "http://198.18.0.2:8000/file"]);
     assert!(std::fs::read(&fetched).unwrap() == content, "the file differs");
     drop(server);
     counters_agree(lab);

@@ -24,7 +24,7 @@ fn the_kernels_traffic_is_captured_replayed_and_dumped_byte_for_byte() {
             },
             &[],
         );
-        lab.a.run(&["ping", "-f", "-q", "-c", "2000", "-s", "1000", "192.0.2.2"]);
+        lab.a.run(&["ping", "-f", "-q", "-c", "2000", "-s", "1000", "198.18.0.2"]);
         lab.forwarder.summary();
     }
     let before = packets(&capture);

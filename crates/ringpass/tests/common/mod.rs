@@ -204,7 +204,7 @@ pub fn noise(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Two namespaces, `a` with 192.0.2.1 and `b` with 192.0.2.2, whose only connection is ringpass in `middle`: TAP, wire of
+/// Two namespaces, `a` with 198.18.0.1 and `b` with 198.18.0.2, whose only connection is ringpass in `middle`: TAP, wire of
 /// a software card, driver, forwarder, driver, wire, TAP.
 pub struct Lab {
     pub a: Namespace,
@@ -224,14 +224,14 @@ impl Lab {
         let command = [&[RINGPASS, "fwd", &ports[0], &ports[1], "--json"], options].concat();
         let forwarder = middle.spawn(&command);
         until("the forwarder's first line", || !forwarder.line().is_empty());
-        a.take(&middle, &left, "192.0.2.1/24");
-        b.take(&middle, &right, "192.0.2.2/24");
+        a.take(&middle, &left, "198.18.0.1/24");
+        b.take(&middle, &right, "198.18.0.2/24");
         // No ARP: its frames are shorter than Ethernet's shortest, and grow on the wire where the kernel does not count.
-        a.neighbour(&left, "192.0.2.2", &b.mac(&right));
-        b.neighbour(&right, "192.0.2.1", &a.mac(&left));
+        a.neighbour(&left, "198.18.0.2", &b.mac(&right));
+        b.neighbour(&right, "198.18.0.1", &a.mac(&left));
         let lab = Self { a, b, middle, left, right, forwarder };
         until("the first ping", || {
-            let ping = Command::new("ip").args(["netns", "exec", &lab.a.0, "ping", "-c1", "-W1", "192.0.2.2"]).output();
+            let ping = Command::new("ip").args(["netns", "exec", &lab.a.0, "ping", "-c1", "-W1", "198.18.0.2"]).output();
             ping.is_ok_and(|output| output.status.success())
         });
         lab
