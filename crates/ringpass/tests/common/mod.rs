@@ -231,7 +231,8 @@ impl Lab {
         b.neighbour(&right, "198.18.0.1", &a.mac(&left));
         let lab = Self { a, b, middle, left, right, forwarder };
         until("the first ping", || {
-            let ping = Command::new("ip").args(["netns", "exec", &lab.a.0, "ping", "-c1", "-W1", "198.18.0.2"]).output();
+            let ping =
+                Command::new("ip").args(["netns", "exec", &lab.a.0, "ping", "-c1", "-W1", "198.18.0.2"]).output();
             ping.is_ok_and(|output| output.status.success())
         });
         lab
