@@ -28,8 +28,8 @@ pub struct Options {
     /// Let cards report sent frames by writing their head to memory rather than in descriptors
     #[arg(long)]
     pub head_write_back: bool,
-    /// Huge pages under packets and rings [default: on if enough of 2 MiB are free]
-    #[arg(long, value_name = "on|off", value_parser = switch)]
+    /// Huge pages under packets and rings: of 2 MiB, none, or of 1 GiB [default: on if enough of 2 MiB are free]
+    #[arg(long, value_name = "on|off|1g", value_parser = pages)]
     pub hugepages: Option<PageSize>,
     /// Largest payload of a frame in bytes, 68 to 1500
     #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=1500))]
@@ -65,11 +65,12 @@ pub fn ring_size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| "write a power of two from 64 to 4096".into())
 }
 
-fn switch(text: &str) -> Result<PageSize, String> {
+fn pages(text: &str) -> Result<PageSize, String> {
     match text {
         "on" => Ok(PageSize::Huge2M),
         "off" => Ok(PageSize::Ordinary),
-        _ => Err("write on or off".into()),
+        "1g" => Ok(PageSize::Huge1G),
+        _ => Err("write on, off or 1g".into()),
     }
 }
 
@@ -98,8 +99,8 @@ mod tests {
         for wrong in ["63", "100", "8192", "x"] {
             assert!(ring_size(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(switch("on"), Ok(PageSize::Huge2M));
-        assert!(switch("yes").is_err());
+        assert_eq!(pages("on"), Ok(PageSize::Huge2M));
+        assert!(pages("yes").is_err());
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "-1", "nan", "inf", "1e300", ""] {
             assert!(seconds(wrong).is_err(), "{wrong}");
