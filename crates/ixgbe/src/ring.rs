@@ -1,75 +1,89 @@
 //! A descriptor ring and the buffers that lie behind it.
 
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use ringpass_memory::{Buffer, DmaArray, DmaRegion, Error};
+use ringpass_memory::{Buffer, DmaArray};
+use ringpass_port::Error;
+use ringpass_registers::ixgbe::bits::{RXDCTL_ENABLE, TXDCTL_ENABLE};
+use ringpass_registers::{DMA, Doorbell, RW, Reg};
+
+use crate::Device;
 
 /// A descriptor: two words that driver and card both access.
 pub(crate) type Descriptor = [AtomicU64; 2];
+/// The card's side of a ring.
+pub(crate) type Descriptors = DmaArray<Descriptor>;
+
+/// In the control register of either kind of queue.
+const ENABLE: u32 = RXDCTL_ENABLE;
+const _: () = assert!(ENABLE == TXDCTL_ENABLE);
 
 /// A ring whose descriptors `head..tail` are posted: the card has them, and their buffers are in `buffers`.
 pub(crate) struct Ring {
-    pub(crate) descriptors: DmaArray<Descriptor>,
+    pub(crate) descriptors: Descriptors,
     /// Initialised exactly where posted.
     pub(crate) buffers: Box<[MaybeUninit<Buffer>]>,
     /// These count on for ever; modulo the ring's size they are indices.
     pub(crate) head: usize,
     pub(crate) tail: usize,
+    doorbell: Doorbell,
+    control: Reg<RW>,
+    pub(crate) device: Arc<Device>,
 }
 
 impl Ring {
-    /// A ring of `size` descriptors (a power of two) in a region, with none posted.
-    pub(crate) fn new(region: &Arc<DmaRegion>, offset: usize, size: usize) -> Result<Self, Error> {
-        let buffers = (0..size).map(|_| MaybeUninit::uninit()).collect();
-        Ok(Self { descriptors: DmaArray::new(region, offset, size)?, buffers, head: 0, tail: 0 })
+    /// A ring of a power of two descriptors, with none posted, for a queue that stands still: base and length. Takes the
+    /// registers for base (low, high), length, head, tail and control, which Rx and Tx queues both have.
+    pub(crate) fn new(device: &Arc<Device>, descriptors: Descriptors, base: [Reg<DMA>; 2], rest: [Reg<RW>; 4]) -> Self {
+        let (device, [len, head, tail, control]) = (device.clone(), rest);
+        // SAFETY: the array was mapped for the card, and is kept until `drop` has stopped the queue.
+        unsafe { device.window.write_dma(base, descriptors.iova()) };
+        device.window.write(len, size_of_val(&*descriptors) as u32);
+        device.window.write(head, 0);
+        device.window.write(tail, 0);
+        let buffers = descriptors.iter().map(|_| MaybeUninit::uninit()).collect();
+        Self { buffers, descriptors, head: 0, tail: 0, doorbell: device.window.doorbell(tail), control, device }
     }
 
-    #[inline]
+    /// Starts the queue and waits until the card says so (8.2.3.8.6, 8.2.3.9.10).
+    pub(crate) fn start(&self) -> Result<(), Error> {
+        self.device.window.set(self.control, ENABLE);
+        self.device.wait(self.control, ENABLE, ENABLE)
+    }
+
     pub(crate) fn posted(&self) -> usize {
         self.tail - self.head
     }
 
     /// One descriptor always stays free: a tail that meets the head would mean an empty ring (7.1.9, 7.2.3.4).
-    #[inline]
     pub(crate) fn room(&self) -> usize {
         self.buffers.len() - 1 - self.posted()
     }
 
-    #[inline]
     pub(crate) fn index(&self, count: usize) -> usize {
         count & (self.buffers.len() - 1)
     }
 
-    /// Indices of the posted descriptors, as far as they are in one piece.
-    #[inline]
-    pub(crate) fn posted_run(&self) -> Range<usize> {
-        let start = self.index(self.head);
-        start..self.buffers.len().min(start + self.posted())
-    }
-
-    /// Indices of the descriptors that may be posted, as far as they are in one piece.
-    #[inline]
-    pub(crate) fn free_run(&self) -> Range<usize> {
-        let start = self.index(self.tail);
-        start..self.buffers.len().min(start + self.room())
-    }
-
-    /// The descriptors of a run, each with the place of its buffer.
-    #[inline]
-    pub(crate) fn run(&mut self, run: Range<usize>) -> impl Iterator<Item = (&Descriptor, &mut MaybeUninit<Buffer>)> {
-        // SAFETY: runs lie inside the ring, and there are as many places as descriptors.
-        let run = unsafe { (self.descriptors.get_unchecked(run.clone()), self.buffers.get_unchecked_mut(run)) };
-        run.0.iter().zip(run.1)
+    /// Up to `n` descriptors from there, as far as they are in one piece, each with the place of its buffer.
+    pub(crate) fn run(
+        &mut self,
+        from: usize,
+        n: usize,
+    ) -> impl Iterator<Item = (&Descriptor, &mut MaybeUninit<Buffer>)> {
+        let start = self.index(from);
+        let run = start..self.buffers.len().min(start + n);
+        // SAFETY: the run lies inside the ring, and there are as many places as descriptors.
+        let (descriptors, places) =
+            unsafe { (self.descriptors.get_unchecked(run.clone()), self.buffers.get_unchecked_mut(run)) };
+        descriptors.iter().zip(places)
     }
 
     /// Takes the oldest buffer.
     ///
     /// # Panics
     /// If none is posted.
-    #[inline]
     pub(crate) fn pop(&mut self) -> Buffer {
         assert!(self.posted() > 0);
         let index = self.index(self.head);
@@ -78,15 +92,21 @@ impl Ring {
         unsafe { self.buffers[index].assume_init_read() }
     }
 
-    /// Keeps buffers and memory for ever, because a card that did not stop may still use them.
-    pub(crate) fn leak(&mut self) {
-        self.descriptors.leak();
-        self.head = self.tail;
+    /// Tells the card of what was posted since the tail was `before`.
+    pub(crate) fn publish(&self, before: usize) {
+        if self.tail != before {
+            self.doorbell.ring(self.index(self.tail) as u32);
+        }
     }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
+        self.device.window.clear(self.control, ENABLE);
+        if self.device.wait(self.control, ENABLE, 0).is_err() {
+            // A card that does not stop may still use the memory: then that is never given back.
+            return self.descriptors.leak();
+        }
         while self.posted() > 0 {
             drop(self.pop());
         }

@@ -3,9 +3,9 @@
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
+use crate::Buffer;
 use crate::depot::MAGAZINE;
 use crate::pool::{Mempool, Shared, SlotRef, put};
-use crate::{Buffer, Burst, Packet};
 
 /// A stack of free buffers that belongs to one queue.
 pub struct Cache {
@@ -14,9 +14,12 @@ pub struct Cache {
     slots: [SlotRef; 2 * MAGAZINE],
 }
 
+// SAFETY: owns the slots that it holds.
+unsafe impl Send for Cache {}
+
 impl Cache {
     pub(crate) fn new(pool: Mempool) -> Self {
-        Self { pool, free: 0, slots: [SlotRef::NONE; 2 * MAGAZINE] }
+        Self { pool, free: 0, slots: [NonNull::dangling(); 2 * MAGAZINE] }
     }
 
     /// The pool behind.
@@ -30,41 +33,23 @@ impl Cache {
     pub fn buffers(&mut self, want: usize) -> impl ExactSizeIterator<Item = Buffer> {
         let want = want.min(MAGAZINE);
         while self.free < want && self.refill() > 0 {}
-        let last = self.free - want.min(self.free);
-        (last..self.free).map(|_| {
-            self.free -= 1;
-            // SAFETY: `free` is at most the length of `slots`, and was above `last`. The slot is outside the depot and has
-            // just left the cache, so the buffer alone owns it.
-            unsafe { Buffer::new(*self.slots.get_unchecked(self.free)) }
+        let mut free = self.free;
+        (free - want.min(free)..free).map(move |_| {
+            free -= 1;
+            self.free = free;
+            // SAFETY: `free` is below the length of `slots`, and had slots below it. This one is outside the depot and
+            // has just left the cache, so the buffer alone owns it.
+            unsafe { Buffer::new(*self.slots.get_unchecked(free)) }
         })
     }
 
-    /// Likewise, as empty packets.
-    #[inline]
-    pub fn take(&mut self, want: usize) -> impl ExactSizeIterator<Item = Packet> {
-        // SAFETY: nothing fits into every buffer.
-        self.buffers(want).map(|buffer| unsafe { buffer.into_packet(0) })
-    }
-
-    /// Below `take` for its rarity: once in [`MAGAZINE`] packets.
+    /// Out of line for its rarity: once in [`MAGAZINE`] packets.
     #[cold]
     fn refill(&mut self) -> usize {
         let room = self.slots[self.free..].first_chunk_mut().expect("room for a magazine");
         let taken = self.pool.shared().take(room);
         self.free += taken;
         taken
-    }
-
-    /// Fills the burst up to its limit with empty packets; fewer when the pool has run dry.
-    pub fn alloc(&mut self, burst: &mut Burst) {
-        loop {
-            let packets = self.take(burst.room());
-            let more = packets.len() == MAGAZINE;
-            packets.for_each(|packet| burst.push(packet));
-            if !more {
-                break;
-            }
-        }
     }
 }
 
@@ -89,7 +74,7 @@ unsafe impl Send for Reclaimer {}
 
 impl Default for Reclaimer {
     fn default() -> Self {
-        Self { pool: NonNull::dangling(), len: 0, slots: [SlotRef::NONE; MAGAZINE] }
+        Self { pool: NonNull::dangling(), len: 0, slots: [NonNull::dangling(); MAGAZINE] }
     }
 }
 

@@ -3,6 +3,9 @@
 //! After Bonwick and Adams, *Magazines and Vmem* (USENIX ATC 2001). The depot moves slot numbers only; it never
 //! touches a buffer.
 
+use std::ptr::NonNull;
+
+use crate::pool::{Slot, SlotRef};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
 /// Slots that one exchange with the depot moves at most.
@@ -10,97 +13,85 @@ pub const MAGAZINE: usize = if cfg!(loom) { 8 } else { 128 };
 
 /// A stack of indices (Treiber, 1986). The head carries a tag in its upper half, changed on every exchange, against
 /// the ABA problem: 2^32 exchanges would have to fall between one thread's load and its compare-and-swap.
-struct IndexStack(AtomicU64);
+struct IndexStack {
+    head: AtomicU64,
+    /// Of each index on the stack, the one below it.
+    below: Box<[AtomicU32]>,
+}
 
+/// Above every index.
 const EMPTY: u32 = u32::MAX;
 
 impl IndexStack {
-    fn new() -> Self {
-        Self(AtomicU64::new(EMPTY as u64))
+    /// An empty stack for the indices `0..size`.
+    fn new(size: usize) -> Self {
+        let below = (0..size).map(|_| AtomicU32::new(EMPTY)).collect();
+        Self { head: AtomicU64::new(EMPTY as u64), below }
     }
 
+    /// A head with the next tag.
     fn successor(head: u64, index: u32) -> u64 {
         (head >> 32).wrapping_add(1) << 32 | index as u64
     }
 
-    fn push(&self, links: &[AtomicU32], index: u32) {
-        let mut head = self.0.load(Ordering::Relaxed);
-        loop {
-            links[index as usize].store(head as u32, Ordering::Relaxed);
-            // Release: whoever pops this index sees what its owner wrote before.
-            match self.0.compare_exchange_weak(head, Self::successor(head, index), Ordering::Release, Ordering::Relaxed)
-            {
-                Ok(_) => return,
-                Err(now) => head = now,
-            }
-        }
+    fn push(&self, index: u32) {
+        // Release: whoever pops this index sees what its owner wrote before.
+        let _ = self.head.fetch_update(Ordering::Release, Ordering::Relaxed, |head| {
+            self.below[index as usize].store(head as u32, Ordering::Relaxed);
+            Some(Self::successor(head, index))
+        });
     }
 
-    fn pop(&self, links: &[AtomicU32]) -> Option<u32> {
-        let mut head = self.0.load(Ordering::Acquire);
-        loop {
-            let index = head as u32;
-            if index == EMPTY {
-                return None;
-            }
-            // May be stale when another thread popped `index` meanwhile; then the tag has moved and the swap fails.
-            let next = links[index as usize].load(Ordering::Relaxed);
-            match self.0.compare_exchange_weak(head, Self::successor(head, next), Ordering::Acquire, Ordering::Acquire)
-            {
-                Ok(_) => return Some(index),
-                Err(now) => head = now,
-            }
-        }
+    fn pop(&self) -> Option<u32> {
+        let popped = self.head.fetch_update(Ordering::Acquire, Ordering::Acquire, |head| {
+            // May be stale when another thread popped it meanwhile; then the tag has moved and the exchange fails.
+            let below = self.below.get(head as u32 as usize)?.load(Ordering::Relaxed);
+            Some(Self::successor(head, below))
+        });
+        popped.ok().map(|head| head as u32)
     }
 }
 
 /// A magazine at rest. Whoever popped its index owns it until pushing it again.
-struct Magazine<T>(UnsafeCell<(usize, [T; MAGAZINE])>);
+struct Magazine(UnsafeCell<(usize, [SlotRef; MAGAZINE])>);
 
-/// Free slots of one pool.
-pub(crate) struct Depot<T> {
+/// The slots of one pool, and which of them are free.
+pub(crate) struct Depot {
+    pub(crate) slots: Box<[Slot]>,
     full: IndexStack,
     empty: IndexStack,
     /// Slots that found no empty magazine, or came alone.
     loose: IndexStack,
-    magazines: Box<[Magazine<T>]>,
-    magazine_links: Box<[AtomicU32]>,
-    slot_links: Box<[AtomicU32]>,
+    magazines: Box<[Magazine]>,
 }
 
 // SAFETY: a magazine's content is reached only between popping its index from one stack and pushing it onto another;
 // an index is on at most one stack, so one thread at a time has it. Release on push and Acquire on pop order the
 // accesses of successive owners.
-unsafe impl<T: Send> Sync for Depot<T> {}
+unsafe impl Sync for Depot {}
 
-/// What a depot keeps: something that knows its number.
-pub(crate) trait Numbered: Copy {
-    fn number(self) -> u32;
-}
+impl Depot {
+    /// A depot of these slots (slot `i` has the index `i`), none of which is in it yet.
+    pub(crate) fn new(slots: Box<[Slot]>) -> Self {
+        let count = slots.len().div_ceil(MAGAZINE) * 2;
+        let magazine = |_| Magazine(UnsafeCell::new((0, [NonNull::dangling(); MAGAZINE])));
+        let magazines = (0..count).map(magazine).collect();
+        let (full, empty, loose) = (IndexStack::new(count), IndexStack::new(count), IndexStack::new(slots.len()));
+        (0..count).for_each(|m| empty.push(m as u32));
+        Self { slots, full, empty, loose, magazines }
+    }
 
-impl<T: Numbered> Depot<T> {
-    /// A depot with no slot in it, for slots with the numbers `0..slots`. `filler` fills the magazines until then.
-    pub(crate) fn new(slots: usize, filler: T) -> Self {
-        assert!(slots < EMPTY as usize);
-        let links = |n: usize| (0..n).map(|_| AtomicU32::new(EMPTY)).collect::<Box<[_]>>();
-        let count = slots.div_ceil(MAGAZINE) * 2;
-        let depot = Self {
-            full: IndexStack::new(),
-            empty: IndexStack::new(),
-            loose: IndexStack::new(),
-            magazines: (0..count).map(|_| Magazine(UnsafeCell::new((0, [filler; MAGAZINE])))).collect(),
-            magazine_links: links(count),
-            slot_links: links(slots),
-        };
-        (0..count).for_each(|m| depot.empty.push(&depot.magazine_links, m as u32));
-        depot
+    /// Puts all slots in, once.
+    pub(crate) fn fill(&self) {
+        let all: Vec<_> = self.slots.iter().map(NonNull::from).collect();
+        all.chunks(MAGAZINE).for_each(|some| self.put(some));
     }
 
     /// Gives back up to [`MAGAZINE`] slots. Never fails.
-    pub(crate) fn put(&self, slots: &[T]) {
+    pub(crate) fn put(&self, slots: &[SlotRef]) {
         // A magazine for a few slots would waste the magazines; those go one by one.
         if slots.len() > MAGAZINE / 8
-            && let Some(m) = self.empty.pop(&self.magazine_links)
+            && let Some(m) = self.empty.pop()
         {
             self.magazines[m as usize].0.with_mut(|magazine| {
                 // SAFETY: `m` was popped just now, so this thread alone has the magazine (see `Sync`).
@@ -108,33 +99,28 @@ impl<T: Numbered> Depot<T> {
                 content[..slots.len()].copy_from_slice(slots);
                 *len = slots.len();
             });
-            self.full.push(&self.magazine_links, m);
+            self.full.push(m);
         } else {
-            slots.iter().for_each(|&slot| self.loose.push(&self.slot_links, slot.number()));
+            // SAFETY: slots put into a depot are its own.
+            slots.iter().for_each(|slot| self.loose.push(unsafe { slot.as_ref() }.index));
         }
     }
 
-    /// Takes up to [`MAGAZINE`] slots into `out` and says how many; 0 when the depot is empty. `numbered` finds a slot
-    /// by its number.
-    pub(crate) fn take(&self, out: &mut [T; MAGAZINE], numbered: impl Fn(u32) -> T) -> usize {
-        if let Some(m) = self.full.pop(&self.magazine_links) {
+    /// Takes up to [`MAGAZINE`] slots into `out` and says how many; 0 when the depot is empty.
+    pub(crate) fn take(&self, out: &mut [SlotRef; MAGAZINE]) -> usize {
+        if let Some(m) = self.full.pop() {
             let len = self.magazines[m as usize].0.with(|magazine| {
                 // SAFETY: as in `put`.
                 let (len, content) = unsafe { &*magazine };
                 out[..*len].copy_from_slice(&content[..*len]);
                 *len
             });
-            self.empty.push(&self.magazine_links, m);
+            self.empty.push(m);
             return len;
         }
-        let mut taken = 0;
-        while taken < MAGAZINE
-            && let Some(slot) = self.loose.pop(&self.slot_links)
-        {
-            out[taken] = numbered(slot);
-            taken += 1;
-        }
-        taken
+        let loose = std::iter::from_fn(|| self.loose.pop());
+        let places = out.iter_mut().zip(loose);
+        places.map(|(place, index)| *place = NonNull::from(&self.slots[index as usize])).count()
     }
 }
 
@@ -145,22 +131,26 @@ mod loom_tests {
 
     use super::*;
 
-    impl Numbered for u32 {
-        fn number(self) -> u32 {
-            self
-        }
+    fn depot(slots: u32) -> Depot {
+        let pool = NonNull::dangling();
+        let slot = |index| Slot { data: std::ptr::null_mut(), iova: 0, pool, index, size: 0 };
+        Depot::new((0..slots).map(slot).collect())
+    }
+
+    fn put(depot: &Depot, slots: &[u32]) {
+        let slots: Vec<SlotRef> = slots.iter().map(|&index| (&depot.slots[index as usize]).into()).collect();
+        depot.put(&slots);
     }
 
     /// Runs `job` on `threads` threads in every order that matters (of up to two preemptions), then takes what is left
     /// in the depot: with what the jobs return, that must be each of `0..slots` once.
-    fn every_slot_once(threads: usize, slots: u32, job: fn(&Depot<u32>) -> Vec<u32>) {
+    fn every_slot_once(threads: usize, slots: u32, job: fn(&Depot) -> Vec<u32>) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);
         model.check(move || {
-            let depot = Depot::new(slots as usize, 0);
+            let depot = Arc::new(depot(slots));
             // Two at a time into magazines, until those run out; a last one loose.
-            (0..slots).collect::<Vec<_>>().chunks(2).for_each(|some| depot.put(some));
-            let depot = Arc::new(depot);
+            (0..slots).collect::<Vec<_>>().chunks(2).for_each(|some| put(&depot, some));
             let spawn = |_| {
                 let depot = depot.clone();
                 thread::spawn(move || job(&depot))
@@ -180,10 +170,11 @@ mod loom_tests {
         });
     }
 
-    fn take(depot: &Depot<u32>) -> Vec<u32> {
-        let mut out = [0; MAGAZINE];
-        let taken = depot.take(&mut out, |slot| slot);
-        out[..taken].to_vec()
+    fn take(depot: &Depot) -> Vec<u32> {
+        let mut out = [NonNull::dangling(); MAGAZINE];
+        let taken = depot.take(&mut out);
+        // SAFETY: those were taken from the depot, so they are its own.
+        out[..taken].iter().map(|slot| unsafe { slot.as_ref() }.index).collect()
     }
 
     #[test]
@@ -194,7 +185,7 @@ mod loom_tests {
     #[test]
     fn loom_take_and_put_back() {
         every_slot_once(3, 4, |depot| {
-            depot.put(&take(depot));
+            put(depot, &take(depot));
             vec![]
         });
     }
@@ -203,7 +194,7 @@ mod loom_tests {
     fn loom_put_back_one_by_one() {
         every_slot_once(2, 4, |depot| {
             let slots = take(depot);
-            slots.iter().for_each(|&slot| depot.put(&[slot]));
+            slots.iter().for_each(|&slot| put(depot, &[slot]));
             take(depot)
         });
     }
@@ -213,20 +204,19 @@ mod loom_tests {
     #[test]
     fn loom_aba() {
         loom::model(|| {
-            let links: Arc<[AtomicU32; 3]> = Arc::new(std::array::from_fn(|_| AtomicU32::new(EMPTY)));
-            let stack = Arc::new(IndexStack::new());
-            (0..3).for_each(|index| stack.push(&*links, index));
+            let stack = Arc::new(IndexStack::new(3));
+            (0..3).for_each(|index| stack.push(index));
             let other = thread::spawn({
-                let (stack, links) = (stack.clone(), links.clone());
+                let stack = stack.clone();
                 move || {
-                    let (first, second) = (stack.pop(&*links), stack.pop(&*links));
-                    first.iter().for_each(|&index| stack.push(&*links, index));
+                    let (first, second) = (stack.pop(), stack.pop());
+                    first.iter().for_each(|&index| stack.push(index));
                     second
                 }
             });
-            let mut seen: Vec<u32> = stack.pop(&*links).into_iter().collect();
+            let mut seen: Vec<u32> = stack.pop().into_iter().collect();
             seen.extend(other.join().unwrap());
-            seen.extend(std::iter::from_fn(|| stack.pop(&*links)));
+            seen.extend(std::iter::from_fn(|| stack.pop()));
             seen.sort_unstable();
             assert_eq!(seen, [0, 1, 2]);
         });

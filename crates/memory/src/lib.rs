@@ -8,17 +8,31 @@
 //! Queues take buffers through a [`Cache`] and give them back through a [`Reclaimer`]; both exchange up to
 //! [`MAGAZINE`] of them at a time with the pool's shared depot, without locks. Any thread may free a packet.
 
+mod alloc;
+mod array;
 mod burst;
 mod cache;
 mod depot;
+mod deque;
+mod edit;
+mod error;
+mod huge_pages;
+#[cfg(miri)]
+mod miri;
 mod packet;
+mod physical;
 mod pool;
 mod region;
 mod sync;
+mod usage;
 
-pub use burst::{Burst, Drain, MAX_BATCH};
+pub use array::{Atomics, DmaArray};
+pub use burst::{Burst, MAX_BATCH};
 pub use cache::{Cache, Reclaimer};
 pub use depot::MAGAZINE;
+pub use deque::Drain;
+pub use error::Error;
+pub use huge_pages::huge_pages_free;
 pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};
-pub use region::{Addressing, Atomics, DmaArray, DmaRegion, Error, PageSize, RegionConfig, huge_pages_free};
+pub use region::{Addressing, DmaRegion, PageSize, RegionConfig};

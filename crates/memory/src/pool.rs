@@ -5,9 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::cache::Cache;
-use crate::depot::{Depot, MAGAZINE, Numbered};
-use crate::region::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
-use crate::{Burst, Packet};
+use crate::depot::{Depot, MAGAZINE};
+use crate::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
 
 /// Bytes kept free in front of a received frame, for headers to be put before it.
 pub const HEADROOM: usize = 128;
@@ -40,41 +39,24 @@ pub(crate) struct Slot {
     pub(crate) size: u32,
 }
 
-/// A slot, wherever it is just now.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SlotRef(pub(crate) NonNull<Slot>);
-
-// SAFETY: slots are only read; who holds a reference answers for the buffer.
-unsafe impl Send for SlotRef {}
-
-impl SlotRef {
-    /// Fills arrays; never looked at.
-    pub(crate) const NONE: Self = Self(NonNull::dangling());
-}
-
-impl Numbered for SlotRef {
-    fn number(self) -> u32 {
-        // SAFETY: the depot asks for slots that were put into it, which belong to the pool that owns it.
-        unsafe { self.0.as_ref() }.index
-    }
-}
+/// A slot, wherever it is just now. Arrays of them are filled with dangling ones, which are never looked at.
+pub(crate) type SlotRef = NonNull<Slot>;
 
 /// What handles, caches and packets of one pool share.
 ///
 /// `references` counts the handles plus every buffer that is outside the depot. It moves with each exchange with the
 /// depot, not with each packet, and the last one out frees the pool: a packet may outlive every handle.
 pub(crate) struct Shared {
-    pub(crate) slots: Box<[Slot]>,
-    depot: Depot<SlotRef>,
-    references: AtomicUsize,
-    exhausted: AtomicU64,
+    pub(crate) depot: Depot,
+    pub(crate) references: AtomicUsize,
+    pub(crate) exhausted: AtomicU64,
     region: Arc<DmaRegion>,
 }
 
 impl Shared {
     /// Moves slots from the depot to `out` and counts them as outside.
     pub(crate) fn take(&self, out: &mut [SlotRef; MAGAZINE]) -> usize {
-        let taken = self.depot.take(out, |number| SlotRef(NonNull::from(&self.slots[number as usize])));
+        let taken = self.depot.take(out);
         self.references.fetch_add(taken, Ordering::Relaxed);
         if taken == 0 {
             self.exhausted.fetch_add(1, Ordering::Relaxed);
@@ -100,7 +82,7 @@ unsafe fn release(pool: NonNull<Shared>, count: usize) {
     // SAFETY: the references about to be given up keep it alive. Release and Acquire as in `Arc`: all uses of the pool
     // happen before it is freed.
     if unsafe { pool.as_ref() }.references.fetch_sub(count, Ordering::AcqRel) == count {
-        // SAFETY: made by `Box::leak` in `Mempool::new`, and nobody else refers to it.
+        // SAFETY: made from a `Box` in `Mempool::new`, and nobody else refers to it.
         drop(unsafe { Box::from_raw(pool.as_ptr()) });
     }
 }
@@ -108,6 +90,7 @@ unsafe fn release(pool: NonNull<Shared>, count: usize) {
 /// A handle to a pool of buffers. Clones refer to the same pool.
 ///
 /// The memory lives until every handle is dropped and every buffer has come back.
+#[derive(Debug)]
 pub struct Mempool(pub(crate) NonNull<Shared>);
 
 // SAFETY: `Shared` is made of atomics, an `Arc` and a slot table that is never written after `new`; its raw pointers
@@ -131,21 +114,18 @@ impl Mempool {
         };
         let per_page = page / stride;
         let region = DmaRegion::new(config.buffers.div_ceil(per_page) * page, &config.region)?;
-        let depot = Depot::new(config.buffers, SlotRef::NONE);
-        let (references, exhausted) = (AtomicUsize::new(1), AtomicU64::new(0));
-        let shared = Shared { slots: Box::default(), depot, references, exhausted, region: region.clone() };
-        let mut pool = NonNull::from(Box::leak(Box::new(shared)));
+        let pool = NonNull::from(Box::leak(Box::<Shared>::new_uninit())).cast();
         let slot = |index| {
             let offset = index / per_page * page + index % per_page * stride + HEADROOM;
             let (data, iova) = (region.at(offset), region.iova(offset));
             Slot { data, iova, pool, index: index as u32, size: config.size as u32 }
         };
-        let slots = (0..config.buffers).map(slot).collect();
-        // SAFETY: nobody else knows the pool yet.
-        unsafe { pool.as_mut() }.slots = slots;
+        let depot = Depot::new((0..config.buffers).map(slot).collect());
+        let (references, exhausted) = (AtomicUsize::new(1), AtomicU64::new(0));
+        // SAFETY: allocated just now, and nobody else knows it yet.
+        unsafe { pool.write(Shared { depot, references, exhausted, region: region.clone() }) };
         let pool = Self(pool);
-        let all: Vec<_> = pool.shared().slots.iter().map(|slot| SlotRef(slot.into())).collect();
-        all.chunks(MAGAZINE).for_each(|some| pool.shared().depot.put(some));
+        pool.shared().depot.fill();
         Ok(pool)
     }
 
@@ -159,32 +139,9 @@ impl Mempool {
         Cache::new(self.clone())
     }
 
-    /// One empty packet; `None`, counted, when no buffer is left. Queues use a [`Cache`], which is faster.
-    pub fn alloc(&self) -> Option<Packet> {
-        let mut burst = Burst::new(1);
-        self.cache().alloc(&mut burst);
-        burst.pop()
-    }
-
-    /// Number of buffers, free or not.
-    pub fn capacity(&self) -> usize {
-        self.shared().slots.len()
-    }
-
     /// Bytes of frame that a buffer takes behind the headroom.
     pub fn buffer_size(&self) -> usize {
-        self.shared().slots[0].size as usize
-    }
-
-    /// Buffers outside the depot: in packets, rings and caches. Exact while no other thread uses the pool, where
-    /// `handles` is the number of live handles and caches.
-    pub fn outstanding(&self, handles: usize) -> usize {
-        self.shared().references.load(Ordering::Acquire).saturating_sub(handles)
-    }
-
-    /// How often a buffer was asked for when none was left.
-    pub fn exhausted(&self) -> u64 {
-        self.shared().exhausted.load(Ordering::Relaxed)
+        self.shared().depot.slots[0].size as usize
     }
 
     /// The memory beneath, to be mapped for a device.
@@ -204,11 +161,5 @@ impl Drop for Mempool {
     fn drop(&mut self) {
         // SAFETY: this handle's own reference.
         unsafe { release(self.0, 1) };
-    }
-}
-
-impl std::fmt::Debug for Mempool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Mempool({} buffers of {} bytes)", self.capacity(), self.buffer_size())
     }
 }

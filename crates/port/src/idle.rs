@@ -21,20 +21,11 @@ impl Idle {
     /// To be called once a round, with the packets that it moved.
     #[inline]
     pub fn after(&mut self, packets: usize) {
-        if packets > 0 {
-            self.empty_rounds = 0;
-        } else {
-            self.nothing();
-        }
-    }
-
-    #[cold]
-    fn nothing(&mut self) {
-        self.empty_rounds = self.empty_rounds.saturating_add(1);
-        if self.poll || self.empty_rounds < Self::PATIENCE {
-            std::hint::spin_loop();
-        } else {
-            std::thread::sleep(Self::TURN);
+        self.empty_rounds = if packets > 0 { 0 } else { self.empty_rounds.saturating_add(1) };
+        match self.empty_rounds {
+            0 => {}
+            rounds if self.poll || rounds < Self::PATIENCE => std::hint::spin_loop(),
+            _ => std::thread::sleep(Self::TURN),
         }
     }
 }

@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod error;
 mod idle;
 mod mac;
 mod port;
 
 pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed};
+pub use error::Error;
 pub use idle::Idle;
 pub use mac::MacAddress;
-pub use port::{Error, Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+pub use port::{Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};

@@ -1,33 +1,9 @@
 //! The traits Port, RxQueue and TxQueue.
 
-use std::io;
-
 use ringpass_memory::Burst;
 use serde::Serialize;
 
-use crate::MacAddress;
-
-/// Why a port could not be opened, or is gone: the cause and the remedy, in one line.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// An address that names no port.
-    #[error("{0}")]
-    Address(String),
-    /// Anything else that has no better home; the text says cause and remedy.
-    #[error("{0}")]
-    Other(String),
-    /// The kernel refused.
-    #[error("{what}: {source}")]
-    Os {
-        /// What was tried, with the remedy where one is known.
-        what: String,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// Memory for packets or rings.
-    #[error(transparent)]
-    Memory(#[from] ringpass_memory::Error),
-}
+use crate::{Error, MacAddress};
 
 /// How a port is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,15 +26,8 @@ pub struct PortConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        Self {
-            queues: 1,
-            rx_ring: 512,
-            tx_ring: 512,
-            promiscuous: true,
-            mtu: 1500,
-            head_write_back: false,
-            take_over: false,
-        }
+        let (rx_ring, tx_ring) = (512, 512);
+        Self { queues: 1, rx_ring, tx_ring, promiscuous: true, mtu: 1500, head_write_back: false, take_over: false }
     }
 }
 

@@ -158,37 +158,13 @@ pub mod descriptor {
     pub const TX_PAYLEN_SHIFT: u32 = 46;
 }
 
-/// A device of the family.
-#[derive(Clone, Copy, Debug)]
-pub struct Model {
-    /// PCI device id; the vendor is [`VENDOR`].
-    pub device: u16,
-    /// Name for people.
-    pub name: &'static str,
-}
-
-/// Intel.
+/// Intel's PCI vendor id.
 pub const VENDOR: u16 = 0x8086;
 
-/// The devices that share these registers. Virtual functions have others.
-pub const MODELS: &[Model] = &[
-    Model { device: 0x10fb, name: "82599ES SFI/SFP+" },
-    Model { device: 0x10f7, name: "82599EB KX/KX4" },
-    Model { device: 0x10f8, name: "82599 combined backplane" },
-    Model { device: 0x10f9, name: "82599EB CX4" },
-    Model { device: 0x10fc, name: "82599EB XAUI" },
-    Model { device: 0x1507, name: "82599EB SFP+ extension" },
-    Model { device: 0x1514, name: "82599EB KX4 mezzanine" },
-    Model { device: 0x1517, name: "82599 KR backplane" },
-    Model { device: 0x151c, name: "82599EB 10GBASE-T" },
-    Model { device: 0x1529, name: "82599 SFP+ FCoE" },
-    Model { device: 0x152a, name: "82599 backplane FCoE" },
-    Model { device: 0x154a, name: "82599ES quad SFP+" },
-    Model { device: 0x154d, name: "82599ES SFP+ 2" },
-    Model { device: 0x1557, name: "82599EN SFP+" },
-    Model { device: 0x1558, name: "82599ES QSFP+" },
-    Model { device: 0x1528, name: "X540-AT2" },
-    Model { device: 0x1560, name: "X540-AT1" },
-    Model { device: 0x1563, name: "X550-AT2" },
-    Model { device: 0x15d1, name: "X550-AT" },
+/// The family's members, each with the PCI device ids of its cards. Virtual functions have other registers.
+pub const MODELS: &[(&str, &[u16])] = &[
+    ("82599", &[0x10f7, 0x10f8, 0x10f9, 0x10fb, 0x10fc, 0x1507, 0x1514, 0x1517, 0x151c]),
+    ("82599", &[0x1529, 0x152a, 0x154a, 0x154d, 0x1557, 0x1558]),
+    ("X540", &[0x1528, 0x1560]),
+    ("X550", &[0x1563, 0x15d1]),
 ];

@@ -20,16 +20,10 @@ pub unsafe trait Bar: Send + Sync {
     fn doorbell(&self, offset: u32) -> NonNull<u32>;
 }
 
-/// A register that did not get where it should in time.
+/// A register that did not get where it should in time; the text says which, where to and what it reads.
 #[derive(Debug, thiserror::Error)]
-#[error("{name} did not reach {want:#x} (mask {mask:#x}) within {} ms; it reads {last:#x}", limit.as_millis())]
-pub struct Timeout {
-    name: &'static str,
-    mask: u32,
-    want: u32,
-    last: u32,
-    limit: Duration,
-}
+#[error("{0}")]
+pub struct Timeout(String);
 
 /// A BAR with typed registers.
 #[derive(Clone)]
@@ -51,12 +45,13 @@ impl Window {
         self.0.write(reg.offset, value);
     }
 
-    /// Writes an address that the device will access by itself.
+    /// Writes an address that the device will access by itself to its low and its high register.
     ///
     /// # Safety
-    /// The address (with its other half) is memory mapped for the device, for as long as the device may use it.
-    pub unsafe fn write_dma(&self, reg: Reg<DMA>, value: u32) {
-        self.0.write(reg.offset, value);
+    /// The address is memory mapped for the device, for as long as the device may use it.
+    pub unsafe fn write_dma(&self, [low, high]: [Reg<DMA>; 2], address: u64) {
+        self.0.write(low.offset, address as u32);
+        self.0.write(high.offset, (address >> 32) as u32);
     }
 
     /// Sets bits; the others stay.
@@ -79,7 +74,10 @@ impl Window {
                 return Ok(());
             }
             if late {
-                return Err(Timeout { name: reg.name, mask, want, last, limit });
+                let (name, ms) = (reg.name, limit.as_millis());
+                let text =
+                    format!("{name} did not reach {want:#x} (mask {mask:#x}) within {ms} ms; it reads {last:#x}");
+                return Err(Timeout(text));
             }
             std::thread::sleep(Duration::from_micros(50));
         }

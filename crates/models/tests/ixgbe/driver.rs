@@ -150,10 +150,7 @@ impl Driver {
             self.arm(queue, i);
         }
         // SAFETY: the region is mapped for the card, and lives as long as it.
-        unsafe {
-            self.window.write_dma(RDBAL.at(queue), ring as u32);
-            self.window.write_dma(RDBAH.at(queue), (ring >> 32) as u32);
-        }
+        unsafe { self.window.write_dma([RDBAL.at(queue), RDBAH.at(queue)], ring) };
         self.window.write(RDLEN.at(queue), descriptors as u32 * 16);
         self.window.write(SRRCTL.at(queue), srrctl);
         self.window.write(RXDCTL.at(queue), RXDCTL_ENABLE);
@@ -164,10 +161,7 @@ impl Driver {
     pub fn start_tx(&mut self, queue: usize, descriptors: usize) {
         let ring = self.region.iova(TX_RING + queue * 0x1000);
         // SAFETY: as in `start_rx`.
-        unsafe {
-            self.window.write_dma(TDBAL.at(queue), ring as u32);
-            self.window.write_dma(TDBAH.at(queue), (ring >> 32) as u32);
-        }
+        unsafe { self.window.write_dma([TDBAL.at(queue), TDBAH.at(queue)], ring) };
         self.window.write(TDLEN.at(queue), descriptors as u32 * 16);
         self.window.set(DMATXCTL, DMATXCTL_TE);
         self.window.write(TXDCTL.at(queue), TXDCTL_ENABLE);

@@ -244,10 +244,7 @@ fn a_bad_ring_is_not_used() {
         driver.window.clear(RXDCTL.at(0), RXDCTL_ENABLE);
         let base = if base == 0 { driver.region.iova(0) } else { base };
         // SAFETY: the model refuses addresses that it was not given; that is what is tested.
-        unsafe {
-            driver.window.write_dma(RDBAL.at(0), base as u32);
-            driver.window.write_dma(RDBAH.at(0), (base >> 32) as u32);
-        }
+        unsafe { driver.window.write_dma([RDBAL.at(0), RDBAH.at(0)], base) };
         driver.window.write(RDLEN.at(0), len);
         driver.window.set(RXDCTL.at(0), RXDCTL_ENABLE);
         assert_eq!(driver.card.counters().dma_faults, 1, "{base:#x} {len}");

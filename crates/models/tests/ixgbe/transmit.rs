@@ -39,10 +39,7 @@ fn the_head_is_written_instead_if_so_wanted() {
     driver.window.clear(TXDCTL.at(0), TXDCTL_ENABLE);
     let address = driver.region.iova(HEAD_WRITE_BACK);
     // SAFETY: in the region that is mapped for the card.
-    unsafe {
-        driver.window.write_dma(TDWBAL.at(0), address as u32 | TDWBAL_HEAD_WB_EN);
-        driver.window.write_dma(TDWBAH.at(0), (address >> 32) as u32);
-    }
+    unsafe { driver.window.write_dma([TDWBAL.at(0), TDWBAH.at(0)], address | u64::from(TDWBAL_HEAD_WB_EN)) };
     driver.start_tx(0, 64);
     let bytes = frame(own_mac(), 60);
     driver.put(0, &bytes, WHOLE, 60);
