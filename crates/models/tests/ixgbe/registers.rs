@@ -25,7 +25,7 @@ fn at(offset: u32) -> Reg<RW> {
 fn the_card_says_what_it_is() {
     let card = Card::new(&CardConfig { device: 0x1528, ..CardConfig::default() });
     assert_eq!((card.id().vendor, card.id().device), (0x8086, 0x1528));
-    assert!(card.description().contains("X540"), "{}", card.description());
+    assert_eq!(card.description(), "a model in this process");
 }
 
 #[test]
