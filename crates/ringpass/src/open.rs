@@ -2,7 +2,7 @@
 
 use ringpass_bus::SysfsPci;
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Addressing, Mempool, MempoolConfig, PageSize, RegionConfig};
+use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 
@@ -34,7 +34,11 @@ pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempo
     let numa_node = card.and_then(SysfsPci::numa_node_of);
     let pool = |pages| {
         let region = RegionConfig { pages, addressing, numa_node };
-        Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })
+        let pool = Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })?;
+        // The cards' rings come on top, on the same pages: better to know now that there are too few.
+        let rings = options.queues * (options.rxd.max(options.txd) * 2 * 16 + 64);
+        let room = (0..ports).map(|_| DmaRegion::new(rings, &region)).collect::<Result<Vec<_>, _>>();
+        room.map(|_| pool)
     };
     match pool(options.hugepages.unwrap_or(PageSize::Huge2M)) {
         Err(error) if options.hugepages.is_none() && card.is_none() => {
