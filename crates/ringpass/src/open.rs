@@ -17,6 +17,8 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
     for address in addresses {
         parsed.push(address.parse()?);
     }
+    // Before anything is taken or made.
+    parsed.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))?;
     let pool = pool(N, parsed.iter().find_map(card), options)?;
     let mut ports = Vec::new();
     for address in &parsed {
@@ -66,7 +68,7 @@ fn open_address(
 ) -> Result<Box<dyn Port>, Error> {
     let open_inner = |inner: &Address| open_address(inner, config, pool, options);
     Ok(match address {
-        Address::Pci(pci) => Box::new(open_card(pci, config, pool, options)?),
+        Address::Pci(pci) => Box::new(Ixgbe::open(SysfsPci::open(pci)?, pci, config, pool)?),
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
@@ -84,7 +86,7 @@ fn open_address(
 }
 
 /// A real card: refused if there is no driver for it, or if the kernel uses it and nobody said to take it over.
-fn open_card(pci: &str, config: &PortConfig, pool: &Mempool, options: &Options) -> Result<Ixgbe, Error> {
+fn check_card(pci: &str, options: &Options) -> Result<(), Error> {
     let id = SysfsPci::identify(pci)?;
     if ringpass_ixgbe::supports(id).is_none() {
         let what = cards::describe(pci, id);
@@ -97,5 +99,5 @@ fn open_card(pci: &str, config: &PortConfig, pool: &Mempool, options: &Options) 
     if let Some(why) = cards::in_use(pci).filter(|_| !taken) {
         return Err(Error::Other(format!("{pci} is in use: {why}; to take it all the same: --take-over {pci}")));
     }
-    Ixgbe::open(SysfsPci::open(pci)?, pci, config, pool)
+    Ok(())
 }
