@@ -185,8 +185,11 @@ impl Port for Ixgbe {
 
     /// Section 8.2.3.23. Every counter clears when read, so they are added up here; the 32-bit ones wrap after 288 s at
     /// line rate, so ask more often. Queue counters count what reached memory, without the stripped CRC; `GOTC` counts
-    /// the CRC that the card appends.
+    /// the CRC that the card appends. Of a card that is gone the last counts stay.
     fn stats(&mut self) -> Stats {
+        if let State::Gone(_) = self.state() {
+            return self.stats;
+        }
         let (device, stats) = (&self.device, &mut self.stats);
         let read = |reg| u64::from(device.window.read(reg));
         stats.rx_packets += read(QPRC.at(0));
@@ -195,7 +198,9 @@ impl Port for Ixgbe {
         stats.rx_drops += [CRCERRS, ILLERRC, ERRBC, RLEC, RUC, ROC].map(read).iter().sum::<u64>();
         let sent = read(GPTC);
         stats.tx_packets += sent;
-        stats.tx_bytes += read(GOTCL) + (read(GOTCH) << 32) - 4 * sent;
+        // From the sum: a frame that left between these reads has its octets in this round, and its count in the next.
+        let octets = stats.tx_bytes + read(GOTCL) + (read(GOTCH) << 32);
+        stats.tx_bytes = octets.saturating_sub(4 * sent);
         stats.rx_drops += device.rx_faulty.swap(0, Ordering::Relaxed);
         stats.tx_drops += device.tx_refused.swap(0, Ordering::Relaxed);
         *stats

@@ -176,6 +176,30 @@ fn a_card_that_is_gone_is_noticed_and_dropped_in_time() {
 }
 
 #[test]
+fn a_card_that_is_gone_keeps_its_last_statistics() {
+    let straw = Straw::new();
+    let (mut port, _queues) = open(&straw, &small());
+    straw.stick(QPRC.at(0).offset, 7);
+    assert_eq!(port.stats().rx_packets, 7);
+    let counters = [QPRC.at(0), QBRC_L.at(0), QBRC_H.at(0), GPTC, GOTCL, GOTCH];
+    counters.iter().for_each(|counter| straw.stick(counter.offset, u32::MAX));
+    straw.stick(STATUS.offset, u32::MAX);
+    assert_eq!((port.stats().rx_packets, port.stats().rx_bytes, port.stats().tx_bytes), (7, 0, 0));
+}
+
+#[test]
+fn octets_of_a_frame_may_be_counted_before_the_frame() {
+    let straw = Straw::new();
+    let (mut port, _queues) = open(&straw, &small());
+    straw.stick(GOTCL.offset, 64);
+    assert_eq!((port.stats().tx_packets, port.stats().tx_bytes), (0, 128), "each read gives 64");
+    straw.stick(GOTCL.offset, 0);
+    straw.stick(GPTC.offset, 2);
+    let stats = port.stats();
+    assert_eq!((stats.tx_packets, stats.tx_bytes), (2, 120));
+}
+
+#[test]
 fn a_configuration_out_of_range_is_refused() {
     for config in [
         PortConfig { rx_ring: 100, ..Default::default() },
