@@ -1,4 +1,4 @@
-.PHONY: help build test bench loc clean
+.PHONY: help build test lab bench loc clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -9,6 +9,9 @@ build: ## Build the program, optimised: target/release/ringpass
 
 test: ## Install what the tests need, then check and test everything
 	@scripts/test
+
+lab: ## Make the guests of the tests: QEMU, a kernel, its programs (once, in ./lab)
+	@scripts/lab
 
 bench: ## Measure the driver: cycles per packet of each stage
 	cargo run --release -- bench driver

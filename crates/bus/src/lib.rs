@@ -1,14 +1,23 @@
 //! How a driver reaches a device, without knowing which device it is.
 
+mod bar;
+mod command;
+mod open;
 mod sysfs;
+mod vfio;
+mod vfio_user;
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
 use ringpass_registers::Window;
 
+pub use open::{addressing_of, open_pci};
 pub use sysfs::{SysfsPci, present};
+pub use vfio::{Vfio, group_of, is_bound};
+pub use vfio_user::VfioUser;
 
 /// Vendor and device of a PCI function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,4 +50,11 @@ pub trait Bus: Send + Sync {
 
     /// Lets the device start DMA, or no longer.
     fn set_bus_master(&self, on: bool) -> Result<(), Error>;
+
+    /// Enables interrupt vectors 0 to `vectors - 1` and returns for each a nonblocking eventfd that it writes to. Empty
+    /// if the bus has none. Asked for at most once.
+    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+        let _ = vectors;
+        Ok(Vec::new())
+    }
 }

@@ -2,21 +2,21 @@
 //! addresses physical. The kernel driver is unbound first, and bound again when the device is given back.
 
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
-use ringpass_registers::{Bar, Window};
+use ringpass_registers::Window;
 use rustix::fs::FlockOperation;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use crate::bar::MappedBar;
+use crate::command::{BUS_MASTER, COMMAND, MEMORY};
 use crate::{Bus, DeviceId};
 
-const DEVICES: &str = "/sys/bus/pci/devices";
+pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
 
 /// PCI addresses of all devices, in order.
 pub fn present() -> Vec<String> {
@@ -31,8 +31,8 @@ pub struct SysfsPci {
     address: String,
     directory: PathBuf,
     id: DeviceId,
-    /// The kernel driver to give the device back to.
-    driver: Option<PathBuf>,
+    /// Gives the device back to its kernel driver. Open from the start: no file can be opened in the sandbox.
+    bind: Option<File>,
     config: File,
     /// The command register as it was found.
     command: u16,
@@ -88,16 +88,21 @@ impl SysfsPci {
         })?;
         let mut command = [0; 2];
         config.read_exact_at(&mut command, COMMAND).map_err(|source| refused(address, &directory, source))?;
-        let driver = fs::canonicalize(directory.join("driver")).ok();
-        if let Some(driver) = &driver {
+        let mut bind = None;
+        if let Ok(driver) = fs::canonicalize(directory.join("driver")) {
+            let path = driver.join("bind");
+            let file = OpenOptions::new().write(true).open(&path);
+            bind = Some(file.map_err(|source| refused(address, &path, source))?);
             let path = driver.join("unbind");
             fs::write(&path, address).map_err(|source| refused(address, &path, source))?;
         }
         // From here on dropping the device undoes all that was done.
         let command = u16::from_le_bytes(command);
-        let mut device = Self { address: address.into(), directory, id, driver, config, command, bar: None };
-        device.write_command(command | COMMAND_MEMORY)?;
-        device.bar = Some(Arc::new(MappedBar::new(&resource, address)?));
+        let mut device = Self { address: address.into(), directory, id, bind, config, command, bar: None };
+        device.write_command(command | MEMORY)?;
+        let mapping = |source| Error::Os { what: format!("mapping BAR 0 of {address}"), source };
+        let len = resource.metadata().map_err(mapping)?.len() as usize;
+        device.bar = Some(Arc::new(MappedBar::new(&resource, 0, len).map_err(mapping)?));
         Ok(Arc::new(device))
     }
 
@@ -112,17 +117,12 @@ fn refused(address: &str, path: &Path, source: io::Error) -> Error {
     Error::Os { what: format!("taking {address}: {}{remedy}", path.display()), source }
 }
 
-/// Command register (PCI Local Bus 3.0, 6.2.2): memory space, bus master.
-const COMMAND: u64 = 4;
-const COMMAND_MEMORY: u16 = 1 << 1;
-const COMMAND_BUS_MASTER: u16 = 1 << 2;
-
 impl Drop for SysfsPci {
     fn drop(&mut self) {
         self.bar = None;
-        let _ = self.write_command(self.command & !COMMAND_BUS_MASTER);
-        if let Some(driver) = &self.driver {
-            let _ = fs::write(driver.join("bind"), &self.address);
+        let _ = self.write_command(self.command & !BUS_MASTER);
+        if let Some(bind) = &mut self.bind {
+            let _ = bind.write_all(self.address.as_bytes());
         }
     }
 }
@@ -154,60 +154,7 @@ impl Bus for SysfsPci {
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {
-        let master = if on { COMMAND_BUS_MASTER } else { 0 };
-        self.write_command(self.command & !COMMAND_BUS_MASTER | COMMAND_MEMORY | master)
-    }
-}
-
-/// BAR 0, mapped.
-struct MappedBar {
-    start: NonNull<u32>,
-    len: usize,
-}
-
-// SAFETY: registers are reached by volatile accesses only, which any thread may do.
-unsafe impl Send for MappedBar {}
-// SAFETY: as above.
-unsafe impl Sync for MappedBar {}
-
-impl MappedBar {
-    fn new(resource: &File, address: &str) -> Result<Self, Error> {
-        let failed = |source| Error::Os { what: format!("mapping BAR 0 of {address}"), source };
-        let len = resource.metadata().map_err(failed)?.len() as usize;
-        let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let start = unsafe { mmap(std::ptr::null_mut(), len, prot, flags, resource, 0) };
-        let start = start.map_err(|errno| failed(errno.into()))?;
-        Ok(Self { start: NonNull::new(start.cast()).expect("a mapping is not at address 0"), len })
-    }
-
-    fn cell(&self, offset: u32) -> NonNull<u32> {
-        assert!(offset.is_multiple_of(4) && (offset as usize) < self.len, "register {offset:#x} outside the BAR");
-        // SAFETY: inside the mapping, as just checked.
-        unsafe { self.start.byte_add(offset as usize) }
-    }
-}
-
-impl Drop for MappedBar {
-    fn drop(&mut self) {
-        // SAFETY: this BAR's own mapping; doorbells hold the BAR.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-    }
-}
-
-// SAFETY: `cell` checks the range, and the mapping lives as long as `self`.
-unsafe impl Bar for MappedBar {
-    fn read(&self, offset: u32) -> u32 {
-        // SAFETY: as above.
-        unsafe { self.cell(offset).as_ptr().read_volatile() }
-    }
-
-    fn write(&self, offset: u32, value: u32) {
-        // SAFETY: as above.
-        unsafe { self.cell(offset).as_ptr().write_volatile(value) }
-    }
-
-    fn doorbell(&self, offset: u32) -> NonNull<u32> {
-        self.cell(offset)
+        let master = if on { BUS_MASTER } else { 0 };
+        self.write_command(self.command & !BUS_MASTER | MEMORY | master)
     }
 }

@@ -4,10 +4,14 @@
 //! the card is driven through descriptor rings alone: `rx` and `tx`.
 
 mod head_write_back;
+mod interrupt;
 mod ring;
 mod rss;
 mod rx;
+mod rx_offload;
+mod steering;
 mod tx;
+mod tx_offload;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,9 +19,13 @@ use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::{Addressing, DmaArray, DmaRegion, Mempool, RegionConfig};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
 use ringpass_registers::ixgbe::{bits::*, *};
 use ringpass_registers::{Readable, Reg, Window};
+
+use interrupt::Interrupt;
+use steering::Steering;
+use tx_offload::Offload;
 
 /// The card's name, if this driver drives it.
 pub fn supports(id: DeviceId) -> Option<&'static str> {
@@ -61,15 +69,25 @@ impl Device {
     }
 
     /// Section 4.6.7. Receive stays off until the queues are set up.
-    fn init_rx(&self, queues: usize) {
+    fn init_rx(&self, config: &PortConfig) {
         self.window.clear(RXCTRL, RXCTRL_RXEN);
         // 8.2.3.22.8, 8.2.3.8.8: the card strips the CRC; the other bits as the datasheet asks.
         self.window.set(HLREG0, HLREG0_RXCRCSTRP);
         self.window.clear(RDRXCTL, RDRXCTL_RSCFRSTSIZE);
         self.window.set(RDRXCTL, RDRXCTL_CRCSTRIP | RDRXCTL_RSCACKC | RDRXCTL_FCOE_WRFIX);
         self.window.set(FCTRL, FCTRL_BAM);
-        if queues > 1 {
-            rss::spread(&self.window, queues);
+        // 8.2.3.22.13: the longest frame with its CRC; the card adds 4 bytes for a VLAN tag by itself.
+        if config.mtu > 1500 {
+            self.window.write(MAXFRS, ((config.mtu + 18) << 16) as u32);
+            self.window.set(HLREG0, HLREG0_JUMBOEN);
+        }
+        if config.offloads.any() {
+            rx_offload::enable(&self.window);
+        }
+        match config.spread {
+            Spread::Hash if config.queues == 1 && !config.offloads.hash => {}
+            Spread::Hash => rss::spread(&self.window, config.queues),
+            Spread::Steered => steering::enable_pools(&self.window, config.queues),
         }
     }
 
@@ -96,11 +114,14 @@ pub struct Ixgbe {
     stats: Stats,
     queues: Vec<Queues>,
     notes: Vec<String>,
+    spread: Spread,
+    steering: Steering,
+    queue_count: usize,
 }
 
 impl Ixgbe {
     /// Resets the card, sets it up and starts its queues. 1 to 16 queues; rings of 64 to 4096 descriptors, a power of
-    /// two; an MTU of 68 to 1500 bytes.
+    /// two; an MTU of 68 to 9710 bytes.
     ///
     /// Received packets are the pool's; so must be those that are sent, which the card is shown no other memory of.
     pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
@@ -108,10 +129,19 @@ impl Ixgbe {
         let device = Arc::new(Device { window: bus.window(), bus, rx_faulty: 0.into(), tx_refused: 0.into() });
         device.reset()?;
         device.init_link();
-        device.init_rx(config.queues);
+        device.init_rx(config);
         device.init_tx();
         let (stats, queues, notes) = Default::default();
-        let mut port = Self { name: name.to_owned(), device, stats, queues, notes };
+        let mut port = Self {
+            name: name.to_owned(),
+            device,
+            stats,
+            queues,
+            notes,
+            spread: config.spread,
+            steering: Steering::default(),
+            queue_count: config.queues,
+        };
         port.stats(); // 4.6.5: reading clears them
         port.stats = Stats::default();
         port.start_queues(config, pool)?;
@@ -121,7 +151,7 @@ impl Ixgbe {
 
     /// Sections 4.6.7.1 and 4.6.8.1: memory, then each queue.
     fn start_queues(&mut self, config: &PortConfig, pool: &Mempool) -> Result<(), Error> {
-        let PortConfig { queues, rx_ring, tx_ring, mtu, .. } = *config;
+        let PortConfig { queues, rx_ring, tx_ring, mtu, spread, .. } = *config;
         let (device, bus) = (&self.device, &self.device.bus);
         let memory = RegionConfig { numa_node: bus.numa_node(), ..*pool.region().config() };
         if bus.addressing() == Addressing::Physical && memory.addressing != Addressing::Physical {
@@ -135,16 +165,27 @@ impl Ixgbe {
         bus.map(pool.region())?;
         bus.map(&region)?;
         bus.set_bus_master(true)?;
+        let mut events = bus.interrupts(queues)?.into_iter();
+        if events.len() > 0 {
+            interrupt::enable(&device.window, queues);
+        }
+        let interrupts =
+            if events.len() > 0 { "interrupts" } else { "no interrupts: idle queues are looked at in turns" };
         for q in 0..queues {
+            // The queue of the card.
+            let card = if spread == Spread::Steered { q * steering::POOL_QUEUES } else { q };
+            let interrupt = events.next().map(|event| Interrupt::start(&device.window, q, card, event));
             let rx = DmaArray::new(&region, 2 * q * ring, rx_ring)?;
             let tx = DmaArray::new(&region, (2 * q + 1) * ring, tx_ring)?;
             let head = config.head_write_back.then(|| DmaArray::new(&region, heads + 64 * q, 1)).transpose()?;
-            let rx = Box::new(rx::Rx::start(device, q, rx, pool)?);
-            self.queues.push(Queues { rx, tx: Box::new(tx::Tx::start(device, q, (tx, head), mtu)?) });
+            let rx = Box::new(rx::Rx::start(device, card, rx, (config, pool), interrupt)?);
+            let offload = config.offloads.any() || mtu + tx::OVERHEAD > pool.buffer_size();
+            let offload = offload.then(|| Offload::new(pool, tx_ring, mtu));
+            self.queues.push(Queues { rx, tx: Box::new(tx::Tx::start(device, card, (tx, head), mtu, offload)?) });
         }
         device.window.set(RXCTRL, RXCTRL_RXEN);
         let model = supports(bus.id()).unwrap_or("unknown card");
-        self.notes.push(format!("{model}, {}", bus.description()));
+        self.notes.push(format!("{model}, {}, {interrupts}", bus.description()));
         self.notes.push(format!("{queues} queues, rings of {rx_ring} and {tx_ring} on {} pages", memory.pages));
         Ok(())
     }
@@ -157,7 +198,7 @@ fn check(config: &PortConfig) -> Result<(), Error> {
     let rings = format!("rings of {rx_ring} and {tx_ring} descriptors; take a power of two, 64 to 4096");
     ensure(ring(rx_ring) && ring(tx_ring), rings)?;
     ensure((1..=16).contains(&queues), format!("{queues} queues; the card has 1 to 16"))?;
-    ensure((68..=1500).contains(&mtu), format!("an MTU of {mtu}; take 68 to 1500"))
+    ensure((68..=9710).contains(&mtu), format!("an MTU of {mtu}; take 68 to 9710"))
 }
 
 impl Port for Ixgbe {
@@ -225,6 +266,13 @@ impl Port for Ixgbe {
             window.clear(FCTRL, modes)
         }
         Ok(())
+    }
+
+    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
+        if queue >= self.queue_count {
+            return Err(Error::Other(format!("{}: there is no queue {queue}", self.name)));
+        }
+        self.steering.add(&self.device.window, rule, queue, self.spread == Spread::Steered)
     }
 
     fn notes(&self) -> Vec<String> {

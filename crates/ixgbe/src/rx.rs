@@ -4,38 +4,59 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Cache, Mempool};
-use ringpass_port::{Error, RxQueue};
+use ringpass_port::{Error, PortConfig, RxQueue, Wake, Wakeable};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 use crate::Device;
+use crate::interrupt::Interrupt;
 use crate::ring::{Descriptors, Ring};
+use crate::rx_offload::Gather;
+use crate::tx::OVERHEAD;
 
 /// Descriptors are given back to the card by at least so many.
 const REFILL: usize = 32;
 /// A frame that is shorter has no type.
-const ETHERNET_HEADER: usize = 14;
+pub(crate) const ETHERNET_HEADER: usize = 14;
 
 /// A ring of advanced Rx descriptors with free buffers behind them.
 ///
 /// Of what the card writes the driver believes a status and a length, each read once and checked; a packet's buffer
 /// is the one that was posted.
 pub(crate) struct Rx {
-    ring: Ring,
+    pub(crate) ring: Ring,
     cache: Cache,
     /// Bytes behind the Ethernet header that are believed at most: what a buffer has room for.
     longest: usize,
+    /// Bytes that a buffer has room for.
+    pub(crate) capacity: usize,
+    /// Of a queue that tells more of frames than their bytes, or joins buffers to frames.
+    pub(crate) gather: Option<Box<Gather>>,
+    interrupt: Option<Interrupt>,
 }
 
 impl Rx {
     /// Section 4.6.7.1: base, length and buffer size; enable; then fill and move the tail.
-    pub(crate) fn start(device: &Arc<Device>, q: usize, ring: Descriptors, pool: &Mempool) -> Result<Self, Error> {
+    pub(crate) fn start(
+        device: &Arc<Device>,
+        q: usize,
+        ring: Descriptors,
+        (config, pool): (&PortConfig, &Mempool),
+        interrupt: Option<Interrupt>,
+    ) -> Result<Self, Error> {
         let rest = [RDLEN, RDH, RDT, RXDCTL].map(|registers| registers.at(q));
         let ring = Ring::new(device, ring, [RDBAL.at(q), RDBAH.at(q)], rest);
         // 8.2.3.8.7: buffers of so many KiB; a queue without descriptors drops rather than hold up the others.
         let kib = (pool.buffer_size() / 1024) as u32 & SRRCTL_BSIZEPACKET;
         device.window.write(SRRCTL.at(q), SRRCTL_DESCTYPE_ADV_ONEBUF | SRRCTL_DROP_EN | kib);
+        if config.offloads.vlan {
+            device.window.set(RXDCTL.at(q), RXDCTL_VME); // 8.2.3.8.6: the tag goes to the descriptor
+        }
         ring.start()?;
-        let mut rx = Self { ring, cache: pool.cache(), longest: pool.buffer_size() - ETHERNET_HEADER };
+        let (capacity, longest) = (kib as usize * 1024, config.mtu + OVERHEAD);
+        let gather =
+            (config.offloads.any() || longest > capacity).then(|| Gather::new(config.offloads, longest).into());
+        let (cache, longest) = (pool.cache(), capacity - ETHERNET_HEADER);
+        let mut rx = Self { ring, cache, longest, capacity, gather, interrupt };
         rx.refill();
         Ok(rx)
     }
@@ -69,7 +90,7 @@ impl Rx {
 
     /// Posts free buffers in place of those taken, by [`REFILL`] or more. When the pool has run dry the ring runs
     /// shorter until buffers come back; meanwhile the card drops and counts.
-    #[inline]
+    #[inline(always)]
     fn refill(&mut self) {
         let before = self.ring.tail;
         while self.ring.room() >= REFILL {
@@ -91,10 +112,27 @@ impl Rx {
     }
 }
 
+impl Wakeable for Rx {
+    fn arm(&mut self) {
+        self.interrupt.iter().for_each(Interrupt::arm);
+    }
+
+    fn disarm(&mut self) {
+        self.interrupt.iter().for_each(Interrupt::disarm);
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.interrupt.as_ref().map_or(Wake::Turns, Interrupt::wake)
+    }
+}
+
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let before = burst.room();
-        while self.take_run(burst) {}
+        match self.gather {
+            None => while self.take_run(burst) {},
+            Some(_) => while self.take_offloaded(burst) {},
+        }
         self.refill();
         before - burst.room()
     }

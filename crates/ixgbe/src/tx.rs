@@ -10,32 +10,41 @@ use ringpass_registers::ixgbe::{descriptor::*, *};
 use crate::Device;
 use crate::head_write_back::WrittenHead;
 use crate::ring::{Descriptors, Ring};
+use crate::tx_offload::Offload;
 
 /// The card is asked to report every so many descriptors, and buffers are reclaimed by so many (7.2.3.5.1).
-const REPORT: usize = 32;
+pub(crate) const REPORT: usize = 32;
 /// The card pads frames, but not shorter ones than this.
-const MIN_FRAME: usize = 17;
+pub(crate) const MIN_FRAME: usize = 17;
 /// Bytes of a frame beyond its payload: Ethernet header and one VLAN tag.
-const OVERHEAD: usize = 18;
+pub(crate) const OVERHEAD: usize = 18;
 /// A frame in one buffer, with its CRC to be added.
-const COMMAND: u64 = TX_DTYP_DATA | TX_EOP | TX_IFCS | TX_DEXT;
+pub(crate) const COMMAND: u64 = TX_DTYP_DATA | TX_EOP | TX_IFCS | TX_DEXT;
 
 /// The ring, and where the card is to write its head, if it is; both in one region.
 pub(crate) type Memory = (Descriptors, Option<DmaArray<AtomicU32>>);
 
 /// A ring of advanced Tx data descriptors with the buffers that the card has yet to read.
 pub(crate) struct Tx {
-    ring: Ring,
+    pub(crate) ring: Ring,
     reclaimer: Reclaimer,
     /// Where the card reports, if not in the descriptors.
     head: Option<WrittenHead>,
     /// Bytes beyond [`MIN_FRAME`] that can be sent.
     longest: usize,
+    /// Of a queue that packets with requests are sent on.
+    pub(crate) offload: Option<Box<Offload>>,
 }
 
 impl Tx {
     /// Section 4.6.8.1: base and length; thresholds; enable.
-    pub(crate) fn start(device: &Arc<Device>, q: usize, memory: Memory, mtu: usize) -> Result<Self, Error> {
+    pub(crate) fn start(
+        device: &Arc<Device>,
+        q: usize,
+        memory: Memory,
+        mtu: usize,
+        offload: Option<Offload>,
+    ) -> Result<Self, Error> {
         let rest = [TDLEN, TDH, TDT, TXDCTL].map(|registers| registers.at(q));
         let ring = Ring::new(device, memory.0, [TDBAL.at(q), TDBAH.at(q)], rest);
         // SAFETY: mapped for the card with the ring, whose `drop` stops the queue before their region goes.
@@ -43,7 +52,13 @@ impl Tx {
         // 8.2.3.9.10: prefetch at 36 and 8 descriptors; write back at once, as reports are rare already (WTHRESH 0).
         device.window.write(TXDCTL.at(q), 36 | 8 << 8);
         ring.start()?;
-        Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest: mtu + OVERHEAD - MIN_FRAME })
+        Ok(Self {
+            ring,
+            reclaimer: Reclaimer::default(),
+            head,
+            longest: mtu + OVERHEAD - MIN_FRAME,
+            offload: offload.map(Box::new),
+        })
     }
 
     /// Takes back the buffers that the card has sent, by [`REPORT`]. Inlined, it would cost `post_run` its registers.
@@ -63,7 +78,8 @@ impl Tx {
         match &self.head {
             Some(head) => head.sent(&self.ring, REPORT),
             None => {
-                let last = self.ring.index(self.ring.head) + REPORT - 1;
+                let first = self.ring.index(self.ring.head);
+                let last = self.offload.as_ref().map_or(first + REPORT - 1, |offload| offload.reports[first / REPORT]);
                 self.ring.descriptors[last][1].load(Ordering::Acquire) & TX_DD != 0
             }
         }
@@ -85,7 +101,7 @@ impl Tx {
             descriptor[0].store(packet.iova(), Ordering::Relaxed);
             descriptor[1].store(COMMAND | lengths, Ordering::Relaxed);
             // SAFETY: a packet may be moved by copying; the burst forgets it below.
-            place.write(unsafe { std::ptr::read(packet) }.into_buffer());
+            place.write(unsafe { packet.copy_buffer() });
             posted += 1;
         }
         // SAFETY: these were copied, and are in the ring now.
@@ -115,9 +131,14 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         self.reclaim();
         let (packets, tail) = (burst.len(), self.ring.tail);
-        while !burst.is_empty() && self.ring.room() > 0 {
-            if self.post_run(burst) == 0 {
-                self.refuse(burst);
+        match self.offload {
+            Some(_) => while self.post_offloaded(burst) {},
+            None => {
+                while !burst.is_empty() && self.ring.room() > 0 {
+                    if self.post_run(burst) == 0 {
+                        self.refuse(burst);
+                    }
+                }
             }
         }
         self.ring.publish(tail);

@@ -207,7 +207,7 @@ fn a_configuration_out_of_range_is_refused() {
         PortConfig { rx_ring: 8192, ..Default::default() },
         PortConfig { queues: 0, ..Default::default() },
         PortConfig { queues: 17, ..Default::default() },
-        PortConfig { mtu: 9000, ..Default::default() },
+        PortConfig { mtu: 9711, ..Default::default() },
     ] {
         assert!(
             Ixgbe::open(std::sync::Arc::new(StrawBus(Straw::new())), "straw", &config, &pool()).is_err(),

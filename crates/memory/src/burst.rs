@@ -67,6 +67,7 @@ impl Burst {
     /// If there are fewer.
     #[cold]
     pub fn discard(&mut self, n: usize) {
+        self[..n].iter_mut().filter(|packet| packet.is_chained()).for_each(Packet::drop_rest);
         let packets = &self.packets[self.start..self.end][..n];
         self.start += n;
         // SAFETY: packets in `start..end` were initialised, and these have left that range.

@@ -5,13 +5,13 @@ use crate::{HEADROOM, Packet};
 impl Packet {
     /// Bytes free in front of the frame.
     pub fn headroom(&self) -> usize {
-        (HEADROOM as i32 + self.offset) as usize
+        (HEADROOM as i16 + self.offset) as usize
     }
 
     /// Bytes that the frame can have at most from where it starts now.
     #[inline]
     pub fn capacity(&self) -> usize {
-        (self.buffer.slot().size as i32 - self.offset) as usize
+        (self.buffer.slot().size as i32 - i32::from(self.offset)) as usize
     }
 
     /// Sets the frame's length. Bytes gained keep what the buffer held before.
@@ -38,7 +38,7 @@ impl Packet {
     /// Opens `n` bytes in front of the frame; `None`, and nothing changed, if the headroom is smaller.
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         self.headroom().checked_sub(n)?;
-        self.offset -= n as i32;
+        self.offset -= n as i16;
         self.len += n as u32;
         Some(&mut self[..n])
     }
@@ -48,7 +48,7 @@ impl Packet {
     pub fn trim_front(&mut self, n: usize) -> bool {
         let fits = n <= self.len as usize;
         if fits {
-            self.offset += n as i32;
+            self.offset += n as i16;
             self.len -= n as u32;
         }
         fits

@@ -16,6 +16,8 @@ mod depot;
 mod deque;
 mod edit;
 mod error;
+mod flags;
+mod foreign;
 mod huge_pages;
 #[cfg(miri)]
 mod miri;
@@ -23,6 +25,7 @@ mod packet;
 mod physical;
 mod pool;
 mod region;
+mod segments;
 mod sync;
 mod usage;
 
@@ -32,6 +35,8 @@ pub use cache::{Cache, Reclaimer};
 pub use depot::MAGAZINE;
 pub use deque::Drain;
 pub use error::Error;
+pub use flags::{Flags, Headers, L4};
+pub use foreign::ForeignMemory;
 pub use huge_pages::huge_pages_free;
 pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};

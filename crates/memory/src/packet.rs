@@ -1,8 +1,11 @@
 //! Buffers and packets: handles to the same thing, without and with a frame in it.
 
+use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
+use crate::Flags;
+use crate::flags::Beside;
 use crate::pool::{Shared, Slot, SlotRef, put};
 
 /// A buffer of a mempool, as a device's ring holds it. Dropping it returns it to its pool, on any thread.
@@ -42,7 +45,7 @@ impl Buffer {
     /// `len` is at most the pool's buffer size.
     pub unsafe fn into_packet(self, len: usize) -> Packet {
         debug_assert!(len <= self.slot().size as usize);
-        Packet { buffer: self, offset: 0, len: len as u32 }
+        Packet { buffer: self, offset: 0, flags: Flags::default(), len: len as u32 }
     }
 }
 
@@ -54,7 +57,8 @@ impl Drop for Buffer {
     }
 }
 
-/// One Ethernet frame (without its checksum) in a buffer. Derefs to the frame's bytes.
+/// One Ethernet frame (without its checksum) in a buffer. Derefs to the frame's bytes, or to the first of them if
+/// [segments](Self::segments) follow.
 ///
 /// Dropping it returns the buffer, on any thread. Packets that are many are better dropped as a
 /// [`Burst`](crate::Burst), which returns them together.
@@ -62,20 +66,49 @@ impl Drop for Buffer {
 pub struct Packet {
     pub(crate) buffer: Buffer,
     /// Where the frame starts, from the end of the usual headroom: at least `-HEADROOM`.
-    pub(crate) offset: i32,
-    /// The sum of the two is at most the slot's size.
+    pub(crate) offset: i16,
+    pub(crate) flags: Flags,
+    /// The sum of `offset` and `len` is at most the slot's size.
     pub(crate) len: u32,
 }
 
 impl Packet {
-    /// The buffer, without knowledge of the frame.
-    pub fn into_buffer(self) -> Buffer {
-        self.buffer
+    /// The buffer, without knowledge of the frame. Further segments are dropped.
+    pub fn into_buffer(mut self) -> Buffer {
+        if self.is_chained() {
+            self.drop_rest();
+        }
+        let packet = ManuallyDrop::new(self);
+        // SAFETY: the packet is not used again, nor dropped.
+        unsafe { std::ptr::read(&packet.buffer) }
+    }
+
+    /// As [`into_buffer`](Self::into_buffer), for a packet that is moved out by copying.
+    ///
+    /// # Safety
+    /// The packet has no further segments, and is forgotten: neither used nor dropped.
+    #[inline]
+    pub unsafe fn copy_buffer(&self) -> Buffer {
+        debug_assert!(!self.is_chained());
+        // SAFETY: this copy is the only one used, says the caller.
+        unsafe { std::ptr::read(&self.buffer) }
     }
 
     /// Where a device finds the frame.
     pub fn iova(&self) -> u64 {
         self.buffer.slot().iova.wrapping_add_signed(i64::from(self.offset))
+    }
+
+    pub(crate) fn beside(&self) -> &Beside {
+        let slot = self.buffer.slot();
+        // SAFETY: the buffer keeps its pool alive. Only the packet's owner reaches its entry, and it is borrowed.
+        unsafe { &*slot.pool.as_ref().beside[slot.index as usize].get() }
+    }
+
+    pub(crate) fn beside_mut(&mut self) -> &mut Beside {
+        let slot = self.buffer.slot();
+        // SAFETY: as in `beside`, and `self` is borrowed mutably.
+        unsafe { &mut *slot.pool.as_ref().beside[slot.index as usize].get() }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Mempools: buffers of one size, cut from a region, that come back from wherever they are freed.
 
+use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::cache::Cache;
 use crate::depot::{Depot, MAGAZINE};
+use crate::flags::Beside;
 use crate::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
 
 /// Bytes kept free in front of a received frame, for headers to be put before it.
@@ -16,7 +18,7 @@ pub const HEADROOM: usize = 128;
 pub struct MempoolConfig {
     /// How many buffers; 1 to 16,777,216.
     pub buffers: usize,
-    /// Bytes of frame that a buffer takes, behind the headroom; 64 to 60,000.
+    /// Bytes of frame that a buffer takes, behind the headroom; 64 to 32,000.
     pub size: usize,
     /// The memory beneath. Its length is derived.
     pub region: RegionConfig,
@@ -50,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) depot: Depot,
     pub(crate) references: AtomicUsize,
     pub(crate) exhausted: AtomicU64,
+    /// By slot; whoever owns the packet owns its entry.
+    pub(crate) beside: Box<[UnsafeCell<Beside>]>,
     region: Arc<DmaRegion>,
 }
 
@@ -93,8 +97,8 @@ unsafe fn release(pool: NonNull<Shared>, count: usize) {
 #[derive(Debug)]
 pub struct Mempool(pub(crate) NonNull<Shared>);
 
-// SAFETY: `Shared` is made of atomics, an `Arc` and a slot table that is never written after `new`; its raw pointers
-// are into the region that it keeps.
+// SAFETY: `Shared` is made of atomics, an `Arc`, a slot table that is never written after `new`, whose raw pointers are
+// into the region that it keeps, and what lies beside packets, an entry of which only the packet's owner reaches.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
@@ -102,8 +106,8 @@ unsafe impl Sync for Mempool {}
 impl Mempool {
     /// Allocates the memory and fills the depot.
     pub fn new(config: &MempoolConfig) -> Result<Self, Error> {
-        if !(64..=60_000).contains(&config.size) || !(1..=1 << 24).contains(&config.buffers) {
-            return Err(Error::Config("a pool has 1 to 16777216 buffers, of 64 to 60000 bytes each"));
+        if !(64..=32_000).contains(&config.size) || !(1..=1 << 24).contains(&config.buffers) {
+            return Err(Error::Config("a pool has 1 to 16777216 buffers, of 64 to 32000 bytes each"));
         }
         // An odd number of cache lines, so that the headers of neighbouring buffers fall into different cache sets.
         let stride = ((config.size + HEADROOM).div_ceil(64) | 1) * 64;
@@ -122,8 +126,9 @@ impl Mempool {
         };
         let depot = Depot::new((0..config.buffers).map(slot).collect());
         let (references, exhausted) = (AtomicUsize::new(1), AtomicU64::new(0));
+        let beside = (0..config.buffers).map(|_| UnsafeCell::default()).collect();
         // SAFETY: allocated just now, and nobody else knows it yet.
-        unsafe { pool.write(Shared { depot, references, exhausted, region: region.clone() }) };
+        unsafe { pool.write(Shared { depot, references, exhausted, beside, region: region.clone() }) };
         let pool = Self(pool);
         pool.shared().depot.fill();
         Ok(pool)

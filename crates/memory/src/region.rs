@@ -7,7 +7,7 @@ use std::sync::Arc;
 #[cfg(not(miri))]
 use memmap2::MmapOptions;
 use memmap2::{Advice, MmapRaw};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{MemfdFlags, SealFlags};
 
 use crate::error::os;
 #[cfg(miri)]
@@ -142,11 +142,13 @@ impl DmaRegion {
     }
 }
 
-/// A file in memory, and the whole of it mapped.
+/// A file in memory that stays as long as it is, and the whole of it mapped.
 #[cfg(not(miri))]
 fn map(len: usize, flags: MemfdFlags) -> io::Result<(OwnedFd, MmapRaw)> {
-    let file = rustix::fs::memfd_create("ringpass-dma", flags)?;
+    let file = rustix::fs::memfd_create("ringpass-dma", flags | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len as u64)?;
+    // Another process that has the file must not take the memory away.
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     let memory = MmapOptions::new().len(len).map_raw(&file)?;
     Ok((file, memory))
 }

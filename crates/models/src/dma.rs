@@ -4,25 +4,35 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ringpass_memory::{Atomics, DmaArray, DmaRegion};
+use ringpass_memory::{DmaRegion, ForeignMemory};
+use ringpass_port::Error;
 
 /// A descriptor of 16 bytes, which card and driver access at the same time.
 pub(crate) struct Descriptor(pub [AtomicU64; 2]);
 
-// SAFETY: two atomic integers without padding.
-unsafe impl Atomics for Descriptor {}
+/// What a card may do with memory that it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Only read it.
+    Read,
+    /// Read and write it.
+    ReadWrite,
+}
+
+/// What keeps memory mapped.
+type Owner = Arc<dyn Send + Sync>;
 
 /// Memory that is contiguous on both sides.
+#[derive(Clone)]
 struct Stretch {
     iova: u64,
     len: u64,
     start: NonNull<u8>,
-    /// Where the stretch begins in its region, which it keeps mapped.
-    offset: usize,
-    region: Arc<DmaRegion>,
+    access: Access,
+    owner: Owner,
 }
 
-// SAFETY: points into the region that it keeps; whoever has the stretch may access that from any thread.
+// SAFETY: points into the memory that it keeps; whoever has the stretch may access that from any thread.
 unsafe impl Send for Stretch {}
 
 impl Stretch {
@@ -32,24 +42,100 @@ impl Stretch {
         let offset = iova.wrapping_sub(self.iova);
         (offset < self.len && len as u64 <= self.len - offset).then_some(offset as usize)
     }
+
+    /// The address of a byte inside.
+    #[inline]
+    fn at(&self, offset: usize) -> NonNull<u8> {
+        debug_assert!((offset as u64) < self.len);
+        // SAFETY: callers have the offset from `offset_of`, or checked it against `len` as it does.
+        unsafe { self.start.add(offset) }
+    }
+
+    /// The first address behind it. That of the last stretch may be 0, which is 2^64.
+    fn last(&self) -> u64 {
+        self.iova + (self.len - 1)
+    }
+
+    /// The part from `iova` on with `len` bytes, all inside.
+    fn part(&self, iova: u64, len: u64) -> Self {
+        Self { iova, len, start: self.at((iova - self.iova) as usize), ..self.clone() }
+    }
 }
 
 /// Which stretch a caller's last access hit; the next one mostly hits it too.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Hint(usize);
 
-/// The regions that a card may access. They stay until the card is dropped.
+/// The memory that a card may access: stretches by address, none overlapping.
 #[derive(Default)]
 pub(crate) struct DmaMap(Vec<Stretch>);
 
 impl DmaMap {
+    /// Adds a region of this process. What the card has already stays as it is.
     pub(crate) fn add(&mut self, region: &Arc<DmaRegion>) {
         for (iova, offset, len) in region.stretches() {
-            if self.find(iova, len, &mut Hint::default()).is_none() {
-                let start = NonNull::new(region.at(offset)).expect("a mapping is not at address 0");
-                self.0.push(Stretch { iova, len: len as u64, start, offset, region: region.clone() });
-            }
+            let start = NonNull::new(region.at(offset)).expect("a mapping is not at address 0");
+            // A region that is mapped twice.
+            let _ = self.insert(Stretch { iova, len: len as u64, start, access: Access::ReadWrite, owner: region.clone() });
         }
+    }
+
+    /// Adds a part of another process's memory.
+    pub(crate) fn add_foreign(
+        &mut self,
+        iova: u64,
+        memory: &Arc<ForeignMemory>,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<(), Error> {
+        let refused = |why: &str| Err(Error::Other(format!("DMA map of {len:#x} bytes at {iova:#x}: {why}")));
+        if len == 0 || iova.checked_add(len as u64 - 1).is_none() {
+            return refused("it is empty, or ends behind the last address");
+        }
+        if offset.checked_add(len).is_none_or(|end| end > memory.len()) {
+            return refused("it ends behind the memory it is a part of");
+        }
+        // SAFETY: inside the mapping, as just checked.
+        let start = unsafe { memory.as_ptr().add(offset) };
+        let start = NonNull::new(start).expect("a mapping is not at address 0");
+        match self.insert(Stretch { iova, len: len as u64, start, access, owner: memory.clone() }) {
+            true => Ok(()),
+            false => refused("it overlaps another map; unmap that first"),
+        }
+    }
+
+    /// Adds a stretch; `false` if it overlaps another.
+    fn insert(&mut self, stretch: Stretch) -> bool {
+        let at = self.first_from(stretch.iova);
+        let free = self.0.get(at).is_none_or(|next| stretch.last() < next.iova);
+        if free {
+            self.0.insert(at, stretch);
+        }
+        free
+    }
+
+    /// Index of the first stretch that ends at `iova` or behind it.
+    fn first_from(&self, iova: u64) -> usize {
+        self.0.partition_point(|stretch| stretch.last() < iova)
+    }
+
+    /// Takes memory away: all that was added in this span.
+    pub(crate) fn remove(&mut self, iova: u64, len: u64) {
+        let Some(last) = len.checked_sub(1).map(|more| iova.saturating_add(more)) else { return };
+        let from = self.first_from(iova);
+        let to = from + self.0[from..].partition_point(|stretch| stretch.iova <= last);
+        let Some(touched) = self.0.get(from..to).filter(|touched| !touched.is_empty()) else { return };
+        // Of the first and the last stretch a part may stay.
+        let (first, end) = (&touched[0], &touched[touched.len() - 1]);
+        let before = (first.iova < iova).then(|| first.part(first.iova, iova - first.iova));
+        let behind = (end.last() > last).then(|| end.part(last + 1, end.last() - last));
+        self.0.splice(from..to, before.into_iter().chain(behind));
+    }
+
+    /// Takes all memory away.
+    pub(crate) fn clear(&mut self) {
+        self.0.clear();
     }
 
     /// The stretch that has all of `len` bytes from `iova`, and where in it they begin.
@@ -65,24 +151,41 @@ impl DmaMap {
 
     #[cold]
     fn search(&self, iova: u64, len: usize, hint: &mut Hint) -> Option<(&Stretch, usize)> {
-        let found = |(i, stretch): (usize, &Stretch)| Some((i, stretch.offset_of(iova, len)?));
-        let (i, offset) = self.0.iter().enumerate().find_map(found)?;
+        let i = self.first_from(iova);
+        let stretch = self.0.get(i)?;
+        let offset = stretch.offset_of(iova, len)?;
         hint.0 = i;
-        Some((&self.0[i], offset))
+        Some((stretch, offset))
     }
 
+    /// Where `len` bytes from `iova` lie, if they are in one stretch that allows the access.
     #[inline]
-    fn pointer(&self, iova: u64, len: usize, hint: &mut Hint) -> Option<*mut u8> {
+    fn pointer(&self, iova: u64, len: usize, access: Access, hint: &mut Hint) -> Option<*mut u8> {
         let (stretch, offset) = self.find(iova, len, hint)?;
-        // SAFETY: `find` says that the offset is inside the stretch.
-        Some(unsafe { stretch.start.as_ptr().add(offset) })
+        (access == Access::Read || stretch.access == access).then(|| stretch.at(offset).as_ptr())
+    }
+
+    /// The pieces of a range that lies over several stretches; `None` if not all of it may be accessed.
+    fn pieces(&self, mut iova: u64, mut len: usize, access: Access) -> Option<Vec<(&Stretch, usize, usize)>> {
+        let mut pieces = Vec::new();
+        let mut i = self.first_from(iova);
+        while len > 0 {
+            let stretch = self.0.get(i).filter(|stretch| access == Access::Read || stretch.access == access)?;
+            let offset = stretch.offset_of(iova, 1)?;
+            let here = len.min(usize::try_from(stretch.len).unwrap_or(usize::MAX) - offset);
+            pieces.push((stretch, offset, here));
+            (i, len) = (i + 1, len - here);
+            // Behind the last address there is no stretch, so that 0 is not found there.
+            iova = if len > 0 { iova.checked_add(here as u64)? } else { iova };
+        }
+        Some(pieces)
     }
 
     /// Reads memory into `out`; `false`, and nothing read, where it is not the card's.
     #[inline]
     #[must_use]
     pub(crate) fn read(&self, iova: u64, out: &mut [u8], hint: &mut Hint) -> bool {
-        let Some(from) = self.pointer(iova, out.len(), hint) else { return false };
+        let Some(from) = self.pointer(iova, out.len(), Access::Read, hint) else { return self.read_pieces(iova, out) };
         // SAFETY: `pointer` checked the whole range, in a mapping that lives as long as `self`; `out` is memory of the
         // model's own, which is in no region of the driver's. A driver that writes a frame after handing it over makes
         // the card read a mixture of bytes, as it would with a card of silicon; nothing is derived from them here.
@@ -90,31 +193,133 @@ impl DmaMap {
         true
     }
 
+    #[cold]
+    fn read_pieces(&self, iova: u64, mut out: &mut [u8]) -> bool {
+        let Some(pieces) = self.pieces(iova, out.len(), Access::Read) else { return false };
+        for (stretch, offset, len) in pieces {
+            let (part, rest) = out.split_at_mut(len);
+            // SAFETY: as in `read`; `pieces` has cut the range at the ends of the stretches.
+            unsafe { copy(stretch.at(offset).as_ptr(), part.as_mut_ptr(), len) };
+            out = rest;
+        }
+        true
+    }
+
     /// Writes `bytes` to memory; `false`, and nothing written, where it is not the card's.
     #[inline]
     #[must_use]
     pub(crate) fn write(&self, iova: u64, bytes: &[u8], hint: &mut Hint) -> bool {
-        let Some(to) = self.pointer(iova, bytes.len(), hint) else { return false };
+        let Some(to) = self.pointer(iova, bytes.len(), Access::ReadWrite, hint) else {
+            return self.write_pieces(iova, bytes);
+        };
         // SAFETY: as in `read`. The driver gave this memory to the card by its descriptor and has no reference into it
         // until the descriptor is written back; it vouched for that when it wrote the ring's base (`write_dma`).
         unsafe { copy(bytes.as_ptr(), to, bytes.len()) };
         true
     }
 
+    #[cold]
+    fn write_pieces(&self, iova: u64, mut bytes: &[u8]) -> bool {
+        let Some(pieces) = self.pieces(iova, bytes.len(), Access::ReadWrite) else { return false };
+        for (stretch, offset, len) in pieces {
+            let (part, rest) = bytes.split_at(len);
+            // SAFETY: as in `write`; `pieces` has cut the range at the ends of the stretches.
+            unsafe { copy(part.as_ptr(), stretch.at(offset).as_ptr(), len) };
+            bytes = rest;
+        }
+        true
+    }
+
     /// Writes one aligned word, after all that was written before.
     #[must_use]
     pub(crate) fn store(&self, iova: u64, value: u32, hint: &mut Hint) -> bool {
-        let Some(to) = self.pointer(iova, 4, hint).filter(|to| to.addr().is_multiple_of(4)) else { return false };
+        let pointer = self.pointer(iova, 4, Access::ReadWrite, hint);
+        let Some(to) = pointer.filter(|to| to.addr().is_multiple_of(4)) else { return false };
         // SAFETY: in range and aligned, as just checked; the mapping lives as long as `self`.
         unsafe { AtomicU32::from_ptr(to.cast()) }.store(value, Ordering::Release);
         true
     }
 
-    /// A ring of descriptors; `None` where it is not all in the card's memory, or not aligned.
-    pub(crate) fn ring(&self, iova: u64, descriptors: usize) -> Option<DmaArray<Descriptor>> {
+    /// A ring of descriptors; `None` where it is not all in memory that the card may write, or a descriptor is not
+    /// aligned or not in one piece.
+    pub(crate) fn ring(&self, iova: u64, descriptors: usize) -> Option<Ring> {
         let bytes = descriptors.checked_mul(size_of::<Descriptor>())?;
-        let (stretch, offset) = self.find(iova, bytes, &mut Hint::default())?;
-        DmaArray::new(&stretch.region, stretch.offset + offset, descriptors).ok()
+        let mut pieces: Vec<Piece> = Vec::new();
+        for (stretch, offset, len) in self.pieces(iova, bytes, Access::ReadWrite)? {
+            let start = stretch.at(offset).cast::<Descriptor>();
+            if !start.is_aligned() || !len.is_multiple_of(size_of::<Descriptor>()) {
+                return None;
+            }
+            let len = len / size_of::<Descriptor>();
+            match pieces.last_mut() {
+                // Pages that were mapped one by one are often contiguous here too.
+                Some(last) if last.end() == start.as_ptr() && Arc::ptr_eq(&last.owner, &stretch.owner) => last.len += len,
+                _ => pieces.push(Piece { start, len, owner: stretch.owner.clone() }),
+            }
+        }
+        let mut pieces = pieces.into_iter();
+        Some(Ring { iova, len: descriptors, first: pieces.next()?, others: pieces.collect() })
+    }
+}
+
+/// Descriptors that lie in one piece here.
+struct Piece {
+    start: NonNull<Descriptor>,
+    len: usize,
+    owner: Owner,
+}
+
+impl Piece {
+    fn end(&self) -> *mut Descriptor {
+        self.start.as_ptr().wrapping_add(self.len)
+    }
+}
+
+// SAFETY: points to atomics in memory that it keeps.
+unsafe impl Send for Piece {}
+
+/// A ring of descriptors. It keeps its memory mapped; the card lets go of the ring when that is taken away.
+pub(crate) struct Ring {
+    iova: u64,
+    len: usize,
+    first: Piece,
+    /// Empty, but where a driver's pages lie scattered here.
+    others: Box<[Piece]>,
+}
+
+impl Ring {
+    /// How many descriptors it has.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// A descriptor, if the ring has so many.
+    #[inline]
+    pub(crate) fn get(&self, index: usize) -> Option<&Descriptor> {
+        if index < self.first.len {
+            // SAFETY: inside the piece, which `DmaMap::ring` found aligned and in memory that the piece keeps; atomics
+            // are valid for any bits and may change under a shared reference.
+            return Some(unsafe { self.first.start.add(index).as_ref() });
+        }
+        self.get_far(index - self.first.len)
+    }
+
+    #[cold]
+    fn get_far(&self, mut index: usize) -> Option<&Descriptor> {
+        for piece in &self.others {
+            if index < piece.len {
+                // SAFETY: as in `get`.
+                return Some(unsafe { piece.start.add(index).as_ref() });
+            }
+            index -= piece.len;
+        }
+        None
+    }
+
+    /// Whether a span of addresses has some of its descriptors.
+    pub(crate) fn overlaps(&self, iova: u64, len: u64) -> bool {
+        let bytes = (self.len * size_of::<Descriptor>()) as u64;
+        len > 0 && self.iova <= iova.saturating_add(len - 1) && iova <= self.iova + (bytes - 1)
     }
 }
 
@@ -142,10 +347,10 @@ fn prefetch(line: *const u8, intent: Intent) {
 }
 
 /// Does so for `count` descriptors of a ring from `head` on, as far as they are in one piece.
-pub(crate) fn prefetch_descriptors(ring: &[Descriptor], head: usize, count: usize, intent: Intent) {
+pub(crate) fn prefetch_descriptors(ring: &Ring, head: usize, count: usize, intent: Intent) {
     const A_LINE: usize = 64 / size_of::<Descriptor>();
-    let soon = ring.iter().skip(head).take(count).step_by(A_LINE);
-    soon.for_each(|descriptor| prefetch(std::ptr::from_ref(descriptor).cast(), intent));
+    let end = (head + count).min(ring.first.len);
+    (head..end).step_by(A_LINE).for_each(|i| prefetch(ring.first.start.as_ptr().wrapping_add(i).cast(), intent));
 }
 
 /// Copies `len` bytes. The shortest frames, which decide about packets a second, go without a call.

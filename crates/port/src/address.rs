@@ -17,6 +17,8 @@ pub enum Address {
     /// `model[,mac=…][,device=10fb]:WIRE`: a software 82599 in this process, driven by Ringpass; the far side of its
     /// wire is another port.
     Model(ModelConfig, Box<Address>),
+    /// `vfio-user:PATH`: a device that another process serves, such as `ringpass model`.
+    VfioUser(PathBuf),
     /// `tap:NAME`: a TAP interface of the kernel, made if it does not exist.
     Tap(String),
     /// `packet:NAME`: a kernel interface through a packet socket.
@@ -78,8 +80,8 @@ pub struct FaultsConfig {
     pub seed: u64,
 }
 
-const KINDS: &str = "0000:01:00.0, model:PORT, tap:NAME, packet:NAME, pcap:FILE, null, capture,file=FILE:PORT or \
-                     faults,drop=0.01:PORT";
+const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, tap:NAME, packet:NAME, pcap:FILE, null, \
+                     capture,file=FILE:PORT or faults,drop=0.01:PORT";
 
 impl FromStr for Address {
     type Err = Error;
@@ -105,13 +107,17 @@ impl FromStr for Address {
         };
         match kind {
             "null" if argument.is_empty() && options.is_empty() => Ok(Self::Null),
+            "vfio-user" if options.is_empty() && !argument.is_empty() => Ok(Self::VfioUser(argument.into())),
+            "vfio-user" if options.is_empty() => Err(wrong("the socket is missing; write vfio-user:PATH".into())),
             "tap" if options.is_empty() => Ok(Self::Tap(interface()?)),
             "packet" if options.is_empty() => Ok(Self::Packet(interface()?)),
             "pcap" if options.is_empty() => pcap(argument).map(Self::Pcap).map_err(wrong),
             "model" => Ok(Self::Model(model(options).map_err(wrong)?, inner()?)),
             "capture" => Ok(Self::Capture(capture(options).map_err(wrong)?, inner()?)),
             "faults" => Ok(Self::Faults(faults(options).map_err(wrong)?, inner()?)),
-            "null" | "tap" | "packet" | "pcap" => Err(wrong(format!("options of '{kind}' go behind its argument"))),
+            "null" | "tap" | "packet" | "pcap" | "vfio-user" => {
+                Err(wrong(format!("options of '{kind}' go behind its argument")))
+            }
             _ => Err(wrong(format!("no such kind of port '{kind}'; write one of {KINDS}"))),
         }
     }
@@ -220,6 +226,7 @@ impl fmt::Display for Address {
         match self {
             Self::Pci(address) => write!(f, "{address}"),
             Self::Model(_, wire) => write!(f, "model:{wire}"),
+            Self::VfioUser(path) => write!(f, "vfio-user:{}", path.display()),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Pcap(PcapConfig { input: Some(path), .. }) => write!(f, "pcap:{}", path.display()),
@@ -246,6 +253,8 @@ mod tests {
         assert_eq!(parse("AF:00.1"), Address::Pci("0000:af:00.1".into()));
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
+        assert_eq!(parse("vfio-user:/run/a,b:c"), Address::VfioUser("/run/a,b:c".into()));
+        assert_eq!(parse("vfio-user:card").to_string(), "vfio-user:card");
         let Address::Model(config, wire) = parse("model,mac=02-00-00-00-00-01,device=1528:tap:x") else { panic!() };
         assert_eq!((config.device, config.mac), (0x1528, Some(MacAddress([2, 0, 0, 0, 0, 1]))));
         assert_eq!(*wire, Address::Tap("x".into()));

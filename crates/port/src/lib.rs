@@ -3,13 +3,19 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod chain;
 mod error;
 mod idle;
 mod mac;
 mod port;
+mod software;
+mod steering;
 
 pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed};
+pub use chain::{chain, copy_flags};
 pub use error::Error;
-pub use idle::Idle;
+pub use idle::{Idle, Wake, Wakeable};
 pub use mac::MacAddress;
-pub use port::{Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+pub use port::{Link, Offloads, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+pub use software::{Software, complete_checksum, parse_headers};
+pub use steering::{Protocol, Rule, Spread};

@@ -3,7 +3,7 @@
 use ringpass_memory::Burst;
 use serde::Serialize;
 
-use crate::{Error, MacAddress};
+use crate::{Error, MacAddress, Rule, Spread, Wakeable};
 
 /// How a port is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,8 +16,12 @@ pub struct PortConfig {
     pub tx_ring: usize,
     /// Receive frames for any MAC address.
     pub promiscuous: bool,
-    /// Largest payload of a frame, in bytes: 68 to 1500.
+    /// Largest payload of a frame, in bytes: 68 to 9710.
     pub mtu: usize,
+    /// What packets may carry across the port beside their frames.
+    pub offloads: Offloads,
+    /// Which queue a received frame goes to.
+    pub spread: Spread,
     /// Let the card report sent frames by writing its head to memory, where it can, rather than in descriptors.
     pub head_write_back: bool,
     /// Take a card even if its kernel interface carries an address or a default route.
@@ -26,8 +30,39 @@ pub struct PortConfig {
 
 impl Default for PortConfig {
     fn default() -> Self {
-        let (rx_ring, tx_ring) = (512, 512);
-        Self { queues: 1, rx_ring, tx_ring, promiscuous: true, mtu: 1500, head_write_back: false, take_over: false }
+        Self {
+            queues: 1,
+            rx_ring: 512,
+            tx_ring: 512,
+            promiscuous: true,
+            mtu: 1500,
+            offloads: Offloads::default(),
+            spread: Spread::default(),
+            head_write_back: false,
+            take_over: false,
+        }
+    }
+}
+
+/// What packets may carry across a port beside their frames, as [flags](ringpass_memory::Flags) with the same meaning on
+/// every port. What a port's hardware cannot do for a packet to be sent, the port does in software; what it does not
+/// know of a received one, it does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// Verdicts on checksums of received frames; checksums to be filled in of those to be sent.
+    pub checksum: bool,
+    /// The RSS hash of received frames.
+    pub hash: bool,
+    /// The outer VLAN tag lies beside the frame.
+    pub vlan: bool,
+    /// Segments that are to be cut into frames (TSO). Implies `checksum`.
+    pub tso: bool,
+}
+
+impl Offloads {
+    /// Whether there are any.
+    pub fn any(self) -> bool {
+        self != Self::default()
     }
 }
 
@@ -69,7 +104,7 @@ pub enum State {
 }
 
 /// Receives packets. Belongs to one thread at a time.
-pub trait RxQueue: Send {
+pub trait RxQueue: Wakeable + Send {
     /// Adds received packets to the burst until it has no room or none is left; does not wait. Returns how many.
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
 }
@@ -119,6 +154,12 @@ pub trait Port: Send {
 
     /// Receives frames for any MAC address, or only the port's own, broadcast and multicast.
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error>;
+
+    /// Steers received frames to one of the queues.
+    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
+        let _ = (rule, queue);
+        Err(Error::Other(format!("{} cannot steer frames to queues; only network cards can", self.name())))
+    }
 
     /// Choices that were made when the port was opened (pages, queues, zero-copy or copy), a line each, with what would
     /// give the better one. Printed at start: nothing falls back in silence.

@@ -1,11 +1,14 @@
 //! A cable between two ports of one process: what is sent at one end is received at the other.
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable};
+use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::{Consumer, Producer, ring};
+use crate::sleeper::Sleeper;
 use crate::status::Status;
 
 /// One end of a [`cable`]: a port with one pair of queues.
@@ -15,42 +18,74 @@ pub struct CableEnd {
     queues: Vec<Queues>,
 }
 
+/// What wakes the receiver of one direction.
+struct Alarm {
+    sleeper: Sleeper,
+    event: OwnedFd,
+}
+
 struct Rx {
     ring: Consumer<Packet>,
+    alarm: Arc<Alarm>,
     status: Arc<Status>,
 }
 
 struct Tx {
     ring: Producer<Packet>,
+    alarm: Arc<Alarm>,
     status: Arc<Status>,
 }
 
 /// The two ends, `NAME/0` and `NAME/1`, with room for at least `slots` packets in each direction. A full cable takes no
 /// more, so that nothing is lost on it; when one end was dropped, the other is gone.
 pub fn cable(name: &str, slots: usize) -> (CableEnd, CableEnd) {
-    let (there, back) = (ring(slots), ring(slots));
+    let way = || {
+        let (tx, rx) = ring(slots);
+        let event =
+            eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("the process has a descriptor left");
+        let alarm = Arc::new(Alarm { sleeper: Sleeper::new(), event });
+        ((tx, alarm.clone()), (rx, alarm))
+    };
+    let (there, back) = (way(), way());
     (CableEnd::new(format!("{name}/0"), there.0, back.1), CableEnd::new(format!("{name}/1"), back.0, there.1))
 }
 
 impl CableEnd {
-    fn new(name: String, tx: Producer<Packet>, rx: Consumer<Packet>) -> Self {
+    fn new(name: String, tx: (Producer<Packet>, Arc<Alarm>), rx: (Consumer<Packet>, Arc<Alarm>)) -> Self {
         let status = Arc::new(Status::new(1));
-        let (tx, rx) = (Tx { ring: tx, status: status.clone() }, Rx { ring: rx, status: status.clone() });
+        let tx = Tx { ring: tx.0, alarm: tx.1, status: status.clone() };
+        let rx = Rx { ring: rx.0, alarm: rx.1, status: status.clone() };
         Self { name, status, queues: vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }] }
     }
 }
 
 const GONE: &str = "the other end of the cable is gone";
 
+impl Wakeable for Rx {
+    fn arm(&mut self) {
+        self.alarm.sleeper.doze();
+    }
+
+    fn disarm(&mut self) {
+        self.alarm.sleeper.rise();
+        // Empty unless somebody rang.
+        let _ = rustix::io::read(&self.alarm.event, &mut [0; 8]);
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        Wake::Readable(self.alarm.event.as_fd())
+    }
+}
+
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (mut packets, mut bytes) = (0, 0);
         for packet in self.ring.take(burst.room()) {
-            (packets, bytes) = (packets + 1, bytes + packet.len());
+            (packets, bytes) = (packets + 1, bytes + packet.total_len());
             burst.push(packet);
         }
         if packets > 0 {
-            self.status.rx(0).count(packets, bytes);
+            self.status.rx(0).count(packets, bytes, 0);
         } else if self.ring.is_closed() && self.ring.ready(1) == 0 {
             self.status.set_gone(|| GONE.into());
         }
@@ -64,14 +99,18 @@ impl TxQueue for Tx {
             let dropped = burst.len();
             burst.clear();
             self.status.set_gone(|| GONE.into());
-            self.status.tx(0).count_drops(dropped);
+            self.status.tx(0).count(0, 0, dropped);
             return dropped;
         }
         let packets = self.ring.room(burst.len());
         if packets > 0 {
-            let bytes = burst[..packets].iter().map(|packet| packet.len()).sum();
+            let bytes = burst[..packets].iter().map(Packet::total_len).sum();
             self.ring.put(burst.drain().take(packets));
-            self.status.tx(0).count(packets, bytes);
+            if self.alarm.sleeper.wants_waking() {
+                // It fails only if the counter is full, and then the receiver is awake.
+                let _ = rustix::io::write(&self.alarm.event, &1u64.to_ne_bytes());
+            }
+            self.status.tx(0).count(packets, bytes, 0);
         }
         packets
     }

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable};
 
 use crate::buffers::Buffers;
 use crate::capture_file::{Direction, Writer, now};
@@ -21,9 +21,12 @@ pub struct Capture {
     name: String,
     file: String,
     inner: Box<dyn Port>,
-    queues: Vec<Queues>,
+    /// Until the queues are taken.
+    writer: Option<Writer>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Why nothing is copied.
+    failed: Option<String>,
 }
 
 #[derive(Default)]
@@ -44,13 +47,16 @@ const RING: usize = 4096;
 
 impl Capture {
     /// Makes the file and wraps a port whose queues were not taken yet.
-    pub fn wrap(mut inner: Box<dyn Port>, file: &Path) -> Result<Self, Error> {
+    pub fn wrap(inner: Box<dyn Port>, file: &Path) -> Result<Self, Error> {
         let name = format!("capture:{}", inner.name());
-        let queues = inner.take_queues();
+        let (writer, shared) = (Some(Writer::create(file)?), Arc::default());
+        Ok(Self { name, file: file.display().to_string(), inner, writer, shared, thread: None, failed: None })
+    }
+
+    /// Wraps the queues, and starts the thread that writes.
+    fn start(&mut self, writer: Writer, queues: Vec<Queues>) -> Result<Vec<Queues>, Error> {
         let pool = Mempool::new(&MempoolConfig { buffers: (2 * queues.len()).max(1) * RING, ..Default::default() })?;
-        let writer = Writer::create(file)?;
-        let shared = Arc::new(Shared::default());
-        let mut tracks = Vec::new();
+        let (shared, mut tracks) = (&self.shared, Vec::new());
         let mut track = |direction| {
             let (producer, consumer) = ring(RING);
             tracks.push((direction, consumer));
@@ -70,8 +76,8 @@ impl Capture {
             let shared = shared.clone();
             move || drain(writer, tracks, &shared)
         });
-        let thread = thread.map_err(|source| Error::Os { what: format!("{name}: a thread"), source })?;
-        Ok(Self { name, file: file.display().to_string(), inner, queues, shared, thread: Some(thread) })
+        self.thread = Some(thread.map_err(|source| Error::Os { what: "a thread that writes".into(), source })?);
+        Ok(queues)
     }
 
     /// Packets that passed and are not in the file, because writing it was too slow or failed.
@@ -99,7 +105,7 @@ fn drain(writer: Writer, mut tracks: Vec<(Direction, Consumer<Copy>)>, shared: &
             let copy = ring.take(1).next();
             match (copy, &mut writer) {
                 (Some(copy), Some(file)) => {
-                    let result = file.write(nanos, direction, &copy.packet);
+                    let result = file.write_packet(nanos, direction, &copy.packet, usize::MAX);
                     shared.lost.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
                     attempt(&mut writer, result);
                 }
@@ -142,10 +148,7 @@ impl Copier {
         let nanos = now();
         let room = self.ring.room(packets.len());
         for packet in &packets[..room] {
-            let Some(mut copy) = self.buffers.take() else { break };
-            if !copy.copy_from(packet) {
-                break;
-            }
+            let Some(copy) = self.buffers.copy_of(packet) else { break };
             self.copies.push(Copy { nanos, packet: copy });
         }
     }
@@ -166,6 +169,20 @@ impl Copier {
 struct Rx {
     inner: Box<dyn RxQueue>,
     copier: Copier,
+}
+
+impl Wakeable for Rx {
+    fn arm(&mut self) {
+        self.inner.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.inner.wake()
+    }
 }
 
 impl RxQueue for Rx {
@@ -211,11 +228,16 @@ impl Port for Capture {
     }
 
     fn state(&mut self) -> State {
-        self.inner.state()
+        self.failed.clone().map_or_else(|| self.inner.state(), State::Gone)
     }
 
     fn take_queues(&mut self) -> Vec<Queues> {
-        std::mem::take(&mut self.queues)
+        let queues = self.inner.take_queues();
+        let Some(writer) = self.writer.take() else { return queues };
+        self.start(writer, queues).unwrap_or_else(|error| {
+            self.failed = Some(format!("{}: {error}", self.name));
+            Vec::new()
+        })
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {

@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Mempool, Packet};
-use ringpass_port::{Error, FaultsConfig, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue};
+use ringpass_port::{
+    Error, FaultsConfig, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable,
+};
 
 use crate::buffers::Buffers;
 use crate::status::Status;
@@ -13,28 +15,20 @@ use crate::status::Status;
 pub struct Faults {
     name: String,
     inner: Box<dyn Port>,
+    config: FaultsConfig,
+    pool: Mempool,
     status: Arc<Status>,
-    queues: Vec<Queues>,
     notes: Vec<String>,
 }
 
 impl Faults {
     /// Wraps a port whose queues were not taken yet.
-    pub fn wrap(mut inner: Box<dyn Port>, config: FaultsConfig, pool: &Mempool) -> Self {
+    pub fn wrap(inner: Box<dyn Port>, config: FaultsConfig, pool: &Mempool) -> Self {
         let name = format!("faults:{}", inner.name());
         let FaultsConfig { drop, duplicate, reorder, corrupt, seed } = config;
         let notes =
             vec![format!("drop={drop}, duplicate={duplicate}, reorder={reorder}, corrupt={corrupt}, seed={seed}")];
-        let queues = inner.take_queues();
-        let status = Arc::new(Status::new(queues.len()));
-        let wrap = |(queue, Queues { rx, tx })| {
-            let spoiler = |stream| Spoiler::new(config, stream, pool);
-            let rx = Rx { inner: rx, spoiler: spoiler(2 * queue as u64), status: status.clone(), queue };
-            let tx = Tx { inner: tx, spoiler: spoiler(2 * queue as u64 + 1), status: status.clone(), queue };
-            Queues { rx: Box::new(rx), tx: Box::new(tx) }
-        };
-        let queues = queues.into_iter().enumerate().map(wrap).collect();
-        Self { name, inner, status, queues, notes }
+        Self { name, inner, config, pool: pool.clone(), status: Arc::new(Status::new(0)), notes }
     }
 }
 
@@ -102,8 +96,7 @@ impl Spoiler {
                 *held = Some(packet);
                 continue;
             }
-            let copy = if doubled { copies.take() } else { None };
-            let copy = copy.and_then(|mut copy| copy.copy_from(&packet).then_some(copy));
+            let copy = if doubled { copies.copy_of(&packet) } else { None };
             ready.push(packet);
             copy.into_iter().chain(held.take()).for_each(|packet| ready.push(packet));
         }
@@ -125,6 +118,20 @@ struct Rx {
     queue: usize,
 }
 
+impl Wakeable for Rx {
+    fn arm(&mut self) {
+        self.inner.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.inner.disarm();
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.inner.wake()
+    }
+}
+
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (mut packets, mut bytes) = (0, 0);
@@ -134,18 +141,18 @@ impl RxQueue for Rx {
                     self.spoiler.release();
                 }
                 let drops = self.spoiler.spoil();
-                self.status.rx(self.queue).count_drops(drops);
+                self.status.rx(self.queue).count(0, 0, drops);
                 if self.spoiler.ready.is_empty() {
                     break;
                 }
             }
             for packet in self.spoiler.ready.drain().take(burst.room()) {
-                (packets, bytes) = (packets + 1, bytes + packet.len());
+                (packets, bytes) = (packets + 1, bytes + packet.total_len());
                 burst.push(packet);
             }
         }
         if packets > 0 {
-            self.status.rx(self.queue).count(packets, bytes);
+            self.status.rx(self.queue).count(packets, bytes, 0);
         }
         packets
     }
@@ -176,7 +183,7 @@ impl TxQueue for Tx {
                 taken += 1;
             }
             let drops = self.spoiler.spoil();
-            self.status.tx(self.queue).count_drops(drops);
+            self.status.tx(self.queue).count(0, 0, drops);
         }
     }
 }
@@ -185,7 +192,7 @@ impl Drop for Tx {
     /// What is held back was taken to be sent.
     fn drop(&mut self) {
         self.tx_burst(&mut Burst::new(1));
-        self.status.tx(self.queue).count_drops(self.spoiler.ready.len());
+        self.status.tx(self.queue).count(0, 0, self.spoiler.ready.len());
     }
 }
 
@@ -219,7 +226,20 @@ impl Port for Faults {
     }
 
     fn take_queues(&mut self) -> Vec<Queues> {
-        std::mem::take(&mut self.queues)
+        let queues = self.inner.take_queues();
+        if queues.is_empty() {
+            return queues;
+        }
+        let status = Arc::new(Status::new(queues.len()));
+        let wrap = |(queue, Queues { rx, tx })| {
+            let spoiler = |stream| Spoiler::new(self.config, stream, &self.pool);
+            let rx = Rx { inner: rx, spoiler: spoiler(2 * queue as u64), status: status.clone(), queue };
+            let tx = Tx { inner: tx, spoiler: spoiler(2 * queue as u64 + 1), status: status.clone(), queue };
+            Queues { rx: Box::new(rx), tx: Box::new(tx) }
+        };
+        let queues = queues.into_iter().enumerate().map(wrap).collect();
+        self.status = status;
+        queues
     }
 
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {

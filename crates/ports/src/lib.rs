@@ -10,16 +10,17 @@ mod buffers;
 mod cable;
 mod capture;
 pub mod capture_file;
-mod checksum;
 mod faults;
 mod kernel_ring;
 mod null;
 mod packet_socket;
 mod pcap;
 mod ring;
+mod sleeper;
 mod status;
 mod sys;
 mod tap;
+mod vnet;
 
 pub use cable::{CableEnd, cable};
 pub use capture::Capture;

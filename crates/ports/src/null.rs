@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use ringpass_memory::Burst;
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+use ringpass_port::{
+    Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable,
+};
 
 use crate::status::{Status, passes};
 
@@ -31,6 +33,12 @@ impl Null {
     }
 }
 
+impl Wakeable for Rx {
+    fn wake(&self) -> Wake<'_> {
+        Wake::Never
+    }
+}
+
 impl RxQueue for Rx {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
@@ -41,11 +49,9 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let taken = burst.len();
         let sent = burst.iter().filter(|packet| passes(packet, self.mtu));
-        let (packets, bytes) = sent.fold((0, 0), |(packets, bytes), packet| (packets + 1, bytes + packet.len()));
+        let (packets, bytes) = sent.fold((0, 0), |(packets, bytes), packet| (packets + 1, bytes + packet.total_len()));
         burst.clear();
-        let counters = self.status.tx(self.queue);
-        counters.count(packets, bytes);
-        counters.count_drops(taken - packets);
+        self.status.tx(self.queue).count(packets, bytes, taken - packets);
         taken
     }
 }

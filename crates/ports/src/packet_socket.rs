@@ -6,16 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use ringpass_memory::{Burst, Mempool, Packet};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_port::{
+    Error, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats, TxQueue, Wake,
+    Wakeable,
+};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::buffers::{Buffers, drop_front};
-use crate::checksum;
-use crate::kernel_ring::{Frame, KernelRing};
-use crate::status::{Status, passes};
+use crate::kernel_ring::KernelRing;
+use crate::status::{LONGEST_HEADER, Status, passes};
 use crate::sys::{Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option};
+use crate::vnet;
 
 /// `packet:NAME`. Frames that the kernel itself sends through the interface are not received.
 pub struct PacketSocket {
@@ -32,9 +35,13 @@ pub struct PacketSocket {
 }
 
 struct Rx {
+    socket: Arc<OwnedFd>,
     ring: KernelRing,
     buffers: Buffers,
+    /// Buffers that the longest frame takes, with a byte to spare that shows a longer one.
+    most: usize,
     promiscuous: Arc<AtomicBool>,
+    offloads: Offloads,
     status: Arc<Status>,
     queue: usize,
     mtu: usize,
@@ -42,6 +49,8 @@ struct Rx {
 
 struct Tx {
     socket: OwnedFd,
+    /// Each frame has a header.
+    vnet: bool,
     status: Arc<Status>,
     queue: usize,
     mtu: usize,
@@ -66,13 +75,20 @@ impl PacketSocket {
         }
         let notes = notes(&interfaces, interface, config).map_err(wrong("reading the interface's state"))?;
 
+        let Offloads { checksum, tso, .. } = config.offloads;
+        let offloads = Offloads { checksum: checksum || tso, ..config.offloads };
+        let most = Buffers::of(pool, if tso { 65535 } else { config.mtu } + LONGEST_HEADER + 1)?;
         let status = Arc::new(Status::new(config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
         let (mut sockets, mut rings) = (Vec::new(), Vec::new());
         for _ in 0..config.queues {
             let socket = Arc::new(open_socket(interface)?);
             let option = |option, value: i32| set_packet_option(socket.as_fd(), option, value);
-            let ring = KernelRing::new(&socket, config.rx_ring).map_err(wrong("a receive ring"))?;
+            let longest = config.mtu + LONGEST_HEADER;
+            let ring = KernelRing::new(&socket, config.rx_ring, longest, tso).map_err(wrong("a receive ring"))?;
+            if tso {
+                make_room(&socket).map_err(wrong("room for segments"))?;
+            }
             option(libc::PACKET_IGNORE_OUTGOING, 1).map_err(wrong("ignoring the kernel's own frames"))?;
             bind_packet(socket.as_fd(), index, libc::ETH_P_ALL).map_err(wrong("binding to the interface"))?;
             sockets.push(socket);
@@ -87,10 +103,15 @@ impl PacketSocket {
         for (queue, ring) in rings.into_iter().enumerate() {
             let socket = open_socket(interface)?;
             bind_packet(socket.as_fd(), index, 0).map_err(wrong("binding to the interface"))?;
-            let (promiscuous, mtu) = (promiscuous.clone(), config.mtu);
-            let tx = Tx { socket, status: status.clone(), queue, mtu };
-            let rx = Rx { ring, buffers: Buffers::new(pool), promiscuous, status: status.clone(), queue, mtu };
-            queues.push(Queues { rx: Box::new(rx), tx: Box::new(tx) });
+            let (promiscuous, mtu, vnet) = (promiscuous.clone(), config.mtu, offloads.checksum);
+            if vnet {
+                set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1i32).map_err(wrong("setting offloads"))?;
+            }
+            let kernel = if vnet { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
+            let tx = Tx { socket, vnet, status: status.clone(), queue, mtu };
+            let (socket, buffers, status) = (sockets[queue].clone(), Buffers::new(pool), status.clone());
+            let rx = Rx { socket, ring, buffers, most, promiscuous, offloads, status, queue, mtu };
+            queues.push(Queues { rx: Box::new(rx), tx: Box::new(Software::new(tx, kernel, pool)) });
         }
         let name = format!("packet:{interface}");
         let mut port = Self { name, index, mac, interfaces, sockets, promiscuous, status, queues, notes };
@@ -112,6 +133,14 @@ fn open_socket(interface: &str) -> Result<OwnedFd, Error> {
         )),
         errno => Error::Os { what: format!("packet:{interface}: a packet socket"), source: errno.into() },
     })
+}
+
+/// Makes room for segments that wait at the socket: a few MiB if that is permitted, else as much as there may be.
+fn make_room(socket: &OwnedFd) -> io::Result<()> {
+    const ROOM: usize = 4 << 20;
+    sockopt::set_socket_recv_buffer_size_force(socket, ROOM)
+        .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, ROOM))
+        .map_err(io::Error::from)
 }
 
 /// Lets the kernel spread frames over the sockets by their flow.
@@ -138,59 +167,95 @@ fn notes(interfaces: &Interfaces, interface: &str, config: &PortConfig) -> io::R
     if mtu != config.mtu && interface != "lo" {
         notes.push(format!("the interface's MTU is {mtu}, the port's {}; the smaller one counts", config.mtu));
     }
-    notes.push(format!(
-        "frames above the MTU, which the kernel makes by merging (GRO) or not yet cutting (TSO), are dropped; switch it \
-         off: ethtool -K {interface} gro off lro off; for a veth, at its peer: ethtool -K PEER tso off gso off"
-    ));
+    if config.offloads.tso {
+        notes.push("segments that the kernel has merged (GRO) or not yet cut (TSO) pass as they are".into());
+    } else {
+        notes.push(format!(
+            "frames above the MTU, which the kernel makes by merging (GRO) or not yet cutting (TSO), are dropped; to \
+             let them pass: --offloads tso; or switch it off: ethtool -K {interface} gro off lro off; for a veth, at its \
+             peer: ethtool -K PEER tso off gso off"
+        ));
+    }
     Ok(notes)
 }
 
-/// Copies a frame out of its slot, with its VLAN tag and its checksum; `false` if it must be dropped.
-fn copy(frame: &Frame, packet: &mut Packet, mtu: usize) -> bool {
-    const ADDRESSES: usize = 12;
-    let tag = frame.vlan.as_ref().map_or(&[][..], |tag| tag);
-    let len = frame.bytes.len() + tag.len();
-    if !frame.whole || frame.bytes.len() < ADDRESSES || len > packet.capacity() {
-        return false;
+/// What came of a look at the ring.
+enum Next {
+    Packet(Packet),
+    Dropped,
+    /// For another host, which is nothing to count.
+    Unwanted,
+    Empty,
+}
+
+impl Rx {
+    fn next(&mut self, promiscuous: bool) -> Next {
+        const OTHER_HOST: u8 = 3;
+        let Self { socket, ring, buffers, most, offloads, mtu, .. } = self;
+        // With the pool dry, frames wait in the ring.
+        if buffers.ready(*most).is_none() {
+            return Next::Empty;
+        }
+        let received = ring.receive(|frame| {
+            let mut header = frame.header;
+            let packet = if frame.waits {
+                // Also if it is not wanted: the next one that waits lies behind it.
+                buffers.read(socket, *most, &mut header).ok().flatten()
+            } else {
+                frame.whole.then(|| buffers.fill([frame.bytes])).flatten()
+            };
+            if !promiscuous && frame.kind == OTHER_HOST {
+                return Next::Unwanted;
+            }
+            let finished = packet.and_then(|packet| finish(packet, &header, frame.vlan, *offloads));
+            finished.filter(|packet| passes(packet, *mtu)).map_or(Next::Dropped, Next::Packet)
+        });
+        received.unwrap_or(Next::Empty)
     }
-    packet.set_len(len);
-    let (addresses, rest) = frame.bytes.split_at(ADDRESSES);
-    packet[..ADDRESSES].copy_from_slice(addresses);
-    packet[ADDRESSES..ADDRESSES + tag.len()].copy_from_slice(tag);
-    packet[ADDRESSES + tag.len()..].copy_from_slice(rest);
-    let complete = frame.checksum.is_none_or(|(start, offset)| checksum::complete(packet, start + tag.len(), offset));
-    complete && passes(packet, mtu)
+}
+
+/// Gives a frame what came beside it: the tag that the kernel cut out, and its header. `None` if they do not fit.
+fn finish(mut packet: Packet, header: &[u8; vnet::LEN], tag: Option<[u8; 4]>, offloads: Offloads) -> Option<Packet> {
+    const ADDRESSES: usize = 12;
+    let mut shift = 0;
+    match tag {
+        Some([0x81, 0, high, low]) if offloads.vlan => packet.set_vlan(u16::from_be_bytes([high, low])),
+        Some(tag) if packet.len() >= ADDRESSES => {
+            shift = packet.prepend(tag.len())?.len();
+            packet.copy_within(shift..shift + ADDRESSES, 0);
+            packet[ADDRESSES..ADDRESSES + shift].copy_from_slice(&tag);
+        }
+        _ => {}
+    }
+    vnet::apply(header, shift, &mut packet, offloads).then_some(packet)
+}
+impl Wakeable for Rx {
+    fn disarm(&mut self) {
+        // An interface that goes down leaves an error on the socket, which would wake for ever.
+        let _ = sockopt::socket_error(&self.socket);
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        Wake::Readable(self.socket.as_fd())
+    }
 }
 
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        const OTHER_HOST: u8 = 3;
         let promiscuous = self.promiscuous.load(Relaxed);
         let (mut packets, mut bytes, mut drops) = (0, 0, 0);
         for _ in 0..burst.room() {
-            // With the pool dry, frames wait in the ring.
-            let Some(mut packet) = self.buffers.take() else { break };
-            let received = self.ring.receive(|frame| {
-                let wanted = promiscuous || frame.kind != OTHER_HOST;
-                wanted.then(|| copy(&frame, &mut packet, self.mtu))
-            });
-            if let Some(Some(true)) = received {
-                (packets, bytes) = (packets + 1, bytes + packet.len());
-                burst.push(packet);
-                continue;
-            }
-            self.buffers.put_back(packet);
-            match received {
-                Some(Some(_)) => drops += 1,
-                Some(None) => {}
-                None => break,
+            match self.next(promiscuous) {
+                Next::Packet(packet) => {
+                    (packets, bytes) = (packets + 1, bytes + packet.total_len());
+                    burst.push(packet);
+                }
+                Next::Dropped => drops += 1,
+                Next::Unwanted => {}
+                Next::Empty => break,
             }
         }
-        if packets + drops > 0 {
-            let counters = self.status.rx(self.queue);
-            counters.count(packets, bytes);
-            counters.count_drops(drops);
-        }
+        self.status.rx(self.queue).count(packets, bytes, drops);
         packets
     }
 }
@@ -205,10 +270,10 @@ impl TxQueue for Tx {
                 drops += 1;
                 continue;
             }
-            match send_frames(self.socket.as_fd(), &rest[..sendable]) {
+            match send_frames(self.socket.as_fd(), &rest[..sendable], self.vnet) {
                 Ok(sent) => {
                     packets += sent;
-                    bytes += rest[..sent].iter().map(|packet| packet.len()).sum::<usize>();
+                    bytes += rest[..sent].iter().map(Packet::total_len).sum::<usize>();
                 }
                 // The interface's queue is full, or the socket's share of memory is used up.
                 Err(Errno::AGAIN | Errno::INTR | Errno::NOBUFS | Errno::NOMEM) => break,
@@ -222,9 +287,7 @@ impl TxQueue for Tx {
             }
         }
         drop_front(burst, packets + drops);
-        let counters = self.status.tx(self.queue);
-        counters.count(packets, bytes);
-        counters.count_drops(drops);
+        self.status.tx(self.queue).count(packets, bytes, drops);
         packets + drops
     }
 }
@@ -249,7 +312,7 @@ impl Port for PacketSocket {
         // `struct tpacket_stats`: packets and drops since this was last asked.
         for (queue, socket) in self.sockets.iter().enumerate() {
             if let Ok([_, drops]) = packet_option(socket.as_fd(), libc::PACKET_STATISTICS) {
-                self.status.rx(queue).count_drops(drops as usize);
+                self.status.rx(queue).count(0, 0, drops as usize);
             }
         }
         self.status.stats()

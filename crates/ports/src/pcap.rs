@@ -3,16 +3,17 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, State, Stats, TxQueue,
+    Error, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Software, State, Stats,
+    TxQueue, Wake, Wakeable,
 };
 
 use crate::buffers::Buffers;
 use crate::capture_file::{Direction, Reader, Writer, now};
-use crate::status::{Status, passes};
+use crate::status::{LONGEST_HEADER, Status, frame_passes, passes};
 
 /// `pcap:FILE`, `pcap:,out=FILE`, or both.
 pub struct Pcap {
@@ -43,6 +44,8 @@ struct Input {
     began: Option<(Instant, u64)>,
     /// Read, but not due yet.
     early: Option<(u64, Packet)>,
+    /// Buffers that the longest frame takes.
+    buffers: usize,
     /// Something of this pass was delivered.
     delivered: bool,
 }
@@ -76,12 +79,14 @@ impl Pcap {
         };
         let status = Arc::new(Status::new(1));
         let finished = Arc::new(AtomicBool::new(false));
+        let buffers = Buffers::of(pool, LONGEST_HEADER + port.mtu)?;
         let input = reader.map(|reader| Input {
             reader,
             repeat: config.repeat.checked_sub(1),
             speed: config.speed,
             began: None,
             early: None,
+            buffers,
             delivered: false,
         });
         let rx = Rx {
@@ -93,6 +98,7 @@ impl Pcap {
             mtu: port.mtu,
         };
         let tx = Tx { writer, status: status.clone(), mtu: port.mtu };
+        let tx = Software::new(tx, Flags::default(), pool);
         let queues = vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }];
         Ok(Self { name, status, finished, queues, notes })
     }
@@ -112,16 +118,17 @@ enum Next {
 
 impl Input {
     fn next(&mut self, buffers: &mut Buffers, mtu: usize) -> Result<Next, Error> {
-        let Some(mut packet) = buffers.take() else { return Ok(Next::NoBuffer) };
-        if let Some(record) = self.reader.next()? {
-            if passes(record.bytes, mtu) && packet.copy_from(record.bytes) {
-                self.delivered = true;
-                return Ok(Next::Packet(record.nanos, packet));
-            }
-            buffers.put_back(packet);
-            return Ok(Next::Dropped);
+        if buffers.ready(self.buffers).is_none() {
+            return Ok(Next::NoBuffer);
         }
-        buffers.put_back(packet);
+        if let Some(record) = self.reader.next()? {
+            if !frame_passes(record.bytes, record.bytes.len(), mtu) {
+                return Ok(Next::Dropped);
+            }
+            let Some(packet) = buffers.fill([record.bytes]) else { return Ok(Next::Dropped) };
+            self.delivered = true;
+            return Ok(Next::Packet(record.nanos, packet));
+        }
         // A file without a frame that passes would be read for ever.
         if self.repeat == Some(0) || !self.delivered {
             return Ok(Next::End);
@@ -138,6 +145,26 @@ impl Input {
         let now = *clock.get_or_insert_with(Instant::now);
         let (start, first) = *self.began.get_or_insert((now, nanos));
         nanos.saturating_sub(first) as f64 <= now.duration_since(start).as_nanos() as f64 * factor
+    }
+
+    /// When the packet is due that has been read already.
+    fn next_due(&self) -> Option<Instant> {
+        let (ReplaySpeed::Recorded(factor), Some((nanos, _))) = (self.speed, &self.early) else { return None };
+        let (start, first) = self.began?;
+        // Rounded up, so that it is due then.
+        let wait = nanos.saturating_sub(first) as f64 / factor + 1.0;
+        start.checked_add(Duration::try_from_secs_f64(wait / 1e9).ok()?)
+    }
+}
+
+impl Wakeable for Rx {
+    fn wake(&self) -> Wake<'_> {
+        match &self.input {
+            Some(input) => input.next_due().map_or(Wake::Turns, Wake::At),
+            // The end is told by another look.
+            None if self.end.is_some() => Wake::Turns,
+            None => Wake::Never,
+        }
     }
 }
 
@@ -176,15 +203,14 @@ impl RxQueue for Rx {
                 input.early = Some((nanos, packet));
                 break;
             }
-            (packets, bytes) = (packets + 1, bytes + packet.len());
+            (packets, bytes) = (packets + 1, bytes + packet.total_len());
             burst.push(packet);
         }
         if self.end.is_some() {
             self.input = None;
         }
         if packets + drops > 0 {
-            self.status.rx(0).count(packets, bytes);
-            self.status.rx(0).count_drops(drops);
+            self.status.rx(0).count(packets, bytes, drops);
         }
         packets
     }
@@ -195,8 +221,8 @@ impl TxQueue for Tx {
         let (taken, time) = (burst.len(), now());
         let (mut packets, mut bytes) = (0, 0);
         for packet in burst.iter().filter(|packet| passes(packet, self.mtu)) {
-            match self.writer.as_mut().map(|writer| writer.write(time, Direction::Sent, packet)) {
-                Some(Ok(())) => (packets, bytes) = (packets + 1, bytes + packet.len()),
+            match self.writer.as_mut().map(|writer| writer.write_packet(time, Direction::Sent, packet, usize::MAX)) {
+                Some(Ok(())) => (packets, bytes) = (packets + 1, bytes + packet.total_len()),
                 Some(Err(error)) => {
                     self.status.set_gone(|| error.to_string());
                     self.writer = None;
@@ -205,8 +231,7 @@ impl TxQueue for Tx {
             }
         }
         burst.clear();
-        self.status.tx(0).count(packets, bytes);
-        self.status.tx(0).count_drops(taken - packets);
+        self.status.tx(0).count(packets, bytes, taken - packets);
         taken
     }
 }

@@ -7,9 +7,11 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ringpass_memory::Packet;
-use ringpass_port::MacAddress;
+use ringpass_port::{MacAddress, Offloads};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::vnet;
 
 /// `struct ifreq`: the name of an interface, then what is asked or said about it.
 #[repr(C, align(8))]
@@ -56,18 +58,32 @@ impl IfReq {
     }
 }
 
-/// Makes or joins a TAP interface on a freshly opened `/dev/net/tun`; frames without any header. Returns its name.
-pub(crate) fn attach_tap(tun: BorrowedFd, name: &str, multi_queue: bool) -> io::Result<String> {
+/// Makes or joins a TAP interface on a freshly opened `/dev/net/tun`. With `vnet`, a header comes before each frame.
+pub(crate) fn attach_tap(tun: BorrowedFd, name: &str, multi_queue: bool, vnet: bool) -> io::Result<()> {
     let queues = if multi_queue { libc::IFF_MULTI_QUEUE } else { 0 };
-    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | queues) as u16;
+    let header = if vnet { libc::IFF_VNET_HDR } else { 0 };
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | queues | header) as u16;
     let mut request = IfReq::new(name, flags.to_ne_bytes())?;
     request.ioctl(tun, libc::TUNSETIFF)?;
-    // No checksum or segmentation offload: the kernel hands over finished frames, also where an interface that existed
-    // was set otherwise.
+    if vnet {
+        let len = vnet::LEN as c_int;
+        // SAFETY: the kernel reads an integer, which outlives the call.
+        if unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Says what the kernel may leave to the reader of a TAP; without any, it hands over finished frames, also where an
+/// interface that existed was set otherwise.
+pub(crate) fn set_tap_offloads(tun: BorrowedFd, offloads: Offloads) -> io::Result<()> {
+    let checksum = if offloads.checksum || offloads.tso { libc::TUN_F_CSUM } else { 0 };
+    let tso = if offloads.tso { libc::TUN_F_TSO4 | libc::TUN_F_TSO6 } else { 0 };
     // SAFETY: takes an integer.
-    match unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, 0) } {
+    match unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(checksum | tso)) } {
         -1 => Err(io::Error::last_os_error()),
-        _ => Ok(request.name()),
+        _ => Ok(()),
     }
 }
 
@@ -183,21 +199,42 @@ pub(crate) fn packet_interface_exists(socket: BorrowedFd) -> bool {
     failed == 0 && address.sll_ifindex > 0
 }
 
-/// Sends frames from the front of a slice in one system call; returns how many.
-pub(crate) fn send_frames(socket: BorrowedFd, frames: &[Packet]) -> Result<usize, Errno> {
+/// Sends frames from the front of a slice in one system call, with a header before each if the socket wants one;
+/// returns how many.
+pub(crate) fn send_frames(socket: BorrowedFd, frames: &[Packet], header: bool) -> Result<usize, Errno> {
     const MOST: usize = 64;
+    /// Pieces of all frames together.
+    const PIECES: usize = 256;
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-    let mut vectors = [empty; MOST];
+    let mut vectors = [empty; PIECES];
+    let mut headers = [[0u8; vnet::LEN]; MOST];
     // SAFETY: all bits of an `mmsghdr` may be zero: no address, no vectors, no control data.
     let mut messages: [libc::mmsghdr; MOST] = unsafe { std::mem::zeroed() };
-    let count = frames.len().min(MOST);
-    for ((frame, vector), message) in frames.iter().zip(&mut vectors).zip(&mut messages) {
-        *vector = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
-        message.msg_hdr.msg_iov = vector;
-        message.msg_hdr.msg_iovlen = 1;
+    let (mut count, mut used) = (0, 0);
+    for ((frame, head), message) in frames.iter().zip(&mut headers).zip(&mut messages) {
+        let first = used;
+        if header {
+            *head = vnet::encode(frame);
+        }
+        let header = header.then_some(&head[..]);
+        let mut pieces = header.into_iter().chain(frame.segments().map(|segment| &segment[..]));
+        for (vector, piece) in vectors[first..].iter_mut().zip(&mut pieces) {
+            *vector = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+            used += 1;
+        }
+        if pieces.next().is_some() {
+            break;
+        }
+        message.msg_hdr.msg_iov = &raw mut vectors[first];
+        message.msg_hdr.msg_iovlen = used - first;
+        count += 1;
     }
-    // SAFETY: the first `count` messages point to vectors, and these to frames, that outlive the call; the kernel
-    // only reads the frames.
+    if count == 0 {
+        // The first frame alone has more pieces than there is room for.
+        return Err(Errno::MSGSIZE);
+    }
+    // SAFETY: the first `count` messages point to vectors, and these to headers and frames, that outlive the call; the
+    // kernel only reads the frames.
     match unsafe {
         libc::sendmmsg(socket.as_raw_fd(), messages.as_mut_ptr(), count as u32, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
     } {

@@ -1,18 +1,22 @@
 //! TAP interfaces of the kernel: what the kernel sends through the interface is received here, and the other way
 //! round. One system call a frame: the kernel offers nothing better for these.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Mempool};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_port::{
+    Error, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats, TxQueue, Wake,
+    Wakeable,
+};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buffers::{Buffers, drop_front};
-use crate::status::{Status, passes};
-use crate::sys::{Interfaces, attach_tap, tap_name};
+use crate::buffers::{Buffers, MOST, drop_front};
+use crate::status::{LONGEST_HEADER, Status, passes};
+use crate::sys::{Interfaces, attach_tap, set_tap_offloads, tap_name};
+use crate::vnet;
 
 /// `tap:NAME`. The interface may be moved to another network namespace under way.
 pub struct Tap {
@@ -28,6 +32,9 @@ pub struct Tap {
 struct Rx {
     tun: Arc<OwnedFd>,
     buffers: Buffers,
+    /// Buffers that the longest frame takes, with a byte to spare that shows a longer one.
+    most: usize,
+    vnet: Option<Offloads>,
     status: Arc<Status>,
     queue: usize,
     mtu: usize,
@@ -35,6 +42,7 @@ struct Rx {
 
 struct Tx {
     tun: Arc<OwnedFd>,
+    vnet: bool,
     status: Arc<Status>,
     queue: usize,
     mtu: usize,
@@ -46,9 +54,16 @@ impl Tap {
     pub fn open(name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let wrong =
             |what: &'static str| move |source: io::Error| Error::Os { what: format!("tap:{name}: {what}"), source };
+        let Offloads { checksum, tso, .. } = config.offloads;
+        // Without anything to say in it, frames have no header.
+        let vnet = Some(Offloads { checksum: checksum || tso, ..config.offloads }).filter(|offloads| offloads.checksum);
+        let longest = if tso { 65535 } else { config.mtu } + LONGEST_HEADER + 1;
+        let most = Buffers::of(pool, longest)?;
         let attach = || {
             let tun = open_tun(name)?;
-            attach_tap(tun.as_fd(), name, config.queues > 1).map_err(|error| attach_error(name, config, error))?;
+            attach_tap(tun.as_fd(), name, config.queues > 1, vnet.is_some())
+                .map_err(|error| attach_error(name, config, error))?;
+            set_tap_offloads(tun.as_fd(), config.offloads).map_err(wrong("setting offloads"))?;
             Ok(Arc::new(tun))
         };
         let tuns: Vec<Arc<OwnedFd>> = (0..config.queues).map(|_| attach()).collect::<Result<_, Error>>()?;
@@ -60,11 +75,21 @@ impl Tap {
         let status = Arc::new(Status::new(config.queues));
         let queues = tuns.iter().enumerate().map(|(queue, tun)| {
             let (tun, status, mtu) = (tun.clone(), status.clone(), config.mtu);
-            let tx = Tx { tun: tun.clone(), status: status.clone(), queue, mtu };
-            Queues { rx: Box::new(Rx { tun, buffers: Buffers::new(pool), status, queue, mtu }), tx: Box::new(tx) }
+            let tx = Tx { tun: tun.clone(), vnet: vnet.is_some(), status: status.clone(), queue, mtu };
+            let rx = Rx { tun, buffers: Buffers::new(pool), most, vnet, status, queue, mtu };
+            let kernel = if vnet.is_some() { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
+            Queues { rx: Box::new(rx), tx: Box::new(Software::new(tx, kernel, pool)) }
         });
         let queues: Vec<Queues> = queues.collect();
-        let note = format!("{} queue(s), one system call a frame (faster: a pair of veth with packet:)", queues.len());
+        let left_open = match (checksum, tso) {
+            (_, true) => "; the kernel leaves checksums and segments open",
+            (true, false) => "; the kernel leaves checksums open",
+            (false, false) => "",
+        };
+        let note = format!(
+            "{} queue(s), one system call a frame (faster: a pair of veth with packet:){left_open}",
+            queues.len()
+        );
         let tun = tuns[0].clone();
         Ok(Self { name: format!("tap:{name}"), mac, tun, status, queues, notes: vec![note] })
     }
@@ -107,26 +132,29 @@ fn deleted(errno: Errno) -> bool {
 
 const DELETED: &str = "the interface was deleted";
 
+impl Wakeable for Rx {
+    fn wake(&self) -> Wake<'_> {
+        Wake::Readable(self.tun.as_fd())
+    }
+}
+
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (mut packets, mut bytes, mut drops) = (0, 0, 0);
         for _ in 0..burst.room() {
-            // With the pool dry, frames wait in the kernel's queue.
-            let Some(mut packet) = self.buffers.take() else { break };
-            packet.set_len(packet.capacity());
-            match rustix::io::read(&self.tun, &mut packet[..]) {
-                Ok(len) => {
-                    packet.set_len(len);
-                    if passes(&packet, self.mtu) {
-                        (packets, bytes) = (packets + 1, bytes + len);
-                        burst.push(packet);
-                    } else {
-                        drops += 1;
-                        self.buffers.put_back(packet);
-                    }
+            let plain = self.most == 1 && self.vnet.is_none();
+            match if plain { self.receive_plain() } else { self.receive() } {
+                Ok(Some(packet)) if passes(&packet, self.mtu) => {
+                    (packets, bytes) = (packets + 1, bytes + packet.total_len());
+                    burst.push(packet);
                 }
-                Err(errno) => {
+                Ok(Some(packet)) => {
+                    drops += 1;
                     self.buffers.put_back(packet);
+                }
+                // With the pool dry, frames wait in the kernel's queue.
+                Ok(None) => break,
+                Err(errno) => {
                     if deleted(errno) {
                         self.status.set_gone(|| DELETED.into());
                     }
@@ -134,12 +162,56 @@ impl RxQueue for Rx {
                 }
             }
         }
-        if packets + drops > 0 {
-            let counters = self.status.rx(self.queue);
-            counters.count(packets, bytes);
-            counters.count_drops(drops);
-        }
+        self.status.rx(self.queue).count(packets, bytes, drops);
         packets
+    }
+}
+
+impl Rx {
+    /// Reads a frame into one buffer; `None` with the pool dry.
+    #[inline]
+    fn receive_plain(&mut self) -> Result<Option<Packet>, Errno> {
+        let Some(mut packet) = self.buffers.take() else { return Ok(None) };
+        packet.set_len(packet.capacity());
+        match rustix::io::read(&self.tun, &mut packet[..]) {
+            Ok(len) => {
+                packet.set_len(len);
+                Ok(Some(packet))
+            }
+            Err(errno) => {
+                self.buffers.put_back(packet);
+                Err(errno)
+            }
+        }
+    }
+
+    /// Reads a frame, with its header if there are any, into as many buffers as it takes. One that its header does not
+    /// fit comes out empty.
+    fn receive(&mut self) -> Result<Option<Packet>, Errno> {
+        let mut header = [0; vnet::LEN];
+        let head = if self.vnet.is_some() { header.len() } else { 0 };
+        let packet = self.buffers.read(&self.tun, self.most, &mut header[..head])?;
+        let Some(mut packet) = packet else { return Ok(None) };
+        if !self.vnet.is_none_or(|offloads| vnet::apply(&header, 0, &mut packet, offloads)) {
+            packet.take_rest();
+            packet.set_len(0);
+        }
+        Ok(Some(packet))
+    }
+}
+
+impl Tx {
+    /// Writes a frame of any number of buffers, with its header if there are any.
+    fn send(&self, packet: &Packet) -> Result<usize, Errno> {
+        let header = if self.vnet { vnet::encode(packet) } else { [0; vnet::LEN] };
+        let mut vectors = [IoSlice::new(&[]); MOST + 1];
+        vectors[0] = IoSlice::new(if self.vnet { &header } else { &[] });
+        let mut count = 1;
+        for segment in packet.segments() {
+            *vectors.get_mut(count).ok_or(Errno::MSGSIZE)? = IoSlice::new(segment);
+            count += 1;
+        }
+        rustix::io::writev(&self.tun, &vectors[..count])
     }
 }
 
@@ -151,8 +223,9 @@ impl TxQueue for Tx {
                 drops += 1;
                 continue;
             }
-            match rustix::io::write(&self.tun, packet) {
-                Ok(_) => (packets, bytes) = (packets + 1, bytes + packet.len()),
+            let plain = !self.vnet && !packet.is_chained();
+            match if plain { rustix::io::write(&self.tun, packet) } else { self.send(packet) } {
+                Ok(_) => (packets, bytes) = (packets + 1, bytes + packet.total_len()),
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(errno) => {
                     // EIO says that the interface is down, which it may be for a while.
@@ -164,9 +237,7 @@ impl TxQueue for Tx {
             }
         }
         drop_front(burst, packets + drops);
-        let counters = self.status.tx(self.queue);
-        counters.count(packets, bytes);
-        counters.count_drops(drops);
+        self.status.tx(self.queue).count(packets, bytes, drops);
         packets + drops
     }
 }

@@ -22,10 +22,10 @@ pub struct RegisterFile {
 impl RegisterFile {
     /// All registers at their values after reset.
     pub fn new(table: &'static [Row]) -> Self {
-        let words = table.iter().map(|row| (row.offset + row.stride * (row.count - 1)) / 4 + 1).max().unwrap_or(0);
+        let words = table.iter().map(|row| row.at(row.count - 1) / 4 + 1).max().unwrap_or(0);
         let mut file = Self { table, values: vec![0; words as usize], rows: vec![0; words as usize] };
         for (r, row) in table.iter().enumerate() {
-            (0..row.count).for_each(|i| file.rows[((row.offset + row.stride * i) / 4) as usize] = r as u16 + 1);
+            (0..row.count).for_each(|i| file.rows[(row.at(i) / 4) as usize] = r as u16 + 1);
         }
         file.reset();
         file
@@ -34,7 +34,7 @@ impl RegisterFile {
     /// Brings all registers to their values after reset.
     pub fn reset(&mut self) {
         for row in self.table {
-            (0..row.count).for_each(|i| self.values[((row.offset + row.stride * i) / 4) as usize] = row.reset);
+            (0..row.count).for_each(|i| self.values[(row.at(i) / 4) as usize] = row.reset);
         }
     }
 
@@ -42,8 +42,12 @@ impl RegisterFile {
     pub fn find(&self, offset: u32) -> Option<Access> {
         let r = *self.rows.get((offset / 4) as usize).filter(|_| offset.is_multiple_of(4))?;
         let row = (r as usize).checked_sub(1)?;
-        let index = ((offset - self.table[row].offset) / self.table[row].stride) as usize;
-        Some(Access { row, index })
+        let Row { offset: first, stride, count, second_half, .. } = self.table[row];
+        let index = match second_half {
+            Some(start) if offset >= start => count / 2 + (offset - start) / stride,
+            _ => (offset - first) / stride,
+        };
+        Some(Access { row, index: index as usize })
     }
 
     /// A driver's read, with its side effects. Unknown offsets read 0.
@@ -64,7 +68,10 @@ impl RegisterFile {
         match self.table[access.row].kind {
             Kind::RO | Kind::RC => {}
             Kind::WO => *value = written,
-            Kind::RW | Kind::DMA => *value = written & !self.table[access.row].self_clearing,
+            Kind::RW | Kind::DMA => {
+                let Row { writable, self_clearing, .. } = self.table[access.row];
+                *value = (*value & !writable | written & writable) & !self_clearing;
+            }
             Kind::W1C => *value &= !written,
             Kind::W1S => *value |= written,
         }
@@ -98,6 +105,8 @@ mod tests {
             MASK    0x40         W1S             "Mask";
             UNMASK  0x44         WO              "Unmask";
             BASE    0x48         DMA             "Base address";
+            LENGTH  0x4C         RW bits 0xff80 = 0x1 "Length";
+            TAIL    0x80 + 8 * 2, 0xC0 RW        "Tails";
         }
     }
 
@@ -118,8 +127,22 @@ mod tests {
         assert_eq!(file.read(0x40), 3, "W1S");
         file.write(0x44, 3);
         assert_eq!((file.read(0x44), file.get(0x44)), (0, 3), "WO");
+        file.write(0x4c, 0xffff_ffff);
+        assert_eq!(file.read(0x4c), 0xff81, "RW, with bits that are not");
         file.reset();
         assert_eq!(file.read(0x14), 0xff, "reset");
+    }
+
+    #[test]
+    fn an_array_may_lie_in_two_halves() {
+        assert_eq!([0, 1, 2, 3].map(|i| table::TAIL.at(i).offset), [0x80, 0x88, 0xc0, 0xc8]);
+        let mut file = RegisterFile::new(table::TABLE);
+        (0..4).for_each(|i| file.write(table::TAIL.at(i).offset, i as u32 + 1));
+        for i in 0..4 {
+            let offset = table::TAIL.at(i).offset;
+            assert_eq!((file.read(offset), file.find(offset).map(|access| access.index)), (i as u32 + 1, Some(i)));
+        }
+        assert_eq!(file.find(0x90), None);
     }
 
     #[test]

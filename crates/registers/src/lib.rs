@@ -1,11 +1,13 @@
 //! Device registers: one table, in the datasheet's own grammar, gives the driver typed access through a [`Window`],
 //! the model its [`RegisterFile`], and the documentation its lines.
 
+mod bell;
 mod file;
 pub mod ixgbe;
 mod table;
 mod window;
 
+pub use bell::Bell;
 pub use file::{Access, RegisterFile};
 pub use table::{DMA, Kind, RC, RO, RW, Readable, Reg, RegArray, Row, W1C, W1S, WO, Writable, assert_disjoint};
 pub use window::{Bar, Doorbell, Timeout, Window};

@@ -32,14 +32,28 @@ pub struct Row {
     pub stride: u32,
     /// Registers in the array; 1 for a single register.
     pub count: u32,
+    /// Where the second half of the array begins, if it does not follow the first.
+    pub second_half: Option<u32>,
     /// What accesses do.
     pub kind: Kind,
+    /// Bits that software can write (`RW`, `DMA`); the others keep their value.
+    pub writable: u32,
     /// Bits that clear themselves after a write (`RW`).
     pub self_clearing: u32,
     /// Value after reset.
     pub reset: u32,
     /// The datasheet's words and section.
     pub description: &'static str,
+}
+
+impl Row {
+    /// Bytes from the start of the BAR to register `index` of the array.
+    pub const fn at(&self, index: u32) -> u32 {
+        match self.second_half {
+            Some(start) if index >= self.count / 2 => start + self.stride * (index - self.count / 2),
+            _ => self.offset + self.stride * index,
+        }
+    }
 }
 
 macro_rules! kinds {
@@ -102,22 +116,24 @@ impl<K> RegArray<K> {
     /// If the array is shorter.
     pub const fn at(&self, index: usize) -> Reg<K> {
         assert!(index < self.row.count as usize, "register array index");
-        Reg::new(self.row.name, self.row.offset + self.row.stride * index as u32)
+        Reg::new(self.row.name, self.row.at(index as u32))
     }
 }
 
 /// Declares a device's registers, a line each:
 ///
 /// ```text
-/// NAME  offset [+ stride * count]  KIND [clears bits] [= value after reset]  "description, section";
+/// NAME  offset [+ stride * count [, offset]]  KIND [bits writable] [clears bits] [= value after reset]  "description, section";
 /// ```
 ///
-/// gives a constant [`Reg`] or [`RegArray`] for each, an enum `Id` of all names, and `TABLE`. That offsets are aligned,
-/// inside the BAR of `size` bytes and do not overlap is checked at compile time.
+/// where a second offset says where as many registers again lie, gives a constant [`Reg`] or [`RegArray`] for each, an
+/// enum `Id` of all names, and `TABLE`. That offsets are aligned, inside the BAR of `size` bytes and do not overlap is
+/// checked at compile time.
 #[macro_export]
 macro_rules! registers {
-    (size $size:literal; $($name:ident $offset:literal $(+ $stride:literal * $count:literal)?
-        $kind:ident $(clears $sc:literal)? $(= $reset:literal)? $doc:literal;)*) => {
+    (size $size:literal; $($name:ident $offset:literal
+        $(+ $stride:literal * $count:literal $(, $second:literal)?)? $kind:ident $(bits $bits:literal)?
+        $(clears $sc:literal)? $(= $reset:literal)? $doc:literal;)*) => {
         /// The registers' names, in the table's order.
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,30 +144,36 @@ macro_rules! registers {
             pub const ALL: &[Id] = &[$(Id::$name,)*];
         }
 
-        $($crate::registers!(@const $name $offset ($($stride $count)?) $kind $doc);)*
+        $($crate::registers!(@const $name $offset ($($stride $count $($second)?)?) $kind $doc);)*
 
         /// All rows.
         pub static TABLE: &[$crate::Row] = ROWS;
         const ROWS: &[$crate::Row] = &[$($crate::registers!(
-            @row $name $offset ($($stride $count)?) $kind (0 $(+ $sc)?) (0 $(+ $reset)?) $doc),)*];
+            @row $name $offset ($($stride $count $($second)?)?) $kind (u32::MAX $(& $bits)?) (0 $(+ $sc)?) (0 $(+ $reset)?) $doc),)*];
         const _: () = $crate::assert_disjoint::<{ $size / 4 }>(ROWS);
     };
     (@const $name:ident $offset:literal () $kind:ident $doc:literal) => {
         #[doc = $doc]
         pub const $name: $crate::Reg<$crate::$kind> = $crate::Reg::new(stringify!($name), $offset);
     };
-    (@const $name:ident $offset:literal ($stride:literal $count:literal) $kind:ident $doc:literal) => {
+    (@const $name:ident $offset:literal $array:tt $kind:ident $doc:literal) => {
         #[doc = $doc]
         pub const $name: $crate::RegArray<$crate::$kind> = $crate::RegArray::new(
-            $crate::registers!(@row $name $offset ($stride $count) $kind (0) (0) $doc));
+            $crate::registers!(@row $name $offset $array $kind (0) (0) (0) $doc));
     };
-    (@row $name:ident $offset:literal () $kind:ident $sc:tt $reset:tt $doc:literal) => {
-        $crate::registers!(@row $name $offset (4 1) $kind $sc $reset $doc)
+    (@row $name:ident $offset:literal () $kind:ident $bits:tt $sc:tt $reset:tt $doc:literal) => {
+        $crate::registers!(@row $name $offset (4 1) $kind $bits $sc $reset $doc)
     };
-    (@row $name:ident $offset:literal ($stride:literal $count:literal) $kind:ident $sc:tt $reset:tt $doc:literal) => {
-        $crate::Row { name: stringify!($name), offset: $offset, stride: $stride, count: $count,
-            kind: $crate::Kind::$kind, self_clearing: $sc, reset: $reset, description: $doc }
+    (@row $name:ident $offset:literal ($stride:literal $count:literal $($second:literal)?) $kind:ident $bits:tt $sc:tt
+        $reset:tt $doc:literal) => {
+        $crate::Row { name: stringify!($name), offset: $offset, stride: $stride,
+            count: $crate::registers!(@count $count $($second)?), second_half: $crate::registers!(@second $($second)?),
+            kind: $crate::Kind::$kind, writable: $bits, self_clearing: $sc, reset: $reset, description: $doc }
     };
+    (@count $count:literal) => { $count };
+    (@count $count:literal $second:literal) => { 2 * $count };
+    (@second) => { None };
+    (@second $second:literal) => { Some($second) };
 }
 
 /// Fails compilation if registers overlap, are unaligned or lie outside `WORDS` words.
@@ -162,7 +184,7 @@ pub const fn assert_disjoint<const WORDS: usize>(rows: &[Row]) {
     while r < rows.len() {
         let mut i = 0;
         while i < rows[r].count {
-            let offset = rows[r].offset + rows[r].stride * i;
+            let offset = rows[r].at(i);
             assert!(offset.is_multiple_of(4), "a register that is not aligned");
             assert!(!taken[offset as usize / 4], "two registers at one offset");
             taken[offset as usize / 4] = true;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use crate::{DMA, Readable, Reg, Writable};
+use crate::{Bell, DMA, Readable, Reg, Writable};
 
 /// How registers are reached: a mapped BAR, or a model in this process.
 ///
@@ -18,6 +18,10 @@ pub unsafe trait Bar: Send + Sync {
     fn write(&self, offset: u32, value: u32);
     /// Where a register that is written for each burst lies in memory.
     fn doorbell(&self, offset: u32) -> NonNull<u32>;
+    /// What wakes a device of software that sleeps; a card of silicon does not.
+    fn bell(&self) -> Option<Bell> {
+        None
+    }
 }
 
 /// A register that did not get where it should in time; the text says which, where to and what it reads.
@@ -85,13 +89,14 @@ impl Window {
 
     /// The doorbell at a register.
     pub fn doorbell(&self, reg: Reg<impl Writable>) -> Doorbell {
-        Doorbell { cell: self.0.doorbell(reg.offset), _bar: self.0.clone() }
+        Doorbell { cell: self.0.doorbell(reg.offset), bell: self.0.bell(), _bar: self.0.clone() }
     }
 }
 
 /// A register that tells the device of new descriptors.
 pub struct Doorbell {
     cell: NonNull<u32>,
+    bell: Option<Bell>,
     _bar: Arc<dyn Bar>,
 }
 
@@ -105,5 +110,8 @@ impl Doorbell {
         fence(Ordering::Release);
         // SAFETY: valid for volatile writes while the BAR lives (`Bar`), which `self` sees to.
         unsafe { self.cell.as_ptr().write_volatile(value) };
+        if let Some(bell) = &self.bell {
+            bell.ring();
+        }
     }
 }

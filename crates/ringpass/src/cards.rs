@@ -103,6 +103,28 @@ pub fn in_use(address: &str) -> Option<String> {
     })
 }
 
+/// The bus that a card would be driven over, and whose it is.
+pub fn bus(address: &str) -> String {
+    match ringpass_bus::group_of(address) {
+        Some(group) if ringpass_bus::is_bound(address) => format!("VFIO, /dev/vfio/{group}"),
+        Some(_) => "sysfs, as root; once bound to vfio-pci: VFIO, as its owner".into(),
+        None => "sysfs, as root; there is no IOMMU, which VFIO needs".into(),
+    }
+}
+
+/// Why this user may not drive a card, if so.
+pub fn forbidden(address: &str) -> Option<String> {
+    let root = nix::unistd::geteuid().is_root();
+    match ringpass_bus::group_of(address).filter(|_| ringpass_bus::is_bound(address)) {
+        Some(group) => {
+            let file = format!("/dev/vfio/{group}");
+            let both = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
+            rustix::fs::access(&file, both).err().map(|_| format!("sudo chown $USER {file}"))
+        }
+        None => (!root).then(|| "run as root".into()),
+    }
+}
+
 /// Names a device for people: from the system's list of PCI ids where there is one.
 pub fn describe(address: &str, id: DeviceId) -> String {
     let numbers = format!("{:04x}:{:04x}", id.vendor, id.device);

@@ -9,7 +9,7 @@ use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
 use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue};
+use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue, Wakeable};
 
 use crate::fwd;
 use crate::open::pool;
@@ -64,6 +64,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut run = Run::new(options)?;
     let (mut ports, wires) = cards(&run.options)?;
+    run.enter_sandbox()?;
     let runner = Runner::spawn(wires, cards_cpu, run.options.poll);
     fwd::start(&mut run, &mut ports);
     let (json, time) = (run.options.json, run.options.time);
@@ -127,6 +128,8 @@ struct Source {
     limit: usize,
     on_the_way: Arc<AtomicUsize>,
 }
+
+impl Wakeable for Source {}
 
 impl RxQueue for Source {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {

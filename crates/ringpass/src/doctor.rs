@@ -166,9 +166,11 @@ fn memlock() -> Check {
 
 fn supported() -> Check {
     let all = cards::all();
-    let ours = all.iter().filter(|card| ringpass_ixgbe::supports(card.id).is_some()).count();
-    let found = format!("{ours} of {} network cards; 'ringpass list' shows them", all.len());
-    check(Need::Cards, "82599, X540, X550", ours > 0, found, "a card of the family; until then, model:PORT plays one")
+    let ours: Vec<_> = all.iter().filter(|card| ringpass_ixgbe::supports(card.id).is_some()).collect();
+    let by_vfio = ours.iter().filter(|card| ringpass_bus::is_bound(&card.address)).count();
+    let (cards, some) = (all.len(), !ours.is_empty());
+    let found = format!("{} of {cards} network cards, {by_vfio} through VFIO; 'ringpass list' shows them", ours.len());
+    check(Need::Cards, "82599, X540, X550", some, found, "a card of the family; until then, model:PORT plays one")
 }
 
 fn iommu() -> Check {

@@ -75,6 +75,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     if args.write.as_deref() == Some(stdout) || matches!(output, Output::Text(_)) {
         run.printer.sink = Sink::Stderr;
     }
+    run.enter_sandbox()?;
     let failed = Arc::new(Mutex::new(None));
     let dump = Dump { output, snaplen: args.snaplen, start: Instant::now(), unflushed: false };
     let (queues, failure) = (ports[0].take_queues().remove(0), failed.clone());
@@ -115,7 +116,7 @@ impl Dump {
             } else {
                 self.flush()?;
             }
-            worker.after(received);
+            worker.after(received, &mut [&mut *queues.rx]);
         }
         Ok(())
     }

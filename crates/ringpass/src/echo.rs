@@ -29,6 +29,7 @@ const EXAMPLES: &str = "EXAMPLES:
 pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(args.options)?;
     let (mut ports, _pool) = open([&args.port], &run.options)?;
+    run.enter_sandbox()?;
     for queues in ports[0].take_queues() {
         run.spawn(move |worker| echo(queues, worker));
     }
@@ -45,7 +46,7 @@ fn echo(mut queues: Queues, mut worker: Worker) {
             worker.dropped(burst.len());
             burst.clear();
         }
-        worker.after(received);
+        worker.after(received, &mut [&mut *queues.rx]);
     }
 }
 

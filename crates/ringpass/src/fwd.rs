@@ -33,6 +33,7 @@ const EXAMPLES: &str = "EXAMPLES:
 pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(args.options)?;
     let (mut ports, _pool) = open([&args.a, &args.b], &run.options)?;
+    run.enter_sandbox()?;
     start(&mut run, &mut ports);
     run.control(&mut ports, &mut report)
 }
@@ -50,7 +51,7 @@ fn forward(mut a: Queues, mut b: Queues, mut worker: Worker) {
     while worker.running() {
         let there = pass(&mut *a.rx, &mut *b.tx, &mut burst, &worker);
         let back = pass(&mut *b.rx, &mut *a.tx, &mut burst, &worker);
-        worker.after(there + back);
+        worker.after(there + back, &mut [&mut *a.rx, &mut *b.rx]);
     }
 }
 

@@ -26,8 +26,7 @@ fn verdict(card: &NetworkCard) -> Result<&'static str, String> {
     };
     match cards::in_use(&card.address) {
         Some(why) => Err(format!("{why}; to take it all the same: --take-over {}", card.address)),
-        None if !nix::unistd::geteuid().is_root() => Err("run as root".into()),
-        None => Ok(model),
+        None => cards::forbidden(&card.address).map_or(Ok(model), Err),
     }
 }
 
@@ -52,6 +51,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         if let Some(node) = card.numa_node {
             say(&format!("    NUMA node      {node}"));
         }
+        say(&format!("    bus            {}", cards::bus(&card.address)));
         say(&match verdict {
             Ok(model) => format!("    usable         yes, as {model}: ringpass fwd {} …", card.address),
             Err(why) => format!("    usable         no: {why}"),
@@ -69,6 +69,7 @@ fn print_json(card: &NetworkCard, what: &str, verdict: &Result<&str, String>) {
         "id": format!("{:04x}:{:04x}", card.id.vendor, card.id.device),
         "description": what,
         "kernel_driver": card.driver,
+        "bus": cards::bus(&card.address),
         "interfaces": card.interfaces.iter().map(interface).collect::<Vec<_>>(),
         "numa_node": card.numa_node,
         "usable": verdict.is_ok(),

@@ -11,11 +11,13 @@ mod echo;
 mod fwd;
 mod list;
 mod model;
+mod model_server;
 mod open;
 mod options;
 mod ping;
 mod pktgen;
 mod run;
+mod sandbox;
 mod stats;
 mod worker;
 
@@ -36,6 +38,7 @@ PORT ADDRESSES:
   0000:01:00.0            a network card by its PCI address, as in 'ringpass list'
   model:PORT              a software 82599, driven as a card is, with PORT at the
                           far end of its wire [,mac=MAC] [,device=10fb]
+  vfio-user:PATH          a device of another process, as 'ringpass model' serves
   tap:NAME                a TAP interface of the kernel, made if need be
   packet:NAME             a kernel interface, through a packet socket
   pcap:FILE               a capture file to receive from
@@ -62,9 +65,13 @@ enum Command {
     Dump(dump::Args),
     Echo(echo::Args),
     Ping(ping::Args),
+    Model(model_server::Args),
     List(list::Args),
     Doctor(doctor::Args),
     Bench(bench::Args),
+    #[cfg(debug_assertions)]
+    #[command(hide = true)]
+    SandboxCheck(sandbox::check::Args),
 }
 
 /// The options without a subcommand, for what opens ports on its own.
@@ -85,9 +92,12 @@ fn main() -> ExitCode {
         Command::Dump(args) => dump::run(args),
         Command::Echo(args) => echo::run(args),
         Command::Ping(args) => ping::run(args),
+        Command::Model(args) => model_server::run(args),
         Command::List(args) => list::run(args),
         Command::Doctor(args) => doctor::run(args),
         Command::Bench(args) => bench::run(args),
+        #[cfg(debug_assertions)]
+        Command::SandboxCheck(args) => sandbox::check::run(args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -16,8 +16,6 @@ pub struct Model {
     card: Arc<Card>,
     /// The thread that plays the card.
     runner: Option<Runner>,
-    /// Until then, the card and its wire.
-    idle: Vec<(Arc<Card>, Queues)>,
     poll: bool,
     wire: Box<dyn Port>,
 }
@@ -27,7 +25,7 @@ impl Model {
     pub fn open(
         name: &str,
         model: &ModelConfig,
-        mut wire: Box<dyn Port>,
+        wire: Box<dyn Port>,
         (config, pool): (&PortConfig, &Mempool),
         poll: bool,
     ) -> Result<Self, Error> {
@@ -39,8 +37,7 @@ impl Model {
             return Err(Error::Address(format!("{name}: no model of a {vendor:04x}:{device:04x}; write device=10fb")));
         }
         let driver = Ixgbe::open(card.clone(), name, config, pool)?;
-        let idle = wire.take_queues().into_iter().map(|queues| (card.clone(), queues)).collect();
-        Ok(Self { driver, card, runner: None, idle, poll, wire })
+        Ok(Self { driver, card, runner: None, poll, wire })
     }
 }
 
@@ -86,8 +83,8 @@ impl Port for Model {
 
     /// The wire comes to life with the first look at the queues: what it brings before would only be dropped.
     fn take_queues(&mut self) -> Vec<Queues> {
-        let idle = std::mem::take(&mut self.idle);
-        self.runner = self.runner.take().or_else(|| Some(Runner::spawn(idle, None, self.poll)));
+        let wires: Vec<_> = self.wire.take_queues().into_iter().map(|queues| (self.card.clone(), queues)).collect();
+        self.runner = self.runner.take().or_else(|| Some(Runner::spawn(wires, None, self.poll)));
         self.driver.take_queues()
     }
 

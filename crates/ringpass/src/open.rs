@@ -1,6 +1,6 @@
 //! From a port address to a port.
 
-use ringpass_bus::SysfsPci;
+use ringpass_bus::{Bus, DeviceId, SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
@@ -19,7 +19,10 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
     }
     // Before anything is taken or made.
     parsed.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))?;
-    let pool = pool(N, parsed.iter().find_map(card), options)?;
+    // One that sees physical addresses, if there is one: the others are told those.
+    let mut cards: Vec<&str> = parsed.iter().filter_map(card).collect();
+    cards.sort_by_key(|pci| addressing_of(pci) == Addressing::Virtual);
+    let pool = pool(N, cards.first().copied(), options)?;
     let mut ports = Vec::new();
     for address in &parsed {
         ports.push(open_address(address, &options.port(), &pool, options)?);
@@ -32,7 +35,7 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
 /// it understands.
 pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempool, Error> {
     let buffers = ports * options.queues * (options.rxd + options.txd + 1024);
-    let addressing = if card.is_some() { Addressing::Physical } else { Addressing::Virtual };
+    let addressing = card.map_or(Addressing::Virtual, addressing_of);
     let numa_node = card.and_then(SysfsPci::numa_node_of);
     let pool = |pages| {
         let region = RegionConfig { pages, addressing, numa_node };
@@ -43,7 +46,7 @@ pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempo
         room.map(|_| pool)
     };
     match pool(options.hugepages.unwrap_or(PageSize::Huge2M)) {
-        Err(error) if options.hugepages.is_none() && card.is_none() => {
+        Err(error) if options.hugepages.is_none() && addressing == Addressing::Virtual => {
             eprintln!("ordinary pages under packets and rings: {error}");
             Ok(pool(PageSize::Ordinary)?)
         }
@@ -60,7 +63,8 @@ fn card(address: &Address) -> Option<&str> {
     }
 }
 
-fn open_address(
+/// Opens one port, with packets of a pool.
+pub fn open_address(
     address: &Address,
     config: &PortConfig,
     pool: &Mempool,
@@ -68,13 +72,21 @@ fn open_address(
 ) -> Result<Box<dyn Port>, Error> {
     let open_inner = |inner: &Address| open_address(inner, config, pool, options);
     Ok(match address {
-        Address::Pci(pci) => Box::new(Ixgbe::open(SysfsPci::open(pci)?, pci, config, pool)?),
+        Address::Pci(pci) => Box::new(Ixgbe::open(open_pci(pci)?, pci, config, pool)?),
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
             }
             let wire = open_address(wire, &PortConfig { queues: 1, ..*config }, pool, options)?;
             Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
+        }
+        Address::VfioUser(path) => {
+            let bus = VfioUser::open(path)?;
+            if ringpass_ixgbe::supports(bus.id()).is_none() {
+                let DeviceId { vendor, device } = bus.id();
+                return Err(Error::Other(format!("{address}: no driver for a {vendor:04x}:{device:04x}")));
+            }
+            Box::new(Ixgbe::open(bus, &address.to_string(), config, pool)?)
         }
         Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),

@@ -4,7 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use ringpass_memory::PageSize;
-use ringpass_port::PortConfig;
+use ringpass_port::{Offloads, PortConfig};
+
+use crate::sandbox::Sandbox;
 
 /// Options of every subcommand that moves packets.
 #[derive(clap::Args, Clone, Debug)]
@@ -31,9 +33,12 @@ pub struct Options {
     /// Huge pages under packets and rings: of 2 MiB, none, or of 1 GiB [default: on if enough of 2 MiB are free]
     #[arg(long, value_name = "on|off|1g", value_parser = pages)]
     pub hugepages: Option<PageSize>,
-    /// Largest payload of a frame in bytes, 68 to 1500
-    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=1500))]
+    /// Largest payload of a frame in bytes, 68 to 9710
+    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=9710))]
     pub mtu: usize,
+    /// What cards and kernel do for packets: checksum, hash, vlan, tso, of these a list; all, or none
+    #[arg(long, value_name = "LIST", default_value = "none", value_parser = offloads)]
+    pub offloads: Offloads,
     /// End after so many seconds
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
     pub time: Option<Duration>,
@@ -46,6 +51,9 @@ pub struct Options {
     /// Never sleep: an idle worker polls on
     #[arg(long)]
     pub poll: bool,
+    /// Keep user, capabilities, files and all system calls after start-up
+    #[arg(long)]
+    pub no_sandbox: bool,
     /// Take this card even if its kernel interface is in use
     #[arg(long, value_name = "ADDRESS")]
     pub take_over: Vec<String>,
@@ -74,6 +82,22 @@ fn pages(text: &str) -> Result<PageSize, String> {
     }
 }
 
+fn offloads(text: &str) -> Result<Offloads, String> {
+    let mut offloads = Offloads::default();
+    for name in text.split(',') {
+        match name {
+            "checksum" => offloads.checksum = true,
+            "hash" => offloads.hash = true,
+            "vlan" => offloads.vlan = true,
+            "tso" => (offloads.tso, offloads.checksum) = (true, true),
+            "all" if text == "all" => offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true },
+            "none" if text == "none" => {}
+            _ => return Err("write all, none, or a list of checksum, hash, vlan, tso".into()),
+        }
+    }
+    Ok(offloads)
+}
+
 /// Parses seconds, above 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
@@ -82,10 +106,15 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Options {
+    /// What is left to the process once its ports are open.
+    pub fn sandbox(&self) -> Sandbox {
+        if self.no_sandbox { Sandbox::Off } else { Sandbox::Packets }
+    }
+
     /// How ports are opened with these options.
     pub fn port(&self) -> PortConfig {
-        let (queues, rx_ring, tx_ring, mtu) = (self.queues, self.rxd, self.txd, self.mtu);
-        PortConfig { queues, rx_ring, tx_ring, mtu, head_write_back: self.head_write_back, ..Default::default() }
+        let &Self { queues, rxd: rx_ring, txd: tx_ring, mtu, offloads, head_write_back, .. } = self;
+        PortConfig { queues, rx_ring, tx_ring, mtu, offloads, head_write_back, ..Default::default() }
     }
 }
 
@@ -101,6 +130,12 @@ mod tests {
         }
         assert_eq!(pages("on"), Ok(PageSize::Huge2M));
         assert!(pages("yes").is_err());
+        assert_eq!(offloads("none"), Ok(Offloads::default()));
+        assert_eq!(offloads("vlan,tso"), Ok(Offloads { checksum: true, vlan: true, tso: true, hash: false }));
+        assert!(offloads("all").is_ok_and(|all| all.hash && all.tso));
+        for wrong in ["", "tso,", "all,vlan", "gro"] {
+            assert!(offloads(wrong).is_err(), "{wrong}");
+        }
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "-1", "nan", "inf", "1e300", ""] {
             assert!(seconds(wrong).is_err(), "{wrong}");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use ringpass_memory::{Burst, Mempool};
-use ringpass_port::{Error, MacAddress, Queues};
+use ringpass_port::{Error, MacAddress, Queues, Wakeable};
 use serde_json::{Value, json};
 
 use crate::open::open;
@@ -153,6 +153,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
         results: results.clone(),
         print,
     };
+    run.enter_sandbox()?;
     let first = ports[0].take_queues().remove(0);
     run.spawn(move |worker| pinger.run(first, worker));
     let json = args.options.json;
@@ -212,6 +213,11 @@ struct Pinger {
     print: Print,
 }
 
+/// The next probe's time, which wakes nobody.
+struct Turns;
+
+impl Wakeable for Turns {}
+
 impl Pinger {
     /// How long an answer is polled for before the worker may sleep between looks.
     const POLL: Duration = Duration::from_millis(10);
@@ -231,7 +237,7 @@ impl Pinger {
             self.give_up();
             let awaited = !self.outstanding.is_empty() && last_sent.is_some_and(|at| at.elapsed() < Self::POLL);
             if received > 0 || !awaited {
-                worker.after(received);
+                worker.after(received, &mut [&mut *queues.rx, &mut Turns]);
             }
         }
     }

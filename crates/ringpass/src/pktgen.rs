@@ -106,12 +106,13 @@ pub fn run(mut args: Args) -> Result<(), Error> {
         run: std::process::id() as u16,
     };
     let epoch = Instant::now();
-    let queues = ports[0].take_queues();
-    let (workers, returned) = (queues.len() as u64, Arc::<Returned>::default());
+    let (workers, returned) = (args.options.queues as u64, Arc::<Returned>::default());
     let sources = match &args.pcap {
         Some(path) => captured(&args, path, &mut ports, &pool)?,
-        None => generated(&args, &ends, queues.len(), &pool, epoch)?,
+        None => generated(&args, &ends, args.options.queues, &pool, epoch)?,
     };
+    run.enter_sandbox()?;
+    let queues = ports[0].take_queues();
     for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
         let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
         let watch = Watch::new(&ends, args.flows, epoch, &returned);
@@ -183,7 +184,7 @@ fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut wat
         let received = queues.rx.rx_burst(&mut back);
         watch.arrived(&back);
         back.clear();
-        worker.after(sent + received);
+        worker.after(sent + received, &mut [&mut *source, &mut *queues.rx]);
     }
     // Waits for stragglers: until none has come for a while, but not for ever.
     let end = Instant::now();

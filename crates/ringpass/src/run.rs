@@ -6,8 +6,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringpass_port::{Error, Port, State, Stats};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 
 use crate::options::Options;
+use crate::sandbox::{self, Sandbox};
 use crate::stats::{Fields, Printer};
 use crate::worker::{Shared, Tally, Totals, Worker};
 
@@ -25,6 +28,8 @@ pub struct Run {
     pub options: Options,
     /// Where statistics are printed.
     pub printer: Printer,
+    /// What the sandbox has to say.
+    sandbox: Vec<String>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
     tallies: Vec<Arc<Tally>>,
@@ -42,14 +47,27 @@ impl Run {
         if let Some(cpu) = options.cpu.iter().find(|cpu| !cpus.contains(cpu)) {
             return Err(Error::Other(format!("--cpu {cpu}: this process may run on CPUs {cpus:?} only")));
         }
-        // The second Ctrl-C ends at once. There is an error only if a handler is there already.
-        let _ = ctrlc::set_handler(|| {
-            if INTERRUPTED.swap(true, Ordering::Relaxed) {
-                std::process::exit(130);
-            }
-        });
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // In this order: the second one ends at once. Without a thread, which would miss the sandbox.
+            let taken = flag::register_conditional_shutdown(signal, 130, &INTERRUPTED);
+            taken
+                .and_then(|_| flag::register(signal, &INTERRUPTED))
+                .map_err(|source| Error::Os { what: "taking Ctrl-C".into(), source })?;
+        }
         let printer = Printer::new(options.json);
-        Ok(Self { options, printer, shared: Arc::default(), threads: Vec::new(), tallies: Vec::new() })
+        let (sandbox, shared, threads, tallies) = Default::default();
+        Ok(Self { options, printer, sandbox, shared, threads, tallies })
+    }
+
+    /// To be called when all is open, before queues are taken: what runs then runs without privileges.
+    pub fn enter_sandbox(&mut self) -> Result<(), Error> {
+        self.enter_sandbox_as(self.options.sandbox())
+    }
+
+    /// As [`enter_sandbox`](Self::enter_sandbox), with another sandbox than the options'.
+    pub fn enter_sandbox_as(&mut self, sandbox: Sandbox) -> Result<(), Error> {
+        self.sandbox = sandbox::enter(sandbox)?;
+        Ok(())
     }
 
     /// Starts a worker, on the next CPU of `--cpu`.
@@ -76,7 +94,7 @@ impl Run {
         ports: &mut [Box<dyn Port>],
         more: &mut dyn FnMut(&Totals) -> Fields,
     ) -> Result<(), Error> {
-        self.printer.start(ports);
+        self.printer.start(ports, &self.sandbox);
         let start = Instant::now();
         let gone = self.watch(start, ports, more);
         self.shared.stop();

@@ -87,13 +87,14 @@ impl Printer {
         }
     }
 
-    /// Prints what was chosen when the ports were opened.
-    pub fn start(&mut self, ports: &mut [Box<dyn Port>]) {
-        for port in ports.iter() {
-            for note in port.notes() {
-                let line = format!("{}: {note}", port.name());
-                if self.json { eprintln!("{line}") } else { self.print(&line) }
-            }
+    /// Prints what was chosen when the ports were opened, and what was done since.
+    pub fn start(&mut self, ports: &mut [Box<dyn Port>], more: &[String]) {
+        let notes = |port: &Box<dyn Port>| {
+            let line = |note: String| format!("{}: {note}", port.name());
+            port.notes().into_iter().map(line).collect::<Vec<_>>()
+        };
+        for line in ports.iter().flat_map(notes).chain(more.iter().cloned()) {
+            if self.json { eprintln!("{line}") } else { self.print(&line) }
         }
         self.before.1 = ports.iter_mut().map(|port| port.stats()).collect();
     }

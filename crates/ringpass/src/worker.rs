@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use ringpass_port::Idle;
+use ringpass_port::{Idle, Wakeable};
 
 use crate::options::Options;
 
@@ -91,9 +91,10 @@ impl Worker {
         !self.shared.stopped()
     }
 
-    /// To be called after each round, with the packets that it moved.
+    /// To be called after each round, with the packets that it moved and the queues that may bring more; the same each
+    /// time.
     #[inline]
-    pub fn after(&mut self, moved: usize) {
+    pub fn after(&mut self, moved: usize, sources: &mut [&mut dyn Wakeable]) {
         if moved > 0 {
             let now = cycles();
             add(&self.tally.busy_cycles, now.wrapping_sub(self.since));
@@ -104,9 +105,9 @@ impl Worker {
             {
                 self.shared.stop();
             }
-            self.idle.after(moved);
+            self.idle.after(moved, sources);
         } else {
-            self.idle.after(0);
+            self.idle.after(0, sources);
             self.since = cycles();
         }
     }
@@ -147,11 +148,11 @@ mod tests {
         let options = crate::Defaults::parse_from(["ringpass", "--count", "100", "--poll"]).options;
         let shared = Arc::new(Shared::default());
         let ((mut one, tally), (mut other, _)) = (Worker::new(&options, &shared), Worker::new(&options, &shared));
-        one.after(64);
-        other.after(35);
-        one.after(0);
+        one.after(64, &mut []);
+        other.after(35, &mut []);
+        one.after(0, &mut []);
         assert!(one.running() && other.running());
-        one.after(1);
+        one.after(1, &mut []);
         assert!(!one.running() && !other.running());
         one.dropped(2);
         let totals = Totals::of(&[tally.clone(), tally]);

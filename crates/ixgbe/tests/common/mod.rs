@@ -1,7 +1,10 @@
 //! A card of straw: registers that answer as a driver hopes, and descriptors that a test writes back by hand, truly or
 //! not. Honest behaviour is the model's business; this is for what no honest card does.
 
+#![allow(dead_code)] // Each test file uses its part.
+
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,6 +14,7 @@ use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
 use ringpass_registers::ixgbe::{bits::*, *};
 use ringpass_registers::{Bar, Window};
+use rustix::event::{EventfdFlags, eventfd};
 
 /// The card. Registers keep what is written, but for those in `stuck`, which always read the same.
 pub struct Straw {
@@ -18,13 +22,16 @@ pub struct Straw {
     stuck: Mutex<HashMap<u32, u32>>,
     pub mapped: Mutex<Vec<Arc<DmaRegion>>>,
     pub bus_master: AtomicU32,
+    /// The vectors that the driver enabled.
+    pub events: Mutex<Vec<OwnedFd>>,
 }
 
 impl Straw {
     pub fn new() -> Arc<Self> {
         let cells = (0..0x20000 / 4).map(|_| AtomicU32::new(0)).collect();
         let mapped = Mutex::default();
-        let straw = Self { cells, stuck: Mutex::default(), mapped, bus_master: AtomicU32::new(0) };
+        let straw =
+            Self { cells, stuck: Mutex::default(), mapped, bus_master: AtomicU32::new(0), events: Mutex::default() };
         straw.stick(CTRL.offset, 0);
         straw.stick(EEC.offset, EEC_PRES | EEC_AUTO_RD);
         straw.stick(RDRXCTL.offset, RDRXCTL_DMAIDONE);
@@ -41,6 +48,11 @@ impl Straw {
 
     pub fn get(&self, offset: u32) -> u32 {
         self.cells[offset as usize / 4].load(Ordering::Acquire)
+    }
+
+    /// Sets a register, as if it had just been reset.
+    pub fn write_for_test(&self, offset: u32, value: u32) {
+        self.cells[offset as usize / 4].store(value, Ordering::Release);
     }
 
     fn word(&self, low: u32, index: u32, half: usize) -> &AtomicU64 {
@@ -104,6 +116,12 @@ impl Bus for StrawBus {
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
         self.0.mapped.lock().unwrap().push(region.clone());
         Ok(())
+    }
+
+    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+        let mut events = self.0.events.lock().unwrap();
+        events.resize_with(vectors, || eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd"));
+        Ok(events.iter().map(|event| event.try_clone().expect("a descriptor is left")).collect())
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {

@@ -4,8 +4,13 @@ use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
+use super::director;
 use super::filter::Filter;
+use super::pools::Pools;
 use super::rss::Rss;
+use super::rx;
+use super::segment::SegmentFlags;
+use super::steering::Steering;
 
 /// Settings of the card as a whole.
 pub(super) struct Settings {
@@ -22,6 +27,16 @@ pub(super) struct Settings {
     pub(super) packet_buffer: usize,
     pub(super) filter: Filter,
     pub(super) rss: Option<Rss>,
+    pub(super) pools: Option<Pools>,
+    pub(super) steering: Option<Steering>,
+    pub(super) director: Option<director::Settings>,
+    /// Rx queues that take the VLAN tag out of the frame, a bit each.
+    pub(super) strip_vlan: u128,
+    /// Checksums of IPv4 fragments are reported (7.1.11.3).
+    pub(super) report_fragments: bool,
+    pub(super) segmentation: SegmentFlags,
+    /// EtherType of the tags that are inserted.
+    pub(super) vlan_type: u16,
 }
 
 const CRC: usize = 4;
@@ -45,7 +60,21 @@ impl Settings {
             packet_buffer: ((get(RXPBSIZE.at(0).offset) >> RXPBSIZE_SHIFT & 0x3ff) as usize) << 10,
             filter: Filter::decode(registers),
             rss: Rss::decode(registers),
+            pools: Pools::decode(registers),
+            steering: Steering::decode(registers),
+            director: director::Settings::decode(registers),
+            strip_vlan: (0..rx::QUEUES)
+                .filter(|&queue| get(RXDCTL.at(queue).offset) & RXDCTL_VME != 0)
+                .fold(0, |set, queue| set | 1 << queue),
+            report_fragments: get(RXCSUM.offset) & (RXCSUM_PCSD | RXCSUM_IPPCSE) == RXCSUM_IPPCSE,
+            segmentation: SegmentFlags::decode(get(DTXTCPFLGL.offset), get(DTXTCPFLGH.offset)),
+            vlan_type: (get(DMATXCTL.offset) >> 16) as u16,
         }
+    }
+
+    /// Whether more than RSS chooses the queue of a frame.
+    pub(super) fn is_steered(&self) -> bool {
+        self.pools.is_some() || self.steering.is_some() || self.director.is_some()
     }
 
     /// Whether they depend on a register.
@@ -70,6 +99,34 @@ impl Settings {
                 | RSSRK
                 | RETA
                 | RXCSUM
+                | RXDCTL
+                | DTXTCPFLGL
+                | DTXTCPFLGH
+                | PSRTYPE
+                | ETQF
+                | ETQS
+                | SAQF
+                | DAQF
+                | SDPQF
+                | FTQF
+                | L34TIMIR
+                | SYNQF
+                | MPSAR
+                | PFVTCTL
+                | PFVFRE
+                | PFVML2FLT
+                | PFVLVF
+                | PFVLVFB
+                | PFUTA
+                | RTRUP2TC
+                | FDIRCTRL
+                | FDIRHKEY
+                | FDIRSKEY
+                | FDIRM
+                | FDIRSIP4M
+                | FDIRDIP4M
+                | FDIRTCPM
+                | FDIRUDPM
         )
     }
 }

@@ -7,52 +7,59 @@ use ringpass_port::{Link, Queues};
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
-use super::CardConfig;
+use super::{CardConfig, Wants};
 use super::bits::*;
-use super::crc::crc32;
 use super::decode::Settings;
+use super::director::Director;
 use super::doorbells::Doorbells;
 use super::eeprom::Eeprom;
 use super::fifo::Fifo;
 use super::filter::{Cast, destination};
-use super::rss::{Class, classify};
+use super::interrupts::Interrupts;
+use super::link::Media;
+use super::mdio::Phy;
 use super::rx::{self, RxRing};
-use super::stats::{Batch, Counters, count, count_octets, count_rx, count_tx};
+use super::sfp::Sfp;
+use super::stats::{Batch, Counters, count, count_octets, count_tx};
 use super::tx::{self, BURST, Buffers, Context, TxRing};
 use crate::dma::DmaMap;
-
-/// Frames without CRC are at least this long.
-const SHORTEST: usize = 60;
 
 pub(super) struct Device {
     pub(super) registers: RegisterFile,
     pub(super) eeprom: Eeprom,
     pub(super) dma: DmaMap,
+    pub(super) interrupts: Interrupts,
     pub(super) bus_master: bool,
     pub(super) link: Link,
     pub(super) rx: Box<[RxRing]>,
     pub(super) tx: Box<[TxRing]>,
     /// Which rings are enabled, a bit each.
-    pub(super) rx_enabled: u64,
+    pub(super) rx_enabled: u128,
     pub(super) tx_enabled: u128,
     /// A register that `settings` depend on was written.
     pub(super) stale: bool,
     pub(super) counters: Counters,
+    pub(super) media: Media,
+    pub(super) sfp: Sfp,
+    pub(super) phy: Phy,
     mac: [u8; 6],
     /// Whether the card may access memory in this step.
-    masters: bool,
+    pub(super) masters: bool,
     /// The Tx queue that is served first.
-    tx_turn: usize,
-    settings: Settings,
-    fifo: Fifo,
-    buffers: Buffers,
+    pub(super) tx_turn: usize,
+    pub(super) settings: Settings,
+    pub(super) director: Director,
+    pub(super) fifo: Fifo,
+    pub(super) buffers: Buffers,
     /// Frames that the wire has not taken yet.
-    to_wire: Burst,
-    received: Batch,
+    pub(super) to_wire: Burst,
+    pub(super) received: Batch,
     /// Rx rings with something to count, a bit each.
-    rx_touched: u64,
+    pub(super) rx_touched: u128,
+    /// Tx rings that told their driver of sent frames in this step, a bit each.
+    tx_reported: u128,
     /// Where a frame gets its CRC.
-    scratch: Vec<u8>,
+    pub(super) scratch: Vec<u8>,
 }
 
 impl Device {
@@ -63,6 +70,7 @@ impl Device {
             registers,
             eeprom: Eeprom::new(config.mac),
             dma: DmaMap::default(),
+            interrupts: Interrupts::default(),
             bus_master: false,
             link: config.link,
             rx: (0..rx::QUEUES).map(|_| RxRing::default()).collect(),
@@ -71,14 +79,19 @@ impl Device {
             tx_enabled: 0,
             stale: true,
             counters: Counters::default(),
+            media: Media::of(config.device),
+            sfp: Sfp::new(Media::of(config.device) == Media::Fiber),
+            phy: Phy::new(),
             mac: config.mac.0,
             masters: false,
+            director: Director::default(),
             tx_turn: 0,
             fifo: Fifo::default(),
             buffers: Buffers::new(),
             to_wire: Burst::new(BURST),
             received: Batch::default(),
             rx_touched: 0,
+            tx_reported: 0,
             scratch: Vec::with_capacity(16 << 10),
         };
         device.load_eeprom();
@@ -88,6 +101,7 @@ impl Device {
     /// A reset by software (4.2.1): all but what comes from outside.
     pub(super) fn reset(&mut self, doorbells: &Doorbells) {
         self.registers.reset();
+        self.interrupts.reset();
         doorbells.reset();
         self.rx.fill_with(RxRing::default);
         self.tx.fill_with(TxRing::default);
@@ -104,19 +118,18 @@ impl Device {
         self.registers.set(RAL.at(0).offset, u32::from_le_bytes([a, b, c, d]));
         self.registers.set(RAH.at(0).offset, u32::from_le_bytes([e, f, 0, 0]) | RAH_AV);
         let auto_negotiation = self.registers.get(AUTOC.offset) & !AUTOC_LMS_MASK;
-        self.registers.set(AUTOC.offset, auto_negotiation | AUTOC_LMS_10G_SERIAL);
-        (0..rx::QUEUES).for_each(|queue| self.rx[queue].configure(self.registers.get(SRRCTL.at(queue).offset)));
+        self.registers.set(AUTOC.offset, auto_negotiation | self.media.link_mode());
+        (0..rx::QUEUES).for_each(|queue| self.shape_rx(queue));
     }
 
     pub(super) fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    pub(super) fn set_link(&mut self, up: bool) {
-        if self.link.up != up {
-            self.link.up = up;
-            self.registers.set(EICR.offset, self.registers.get(EICR.offset) | EICR_LSC);
-        }
+    /// See [`Card::wants`](super::Card::wants).
+    pub(super) fn wants(&self) -> Wants {
+        let frames = self.settings.receive && self.rx_enabled != 0 && !self.settings.loopback;
+        Wants { frames, room: !self.to_wire.is_empty(), turn: self.interrupts.due() }
     }
 
     /// Whether the card may access memory now.
@@ -131,143 +144,16 @@ impl Device {
         }
         self.masters = self.may_master();
         // All tails first: the descriptors of one direction come from the driver's core while the other is worked on.
-        for queue in bits(self.rx_enabled.into()) {
+        for queue in bits(self.rx_enabled) {
             self.rx[queue].set_tail(doorbells.rx(queue).load(Ordering::Acquire));
         }
         for queue in bits(self.tx_enabled) {
             self.tx[queue].set_tail(doorbells.tx(queue).load(Ordering::Acquire));
         }
         let moved = self.receive(wire) + self.transmit(wire);
-        self.count_received();
+        let rx = self.count_received();
+        self.interrupts.queues(rx, std::mem::take(&mut self.tx_reported), &self.registers);
         moved
-    }
-
-    fn receive(&mut self, wire: &mut Queues) -> usize {
-        // Until the driver listens, the frames stay with the wire, so that none is lost while it starts.
-        if !self.settings.receive || self.rx_enabled == 0 {
-            return 0;
-        }
-        let waited = self.drain_fifo();
-        if self.settings.loopback {
-            return waited;
-        }
-        let mut burst = Burst::new(BURST);
-        let arrived = wire.rx.rx_burst(&mut burst);
-        if self.link.up {
-            burst.iter().for_each(|packet| self.arrive(packet));
-        } else {
-            self.counters.rx_no_link += arrived as u64;
-        }
-        waited + arrived
-    }
-
-    fn drain_fifo(&mut self) -> usize {
-        let mut drained = 0;
-        while drained < BURST
-            && let Some((frame, class)) = self.fifo.front()
-        {
-            if !self.rx[class.queue as usize].place(frame, class, &self.dma, self.masters) {
-                break;
-            }
-            self.rx_touched |= 1 << class.queue;
-            self.fifo.pop();
-            drained += 1;
-        }
-        drained
-    }
-
-    /// A frame from the wire: filters, classification, then a ring or the packet buffer.
-    #[inline]
-    fn arrive(&mut self, frame: &[u8]) {
-        if frame.len() >= SHORTEST {
-            return self.take(frame);
-        }
-        // Ports of the kernel hand over frames without the padding that a wire would carry.
-        let mut padded = [0; SHORTEST];
-        padded[..frame.len()].copy_from_slice(frame);
-        self.take(&padded);
-    }
-
-    #[inline]
-    fn take(&mut self, frame: &[u8]) {
-        let address = destination(frame);
-        let cast = Cast::of(address);
-        let tag = self.settings.filter.tag(frame);
-        let Some(passed) = self.settings.filter.check(address, cast, tag) else {
-            self.counters.rx_filtered += 1;
-            if cast == Cast::Broadcast {
-                // Of those rejected, only these count as received (8.2.3.23.59).
-                count(&mut self.registers, TPR.offset, 1);
-            }
-            return;
-        };
-        let type_offset = if tag.is_some() { 16 } else { 12 };
-        if frame.len() > self.settings.longest + (type_offset - 12) {
-            self.counters.rx_oversize += 1;
-            count(&mut self.registers, TPR.offset, 1);
-            return count(&mut self.registers, ROC.offset, 1);
-        }
-        if self.settings.check_length && length_is_wrong(frame, type_offset) {
-            count(&mut self.registers, RLEC.offset, 1);
-        }
-        let mut class = classify(self.settings.rss.as_ref(), frame, type_offset);
-        if passed.inexact {
-            class.status |= RX_PIF;
-        }
-        let kept = if self.settings.strip_crc { self.put(frame, class) } else { self.put_with_crc(frame, class) };
-        if kept {
-            self.received.add(frame.len(), cast);
-        }
-    }
-
-    #[cold]
-    fn put_with_crc(&mut self, frame: &[u8], class: Class) -> bool {
-        let mut whole = std::mem::take(&mut self.scratch);
-        whole.clear();
-        whole.extend_from_slice(frame);
-        whole.extend_from_slice(&crc32(frame).to_le_bytes());
-        let kept = self.put(&whole, class);
-        self.scratch = whole;
-        kept
-    }
-
-    /// Puts a frame into its ring, or behind the frames that wait; `false` if the packet buffer is full.
-    #[inline(always)]
-    fn put(&mut self, frame: &[u8], class: Class) -> bool {
-        if self.fifo.is_empty() {
-            self.rx_touched |= 1 << class.queue;
-            if self.rx[class.queue as usize].place(frame, class, &self.dma, self.masters) {
-                return true;
-            }
-        }
-        let kept = self.fifo.push(frame, class, self.settings.packet_buffer);
-        if !kept {
-            self.counters.rx_buffer_full += 1;
-            count(&mut self.registers, MPC.at(0).offset, 1);
-        }
-        kept
-    }
-
-    /// Brings what a step has received into the registers.
-    fn count_received(&mut self) {
-        let received = std::mem::take(&mut self.received);
-        if received.packets > 0 {
-            count_rx(&mut self.registers, &received);
-        }
-        for queue in bits(std::mem::take(&mut self.rx_touched).into()) {
-            let tally = std::mem::take(&mut self.rx[queue].tally);
-            let counters = &mut self.counters;
-            counters.rx_packets += tally.packets;
-            counters.rx_bytes += tally.bytes - if self.settings.strip_crc { 0 } else { 4 * tally.packets };
-            counters.rx_no_descriptor += tally.no_descriptor;
-            counters.rx_queue_disabled += tally.disabled;
-            counters.dma_faults += tally.faults;
-            let map = self.registers.get(RQSMR.at(queue / 4).offset);
-            let counter = (map >> (queue % 4 * 8) & 0xf) as usize;
-            count(&mut self.registers, QPRC.at(counter).offset, tally.packets);
-            count_octets(&mut self.registers, QBRC_L.at(counter).offset, QBRC_H.at(counter).offset, tally.bytes);
-            count(&mut self.registers, QPRDC.at(counter).offset, tally.no_descriptor + tally.disabled);
-        }
     }
 
     fn transmit(&mut self, wire: &mut Queues) -> usize {
@@ -289,26 +175,30 @@ impl Device {
                 settings: &self.settings,
                 buffers: &mut self.buffers,
                 counters: &mut self.counters,
+                segment: &mut self.scratch,
             };
             self.tx[queue].fetch(&mut self.to_wire, &mut context);
+            self.tx_reported |= u128::from(std::mem::take(&mut self.tx[queue].reported)) << queue;
             if !self.to_wire.is_empty() {
                 self.tx_turn = (queue + 1) % tx::QUEUES;
                 let counter = self.registers.get(TQSM.at(queue / 4).offset) >> (queue % 4 * 8) & 0xf;
-                count(&mut self.registers, QPTC.at(counter as usize).offset, self.to_wire.len() as u64);
-                self.count_sent();
+                self.count_sent(counter as usize);
                 sent += self.flush(wire);
             }
         }
         sent
     }
 
-    fn count_sent(&mut self) {
+    fn count_sent(&mut self, counter: usize) {
         let mut batch = Batch::default();
         for packet in self.to_wire.iter() {
             batch.add(packet.len(), Cast::of(destination(packet)));
         }
         self.counters.tx_packets += batch.packets;
-        self.counters.tx_bytes += batch.octets - 4 * batch.packets;
+        let bytes = batch.octets - 4 * batch.packets;
+        self.counters.tx_bytes += bytes;
+        count(&mut self.registers, QPTC.at(counter).offset, batch.packets);
+        count_octets(&mut self.registers, QBTC_L.at(counter).offset, QBTC_H.at(counter).offset, bytes);
         count_tx(&mut self.registers, &batch);
     }
 
@@ -331,17 +221,10 @@ impl Device {
 }
 
 /// The bits that are set, by their numbers.
-fn bits(mut mask: u128) -> impl Iterator<Item = usize> {
+pub(super) fn bits(mut mask: u128) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
         let bit = mask.trailing_zeros();
         mask &= mask.wrapping_sub(1);
         (bit < u128::BITS).then_some(bit as usize)
     })
-}
-
-/// Whether the length field of a frame says more than the frame has (8.2.3.22.8, RXLNGTHERREN). Values from 1536 on are types.
-fn length_is_wrong(frame: &[u8], offset: usize) -> bool {
-    let Some(&[high, low]) = frame.get(offset..offset + 2) else { return false };
-    let length = u16::from_be_bytes([high, low]) as usize;
-    length < 1536 && length > frame.len() - offset - 2
 }

@@ -48,6 +48,8 @@ pub(super) struct Filter {
     /// Lowest bit of the address that the multicast hash takes, if that is on.
     hash_shift: Option<u32>,
     hashes: [u32; 128],
+    /// The table of unicast hashes, with pools only.
+    unicast_hashes: Option<[u32; 128]>,
     vlan: Option<Vlan>,
     vlan_type: u16,
 }
@@ -75,10 +77,9 @@ impl Filter {
                 .filter(|(_, high)| high & RAH_AV != 0)
                 .map(|(low, high)| u64::from(low) | u64::from(high & 0xffff) << 32)
                 .collect(),
-            // MO 0 takes bits 47:36 of the address, 1 bits 46:35, 2 bits 45:34 and 3 bits 43:32 (8.2.3.7.3).
-            hash_shift: (multicast & MCSTCTRL_MFE != 0)
-                .then_some([36, 35, 34, 32][(multicast & MCSTCTRL_MO_MASK) as usize]),
+            hash_shift: hash_shift(multicast),
             hashes: table(MTA),
+            unicast_hashes: (get(PFVTCTL.offset) & PFVTCTL_VT_ENA != 0).then(|| table(PFUTA)),
             vlan: (vlan & VLNCTRL_VFE != 0).then(|| Vlan {
                 table: table(VFTA),
                 cfi: (vlan & VLNCTRL_CFIEN != 0).then_some(vlan & VLNCTRL_CFI != 0),
@@ -104,7 +105,7 @@ impl Filter {
         };
         let passed = if exact || self.addresses.contains(&address) {
             Passed { inexact: false }
-        } else if cast == Cast::Multicast && self.hash_hits(address) {
+        } else if self.hash_hits(address, cast) {
             Passed { inexact: true }
         } else {
             return None;
@@ -115,12 +116,25 @@ impl Filter {
         }
     }
 
-    fn hash_hits(&self, address: u64) -> bool {
-        self.hash_shift.is_some_and(|shift| {
-            let hash = (address >> shift) as usize & 0xfff;
-            self.hashes[hash / 32] >> (hash % 32) & 1 != 0
-        })
+    fn hash_hits(&self, address: u64, cast: Cast) -> bool {
+        let table = match cast {
+            Cast::Multicast => Some(&self.hashes),
+            Cast::Unicast => self.unicast_hashes.as_ref(),
+            Cast::Broadcast => None,
+        };
+        table.zip(self.hash_shift).is_some_and(|(table, shift)| hash_table_hits(table, shift, address))
     }
+}
+
+/// Lowest bit of an address that the hash tables take, if MCSTCTRL has them on: MO 0 takes bits 47:36 of the address, 1
+/// bits 46:35, 2 bits 45:34 and 3 bits 43:32 (8.2.3.7.3).
+pub(super) fn hash_shift(control: u32) -> Option<u32> {
+    (control & MCSTCTRL_MFE != 0).then_some([36, 35, 34, 32][(control & MCSTCTRL_MO_MASK) as usize])
+}
+
+pub(super) fn hash_table_hits(table: &[u32; 128], shift: u32, address: u64) -> bool {
+    let hash = (address >> shift) as usize & 0xfff;
+    table[hash / 32] >> (hash % 32) & 1 != 0
 }
 
 impl Vlan {

@@ -5,31 +5,50 @@
 //! legacy and split descriptors, virtualisation, DCB, flow director. Frames have no bad checksum on this wire.
 
 mod bits;
+mod checksum;
 mod crc;
 mod decode;
 mod device;
+mod director;
 mod doorbells;
 mod eeprom;
 mod fifo;
 mod filter;
+mod headers;
+mod interrupts;
+mod link;
+mod mdio;
+mod offload;
+mod pools;
+mod memory;
+mod receive;
 mod registers;
 mod rss;
 mod rx;
+mod served;
+mod sfp;
+mod segment;
 mod stats;
+mod steering;
 mod tx;
 
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use ringpass_bus::{Bus, DeviceId};
-use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::{Error, Link, MacAddress, Queues};
 use ringpass_registers::ixgbe::VENDOR;
-use ringpass_registers::{Bar, Window};
+use ringpass_registers::{Bar, Bell, Window};
+use rustix::event::{EventfdFlags, eventfd};
 
+pub use crate::dma::Access;
 use device::Device;
 use doorbells::Doorbells;
+pub use served::Served;
 pub use stats::Counters;
 
 /// What a [`Card`] is.
@@ -65,12 +84,76 @@ struct Shared {
 }
 
 impl Card {
+    /// MSI-X vectors.
+    pub const VECTORS: usize = interrupts::VECTORS;
+    /// Bytes from one cell of [`doorbells`](Self::doorbells) to the next.
+    pub const DOORBELL_STRIDE: usize = doorbells::STRIDE;
+
     /// A card as after power-on.
     pub fn new(config: &CardConfig) -> Arc<Self> {
         let id = DeviceId { vendor: VENDOR, device: config.device };
-        let doorbells = Doorbells::default();
+        let doorbells = Doorbells::new();
         let device = Mutex::new(Device::new(config));
         Arc::new(Self { id, shared: Arc::new(Shared { device, doorbells, waiting: AtomicU32::new(0) }) })
+    }
+
+    /// A driver's read of a register of BAR 0, with its side effects.
+    pub fn read(&self, offset: u32) -> u32 {
+        self.shared.read(offset)
+    }
+
+    /// A driver's write to a register of BAR 0.
+    pub fn write(&self, offset: u32, value: u32) {
+        self.shared.write(offset, value);
+    }
+
+    /// Gives the card a part of another process's memory.
+    pub fn map_foreign(
+        &self,
+        iova: u64,
+        memory: &Arc<ForeignMemory>,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<(), Error> {
+        self.shared.access(|device| device.map_foreign(iova, memory, offset, len, access))
+    }
+
+    /// Takes memory away: any span, with many maps, a part of one, or none. The card does not touch it afterwards.
+    pub fn unmap(&self, iova: u64, len: u64) {
+        self.shared.access(|device| device.unmap(iova, len));
+    }
+
+    /// Takes all memory away.
+    pub fn unmap_all(&self) {
+        self.shared.access(Device::unmap_all);
+    }
+
+    /// Where an MSI-X vector is heard; without MSI-X, all interrupts are vector 0. The event is written to without
+    /// waiting.
+    ///
+    /// # Panics
+    /// If the card has no such vector.
+    pub fn set_vector(&self, vector: usize, event: Option<OwnedFd>) {
+        self.shared.access(|device| device.interrupts.set_vector(vector, event, &device.registers));
+    }
+
+    /// A function level reset: all as after power-on, but memory, vectors, link and wire stay.
+    pub fn reset(&self) {
+        self.shared.access(|device| device.reset(&self.shared.doorbells));
+        self.shared.doorbells.bell().ring();
+    }
+
+    /// The file with the cells of the tail registers, for a driver in another process: `RDT(q)` at `q` times
+    /// [`DOORBELL_STRIDE`](Self::DOORBELL_STRIDE) for `q` in `0..128`, `TDT(q)` at 128 + `q`, and at 256 the word that is
+    /// not 0 while the model sleeps (see [`Bell`]).
+    pub fn doorbells(&self) -> BorrowedFd<'_> {
+        self.shared.doorbells.file()
+    }
+
+    /// The eventfd that wakes the model.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.shared.doorbells.bell().event()
     }
 
     /// One round: up to a burst from the wire into the Rx rings, and up to a burst from each Tx ring onto the wire.
@@ -78,6 +161,22 @@ impl Card {
     pub fn step(&self, wire: &mut Queues) -> usize {
         self.shared.let_registers_in();
         self.shared.lock().step(wire, &self.shared.doorbells)
+    }
+
+    /// Says that the stepping thread is about to sleep: from now on, doorbells and register writes make
+    /// [`bell`](Self::bell) readable. Step once more before sleeping.
+    pub fn doze(&self) {
+        self.shared.doorbells.bell().doze();
+    }
+
+    /// Takes that back.
+    pub fn rise(&self) {
+        self.shared.doorbells.bell().rise();
+    }
+
+    /// What else the stepping thread has to look for while it sleeps.
+    pub fn wants(&self) -> Wants {
+        self.shared.access(|device| device.wants())
     }
 
     /// The model's own totals, which no driver can clear.
@@ -89,6 +188,17 @@ impl Card {
     pub fn set_link(&self, up: bool) {
         self.shared.access(|device| device.set_link(up));
     }
+}
+
+/// What a card waits for besides its [`bell`](Card::bell).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// It takes frames from the wire. Otherwise they stay there, and the wire must not wake.
+    pub frames: bool,
+    /// It has frames that the wire did not take yet.
+    pub room: bool,
+    /// It is to be stepped then, because of an interrupt that is throttled.
+    pub turn: Option<Instant>,
 }
 
 impl Shared {
@@ -116,7 +226,7 @@ impl Shared {
     }
 }
 
-// SAFETY: `Doorbells::cell` is valid as long as `self`, which owns the doorbells and never moves them.
+// SAFETY: the cells are in the doorbells' region, which `self` keeps mapped.
 #[allow(unsafe_code)]
 unsafe impl Bar for Shared {
     fn read(&self, offset: u32) -> u32 {
@@ -125,6 +235,7 @@ unsafe impl Bar for Shared {
 
     fn write(&self, offset: u32, value: u32) {
         self.access(|device| device.write(offset, value, &self.doorbells));
+        self.doorbells.bell().ring();
     }
 
     /// # Panics
@@ -132,6 +243,10 @@ unsafe impl Bar for Shared {
     fn doorbell(&self, offset: u32) -> NonNull<u32> {
         let cell = self.doorbells.at(offset).unwrap_or_else(|| panic!("no doorbell at {offset:#x}, only RDT and TDT"));
         NonNull::new(cell.as_ptr()).expect("the address of an atomic")
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        Some(self.doorbells.bell().clone())
     }
 }
 
@@ -157,12 +272,25 @@ impl Bus for Card {
     }
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        self.shared.access(|device| device.dma.add(region));
+        self.shared.access(|device| device.map(region));
         Ok(())
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {
         self.shared.access(|device| device.bus_master = on);
         Ok(())
+    }
+
+    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+        let failed = |errno: rustix::io::Errno| Error::Os { what: "an eventfd for an interrupt".into(), source: errno.into() };
+        let pair = |vector| {
+            let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
+            self.set_vector(vector, Some(event.as_fd().try_clone_to_owned().map_err(|source| Error::Os {
+                what: "an eventfd for an interrupt".into(),
+                source,
+            })?));
+            Ok(event)
+        };
+        (0..vectors.min(Self::VECTORS)).map(pair).collect()
     }
 }

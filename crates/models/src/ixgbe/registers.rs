@@ -6,27 +6,34 @@ use ringpass_registers::Access;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
-use super::decode::{Settings, ring_base, ring_len};
+use super::decode::Settings;
 use super::device::Device;
 use super::doorbells::Doorbells;
+use super::interrupts::Interrupts;
 use super::tx::head_write_back;
 
 /// Registers that are reached at a second address too, for drivers of older cards (8.2.3): start, count, stride there,
 /// start and stride here.
-const ALIASES: [(u32, u32, u32, u32, u32); 6] = [
+const ALIASES: [(u32, u32, u32, u32, u32); 9] = [
     (CTRL.offset + 4, 1, 4, CTRL.offset, 4),
     (0x02100, 16, 4, SRRCTL.at(0).offset, 0x40),
+    (0x02200, 16, 4, DCA_RXCTRL.at(0).offset, 0x40),
     (0x05400, 16 * 2, 4, RAL.at(0).offset, 4),
+    (0x05480, 16, 4, PSRTYPE.at(0).offset, 4),
     (0x05818, 1, 4, MRQC.offset, 4),
     (0x05C00, 32, 4, RETA.at(0).offset, 4),
+    (0x06030, 16, 0x40, QPTC.at(0).offset, 4),
     (0x05C80, 10, 4, RSSRK.at(0).offset, 4),
 ];
+
+/// Bits that a tail register has (8.2.3.8.5, 8.2.3.9.9).
+const TAIL: u32 = 0xffff;
 
 /// The address that a register has in the table.
 fn canonical(offset: u32) -> u32 {
     let alias = ALIASES.iter().find_map(|&(start, count, stride, here, here_stride)| {
-        let index = offset.checked_sub(start)? / stride;
-        (offset.is_multiple_of(4) && index < count).then_some(here + index * here_stride)
+        let distance = offset.checked_sub(start)?;
+        (distance.is_multiple_of(stride) && distance / stride < count).then_some(here + distance / stride * here_stride)
     });
     alias.unwrap_or(offset)
 }
@@ -39,16 +46,24 @@ impl Device {
             return cell.load(Ordering::Acquire);
         }
         let Some(Access { row, index }) = self.registers.find(offset) else { return 0 };
-        match Id::ALL[row] {
+        let id = Id::ALL[row];
+        if let Some(value) = self.interrupts.read(id, index, &self.registers) {
+            return value;
+        }
+        match id {
             Id::RDH => self.rx[index].head as u32,
             Id::TDH => self.tx[index].head as u32,
             Id::STATUS => self.status(),
             Id::LINKS => self.links(),
-            // Cleared on read, because GPIE.OCD is 0 (8.2.3.5.1).
-            Id::EICR => {
-                let causes = self.registers.get(offset);
-                self.registers.set(offset, 0);
-                causes
+            Id::LINKS2 => self.links2(),
+            Id::ANLP1 => self.partner(),
+            Id::ESDP => self.pins(),
+            Id::I2CCTL => self.i2c(),
+            // Who reads the semaphore between drivers as free has it (8.2.3.4.11, 10.5.4).
+            Id::SWSM => {
+                let value = self.registers.get(offset);
+                self.registers.set(offset, value | SWSM_SMBI);
+                value
             }
             _ => self.registers.read(offset),
         }
@@ -58,28 +73,22 @@ impl Device {
     pub(super) fn write(&mut self, offset: u32, value: u32, doorbells: &Doorbells) {
         let offset = canonical(offset);
         if let Some(cell) = doorbells.at(offset) {
-            return cell.store(value, Ordering::Release);
+            return cell.store(value & TAIL, Ordering::Release);
         }
         let Some(Access { row, index }) = self.registers.find(offset) else { return };
+        let id = Id::ALL[row];
+        self.interrupts.settle(id, &self.registers);
         let before = self.registers.get(offset);
         self.registers.write(offset, value);
-        let id = Id::ALL[row];
         match id {
             // Link reset resets the whole card too, but for what the EEPROM gave (4.2.1).
             Id::CTRL if value & (CTRL_RST | CTRL_LRST) != 0 => self.reset(doorbells),
-            Id::EIMC => {
-                let mask = self.registers.get(EIMS.offset);
-                self.registers.set(EIMS.offset, mask & !value);
-            }
-            Id::EEC => self.keep(offset, before, EEC_PRES | EEC_AUTO_RD),
             Id::RDRXCTL => self.keep(offset, before, RDRXCTL_DMAIDONE),
-            Id::EERD if value & EERD_START != 0 => {
-                let address = value >> EERD_ADDRESS_SHIFT & 0x3fff;
-                let word = u32::from(self.eeprom.word(address as usize));
-                let done = EERD_DONE | address << EERD_ADDRESS_SHIFT | word << EERD_DATA_SHIFT;
-                self.registers.set(offset, done);
-            }
-            Id::SRRCTL => self.rx[index].configure(value),
+            Id::EERD => self.registers.set(offset, self.eeprom.read(value)),
+            Id::I2CCTL => self.set_i2c(value),
+            Id::MSCA => self.mdio(value),
+            Id::FDIRCTRL => self.start_director(value),
+            Id::FDIRCMD => self.command_director(value),
             Id::RXDCTL => match (before & RXDCTL_ENABLE != 0, value & RXDCTL_ENABLE != 0) {
                 (false, true) => self.enable_rx(index),
                 (true, false) => {
@@ -96,7 +105,11 @@ impl Device {
                 }
                 _ => {}
             },
+            _ if Interrupts::concern(id) => self.interrupts.write(id, index, value, &self.registers),
             _ => {}
+        }
+        if matches!(id, Id::SRRCTL | Id::RXDCTL) {
+            self.shape_rx(index);
         }
         self.stale |= Settings::depend_on(id);
     }
@@ -107,9 +120,7 @@ impl Device {
     }
 
     fn enable_rx(&mut self, queue: usize) {
-        let get = |offset| self.registers.get(offset);
-        let base = ring_base(get(RDBAL.at(queue).offset), get(RDBAH.at(queue).offset));
-        let ring = ring_len(get(RDLEN.at(queue).offset)).and_then(|len| self.dma.ring(base, len));
+        let ring = self.rx_ring(queue);
         self.counters.dma_faults += u64::from(ring.is_none());
         self.rx[queue].enable(ring);
         self.rx_enabled |= 1 << queue;
@@ -117,26 +128,10 @@ impl Device {
 
     fn enable_tx(&mut self, queue: usize) {
         let get = |offset| self.registers.get(offset);
-        let base = ring_base(get(TDBAL.at(queue).offset), get(TDBAH.at(queue).offset));
-        let ring = ring_len(get(TDLEN.at(queue).offset)).and_then(|len| self.dma.ring(base, len));
         let write_back = head_write_back(get(TDWBAL.at(queue).offset), get(TDWBAH.at(queue).offset));
+        let ring = self.tx_ring(queue);
         self.counters.dma_faults += u64::from(ring.is_none());
         self.tx[queue].enable(ring, write_back);
         self.tx_enabled |= 1 << queue;
-    }
-
-    fn status(&self) -> u32 {
-        let disabled = self.registers.get(CTRL.offset) & CTRL_MASTER_DISABLE != 0;
-        let link = if self.link.up { STATUS_LINK_UP } else { 0 };
-        link | if disabled { 0 } else { STATUS_MASTER_ENABLE }
-    }
-
-    fn links(&self) -> u32 {
-        let speed = match self.link.mbps {
-            0..1_000 => LINKS_SPEED_100M,
-            1_000..10_000 => LINKS_SPEED_1G,
-            10_000.. => LINKS_SPEED_10G,
-        };
-        if self.link.up { LINKS_UP | speed } else { 0 }
     }
 }

@@ -1,82 +1,22 @@
-//! What a frame is, and which queue it goes to: packet types (7.1.6.2) and receive side scaling (7.1.2.8).
+//! What a frame is, and which queue it goes to: receive side scaling (7.1.2.8).
 
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
+use super::checksum;
+use super::headers::{Headers, IPV4, IPV6, TCP, UDP};
 
 /// What Rx needs to know of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Class {
     /// First half of the descriptor's write-back: RSS type, packet type, RSS hash.
     pub(super) word: u64,
-    /// Status bits beyond DD and EOP.
+    /// Second half of the write-back, but for DD, EOP and the length.
     pub(super) status: u64,
     pub(super) queue: u8,
-}
-
-const IPV4: u64 = 1 << 4;
-const IPV4_OPTIONS: u64 = 1 << 5;
-const IPV6: u64 = 1 << 6;
-const IPV6_EXTENSIONS: u64 = 1 << 7;
-const TCP: u64 = 1 << 8;
-const UDP: u64 = 1 << 9;
-const SCTP: u64 = 1 << 10;
-
-/// The headers of a frame, as far as hashing and packet types go.
-#[derive(Clone, Copy)]
-struct Headers<'a> {
-    packet_type: u64,
-    /// Source and destination address, as they follow each other in the header.
-    addresses: &'a [u8],
-    /// Source and destination port, of TCP and UDP.
-    ports: &'a [u8],
-}
-
-/// Bits of the packet type by IP protocol number.
-fn transport(protocol: u8) -> u64 {
-    match protocol {
-        6 => TCP,
-        17 => UDP,
-        132 => SCTP,
-        _ => 0,
-    }
-}
-
-impl<'a> Headers<'a> {
-    const NONE: Self = Self { packet_type: 0, addresses: &[], ports: &[] };
-
-    /// Reads the headers behind the Ethernet header, whose type begins at `offset`. Headers that are cut short or
-    /// contradict themselves are left out.
-    fn parse(frame: &'a [u8], offset: usize) -> Self {
-        let payload = frame.get(offset + 2..).unwrap_or_default();
-        match frame.get(offset..offset + 2) {
-            Some([0x08, 0x00]) => Self::ipv4(payload),
-            Some([0x86, 0xdd]) => Self::ipv6(payload),
-            _ => Self::NONE,
-        }
-    }
-
-    fn ipv4(packet: &'a [u8]) -> Self {
-        let Some(header) = packet.first_chunk::<20>().filter(|header| header[0] >> 4 == 4) else { return Self::NONE };
-        let len = (header[0] & 0xf) as usize * 4;
-        // More fragments, or an offset: no ports to be found.
-        let fragment = header[6] & 0x3f != 0 || header[7] != 0;
-        let ip = if len > 20 { IPV4 | IPV4_OPTIONS } else { IPV4 };
-        let above = if fragment { 0 } else { transport(header[9]) };
-        let ports = if above & (TCP | UDP) != 0 { packet.get(len..len + 4).unwrap_or_default() } else { &[] };
-        Self { packet_type: ip | above, addresses: &packet[12..20], ports }
-    }
-
-    fn ipv6(packet: &'a [u8]) -> Self {
-        let Some(header) = packet.first_chunk::<40>().filter(|header| header[0] >> 4 == 6) else { return Self::NONE };
-        // Hop-by-hop options, routing, fragment, authentication, destination options.
-        let extensions = matches!(header[6], 0 | 43 | 44 | 51 | 60);
-        let above = transport(header[6]);
-        let ip = if extensions { IPV6 | IPV6_EXTENSIONS } else { IPV6 };
-        let ports = if above & (TCP | UDP) != 0 { packet.get(40..44).unwrap_or_default() } else { &[] };
-        Self { packet_type: ip | above, addresses: &packet[8..40], ports }
-    }
+    /// Bytes of the headers, where they are to have a buffer of their own.
+    pub(super) header: u16,
 }
 
 /// Hash and type of a frame: the row of MRQC's fields that is enabled and fits best (7.1.2.8.1).
@@ -139,10 +79,10 @@ pub(super) struct Rss {
 }
 
 impl Rss {
-    /// `None` where MRQC does not say "RSS only".
+    /// `None` where MRQC says something without RSS.
     pub(super) fn decode(registers: &RegisterFile) -> Option<Self> {
         let control = registers.get(MRQC.offset);
-        if control & MRQC_MRQE_MASK != MRQC_MRQE_RSS {
+        if !MRQC_MODES_WITH_RSS.contains(&(control & MRQC_MRQE_MASK)) {
             return None;
         }
         let byte = |array: ringpass_registers::RegArray<ringpass_registers::RW>, i: usize| {
@@ -168,13 +108,13 @@ impl Rss {
     }
 }
 
-/// Classifies a frame; `offset` is where its Ethernet type begins, behind a VLAN tag if there is one.
+/// Classifies a frame by its headers, with RSS's choice of a queue.
 #[inline]
-pub(super) fn classify(rss: Option<&Rss>, frame: &[u8], offset: usize) -> Class {
-    let headers = Headers::parse(frame, offset);
-    let mut class = Class { word: headers.packet_type, ..Class::default() };
+pub(super) fn classify(rss: Option<&Rss>, headers: &Headers) -> Class {
+    let status = checksum::verdicts(headers);
+    let mut class = Class { word: headers.packet_type, status, ..Class::default() };
     if let Some(rss) = rss
-        && let Some((rss_type, hash)) = rss.hash(&headers)
+        && let Some((rss_type, hash)) = rss.hash(headers)
     {
         class.queue = rss.queues[hash as usize & 0x7f];
         class.word |= rss_type;

@@ -1,29 +1,48 @@
-//! Rx rings (7.1.9): advanced descriptors with one buffer each (7.1.6).
+//! Rx rings (7.1.9) and what is written to their descriptors and buffers: advanced descriptors with one buffer (7.1.6),
+//! with a buffer for the header too (7.1.10), and legacy ones (7.1.5).
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::DmaArray;
 use ringpass_registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
 use super::rss::Class;
 use super::tx::BURST;
-use crate::dma::{Descriptor, DmaMap, Hint, Intent, prefetch_descriptors};
+use crate::dma::{Descriptor, DmaMap, Hint, Intent, Ring, prefetch_descriptors};
 
-/// Queues that the model has: those whose registers lie in the first block.
-pub(super) const QUEUES: usize = 64;
+/// Queues of the card.
+pub(super) const QUEUES: usize = 128;
+
+/// What SRRCTL makes of descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    /// None that the card has.
+    #[default]
+    Reserved,
+    Legacy,
+    OneBuffer,
+    /// A frame whose header was found has that in a buffer of its own.
+    Split,
+    /// A frame whose header was not found begins in the header's buffer too.
+    SplitAlways,
+}
 
 /// The card's side of an Rx ring.
 #[derive(Default)]
 pub(super) struct RxRing {
     enabled: bool,
     /// `None` where the queue is enabled on memory that the card cannot use.
-    memory: Option<DmaArray<Descriptor>>,
+    memory: Option<Ring>,
     pub(super) head: usize,
     /// Descriptors from the head on that the driver has posted.
     ready: usize,
-    /// 0 where SRRCTL says something that the model does not have.
+    /// Longest frame that fills one buffer of an advanced descriptor and is otherwise as it came.
+    whole: usize,
+    format: Format,
     buffer_size: usize,
+    header_size: usize,
+    /// Longest frame that the queue takes.
+    limit: usize,
     drop_enable: bool,
     hint: Hint,
     pub(super) tally: Tally,
@@ -39,6 +58,15 @@ pub(super) struct Tally {
     pub(super) faults: u64,
 }
 
+/// The part of a frame that goes to a buffer for headers.
+#[derive(Clone, Copy, Default)]
+struct Header<'a> {
+    bytes: &'a [u8],
+    /// Bits of both halves of the write-back.
+    word: u64,
+    status: u64,
+}
+
 /// What became of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Delivery {
@@ -50,20 +78,43 @@ enum Delivery {
 
 impl RxRing {
     /// RXDCTL.ENABLE was set: the ring starts at its first descriptor.
-    pub(super) fn enable(&mut self, memory: Option<DmaArray<Descriptor>>) {
+    pub(super) fn enable(&mut self, memory: Option<Ring>) {
         (self.enabled, self.memory, self.head, self.ready) = (true, memory, 0, 0);
+    }
+
+    /// The card's memory has changed: the ring goes on in `memory`, where it was.
+    pub(super) fn attach(&mut self, memory: Option<Ring>) {
+        (self.memory, self.ready) = (memory, 0);
+    }
+
+    pub(super) fn memory(&self) -> Option<&Ring> {
+        self.memory.as_ref()
     }
 
     pub(super) fn disable(&mut self) {
         (self.enabled, self.memory) = (false, None);
     }
 
-    /// SRRCTL was written.
-    pub(super) fn configure(&mut self, control: u32) {
-        let supported = control & SRRCTL_DESCTYPE_MASK == SRRCTL_DESCTYPE_ADV_ONEBUF;
-        let size = ((control & SRRCTL_BSIZEPACKET) as usize).min(16) << 10;
-        self.buffer_size = if supported { size } else { 0 };
-        self.drop_enable = control & SRRCTL_DROP_EN != 0;
+    /// SRRCTL or RXDCTL was written.
+    pub(super) fn configure(&mut self, split_control: u32, control: u32) {
+        self.format = match split_control & SRRCTL_DESCTYPE_MASK {
+            SRRCTL_DESCTYPE_LEGACY => Format::Legacy,
+            SRRCTL_DESCTYPE_ADV_ONEBUF => Format::OneBuffer,
+            SRRCTL_DESCTYPE_SPLIT => Format::Split,
+            SRRCTL_DESCTYPE_SPLIT_ALWAYS => Format::SplitAlways,
+            _ => Format::Reserved,
+        };
+        self.buffer_size = ((split_control & SRRCTL_BSIZEPACKET) as usize).min(16) << 10;
+        self.header_size = ((split_control >> SRRCTL_BSIZEHEADER_SHIFT & 0x3f) as usize).min(16) << 6;
+        self.limit = if control & RXDCTL_RLPML_EN != 0 { (control & RXDCTL_RLPML_MASK) as usize } else { usize::MAX };
+        self.whole = if self.format == Format::OneBuffer { self.buffer_size.min(self.limit) } else { 0 };
+        self.drop_enable = split_control & SRRCTL_DROP_EN != 0;
+    }
+
+    /// Whether headers have a buffer of their own.
+    #[inline]
+    pub(super) fn splits(&self) -> bool {
+        matches!(self.format, Format::Split | Format::SplitAlways)
     }
 
     /// Takes over the driver's tail, and brings the first descriptors into the cache: none that the driver still
@@ -98,7 +149,7 @@ impl RxRing {
     /// Writes a frame to the buffers of as many descriptors as it needs, and the descriptors back.
     #[inline]
     fn deliver(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
-        if frame.len() > self.buffer_size {
+        if frame.len() > self.whole {
             return self.deliver_parts(frame, class, dma);
         }
         if self.ready == 0 {
@@ -107,25 +158,85 @@ impl RxRing {
         self.fill(frame, RX_DD | RX_EOP | class.status, class, dma)
     }
 
-    /// A frame that is longer than a buffer.
+    /// A frame that is longer than a buffer, or whose descriptors are of another kind.
     #[cold]
     fn deliver_parts(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
         let len = self.memory.as_ref().map_or(0, |ring| ring.len());
-        if self.buffer_size == 0 || frame.len().div_ceil(self.buffer_size) >= len {
+        let (header, rest) = self.split(frame, class);
+        let descriptors = rest.len().div_ceil(self.buffer_size.max(1)).max(1);
+        let lost = self.format == Format::Reserved || self.buffer_size == 0 || frame.len() > self.limit;
+        if lost || descriptors >= len {
             return Delivery::Fault;
         }
-        if frame.len().div_ceil(self.buffer_size) > self.ready {
+        if descriptors > self.ready {
             return Delivery::NoDescriptor;
         }
-        let mut parts = frame.chunks(self.buffer_size).peekable();
         let mut delivery = Delivery::Done;
-        while delivery == Delivery::Done
-            && let Some(part) = parts.next()
-        {
-            let end = if parts.peek().is_none() { RX_EOP | class.status } else { 0 };
-            delivery = self.fill(part, RX_DD | end, class, dma);
+        for i in 0..descriptors {
+            let start = (i * self.buffer_size).min(rest.len());
+            let part = &rest[start..rest.len().min(start + self.buffer_size)];
+            let end = if i + 1 == descriptors { RX_EOP | class.status } else { 0 };
+            delivery = match self.format {
+                Format::Legacy => self.fill_legacy(part, RX_DD | end, class, dma),
+                Format::OneBuffer | Format::Reserved => self.fill(part, RX_DD | end, class, dma),
+                Format::Split | Format::SplitAlways => {
+                    let header = if i == 0 { header } else { Header::default() };
+                    self.fill_split(header, part, RX_DD | end, class, dma)
+                }
+            };
+            if delivery != Delivery::Done {
+                break;
+            }
         }
         delivery
+    }
+
+    /// What of a frame goes to the header's buffer, and what to the frame's (7.1.10.2).
+    fn split<'a>(&self, frame: &'a [u8], class: Class) -> (Header<'a>, &'a [u8]) {
+        let found = class.header as usize;
+        let always = self.format == Format::SplitAlways;
+        let at = match found {
+            1.. if found <= self.header_size => found,
+            _ if always => frame.len().min(self.header_size),
+            _ => 0,
+        };
+        let word = match found {
+            _ if !self.splits() => 0,
+            0 => (at as u64) << RX_HDR_LEN_SHIFT,
+            found => RX_SPH | (found as u64 & 0x3ff) << RX_HDR_LEN_SHIFT,
+        };
+        let status = if found > self.header_size { RX_HBO } else { 0 };
+        let (bytes, rest) = frame.split_at(if self.splits() { at } else { 0 });
+        (Header { bytes, word, status }, rest)
+    }
+
+    /// Writes a header and what follows it to the two buffers of the next descriptor, and the descriptor back.
+    fn fill_split(&mut self, header: Header, part: &[u8], status: u64, class: Class, dma: &DmaMap) -> Delivery {
+        let Some(ring) = &self.memory else { return Delivery::Fault };
+        let Some(Descriptor([_, second])) = ring.get(self.head) else { return Delivery::Fault };
+        let written = dma.write(second.load(Ordering::Relaxed) & !1, header.bytes, &mut self.hint);
+        if !written && !header.bytes.is_empty() {
+            // The frame ends here, as one with an error.
+            self.fill(&[], RX_DD | RX_EOP | RX_RXE, class, dma);
+            return Delivery::Fault;
+        }
+        let class = Class { word: class.word | header.word, ..class };
+        self.fill(part, status | header.status, class, dma)
+    }
+
+    /// Writes to the buffer of the next descriptor, and the descriptor back as older cards do (7.1.5).
+    fn fill_legacy(&mut self, part: &[u8], status: u64, class: Class, dma: &DmaMap) -> Delivery {
+        let Some(ring) = &self.memory else { return Delivery::Fault };
+        let Some(Descriptor([address, second])) = ring.get(self.head) else { return Delivery::Fault };
+        self.head = if self.head + 1 == ring.len() { 0 } else { self.head + 1 };
+        self.ready -= 1;
+        let written = part.is_empty() || dma.write(address.load(Ordering::Relaxed), part, &mut self.hint);
+        // Errors of the checksums and of the MAC, in their order there.
+        let errors = status >> 24 & 0xc0 | u64::from(status & RX_RXE != 0);
+        let tag = status >> RX_VLAN_SHIFT << RX_VLAN_SHIFT;
+        let back = part.len() as u64 | class.word >> 48 << 16 | (status & 0xff) << 32 | errors << 40 | tag;
+        second.store(if written { back } else { (RX_DD | RX_EOP) << 32 | 1 << 40 }, Ordering::Release);
+        if written { Delivery::Done } else { Delivery::Fault }
     }
 
     /// Writes to the buffer of the next descriptor, and the descriptor back.

@@ -46,6 +46,8 @@ pub(super) struct Batch {
     pub(super) multicast: u64,
     pub(super) broadcast: u64,
     pub(super) minimal: u64,
+    /// By the length with CRC: up to 127 bytes, 255, 511, 1023, and more.
+    sizes: [u64; 5],
 }
 
 impl Batch {
@@ -57,6 +59,17 @@ impl Batch {
         self.multicast += u64::from(cast == Cast::Multicast);
         self.broadcast += u64::from(cast == Cast::Broadcast);
         self.minimal += u64::from(len == 60);
+        // Bits of the length: 7 for up to 127 bytes.
+        let size = (usize::BITS - (len + 4).leading_zeros()).clamp(7, 11) - 7;
+        self.sizes[size as usize] += 1;
+    }
+
+    /// Adds to the six registers from that of the shortest frames on.
+    fn count_sizes(&self, registers: &mut RegisterFile, first: u32) {
+        let [short, rest @ ..] = self.sizes;
+        count(registers, first, self.minimal);
+        count(registers, first + 4, short - self.minimal);
+        (2..).zip(rest).for_each(|(i, packets)| count(registers, first + 4 * i, packets));
     }
 }
 
@@ -76,13 +89,22 @@ pub(super) fn count_octets(registers: &mut RegisterFile, low: u32, high: u32, n:
     registers.set(high, (value >> 32) as u32);
 }
 
+/// Counts a frame of so many bytes without CRC that arrived and is not good (8.2.3.23.59).
+pub(super) fn count_bad(registers: &mut RegisterFile, len: usize) {
+    count(registers, TPR.offset, 1);
+    count_octets(registers, TORL.offset, TORH.offset, len as u64 + 4);
+}
+
 pub(super) fn count_rx(registers: &mut RegisterFile, batch: &Batch) {
     count(registers, TPR.offset, batch.packets);
     count(registers, GPRC.offset, batch.packets);
     count(registers, MPRC.offset, batch.multicast);
     count(registers, BPRC.offset, batch.broadcast);
-    count(registers, PRC64.offset, batch.minimal);
+    batch.count_sizes(registers, PRC64.offset);
     count_octets(registers, GORCL.offset, GORCH.offset, batch.octets);
+    count_octets(registers, TORL.offset, TORH.offset, batch.octets);
+    count(registers, RXNFGPC.offset, batch.packets);
+    count_octets(registers, RXNFGBCL.offset, RXNFGBCH.offset, batch.octets);
 }
 
 pub(super) fn count_tx(registers: &mut RegisterFile, batch: &Batch) {
@@ -90,5 +112,6 @@ pub(super) fn count_tx(registers: &mut RegisterFile, batch: &Batch) {
     count(registers, GPTC.offset, batch.packets);
     count(registers, MPTC.offset, batch.multicast);
     count(registers, BPTC.offset, batch.broadcast);
+    batch.count_sizes(registers, PTC64.offset);
     count_octets(registers, GOTCL.offset, GOTCH.offset, batch.octets);
 }

@@ -1,14 +1,16 @@
-//! Tx rings (7.2.3): advanced data descriptors over any number of buffers, written back by DD or by head.
+//! Tx rings (7.2.3): advanced and legacy descriptors over any number of buffers, written back by DD or by head.
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Cache, DmaArray, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
 use super::decode::Settings;
+use super::offload::{Offload, complete, copy_tagged, insert_legacy, tag};
+use super::segment::Segments;
 use super::stats::Counters;
-use crate::dma::{Descriptor, DmaMap, Hint, Intent, prefetch_descriptors};
+use crate::dma::{Descriptor, DmaMap, Hint, Intent, Ring, prefetch_descriptors};
 
 /// Queues of the card.
 pub(super) const QUEUES: usize = 128;
@@ -17,7 +19,11 @@ pub(super) const BURST: usize = 64;
 /// Descriptors that one step looks at: contexts and malformed ones make no packet.
 const DESCRIPTORS: usize = 4 * BURST;
 /// Longest frame that the card sends, with its CRC (7.2.1.1).
-const LONGEST: usize = 15_872;
+pub(super) const LONGEST: usize = 15_872;
+/// Longest packet to be cut: what PAYLEN can say, and headers.
+const LONGEST_TO_CUT: usize = (1 << 18) + 0x3ff;
+/// Descriptors of a frame that is not to be cut, at most (7.2.1.1).
+const FRAME_DESCRIPTORS: usize = 40;
 
 /// The card's own memory for frames on their way to the wire.
 pub(super) struct Buffers {
@@ -36,7 +42,7 @@ impl Buffers {
     }
 
     #[inline]
-    fn alloc(&mut self, len: usize) -> Option<Packet> {
+    pub(super) fn alloc(&mut self, len: usize) -> Option<Packet> {
         if len > self.cache.pool().buffer_size() {
             return self.jumbo.alloc();
         }
@@ -49,22 +55,46 @@ impl Buffers {
 enum Gather {
     #[default]
     Nothing,
-    /// So many bytes of the whole have been fetched.
-    Part { packet: Packet, fetched: usize, insert_crc: bool },
+    /// Its bytes so far are in `bytes` of the ring.
+    Part(Frame),
     /// The frame is lost; its other descriptors are skipped.
     Lost,
+}
+
+/// What the first descriptor of a frame says.
+#[derive(Clone, Copy)]
+struct Frame {
+    command: u64,
+    descriptors: usize,
+}
+
+impl Frame {
+    fn is_legacy(self) -> bool {
+        self.command & TX_DEXT == 0
+    }
+
+    fn is_cut(self) -> bool {
+        !self.is_legacy() && self.command & TX_TSE != 0
+    }
 }
 
 /// The card's side of a Tx ring.
 #[derive(Default)]
 pub(super) struct TxRing {
-    memory: Option<DmaArray<Descriptor>>,
+    memory: Option<Ring>,
     pub(super) head: usize,
     /// Descriptors from the head on that the driver has posted.
     ready: usize,
+    /// The driver has been told of sent frames since this was last looked at.
+    pub(super) reported: bool,
     /// Where the head is written to, instead of DD (7.2.3.5.2).
     write_back: Option<u64>,
     gather: Gather,
+    bytes: Vec<u8>,
+    /// The two contexts (7.2.3.2.3).
+    contexts: [Offload; 2],
+    /// The packet in `bytes`, as long as not all of its segments are sent.
+    segments: Option<Segments>,
     hint: Hint,
     write_back_hint: Hint,
 }
@@ -75,12 +105,23 @@ pub(super) struct Context<'a> {
     pub(super) settings: &'a Settings,
     pub(super) buffers: &'a mut Buffers,
     pub(super) counters: &'a mut Counters,
+    /// Where a segment gets its headers.
+    pub(super) segment: &'a mut Vec<u8>,
 }
 
 impl TxRing {
     /// TXDCTL.ENABLE was set.
-    pub(super) fn enable(&mut self, memory: Option<DmaArray<Descriptor>>, write_back: Option<u64>) {
+    pub(super) fn enable(&mut self, memory: Option<Ring>, write_back: Option<u64>) {
         *self = Self { memory, write_back, ..Self::default() };
+    }
+
+    /// The card's memory has changed: the ring goes on in `memory`, where it was.
+    pub(super) fn attach(&mut self, memory: Option<Ring>) {
+        (self.memory, self.ready) = (memory, 0);
+    }
+
+    pub(super) fn memory(&self) -> Option<&Ring> {
+        self.memory.as_ref()
     }
 
     pub(super) fn disable(&mut self) {
@@ -100,11 +141,17 @@ impl TxRing {
 
     /// Fetches frames from the ring until the burst is full or the ring is empty.
     pub(super) fn fetch(&mut self, out: &mut Burst, context: &mut Context) {
+        if let Some(segments) = &mut self.segments {
+            if !segments.emit(&self.bytes, out, context) {
+                return;
+            }
+            self.segments = None;
+        }
         let Some(ring) = self.memory.take() else { return };
         let len = ring.len();
         let mut reported = None;
         for _ in 0..self.ready.min(DESCRIPTORS) {
-            if out.room() == 0 {
+            if out.room() == 0 || self.segments.is_some() {
                 break;
             }
             let Some(Descriptor([address, command])) = ring.get(self.head) else { break };
@@ -118,6 +165,7 @@ impl TxRing {
                 }
             }
         }
+        self.reported |= reported.is_some();
         if let Some((address, head)) = self.write_back.zip(reported)
             && !context.dma.store(address, head as u32, &mut self.write_back_hint)
         {
@@ -128,7 +176,7 @@ impl TxRing {
 
     #[inline]
     fn descriptor(&mut self, address: u64, command: u64, out: &mut Burst, context: &mut Context) {
-        const KIND: u64 = TX_DTYP_MASK | TX_DEXT | TX_EOP | TX_IFCS | TX_VLE | TX_TSE;
+        const KIND: u64 = TX_DTYP_MASK | TX_DEXT | TX_EOP | TX_IFCS | TX_VLE | TX_TSE | TX_IXSM | TX_TXSM;
         let len = command as usize & 0xffff;
         if command & KIND == TX_DTYP_DATA | TX_DEXT | TX_EOP | TX_IFCS
             && (60..LONGEST - 4).contains(&len)
@@ -157,89 +205,78 @@ impl TxRing {
     }
 
     /// Any descriptor.
+    #[inline(never)]
     fn part(&mut self, address: u64, command: u64, out: &mut Burst, context: &mut Context) {
-        if command & (TX_DTYP_MASK | TX_DEXT) == TX_DTYP_CONTEXT | TX_DEXT {
+        const KIND: u64 = TX_DTYP_MASK | TX_DEXT;
+        if command & KIND == TX_DTYP_CONTEXT | TX_DEXT {
+            self.contexts[(command >> TX_IDX_SHIFT & 1) as usize] = Offload::decode(address, command);
             return;
         }
-        self.gather = match std::mem::take(&mut self.gather) {
-            Gather::Nothing => Self::start(command, context),
-            gather => gather,
-        };
-        self.gather = match std::mem::take(&mut self.gather) {
-            Gather::Part { packet, fetched, insert_crc } => {
-                self.append(address, command, packet, fetched, insert_crc, context)
-            }
-            gather => gather,
-        };
-        if command & TX_EOP != 0 {
-            match std::mem::take(&mut self.gather) {
-                Gather::Part { packet, fetched, insert_crc } if fetched == packet.len() => {
-                    finish(packet, insert_crc, out, context);
-                }
-                Gather::Part { .. } => context.counters.tx_malformed += 1,
-                Gather::Nothing | Gather::Lost => {}
-            }
-        }
-    }
-
-    /// The first descriptor of a frame: PAYLEN is the length of the whole.
-    #[inline]
-    fn start(command: u64, context: &mut Context) -> Gather {
-        let len = (command >> TX_PAYLEN_SHIFT) as usize;
-        if len == 0 || len > LONGEST - 4 || command & (TX_TSE | TX_VLE) != 0 {
-            context.counters.tx_malformed += 1;
-            return Gather::Lost;
-        }
-        // Room for padding.
-        let Some(mut packet) = context.buffers.alloc(len.max(60)) else {
-            context.counters.tx_no_buffer += 1;
-            return Gather::Lost;
-        };
-        packet.set_len(len);
-        Gather::Part { packet, fetched: 0, insert_crc: command & TX_IFCS != 0 }
-    }
-
-    #[inline]
-    fn append(
-        &mut self,
-        address: u64,
-        command: u64,
-        mut packet: Packet,
-        fetched: usize,
-        insert_crc: bool,
-        context: &mut Context,
-    ) -> Gather {
         let len = command as usize & 0xffff;
-        let is_data = command & (TX_DTYP_MASK | TX_DEXT) == TX_DTYP_DATA | TX_DEXT;
-        let Some(part) = packet.get_mut(fetched..fetched + len).filter(|part| is_data && !part.is_empty()) else {
-            context.counters.tx_malformed += 1;
-            return Gather::Lost;
-        };
-        if !context.dma.read(address, part, &mut self.hint) {
-            context.counters.dma_faults += 1;
-            return Gather::Lost;
+        if matches!(self.gather, Gather::Nothing) {
+            // A legacy descriptor without data only asks for a report.
+            if command & TX_DEXT == 0 && len == 0 && command & TX_EOP != 0 {
+                return;
+            }
+            self.bytes.clear();
+            self.gather = Gather::Part(Frame { command, descriptors: 0 });
         }
-        Gather::Part { packet, fetched: fetched + len, insert_crc }
+        if let Gather::Part(frame) = &mut self.gather {
+            frame.descriptors += 1;
+            let limit = if frame.is_cut() { LONGEST_TO_CUT } else { LONGEST - 4 };
+            let is_data = if frame.is_legacy() { command & TX_DEXT == 0 } else { command & KIND == TX_DTYP_DATA | TX_DEXT };
+            let too_many = !frame.is_cut() && frame.descriptors > FRAME_DESCRIPTORS;
+            let start = self.bytes.len();
+            if !is_data || too_many || start + len > limit || len == 0 && !frame.is_legacy() {
+                context.counters.tx_malformed += 1;
+                self.gather = Gather::Lost;
+            } else {
+                self.bytes.resize(start + len, 0);
+                if len > 0 && !context.dma.read(address, &mut self.bytes[start..], &mut self.hint) {
+                    context.counters.dma_faults += 1;
+                    self.gather = Gather::Lost;
+                }
+            }
+        }
+        if command & TX_EOP != 0
+            && let Gather::Part(frame) = std::mem::take(&mut self.gather)
+            && self.finish(frame, out, context).is_none()
+        {
+            context.counters.tx_malformed += 1;
+        }
     }
-}
 
-/// A frame that is complete: its CRC and padding, then onto the wire, which carries frames without CRC.
-#[inline]
-fn finish(mut packet: Packet, insert_crc: bool, out: &mut Burst, context: &mut Context) {
-    if !(insert_crc && context.settings.append_crc) {
-        // The driver wrote the CRC itself.
-        let data = packet.len().saturating_sub(4);
-        if packet.len() <= 4 || super::crc::crc32(&packet[..data]).to_le_bytes() != packet[data..] {
-            context.counters.tx_malformed += 1;
-            return;
+    /// A frame whose bytes are all there; `None` if it is not what its descriptors say.
+    fn finish(&mut self, frame: Frame, out: &mut Burst, context: &mut Context) -> Option<()> {
+        let Frame { command, .. } = frame;
+        let offload = self.contexts[(command >> TX_IDX_SHIFT & 1) as usize];
+        let control = if frame.is_legacy() { (command >> 48) as u16 } else { offload.vlan };
+        let tag = (command & TX_VLE != 0).then(|| tag(context.settings, control));
+        if frame.is_cut() {
+            let mut segments = Segments::new(&self.bytes, command, offload, tag)?;
+            if !segments.emit(&self.bytes, out, context) {
+                self.segments = Some(segments);
+            }
+            return Some(());
         }
-        packet.set_len(data);
-    } else if context.settings.pad && packet.len() < 60 {
-        let len = packet.len();
-        packet.set_len(60);
-        packet[len..].fill(0);
+        if frame.is_legacy() {
+            if command & TX_IC != 0 {
+                insert_legacy(&mut self.bytes, (command >> 40) as usize & 0xff, (command >> 16) as usize & 0xff)?;
+            }
+        } else {
+            if (command >> TX_PAYLEN_SHIFT) as usize != self.bytes.len() {
+                return None;
+            }
+            offload.fill_checksums(&mut self.bytes, command)?;
+        }
+        // Room for a tag and for padding.
+        let Some(mut packet) = context.buffers.alloc((self.bytes.len() + 4).max(60)) else {
+            context.counters.tx_no_buffer += 1;
+            return Some(());
+        };
+        copy_tagged(&mut packet, &self.bytes, tag);
+        complete(&mut packet, command, context.settings).then(|| out.push(packet))
     }
-    out.push(packet);
 }
 
 /// The head write-back address of a queue, from TDWBAL and TDWBAH (8.2.3.9.11, 8.2.3.9.12).

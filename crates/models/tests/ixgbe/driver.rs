@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ringpass_bus::Bus;
 use ringpass_memory::{Atomics, Burst, DmaArray, DmaRegion, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Queues, RxQueue, TxQueue};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wakeable};
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
@@ -41,6 +41,8 @@ pub struct Wire {
 
 struct ToCard(Arc<Mutex<Wire>>, Mempool);
 struct FromCard(Arc<Mutex<Wire>>);
+
+impl Wakeable for ToCard {}
 
 impl RxQueue for ToCard {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -108,7 +110,8 @@ pub struct Driver {
     bytes: DmaArray<Byte>,
     pub queues: Queues,
     pub wire: Arc<Mutex<Wire>>,
-    /// Per queue: descriptors in the ring, next to read, bytes of a buffer.
+    /// Per queue (those that have 16 queues between them share the place): descriptors in the ring, next to read, bytes of a
+    /// buffer.
     rx: [(usize, usize, usize); 16],
     tx_tail: [usize; 16],
 }
@@ -142,10 +145,10 @@ impl Driver {
     }
 
     pub fn start_rx(&mut self, queue: usize, descriptors: usize, srrctl: u32) {
-        let ring = self.region.iova(RX_RING + queue * 0x1000);
+        let ring = self.region.iova(Self::rx_descriptor(queue, 0));
         let size = (srrctl as usize & 0x1f) << 10;
         assert!(size <= RX_BUFFER);
-        self.rx[queue] = (descriptors, 0, size);
+        self.rx[queue % 16] = (descriptors, 0, size);
         for i in 0..descriptors {
             self.arm(queue, i);
         }
@@ -159,13 +162,13 @@ impl Driver {
     }
 
     pub fn start_tx(&mut self, queue: usize, descriptors: usize) {
-        let ring = self.region.iova(TX_RING + queue * 0x1000);
+        let ring = self.region.iova(Self::tx_descriptor(queue, 0));
         // SAFETY: as in `start_rx`.
         unsafe { self.window.write_dma([TDBAL.at(queue), TDBAH.at(queue)], ring) };
         self.window.write(TDLEN.at(queue), descriptors as u32 * 16);
         self.window.set(DMATXCTL, DMATXCTL_TE);
         self.window.write(TXDCTL.at(queue), TXDCTL_ENABLE);
-        self.tx_tail[queue] = 0;
+        self.tx_tail[queue % 16] = 0;
     }
 
     /// The buffer of an Rx descriptor. Four queues of 64 descriptors have buffers of their own.
@@ -190,11 +193,11 @@ impl Driver {
     }
 
     pub fn rx_descriptor(queue: usize, index: usize) -> usize {
-        RX_RING + queue * 0x1000 + index * 16
+        RX_RING + queue % 16 * 0x1000 + index * 16
     }
 
     pub fn tx_descriptor(queue: usize, index: usize) -> usize {
-        TX_RING + queue * 0x1000 + index * 16
+        TX_RING + queue % 16 * 0x1000 + index * 16
     }
 
     /// Gives a buffer to the card, in the read format.
@@ -219,7 +222,7 @@ impl Driver {
 
     /// Takes the next frame that the card has written to a queue, and gives its descriptors back.
     pub fn receive(&mut self, queue: usize) -> Option<Received> {
-        let (len, next, size) = self.rx[queue];
+        let (len, next, size) = self.rx[queue % 16];
         let mut received = Received { bytes: Vec::new(), word: 0, status: 0, descriptors: 0 };
         for i in 0..len {
             let index = (next + i) % len;
@@ -234,7 +237,7 @@ impl Driver {
             received.descriptors += 1;
             if received.status & descriptor::RX_EOP != 0 {
                 (0..=i).for_each(|i| self.arm(queue, (next + i) % len));
-                self.rx[queue].1 = (index + 1) % len;
+                self.rx[queue % 16].1 = (index + 1) % len;
                 self.window.write(RDT.at(queue), index as u32);
                 return Some(received);
             }
@@ -249,7 +252,7 @@ impl Driver {
 
     /// Writes one Tx descriptor whose buffer has `part`, and moves on.
     pub fn put(&mut self, queue: usize, part: &[u8], flags: u64, frame_len: usize) {
-        let index = self.tx_tail[queue];
+        let index = self.tx_tail[queue % 16];
         let buffer = TX_BUFFERS + index % 64 * TX_BUFFER;
         self.write_bytes(buffer, part);
         let word = part.len() as u64
@@ -261,15 +264,15 @@ impl Driver {
     }
 
     pub fn put_raw(&mut self, queue: usize, address: u64, word: u64) {
-        let index = self.tx_tail[queue];
+        let index = self.tx_tail[queue % 16];
         self.set_word(Self::tx_descriptor(queue, index), address);
         self.set_word(Self::tx_descriptor(queue, index) + 8, word);
-        self.tx_tail[queue] = (index + 1) % (self.window.read(TDLEN.at(queue)) as usize / 16);
+        self.tx_tail[queue % 16] = (index + 1) % (self.window.read(TDLEN.at(queue)) as usize / 16);
     }
 
     /// Rings the doorbell and steps.
     pub fn send(&mut self, queue: usize) {
-        self.window.doorbell(TDT.at(queue)).ring(self.tx_tail[queue] as u32);
+        self.window.doorbell(TDT.at(queue)).ring(self.tx_tail[queue % 16] as u32);
         self.step();
     }
 

@@ -1,12 +1,24 @@
 //! The model of the 82599, held to the datasheet by a driver of a few lines: one test for each behaviour, stepped by
 //! hand with a scripted wire.
 
+mod checksums;
+mod director;
+mod dma;
 mod driver;
+mod eeprom;
 mod filters;
 mod hostile;
+mod interrupts;
+mod jumbo;
+mod packets;
+mod phy;
+mod pools;
 mod receive;
 mod registers;
 mod rss;
+mod segmentation;
 mod statistics;
 mod transmit;
+mod tuples;
+mod vlan;
 mod wires;

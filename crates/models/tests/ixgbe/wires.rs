@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Packet};
 use ringpass_models::Runner;
-use ringpass_port::{Queues, RxQueue, TxQueue};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wakeable};
 
 use crate::driver::{Driver, frame, own_mac, scripted};
 
 type Way = Arc<Mutex<VecDeque<Packet>>>;
 
 struct End(Way);
+
+impl Wakeable for End {}
 
 impl RxQueue for End {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {

@@ -6,10 +6,14 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use ringpass_memory::{Flags, Packet};
 use ringpass_port::Error;
 
 use super::pcapng::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, IF_TSRESOL, INTERFACE, SECTION_HEADER};
 use super::{ETHERNET, MAX_FRAME};
+
+/// What is made room for: the longest segment of TCP, with headers and tags.
+const LONGEST: usize = 68 << 10;
 
 /// Which way a frame passed. Only pcapng has a place for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +31,8 @@ pub struct Writer {
     format: Format,
     /// `None` once finished.
     sink: Option<Sink>,
+    /// For frames that do not lie in one piece.
+    scratch: Vec<u8>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -78,7 +84,7 @@ impl Writer {
             })
         };
         let sink = open().map_err(|source| Error::Os { what: format!("capture file {name}"), source })?;
-        let mut writer = Self { name, format, sink: Some(sink) };
+        let mut writer = Self { name, format, sink: Some(sink), scratch: Vec::with_capacity(LONGEST) };
         let header = if format == Format::Pcap { pcap_header() } else { pcapng_header() };
         writer.put(&[&header])?;
         Ok(writer)
@@ -87,6 +93,29 @@ impl Writer {
     /// Writes a frame that passed at `nanos` since 1970.
     pub fn write(&mut self, nanos: u64, direction: Direction, frame: &[u8]) -> Result<(), Error> {
         self.write_cut(nanos, direction, frame, frame.len())
+    }
+
+    /// Writes the first `snaplen` bytes of a packet's frame, all of its buffers, with the tag that lies beside it.
+    pub fn write_packet(
+        &mut self,
+        nanos: u64,
+        direction: Direction,
+        packet: &Packet,
+        snaplen: usize,
+    ) -> Result<(), Error> {
+        if !packet.flags().any(Flags::CHAINED | Flags::VLAN) {
+            return self.write_cut(nanos, direction, &packet[..packet.len().min(snaplen)], packet.len());
+        }
+        let mut frame = std::mem::take(&mut self.scratch);
+        frame.clear();
+        packet.segments().for_each(|segment| frame.extend_from_slice(segment));
+        if let Some(tag) = packet.vlan().filter(|_| frame.len() >= 12) {
+            let [high, low] = tag.to_be_bytes();
+            frame.splice(12..12, [0x81, 0, high, low]);
+        }
+        let result = self.write_cut(nanos, direction, &frame[..frame.len().min(snaplen)], frame.len());
+        self.scratch = frame;
+        result
     }
 
     /// Writes what was kept of a frame that had `original_len` bytes.

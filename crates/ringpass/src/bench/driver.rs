@@ -43,6 +43,8 @@ pub struct Args {
     svg: Option<PathBuf>,
     #[arg(long, hide = true)]
     under_callgrind: bool,
+    #[arg(long, hide = true)]
+    offloads: bool,
 }
 
 const EXAMPLES: &str = "EXAMPLES:
@@ -90,6 +92,7 @@ struct CellFields {
     ring: usize,
     #[serde(serialize_with = "serialize_pages")]
     pages: PageSize,
+    offloads: bool,
 }
 
 fn serialize_pages<S: serde::Serializer>(pages: &PageSize, serializer: S) -> Result<S::Ok, S::Error> {
@@ -130,7 +133,8 @@ impl Results {
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let base = |pages| Cell { batch: prefer(&args.batch, 32), ring: prefer(&args.ring, 512), pages };
+    let base =
+        |pages| Cell { batch: prefer(&args.batch, 32), ring: prefer(&args.ring, 512), pages, offloads: args.offloads };
     if args.under_callgrind {
         return instructions::run_rounds(&base(args.pages[0]), args.rounds as u64);
     }
@@ -139,7 +143,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let base = base(prefer(&pages, PageSize::Huge2M));
     let mut cells: Vec<Cell> = args.batch.iter().map(|&batch| Cell { batch, ..base }).collect();
     cells.extend(args.ring.iter().flat_map(|&ring| pages.iter().map(move |&pages| Cell { ring, pages, ..base })));
-    cells.sort_by_key(|cell| (cell.batch, cell.ring, cell.pages.bytes()));
+    cells.push(Cell { offloads: true, ..base });
+    cells.sort_by_key(|cell| (cell.offloads, cell.batch, cell.ring, cell.pages.bytes()));
     cells.dedup();
     let mut samples: Vec<Samples> = cells.iter().map(|_| Samples::default()).collect();
     for pass in 0..PASSES {
@@ -173,7 +178,8 @@ pub fn run(args: Args) -> Result<(), Error> {
 }
 
 fn describe(cell: &Cell) -> String {
-    format!("batch {}, rings of {}, {} pages", cell.batch, cell.ring, pages_name(cell.pages))
+    let offloads = if cell.offloads { ", with offloads" } else { "" };
+    format!("batch {}, rings of {}, {} pages{offloads}", cell.batch, cell.ring, pages_name(cell.pages))
 }
 
 /// A value that the papers take, if it is in the list, or else the list's first.
@@ -191,7 +197,7 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
     let mut usable = Vec::new();
     let mut missing = None;
     for &pages in &args.pages {
-        match Bench::new(&Cell { batch: 32, ring, pages }) {
+        match Bench::new(&Cell { batch: 32, ring, pages, offloads: false }) {
             Ok(_) => usable.push(pages),
             Err(error @ Error::Memory(MemoryError::HugePages { .. })) => {
                 eprintln!("left out {} pages: {error}", pages_name(pages));
@@ -214,6 +220,7 @@ pub fn progress(what: &str) {
 fn print(results: &Results, pages: &[PageSize]) {
     print_stages(results);
     print_peers();
+    print_offloads(results);
     print_batches(results);
     print_rings(results, pages);
     say(&machine::line());
@@ -247,6 +254,21 @@ fn print_peers() {
         rows.push(vec![peer.name.into(), cycles, format!("{}", peer.instructions)]);
     }
     table::print("Other drivers, total, measured likewise on another virtual machine (2 cores at 2.7 GHz)", &rows);
+}
+
+fn print_offloads(results: &Results) {
+    let mut rows = vec![row(["offloads", "rx", "tx", "forward", "total", "Mpps", "instructions"])];
+    for (name, offloads) in [("off", false), ("on", true)] {
+        let cell = Cell { offloads, ..results.base };
+        let Some(total) = results.row(cell, Stage::Total) else { continue };
+        let mut cells = vec![name.to_owned()];
+        let stages = [Stage::Rx, Stage::Tx, Stage::Forward, Stage::Total].map(|stage| results.row(cell, stage));
+        cells.extend(stages.map(|row| number(row.map(|row| row.cycles_per_packet))));
+        cells.extend([Some(mpps(total.cycles_per_packet)), total.instructions_per_packet].map(number));
+        rows.push(cells);
+    }
+    table::print("Offloads, cycles per packet", &rows);
+    say("  On: each packet comes with its checksum's verdict and its hash, and asks for a checksum when it is sent.\n");
 }
 
 fn print_batches(results: &Results) {
@@ -305,14 +327,14 @@ mod tests {
 
     #[test]
     fn a_row_is_an_object() {
-        let cell = Cell { batch: 32, ring: 512, pages: PageSize::Huge2M };
+        let cell = Cell { batch: 32, ring: 512, pages: PageSize::Huge2M, offloads: false };
         let (stage, cycles_per_packet, cycles_min, cycles_p90) = (Stage::Total, 31.4, 17.5, 37.3);
         let row = Row { cell, stage, cycles_per_packet, cycles_min, cycles_p90, instructions_per_packet: None };
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
-            r#"{"batch":32,"ring":512,"pages":"huge2m","stage":"total","cycles_per_packet":31.4,"cycles_min":17.5,"#
+            r#"{"batch":32,"ring":512,"pages":"huge2m","offloads":false,"stage":"total","cycles_per_packet":31.4,"#
                 .to_owned()
-                + r#""cycles_p90":37.3,"instructions_per_packet":null}"#
+                + r#""cycles_min":17.5,"cycles_p90":37.3,"instructions_per_packet":null}"#
         );
     }
 }

@@ -57,6 +57,9 @@ fn child(cell: &Cell, rounds: u64) -> Result<Counts, Error> {
     for (option, value) in [("--batch", cell.batch as u64), ("--ring", cell.ring as u64), ("--rounds", rounds)] {
         command.args([option, &value.to_string()]);
     }
+    if cell.offloads {
+        command.arg("--offloads");
+    }
     let output = command.arg("--under-callgrind").output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Other("--instructions needs valgrind: sudo apt install valgrind".into()),
         _ => os("valgrind", error),

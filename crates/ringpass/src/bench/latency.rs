@@ -11,7 +11,7 @@ use core_affinity::CoreId;
 use hdrhistogram::Histogram;
 use ringpass_memory::{Burst, Error as MemoryError, PageSize};
 use ringpass_models::ixgbe::Card;
-use ringpass_port::{Error, Queues, RxQueue, TxQueue};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wakeable};
 use serde::Serialize;
 
 use super::driver::{pages_name, progress};
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     };
     args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let largest = args.ring.iter().copied().max().unwrap_or(512);
-    let pages = match Rig::new(largest, PageSize::Huge2M) {
+    let pages = match Rig::new(largest, PageSize::Huge2M, false) {
         Err(Error::Memory(error @ MemoryError::HugePages { .. })) => {
             eprintln!("on ordinary pages: {error}");
             PageSize::Ordinary
@@ -217,7 +217,7 @@ impl Lab {
 
     /// Offers so many packets a second to the first card, and looks at what the second one sends.
     fn measure(&self, ring: usize, rate: f64) -> Result<Seen, Error> {
-        let mut rig = Rig::new(ring, self.pages)?;
+        let mut rig = Rig::new(ring, self.pages, false)?;
         let record = Arc::new(Record::new());
         let wires = [
             Queues { rx: Box::new(Generator::new(rate, &record)?), tx: Box::new(Nothing) },
@@ -333,6 +333,8 @@ impl Generator {
     }
 }
 
+impl Wakeable for Generator {}
+
 impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let now = cycles();
@@ -380,6 +382,8 @@ impl TxQueue for Sink {
 
 /// A wire on which nothing comes, and nothing is expected.
 struct Nothing;
+
+impl Wakeable for Nothing {}
 
 impl RxQueue for Nothing {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {

@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, PageSize, RegionConfig};
+use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Error, Queues, RxQueue, TxQueue};
 
 use super::rig::{Rig, Wire};
@@ -48,6 +48,8 @@ pub struct Cell {
     pub ring: usize,
     /// Pages under packets and rings.
     pub pages: PageSize,
+    /// Verdicts and hashes of received frames, and a checksum to be filled in of each sent one.
+    pub offloads: bool,
 }
 
 /// Cycles per packet of each stage, in the order of [`Stage::ALL`], round by round.
@@ -75,6 +77,7 @@ pub struct Bench {
     burst: Burst,
     /// For the stage `Memory`.
     cache: Cache,
+    offloads: bool,
 }
 
 impl Bench {
@@ -85,9 +88,16 @@ impl Bench {
     pub fn new(cell: &Cell) -> Result<Self, Error> {
         let region = RegionConfig { pages: cell.pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 2 * cell.ring + 1024, region, ..Default::default() })?;
-        let rig = Rig::new(cell.ring, cell.pages)?;
+        let rig = Rig::new(cell.ring, cell.pages, cell.offloads)?;
         let wires = [Wire::new(&rig.cards[0])?, Wire::new(&rig.cards[1])?];
-        Ok(Self { rig, wires, fill: cell.ring - RESERVE, burst: Burst::new(cell.batch), cache: pool.cache() })
+        Ok(Self {
+            rig,
+            wires,
+            fill: cell.ring - RESERVE,
+            burst: Burst::new(cell.batch),
+            cache: pool.cache(),
+            offloads: cell.offloads,
+        })
     }
 
     /// Packets that a round forwards.
@@ -109,7 +119,11 @@ impl Bench {
     pub fn round(&mut self) -> Result<[f64; 5], Error> {
         let packets = self.packets();
         self.fill_rings();
-        let total = timed(|| measured_total(&mut self.rig.queues, &mut self.burst, packets)).0;
+        let total = timed(|| match self.offloads {
+            false => measured_total::<false>(&mut self.rig.queues, &mut self.burst, packets),
+            true => measured_total::<true>(&mut self.rig.queues, &mut self.burst, packets),
+        })
+        .0;
         self.check()?;
         self.fill_rings();
         let [rx, tx, forward] = self.stages(packets);
@@ -142,7 +156,11 @@ impl Bench {
             let burst = &mut self.burst;
             let (cycles, received) = timed(|| measured_rx(rx, burst));
             sums[0] += cycles;
-            sums[2] += timed(|| measured_forward(burst)).0;
+            sums[2] += timed(|| match self.offloads {
+                false => measured_forward::<false>(burst),
+                true => measured_forward::<true>(burst),
+            })
+            .0;
             sums[1] += timed(|| measured_tx(tx, burst)).0;
             burst.clear();
             (moved, ways) = (moved + received, ways + 1);
@@ -163,11 +181,11 @@ fn timed<R>(f: impl FnOnce() -> R) -> (u64, R) {
 // keeps their last call from becoming a jump.
 
 #[inline(never)]
-fn measured_total(queues: &mut [Queues; 2], burst: &mut Burst, packets: usize) -> usize {
+fn measured_total<const OFFLOADS: bool>(queues: &mut [Queues; 2], burst: &mut Burst, packets: usize) -> usize {
     let [a, b] = queues;
     let (mut moved, mut rounds) = (0, 0);
     while moved < packets && rounds <= packets {
-        moved += pass(&mut *a.rx, &mut *b.tx, burst) + pass(&mut *b.rx, &mut *a.tx, burst);
+        moved += pass::<OFFLOADS>(&mut *a.rx, &mut *b.tx, burst) + pass::<OFFLOADS>(&mut *b.rx, &mut *a.tx, burst);
         rounds += 1;
     }
     moved
@@ -184,8 +202,8 @@ fn measured_tx(tx: &mut dyn TxQueue, burst: &mut Burst) -> usize {
 }
 
 #[inline(never)]
-fn measured_forward(burst: &mut Burst) {
-    touch(burst);
+fn measured_forward<const OFFLOADS: bool>(burst: &mut Burst) {
+    touch::<OFFLOADS>(burst);
 }
 
 #[inline(never)]
@@ -198,24 +216,31 @@ fn measured_memory(cache: &mut Cache, burst: &mut Burst, packets: usize) {
     }
 }
 
+/// Headers of the frames.
+const UDP: Headers = Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp };
+
 /// One direction of a forwarder.
 #[inline]
-fn pass(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+fn pass<const OFFLOADS: bool>(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst) -> usize {
     let received = rx.rx_burst(burst);
     if received > 0 {
-        touch(burst);
+        touch::<OFFLOADS>(burst);
         tx.tx_burst(burst);
         burst.clear();
     }
     received
 }
 
-/// What ixy's forwarder does to each packet, so that its data must come into the cache.
+/// What ixy's forwarder does to each packet, so that its data must come into the cache. With offloads it looks at the
+/// verdict too, and asks for a checksum.
 #[inline]
-fn touch(burst: &mut Burst) {
+fn touch<const OFFLOADS: bool>(burst: &mut Burst) {
     for packet in burst.iter_mut() {
         if let Some(byte) = packet.get_mut(48) {
             *byte = byte.wrapping_add(1);
+        }
+        if OFFLOADS && !packet.flags().any(Flags::L3_BAD) {
+            packet.request_checksum(UDP);
         }
     }
 }
@@ -226,8 +251,8 @@ mod tests {
 
     #[test]
     fn every_frame_of_a_round_is_forwarded_and_every_stage_takes_time() {
-        for (batch, ring) in [(1, 64), (7, 256), (256, 64), (32, 4096)] {
-            let mut bench = Bench::new(&Cell { batch, ring, pages: PageSize::Ordinary }).unwrap();
+        for (batch, ring, offloads) in [(1, 64, false), (7, 256, true), (256, 64, false), (32, 4096, true)] {
+            let mut bench = Bench::new(&Cell { batch, ring, pages: PageSize::Ordinary, offloads }).unwrap();
             for _ in 0..3 {
                 // An error if a frame is missing.
                 let cycles = bench.round().unwrap();
@@ -238,10 +263,10 @@ mod tests {
 
     #[test]
     fn a_forwarder_that_loses_frames_is_an_error() {
-        let mut bench = Bench::new(&Cell { batch: 32, ring: 64, pages: PageSize::Ordinary }).unwrap();
+        let mut bench = Bench::new(&Cell { batch: 32, ring: 64, pages: PageSize::Ordinary, offloads: false }).unwrap();
         bench.fill_rings();
         let [a, b] = &mut bench.rig.queues;
-        pass(&mut *a.rx, &mut *b.tx, &mut bench.burst);
+        pass::<false>(&mut *a.rx, &mut *b.tx, &mut bench.burst);
         assert!(bench.check().unwrap_err().to_string().contains("64 came and 32 went"));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue};
+use ringpass_port::{Error, Offloads, Port, PortConfig, Queues, RxQueue, TxQueue, Wakeable};
 
 /// Bytes of the frames, without their checksum: the shortest that Ethernet has.
 pub const FRAME: usize = 60;
@@ -21,9 +21,10 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Opens both drivers with one queue each.
-    pub fn new(ring: usize, pages: PageSize) -> Result<Self, Error> {
-        let config = PortConfig { rx_ring: ring, tx_ring: ring, ..Default::default() };
+    /// Opens both drivers with one queue each, with all offloads or none.
+    pub fn new(ring: usize, pages: PageSize, offloads: bool) -> Result<Self, Error> {
+        let offloads = Offloads { checksum: offloads, hash: offloads, vlan: offloads, tso: offloads };
+        let config = PortConfig { rx_ring: ring, tx_ring: ring, offloads, ..Default::default() };
         let region = RegionConfig { pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 4 * ring + 2048, region, ..Default::default() })?;
         let cards = [Card::new(&CardConfig::default()), Card::new(&CardConfig::default())];
@@ -112,6 +113,8 @@ struct Generator {
     frames: Frames,
     ordered: Arc<AtomicUsize>,
 }
+
+impl Wakeable for Generator {}
 
 impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {

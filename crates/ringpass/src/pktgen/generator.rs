@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ringpass_memory::{Burst, Cache, MAGAZINE};
-use ringpass_port::RxQueue;
+use ringpass_port::{RxQueue, Wakeable};
 
 use super::frame::{Endpoints, Mark, Template};
 use super::rate::{Pacer, Rate};
@@ -49,6 +49,8 @@ impl Generator {
         sizes.take(most).take_while(|&len| self.pacer.due(len)).count()
     }
 }
+
+impl Wakeable for Generator {}
 
 impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {

@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use ringpass_memory::Burst;
-use ringpass_port::RxQueue;
+use ringpass_port::{RxQueue, Wakeable};
 
 /// A rate as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -102,6 +102,8 @@ impl Paced {
         Self { source, pacer: Pacer::new(rate, Instant::now()), next: Burst::new(1) }
     }
 }
+
+impl Wakeable for Paced {}
 
 impl RxQueue for Paced {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {

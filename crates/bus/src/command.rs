@@ -1,0 +1,10 @@
+//! The command register in a device's configuration space (PCI Local Bus 3.0, 6.2.2).
+
+/// Its offset; 16 bits.
+pub(crate) const COMMAND: u64 = 4;
+
+/// The device answers at its BARs.
+pub(crate) const MEMORY: u16 = 1 << 1;
+
+/// The device may start DMA and write its interrupts.
+pub(crate) const BUS_MASTER: u16 = 1 << 2;

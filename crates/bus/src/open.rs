@@ -1,0 +1,18 @@
+//! A PCI device by its address, whichever way the kernel offers it.
+
+use std::sync::Arc;
+
+use ringpass_memory::Addressing;
+use ringpass_port::Error;
+
+use crate::{Bus, SysfsPci, Vfio, is_bound};
+
+/// Takes the device at a PCI address: through VFIO if it is bound to `vfio-pci`, else through sysfs.
+pub fn open_pci(address: &str) -> Result<Arc<dyn Bus>, Error> {
+    Ok(if is_bound(address) { Vfio::open(address)? } else { SysfsPci::open(address)? })
+}
+
+/// The addresses that the device at a PCI address will use, before it is opened.
+pub fn addressing_of(address: &str) -> Addressing {
+    if is_bound(address) { Addressing::Virtual } else { Addressing::Physical }
+}

@@ -1,0 +1,176 @@
+//! A device in another process, through vfio-user: registers by messages, doorbells in shared memory, DMA straight into
+//! this process's regions.
+
+use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
+use ringpass_port::Error;
+use ringpass_registers::{Bar, Bell, Window};
+use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Doorbells, MSIX, PCI_REGIONS};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::command::{BUS_MASTER, COMMAND, MEMORY};
+use crate::{Bus, DeviceId};
+
+/// How long a server may take for one answer.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Regions of a device that are looked at.
+const MAX_REGIONS: u32 = 32;
+
+/// A device that a vfio-user server serves, such as `ringpass model`.
+pub struct VfioUser {
+    name: String,
+    id: DeviceId,
+    remote: Arc<Remote>,
+    /// What the device may access. Kept, so that no address comes to mean something else.
+    regions: Mutex<Vec<Arc<DmaRegion>>>,
+}
+
+/// What the bus shares with its window's doorbells.
+struct Remote {
+    client: Mutex<Client>,
+    doorbells: Doorbells,
+    memory: Arc<ForeignMemory>,
+    bell: Bell,
+    /// Stands in for a doorbell that the server has not.
+    nowhere: Box<AtomicU32>,
+}
+
+impl VfioUser {
+    /// Connects to the server at a path.
+    pub fn open(path: &Path) -> Result<Arc<Self>, Error> {
+        let name = format!("vfio-user:{}", path.display());
+        let mut client = Client::connect(path, LIMIT).map_err(failed(&name))?;
+        let mut id = [0; 4];
+        client.read(CONFIG_REGION, 0, &mut id).map_err(failed(&name))?;
+        let [a, b, c, d] = id;
+        let id = DeviceId { vendor: u16::from_le_bytes([a, b]), device: u16::from_le_bytes([c, d]) };
+        let remote = Arc::new(Remote::new(client, &name)?);
+        Ok(Arc::new(Self { name, id, remote, regions: Mutex::default() }))
+    }
+
+    fn client(&self) -> MutexGuard<'_, Client> {
+        self.remote.client()
+    }
+}
+
+fn failed<E: fmt::Display>(name: &str) -> impl Fn(E) -> Error {
+    move |error| Error::Other(format!("{name}: {error}"))
+}
+
+impl Remote {
+    /// Finds the region of doorbells and maps it.
+    fn new(mut client: Client, name: &str) -> Result<Self, Error> {
+        let regions = client.device_info().map_err(failed(name))?.regions.min(MAX_REGIONS);
+        for index in PCI_REGIONS..regions {
+            let (info, file) = client.region_info(index).map_err(failed(name))?;
+            let (Some(doorbells), Some(file)) = (info.doorbells, file) else { continue };
+            let memory = ForeignMemory::map(file.as_fd(), info.offset, info.size as usize).map_err(failed(name))?;
+            let asleep = cell(&memory, doorbells.asleep).ok_or_else(|| failed(name)("a bell outside its region"))?;
+            let (_, events) = client.region_io_events(index).map_err(failed(name))?;
+            // Without an eventfd nobody hears the bell, and the device looks by itself.
+            // SAFETY: the word is in `memory`, which lives as long as `Remote`; clones of the bell go to doorbells only,
+            // which keep the BAR that it is.
+            let bell = unsafe { Bell::new(asleep.cast(), events.into_iter().next()) };
+            let bell = bell.map_err(failed(name))?;
+            return Ok(Self { client: Mutex::new(client), doorbells, memory, bell, nowhere: Box::default() });
+        }
+        Err(failed(name)("the device has no doorbells in shared memory; only a model of 'ringpass model' has them"))
+    }
+
+    fn client(&self) -> MutexGuard<'_, Client> {
+        // A connection that a panic has left in the middle of a message ends with the next one.
+        self.client.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A word of the region, if there is one at an offset.
+fn cell(memory: &ForeignMemory, offset: u32) -> Option<NonNull<u32>> {
+    let inside = offset.is_multiple_of(4) && offset as usize + 4 <= memory.len();
+    NonNull::new(memory.as_ptr().wrapping_add(offset as usize).cast()).filter(|_| inside)
+}
+
+// SAFETY: `cell` checks the range; the memory lives as long as `self`, and survives that the server takes it away.
+// `nowhere` lives as long.
+unsafe impl Bar for Remote {
+    /// Of a server that is gone, ones, as of a card that was pulled out.
+    fn read(&self, offset: u32) -> u32 {
+        let mut bytes = [0; 4];
+        let result = self.client().read(0, offset.into(), &mut bytes);
+        result.map_or(u32::MAX, |()| u32::from_le_bytes(bytes))
+    }
+
+    fn write(&self, offset: u32, value: u32) {
+        // One that fails is the server's end, which the next read shows.
+        let _ = self.client().write(0, offset.into(), &value.to_le_bytes());
+    }
+
+    fn doorbell(&self, offset: u32) -> NonNull<u32> {
+        let found = self.doorbells.cells.iter().find_map(|cells| cells.of(offset));
+        found.and_then(|offset| cell(&self.memory, offset)).unwrap_or_else(|| {
+            self.client().give_up(&format!("the server has no doorbell for the register at {offset:#x}"));
+            NonNull::from(&*self.nowhere).cast()
+        })
+    }
+
+    fn bell(&self) -> Option<Bell> {
+        Some(self.bell.clone())
+    }
+}
+
+impl Bus for VfioUser {
+    fn id(&self) -> DeviceId {
+        self.id
+    }
+
+    fn description(&self) -> String {
+        "in another process, over vfio-user: registers by messages, doorbells in shared memory".into()
+    }
+
+    fn window(&self) -> Window {
+        Window::new(self.remote.clone())
+    }
+
+    fn addressing(&self) -> Addressing {
+        Addressing::Virtual
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+
+    fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
+        for (iova, offset, len) in region.stretches() {
+            let file = (region.file(), offset as u64);
+            self.client().dma_map(iova, len as u64, file, Access::ReadWrite).map_err(failed(&self.name))?;
+        }
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region.clone());
+        Ok(())
+    }
+
+    fn set_bus_master(&self, on: bool) -> Result<(), Error> {
+        let mut client = self.client();
+        let mut command = [0; 2];
+        client.read(CONFIG_REGION, COMMAND, &mut command).map_err(failed(&self.name))?;
+        let master = if on { BUS_MASTER } else { 0 };
+        let command = u16::from_le_bytes(command) & !BUS_MASTER | MEMORY | master;
+        client.write(CONFIG_REGION, COMMAND, &command.to_le_bytes()).map_err(failed(&self.name))?;
+        // The read waits until the write was carried out.
+        client.read(CONFIG_REGION, COMMAND, &mut [0; 2]).map_err(failed(&self.name))
+    }
+
+    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+        let mut client = self.client();
+        let there = client.irq_info(MSIX).map_err(failed(&self.name))?.count as usize;
+        let event = |_| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let events: Vec<OwnedFd> = (0..vectors.min(there)).map(event).collect::<Result<_, _>>().map_err(failed(&self.name))?;
+        client.set_vectors(MSIX, &events).map_err(failed(&self.name))?;
+        Ok(events)
+    }
+}

@@ -1,0 +1,116 @@
+//! What the card says of a received frame beside its bytes, and frames that lie in several buffers (section 7.1.6.2).
+
+use std::sync::atomic::Ordering;
+
+use ringpass_memory::{Burst, Flags, Packet};
+use ringpass_port::Offloads;
+use ringpass_registers::Window;
+use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
+
+use crate::rx::{ETHERNET_HEADER, Rx};
+
+/// Section 8.2.3.7.5: report the RSS hash rather than the checksum of fragments.
+pub(crate) fn enable(window: &Window) {
+    window.set(RXCSUM, RXCSUM_PCSD | RXCSUM_IPPCSE);
+}
+
+/// A frame whose end has not come yet.
+pub(crate) struct Gather {
+    offloads: Offloads,
+    /// Longest frame, with its Ethernet header and tags.
+    longest: usize,
+    frame: Frame,
+}
+
+enum Frame {
+    None,
+    Part {
+        packet: Packet,
+        len: usize,
+    },
+    /// It was faulty; what follows up to its end is dropped.
+    Faulty,
+}
+
+impl Gather {
+    pub(crate) fn new(offloads: Offloads, longest: usize) -> Self {
+        Self { offloads, longest, frame: Frame::None }
+    }
+
+    /// Adds a buffer with the given write-back. Returns the frame at its end, `Err` at the end of a faulty one.
+    fn add(&mut self, mut piece: Packet, words: [u64; 2]) -> Result<Option<Packet>, ()> {
+        let ends = words[1] & RX_EOP != 0;
+        self.frame = match std::mem::replace(&mut self.frame, Frame::None) {
+            Frame::Faulty => Frame::Faulty,
+            _ if piece.is_empty() => Frame::Faulty,
+            Frame::None => {
+                let len = piece.len();
+                Frame::Part { packet: piece, len }
+            }
+            // A card that never ends a frame does not get all buffers.
+            Frame::Part { len, .. } if len + piece.len() > self.longest => Frame::Faulty,
+            Frame::Part { mut packet, len } => {
+                let len = len + piece.len();
+                piece.clear_flags(piece.flags());
+                packet.append(piece);
+                Frame::Part { packet, len }
+            }
+        };
+        if !ends {
+            return Ok(None);
+        }
+        match std::mem::replace(&mut self.frame, Frame::None) {
+            Frame::Part { mut packet, len } if words[1] & RX_RXE == 0 && len >= ETHERNET_HEADER => {
+                self.tell(&mut packet, words);
+                Ok(Some(packet))
+            }
+            _ => Err(()),
+        }
+    }
+
+    /// Status and errors are valid in the last descriptor of a frame.
+    fn tell(&self, packet: &mut Packet, [hash, status]: [u64; 2]) {
+        let verdict = |checked, wrong, good, bad| match (status & checked != 0, status & wrong != 0) {
+            (false, _) => Flags::default(),
+            (true, false) => good,
+            (true, true) => bad,
+        };
+        if self.offloads.checksum {
+            packet.add_flags(verdict(RX_IPCS, RX_IPE, Flags::L3_GOOD, Flags::L3_BAD));
+            packet.add_flags(verdict(RX_L4CS, RX_L4E, Flags::L4_GOOD, Flags::L4_BAD));
+        }
+        if self.offloads.hash && hash & RX_RSS_TYPE_MASK != 0 {
+            packet.set_rss_hash((hash >> 32) as u32);
+        }
+        if self.offloads.vlan && status & RX_VP != 0 {
+            packet.set_vlan((status >> RX_VLAN_SHIFT) as u16);
+        }
+    }
+}
+
+impl Rx {
+    /// As `take_run`, for a queue with offloads or frames longer than a buffer. Returns whether more may follow.
+    #[inline(never)]
+    pub(crate) fn take_offloaded(&mut self, burst: &mut Burst) -> bool {
+        let Some(gather) = &mut self.gather else { return false };
+        if burst.room() == 0 || self.ring.posted() == 0 {
+            return false;
+        }
+        let descriptor = &self.ring.descriptors[self.ring.index(self.ring.head)];
+        let status = descriptor[1].load(Ordering::Acquire);
+        if status & RX_DD == 0 {
+            return false;
+        }
+        let words = [descriptor[0].load(Ordering::Relaxed), status];
+        let buffer = self.ring.pop();
+        // A length beyond the buffer counts as none, and that as a fault.
+        let len = Some((status >> RX_LENGTH_SHIFT) as u16 as usize).filter(|&len| len <= self.capacity).unwrap_or(0);
+        // SAFETY: the length was checked.
+        match gather.add(unsafe { buffer.into_packet(len) }, words) {
+            Ok(Some(packet)) => burst.push(packet),
+            Ok(None) => {}
+            Err(()) => drop(self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed)),
+        }
+        true
+    }
+}

@@ -1,0 +1,366 @@
+//! The driver on the model: what packets ask of the card, what the card says of them, where it steers them, and how it
+//! wakes their queue. Frames are made and judged by etherparse.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex};
+
+use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use ringpass_ixgbe::Ixgbe;
+use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_port::{
+    MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, TxQueue, Wake, Wakeable,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Frames on their way to the card, and those that it has sent.
+#[derive(Clone)]
+struct Wire {
+    frames: Arc<Mutex<[VecDeque<Vec<u8>>; 2]>>,
+    pool: Mempool,
+}
+
+impl Wakeable for Wire {}
+
+impl RxQueue for Wire {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let mut count = 0;
+        while burst.room() > 0
+            && let Some(frame) = self.frames.lock().unwrap()[0].pop_front()
+        {
+            let mut packet = self.pool.alloc().expect("a buffer is left");
+            assert!(packet.copy_from(&frame));
+            burst.push(packet);
+            count += 1;
+        }
+        count
+    }
+}
+
+impl TxQueue for Wire {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let count = burst.len();
+        for packet in burst.drain() {
+            let mut frame = vec![0; packet.total_len()];
+            packet.copy_to(&mut frame).expect("as long as the frame");
+            self.frames.lock().unwrap()[1].push_back(frame);
+        }
+        count
+    }
+}
+
+struct Rig {
+    queues: Vec<Queues>,
+    port: Ixgbe,
+    card: Arc<Card>,
+    ends: Queues,
+    wire: Wire,
+    pool: Mempool,
+}
+
+impl Rig {
+    fn new(config: PortConfig) -> Self {
+        let pool = Mempool::new(&MempoolConfig::default()).unwrap();
+        let frames = Mempool::new(&MempoolConfig { buffers: 512, size: 16_000, ..Default::default() }).unwrap();
+        let wire = Wire { frames: Arc::default(), pool: frames };
+        let card = Card::new(&CardConfig { mac: MacAddress(OWN), ..Default::default() });
+        let mut port = Ixgbe::open(card.clone(), "model", &config, &pool).unwrap();
+        let queues = port.take_queues();
+        let ends = Queues { rx: Box::new(wire.clone()), tx: Box::new(wire.clone()) };
+        Self { queues, port, card, ends, wire, pool }
+    }
+
+    fn step(&mut self) {
+        while self.card.step(&mut self.ends) > 0 {}
+    }
+
+    /// What arrives at a queue of the frames put on the wire.
+    fn receive(&mut self, queue: usize, frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Packet> {
+        self.wire.frames.lock().unwrap()[0].extend(frames);
+        self.step();
+        self.arrived(queue)
+    }
+
+    fn arrived(&mut self, queue: usize) -> Vec<Packet> {
+        let mut burst = Burst::new(256);
+        self.queues[queue].rx.rx_burst(&mut burst);
+        burst.drain().collect()
+    }
+
+    /// What leaves the card when this is sent.
+    fn send(&mut self, packet: Packet) -> Vec<Vec<u8>> {
+        let mut burst = Burst::new(1);
+        burst.push(packet);
+        assert_eq!(self.queues[0].tx.tx_burst(&mut burst), 1);
+        self.step();
+        self.wire.frames.lock().unwrap()[1].drain(..).collect()
+    }
+
+    /// A packet with this frame, in as many buffers as it takes, of so many bytes each.
+    fn packet(&self, frame: &[u8], piece: usize) -> Packet {
+        let mut pieces = frame.chunks(piece).map(|bytes| {
+            let mut packet = self.pool.alloc().expect("a buffer is left");
+            assert!(packet.copy_from(bytes));
+            packet
+        });
+        let mut packet = pieces.next().expect("a frame has bytes");
+        pieces.for_each(|piece| packet.append(piece));
+        packet
+    }
+}
+
+fn offloaded(mtu: usize) -> Rig {
+    Rig::new(PortConfig { offloads: ALL, mtu, ..Default::default() })
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+fn udp(to: [u8; 6], ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2(PEER, to).ipv4([192, 0, 2, 1], [192, 0, 2, 2], 64).udp(ports.0, ports.1);
+    builder.write(&mut frame, payload).unwrap();
+    frame
+}
+
+fn tcp(ipv6: bool, payload: &[u8]) -> Vec<u8> {
+    let ethernet = PacketBuilder::ethernet2(OWN, PEER);
+    let mut frame = Vec::new();
+    let ip = if ipv6 { ethernet.ipv6([1; 16], [2; 16], 64) } else { ethernet.ipv4([192, 0, 2, 1], [192, 0, 2, 2], 64) };
+    ip.tcp(80, 443, 1_000_000, 512).ack(77).psh().fin().write(&mut frame, payload).unwrap();
+    frame
+}
+
+/// Replaces the checksum of TCP or UDP by that of the pseudo header, as a stack does that leaves the rest to the card.
+fn leave_checksum(frame: &mut [u8], headers: Headers) {
+    let (ip, l4) = (usize::from(headers.l2), headers.l4_start());
+    let ipv4 = frame[ip] >> 4 == 4;
+    let addresses = if ipv4 { ip + 12..ip + 20 } else { ip + 8..ip + 40 };
+    let (protocol, field) = if headers.protocol == L4::Tcp { (6, 16) } else { (17, 6) };
+    let words = frame[addresses].chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])));
+    let sum = words.sum::<u32>() + protocol + (frame.len() - l4) as u32;
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    frame[l4 + field..l4 + field + 2].copy_from_slice(&(sum as u16).to_be_bytes());
+}
+
+/// The payload of a frame whose checksums are all right, and its TCP sequence number and flags (FIN, PSH).
+fn judge(frame: &[u8]) -> (Vec<u8>, u32, (bool, bool)) {
+    let sliced = SlicedPacket::from_ethernet(frame).unwrap();
+    if let Some(NetSlice::Ipv4(ip)) = &sliced.net {
+        let header = ip.header().to_header();
+        assert_eq!(header.header_checksum, header.calc_header_checksum(), "IPv4 checksum");
+    }
+    match (&sliced.net, sliced.transport) {
+        (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Tcp(tcp))) => {
+            let right = tcp.to_header().calc_checksum_ipv4(&ip.header().to_header(), tcp.payload()).unwrap();
+            assert_eq!(tcp.checksum(), right, "TCP checksum");
+            (tcp.payload().to_vec(), tcp.sequence_number(), (tcp.fin(), tcp.psh()))
+        }
+        (Some(NetSlice::Ipv6(ip)), Some(TransportSlice::Tcp(tcp))) => {
+            let right = tcp.to_header().calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()).unwrap();
+            assert_eq!(tcp.checksum(), right, "TCP checksum");
+            (tcp.payload().to_vec(), tcp.sequence_number(), (tcp.fin(), tcp.psh()))
+        }
+        (Some(NetSlice::Ipv4(ip)), Some(TransportSlice::Udp(udp))) => {
+            let right = udp.to_header().calc_checksum_ipv4(&ip.header().to_header(), udp.payload()).unwrap();
+            assert_eq!(udp.checksum(), right, "UDP checksum");
+            (udp.payload().to_vec(), 0, (false, false))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn received_frames_come_with_a_verdict_and_a_hash() {
+    let mut rig = offloaded(1500);
+    // The symmetric key makes nothing of ports that differ as the addresses do.
+    let good = udp(OWN, (1, 9), &bytes(100));
+    let mut bad_l4 = good.clone();
+    bad_l4[50] ^= 1;
+    let mut bad_l3 = good.clone();
+    bad_l3[24] ^= 1;
+    let other = [&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat();
+    let packets = rig.receive(0, [good.clone(), bad_l4, bad_l3, other]);
+    let verdicts = Flags::L3_GOOD | Flags::L3_BAD | Flags::L4_GOOD | Flags::L4_BAD;
+    let flags: Vec<_> = packets.iter().map(|packet| packet.flags().and(verdicts)).collect();
+    assert_eq!(flags[0], Flags::L3_GOOD | Flags::L4_GOOD);
+    assert_eq!(flags[1], Flags::L3_GOOD | Flags::L4_BAD);
+    assert!(flags[2].any(Flags::L3_BAD));
+    assert_eq!(flags[3], Flags::default());
+    assert!(packets[0].rss_hash().is_some_and(|hash| hash != 0));
+    assert_eq!(packets[0].rss_hash(), packets[1].rss_hash(), "one flow");
+    assert_eq!(packets[3].rss_hash(), None);
+    assert_eq!(packets[0][..], good);
+}
+
+#[test]
+fn vlan_tags_are_taken_out_and_put_in() {
+    let mut rig = offloaded(1500);
+    let plain = udp(OWN, (1, 2), &bytes(100));
+    let tagged = [&plain[..12], &[0x81, 0, 0x60, 0x07], &plain[12..]].concat();
+    let packets = rig.receive(0, [tagged.clone(), plain.clone()]);
+    assert_eq!((packets[0].vlan(), packets[1].vlan()), (Some(0x6007), None));
+    assert_eq!((&packets[0][..], &packets[1][..]), (&plain[..], &plain[..]));
+    let back = packets.into_iter().next().expect("two packets");
+    assert_eq!(rig.send(back), [tagged]);
+}
+
+#[test]
+fn checksums_are_filled_in() {
+    let mut rig = offloaded(1500);
+    for (ipv6, l3) in [(false, 20), (true, 40)] {
+        let headers = Headers { l2: 14, l3, l4: 20, protocol: L4::Tcp };
+        let right = tcp(ipv6, &bytes(500));
+        let mut frame = right.clone();
+        leave_checksum(&mut frame, headers);
+        for piece in [2000, 100] {
+            let mut packet = rig.packet(&frame, piece);
+            packet.request_checksum(headers);
+            packet.add_flags(Flags::L3_CHECKSUM);
+            assert_eq!(rig.send(packet), [right.clone()], "IPv6 {ipv6}, pieces of {piece}");
+        }
+    }
+    let headers = Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp };
+    let right = udp(PEER, (1, 2), &bytes(333));
+    let mut frame = right.clone();
+    leave_checksum(&mut frame, headers);
+    let mut packet = rig.packet(&frame, 2000);
+    packet.request_checksum(headers);
+    assert_eq!(rig.send(packet), [right.clone()]);
+    let mut frame = right.clone();
+    frame[24..26].fill(0xaa);
+    let mut packet = rig.packet(&frame, 2000);
+    packet.add_flags(Flags::L3_CHECKSUM);
+    assert_eq!(rig.send(packet), [right]);
+}
+
+#[test]
+fn segments_are_cut_into_frames() {
+    let mut rig = offloaded(1500);
+    for (ipv6, l3) in [(false, 20), (true, 40)] {
+        let headers = Headers { l2: 14, l3, l4: 20, protocol: L4::Tcp };
+        let data = bytes(30_000);
+        let mut frame = tcp(ipv6, &data);
+        leave_checksum(&mut frame, headers);
+        let mut packet = rig.packet(&frame, 2000);
+        packet.request_segmentation(1400, headers);
+        packet.set_vlan(5);
+        let frames = rig.send(packet);
+        assert_eq!(frames.len(), 30_000usize.div_ceil(1400));
+        let mut joined = Vec::new();
+        for (i, frame) in frames.iter().enumerate() {
+            assert_eq!(frame[12..16], [0x81, 0, 0, 5]);
+            let (payload, sequence, flags) = judge(frame);
+            assert_eq!(sequence, 1_000_000 + joined.len() as u32);
+            let last = i + 1 == frames.len();
+            assert_eq!(flags, (last, last), "FIN and PSH in the last only");
+            joined.extend(payload);
+        }
+        assert_eq!(joined, data);
+    }
+    let stats = rig.port.stats();
+    assert_eq!((stats.tx_packets, stats.tx_drops), (44, 0));
+}
+
+#[test]
+fn jumbo_frames_pass_both_ways() {
+    let mut rig = offloaded(9000);
+    let frame = udp(OWN, (1, 2), &bytes(8972));
+    assert_eq!(frame.len(), 9014);
+    let packets = rig.receive(0, [frame.clone(), udp(OWN, (1, 2), &bytes(10))]);
+    assert_eq!(packets.len(), 2);
+    assert_eq!(packets[0].segments().count(), 9014usize.div_ceil(2048));
+    assert!(packets[0].flags().any(Flags::L4_GOOD));
+    let jumbo = packets.into_iter().next().expect("two packets");
+    assert_eq!(jumbo.total_len(), 9014);
+    assert_eq!(rig.send(jumbo), [frame]);
+    drop(rig.queues);
+    assert_eq!(rig.pool.outstanding(1), 0);
+}
+
+#[test]
+fn a_queue_gets_only_what_is_meant_for_it() {
+    let mut rig = Rig::new(PortConfig { queues: 3, spread: Spread::Steered, ..Default::default() });
+    let guests = [[2, 0, 0, 0, 1, 1], [2, 0, 0, 0, 1, 2]];
+    rig.port.steer(&Rule::Address { mac: MacAddress(guests[0]), vlan: None }, 1).unwrap();
+    rig.port.steer(&Rule::Address { mac: MacAddress(guests[1]), vlan: None }, 2).unwrap();
+    let to = |mac| udp(mac, (1, 2), &bytes(100));
+    let broadcast = to([0xff; 6]);
+    let stranger = to([2, 9, 9, 9, 9, 9]);
+    let all = [to(guests[1]), to(OWN), broadcast.clone(), to(guests[0]), stranger.clone()];
+    let first = rig.receive(0, all);
+    let frames = |packets: &[Packet]| packets.iter().map(|packet| packet.to_vec()).collect::<Vec<_>>();
+    assert_eq!(frames(&first), [to(OWN), broadcast, stranger]);
+    let (one, two) = (rig.arrived(1), rig.arrived(2));
+    assert_eq!((frames(&one), frames(&two)), (vec![to(guests[0])], vec![to(guests[1])]));
+    assert!(rig.port.steer(&Rule::Address { mac: MacAddress(OWN), vlan: None }, 3).is_err(), "there is no such queue");
+}
+
+#[test]
+fn pools_keep_vlans_apart() {
+    let mut rig = Rig::new(PortConfig { queues: 3, spread: Spread::Steered, ..Default::default() });
+    let guest = [2, 0, 0, 0, 1, 1];
+    rig.port.steer(&Rule::Address { mac: MacAddress(guest), vlan: Some(7) }, 1).unwrap();
+    let plain = udp(guest, (1, 2), &bytes(100));
+    let tagged = |id: u8| [&plain[..12], &[0x81, 0, 0, id], &plain[12..]].concat();
+    let own = udp(OWN, (1, 2), &bytes(100));
+    let own_tagged = [&own[..12], &[0x81, 0, 0, 9], &own[12..]].concat();
+    let first = rig.receive(0, [tagged(7), tagged(8), plain.clone(), own.clone(), own_tagged.clone()]);
+    let one: Vec<_> = rig.arrived(1).iter().map(|packet| packet.to_vec()).collect();
+    assert_eq!(one, [tagged(7)], "its VLAN, and nothing else");
+    let first: Vec<_> = first.iter().map(|packet| packet.to_vec()).collect();
+    assert!(first.contains(&own), "{} frames at the first queue", first.len());
+    assert!(!first.contains(&tagged(7)));
+}
+
+#[test]
+fn tuples_steer_flows() {
+    for spread in [Spread::Hash, Spread::Steered] {
+        let mut rig = Rig::new(PortConfig { queues: 4, spread, ..Default::default() });
+        let rule = Rule::Tuple {
+            protocol: Some(Protocol::Udp),
+            source: Some(Ipv4Addr::new(192, 0, 2, 1)),
+            destination: None,
+            source_port: None,
+            destination_port: Some(4789),
+        };
+        rig.port.steer(&rule, 3).unwrap();
+        let flows = (0..32).map(|port| udp(OWN, (1000 + port, if port % 2 == 0 { 4789 } else { 4790 }), &bytes(20)));
+        let steered = rig.receive(3, flows);
+        let ports: Vec<_> = steered.iter().map(|packet| u16::from_be_bytes([packet[36], packet[37]])).collect();
+        assert_eq!(ports.iter().filter(|&&port| port == 4789).count(), 16, "{spread:?}");
+        let elsewhere: Vec<_> = (0..3).flat_map(|queue| rig.arrived(queue)).collect();
+        assert!(elsewhere.iter().all(|packet| packet[36..38] != 4789u16.to_be_bytes()));
+        assert_eq!(elsewhere.len() + steered.len(), 32);
+    }
+}
+
+#[test]
+fn an_armed_queue_is_woken_by_a_frame_and_a_polling_one_is_not() {
+    let mut rig = Rig::new(PortConfig { queues: 2, ..Default::default() });
+    let woken = |rig: &Rig, queue: usize| {
+        let Wake::Readable(event) = rig.queues[queue].rx.wake() else { panic!("a model has interrupts") };
+        poll(&mut [PollFd::from_borrowed_fd(event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
+    };
+    let frame = [&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat();
+    assert_eq!(rig.receive(0, [frame.clone()]).len(), 1);
+    assert!(!woken(&rig, 0), "it polls");
+    rig.queues[0].rx.arm();
+    rig.step();
+    assert!(!woken(&rig, 0), "what it has polled already does not wake it");
+    assert_eq!(rig.receive(0, []).len(), 0);
+    rig.wire.frames.lock().unwrap()[0].push_back(frame.clone());
+    rig.step();
+    assert!(woken(&rig, 0) && !woken(&rig, 1));
+    rig.queues[0].rx.disarm();
+    assert!(!woken(&rig, 0));
+    assert_eq!(rig.receive(0, [frame]).len(), 2);
+    assert!(!woken(&rig, 0), "it polls again");
+}

@@ -1,0 +1,373 @@
+//! Guests: a Linux kernel under QEMU that takes commands from the test.
+
+use std::cell::Cell;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::initramfs::Archive;
+
+/// Where `make lab` puts what guests need.
+const LAB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab");
+
+/// Within this a guest has booted; some three seconds are usual.
+const BOOT: Duration = Duration::from_secs(60);
+
+/// Within this a command of [`Guest::run`] has ended.
+const RUN: Duration = Duration::from_secs(30);
+
+/// Keeps the guests of one test binary apart: two cores carry one guest and what it talks to.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// QEMU's machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// PCI Express, and an IOMMU if wanted.
+    Q35,
+    /// PCI.
+    Pc,
+}
+
+/// Intel's IOMMU in the guest; needs [`Machine::Q35`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Iommu {
+    /// None.
+    Off,
+    /// Every device sees what its driver mapped, no more.
+    Translated,
+    /// Drivers of the kernel, and those without one, see the guest's memory as it is; VFIO maps.
+    Passthrough,
+}
+
+/// A guest to be.
+pub struct Builder {
+    memory: u32,
+    cpus: u32,
+    machine: Machine,
+    iommu: Iommu,
+    devices: Vec<String>,
+    cards: u32,
+    files: Archive,
+    dpdk: bool,
+}
+
+impl Builder {
+    /// Memory in MiB, 256 unless said otherwise.
+    pub fn memory(mut self, mib: u32) -> Self {
+        self.memory = mib;
+        self
+    }
+
+    /// Virtual processors, one unless said otherwise.
+    pub fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// The machine, [`Machine::Q35`] unless said otherwise.
+    pub fn machine(mut self, machine: Machine) -> Self {
+        self.machine = machine;
+        self
+    }
+
+    /// The IOMMU, none unless said otherwise.
+    pub fn iommu(mut self, iommu: Iommu) -> Self {
+        self.iommu = iommu;
+        self
+    }
+
+    /// A device of QEMU's own, as `-device` takes it.
+    pub fn device(mut self, device: &str) -> Self {
+        self.devices.push(device.to_owned());
+        self
+    }
+
+    /// A device that listens at a vfio-user socket. The first is found at `0000:00:10.0`, the next at `0000:00:11.0`.
+    pub fn card(mut self, socket: &Path) -> Self {
+        let socket = socket.to_str().expect("a path in UTF-8");
+        let slot = 0x10 + self.cards;
+        self.cards += 1;
+        self.device(&format!(
+            r#"{{"driver":"vfio-user-pci","addr":"{slot:x}","socket":{{"path":"{socket}","type":"unix"}}}}"#
+        ))
+    }
+
+    /// A file in the guest's folder `/host`.
+    pub fn file(mut self, name: &str, content: &[u8]) -> Self {
+        self.files.file(&format!("host/{name}"), content);
+        self
+    }
+
+    /// A program of the host, with the host's own libraries: the guest's may be older. It is found under its name.
+    pub fn program(mut self, path: &Path) -> Self {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a program's path");
+        let mut loader = None;
+        for line in crate::run(&["ldd", path.to_str().expect("a path in UTF-8")]).lines() {
+            let mut words = line.split_whitespace().filter(|word| word.starts_with('/'));
+            let Some(library) = words.next() else { continue };
+            let base = library.rsplit('/').next().unwrap();
+            if !line.contains("=>") {
+                loader = Some(base.to_owned());
+            }
+            self = self.file(&format!("lib/{base}"), &read(Path::new(library)));
+        }
+        let loader = loader.expect("a program that needs a loader");
+        let wrapper = format!("#!/bin/sh\nexec /host/lib/{loader} --library-path /host/lib /host/{name} \"$@\"\n");
+        self.files.file(&format!("usr/bin/{name}"), wrapper.as_bytes());
+        self.file(name, &read(path))
+    }
+
+    /// DPDK's `testpmd` with the ixgbe driver.
+    pub fn dpdk(mut self) -> Self {
+        self.dpdk = true;
+        self
+    }
+
+    /// Starts the guest and waits until it takes commands.
+    pub fn boot(self) -> Guest {
+        let start = Instant::now();
+        let lab = Path::new(LAB);
+        assert!(lab.join("recipe").exists(), "guests need what `make lab` makes; run it first");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut initrd = read(&lab.join("base.cpio"));
+        if self.dpdk {
+            initrd.extend(read(&lab.join("dpdk.cpio")));
+        }
+        let mut command = self.command(lab, folder.path());
+        initrd.extend(self.files.finish());
+        std::fs::write(folder.path().join("initrd"), initrd).expect("room for the guest's files");
+
+        let errors = File::create(folder.path().join("errors")).expect("a file for QEMU's errors");
+        let mut qemu = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(errors)
+            .spawn()
+            .expect("setpriv (package util-linux) to start QEMU with");
+        let agent = qemu.stdin.take().unwrap();
+        let answers = answers(qemu.stdout.take().unwrap());
+        let guest = Guest { qemu, agent, answers, folder, scripts: Cell::new(0) };
+        guest.answer("its boot", BOOT);
+        eprintln!("guest up after {:.1} s", start.elapsed().as_secs_f64());
+        guest
+    }
+
+    fn command(&self, lab: &Path, folder: &Path) -> Command {
+        let qemu = lab.join("qemu");
+        let kvm = std::env::var_os("RINGPASS_LAB_KVM").is_some_and(|value| value == "1");
+        let machine = match self.machine {
+            Machine::Q35 => "q35,memory-backend=memory",
+            Machine::Pc => "pc,memory-backend=memory",
+        };
+        let memory = self.memory;
+        // The last four save a second of self-tests and calibration.
+        let mut kernel =
+            "console=ttyS0 quiet panic=-1 cryptomgr.notests random.trust_cpu=on tsc=reliable no_timer_check".to_owned();
+        match self.iommu {
+            Iommu::Off => {}
+            Iommu::Translated => kernel += " intel_iommu=on",
+            Iommu::Passthrough => kernel += " intel_iommu=on iommu=pt",
+        }
+        // A test that is killed takes its guest along.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        command.arg(qemu.join("ld-linux-x86-64.so.2")).arg("--library-path").arg(qemu.join("lib"));
+        command.arg(qemu.join("qemu-system-x86_64")).arg("-L").arg(qemu.join("share"));
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none"]);
+        command.args([
+            "-accel",
+            if kvm { "kvm,kernel-irqchip=split" } else { "tcg" },
+            "-cpu",
+            "max",
+            "-machine",
+            machine,
+        ]);
+        command.args(["-m", &format!("{memory}M"), "-smp", &self.cpus.to_string()]);
+        command.args(["-object", &format!("memory-backend-memfd,id=memory,size={memory}M,share=on")]);
+        command.arg("-serial").arg(format!("file:{}", folder.join("console").display()));
+        command.arg("-kernel").arg(lab.join("vmlinux")).arg("-initrd").arg(folder.join("initrd"));
+        command.args(["-append", &kernel]);
+        if self.iommu != Iommu::Off {
+            command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+        }
+        command.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci"]);
+        command.args(["-device", "virtserialport,chardev=agent,nr=1"]);
+        for device in &self.devices {
+            command.args(["-device", device]);
+        }
+        command
+    }
+}
+
+fn read(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// How a command in a guest ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Output {
+    /// Its exit status; 128 and the signal's number if one ended it.
+    pub status: u32,
+    /// What it printed, errors included.
+    pub text: String,
+}
+
+/// Reads the guest's answers until it is gone.
+fn answers(from: ChildStdout) -> Receiver<(u32, Output)> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        let mut from = BufReader::new(from);
+        loop {
+            let mut line = String::new();
+            from.read_line(&mut line).ok()?;
+            let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
+            let (number, status, length) = (numbers.next()??, numbers.next()??, numbers.next()??);
+            let mut text = vec![0; length as usize];
+            from.read_exact(&mut text).ok()?;
+            let text = String::from_utf8_lossy(&text).into_owned();
+            sender.send((number, Output { status, text })).ok()?;
+        }
+        #[expect(unreachable_code, reason = "names the type")]
+        Some(())
+    });
+    receiver
+}
+
+/// A command that runs in a guest beside others.
+#[must_use]
+pub struct Job(u32);
+
+/// A running guest, killed when dropped. If the test fails, its console is printed.
+pub struct Guest {
+    qemu: Child,
+    agent: ChildStdin,
+    answers: Receiver<(u32, Output)>,
+    folder: tempfile::TempDir,
+    /// How many scripts it was given; the number of the last one.
+    scripts: Cell<u32>,
+}
+
+impl Guest {
+    /// A guest with one processor and 256 MiB, and with nothing attached.
+    #[expect(clippy::new_ret_no_self, reason = "a guest is built in steps")]
+    pub fn new() -> Builder {
+        let mut files = Archive::default();
+        files.folder("host");
+        files.folder("host/lib");
+        files.file("init", include_bytes!("init.sh"));
+        Builder {
+            memory: 256,
+            cpus: 1,
+            machine: Machine::Q35,
+            iommu: Iommu::Off,
+            devices: Vec::new(),
+            cards: 0,
+            files,
+            dpdk: false,
+        }
+    }
+
+    /// Runs a shell script in the guest to its end, which must come within `limit`.
+    pub fn output(&self, script: &str, limit: Duration) -> Output {
+        let number = self.scripts.get() + 1;
+        self.scripts.set(number);
+        let sent = (&self.agent).write_all(format!("{number} {}\n{script}", script.len()).as_bytes());
+        sent.and_then(|()| (&self.agent).flush()).unwrap_or_else(|error| panic!("the guest is gone: {error}"));
+        self.answer(script, limit)
+    }
+
+    /// Runs a shell script that must succeed within 30 seconds, and returns what it printed.
+    pub fn run(&self, script: &str) -> String {
+        self.run_within(RUN, script)
+    }
+
+    /// Runs a shell script that must succeed within `limit`, and returns what it printed.
+    pub fn run_within(&self, limit: Duration, script: &str) -> String {
+        let output = self.output(script, limit);
+        assert_eq!(output.status, 0, "in the guest: {script}\n{}", output.text);
+        output.text
+    }
+
+    /// Starts a shell script that runs beside others.
+    pub fn spawn(&self, script: &str) -> Job {
+        let job = self.scripts.get();
+        self.run(&format!(
+            "cat >/run/job{job} <<'end of the job'\n{script}\nend of the job\n\
+             (sh /run/job{job}; echo $? >/run/status{job}) >/run/output{job} 2>&1 &"
+        ));
+        Job(job)
+    }
+
+    /// What a job has printed so far.
+    pub fn printed(&self, job: &Job) -> String {
+        self.run(&format!("cat /run/output{}", job.0))
+    }
+
+    /// Waits for the end of a job, at most `limit`.
+    pub fn wait(&self, job: &Job, limit: Duration) -> Output {
+        let start = Instant::now();
+        loop {
+            let status = self.output(&format!("cat /run/status{}", job.0), RUN);
+            if let Ok(status) = status.text.trim().parse() {
+                return Output { status, text: self.printed(job) };
+            }
+            assert!(start.elapsed() < limit, "still running in the guest after {limit:?}:\n{}", self.printed(job));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// What came over the serial console since the guest's start.
+    pub fn console(&self) -> String {
+        String::from_utf8_lossy(&read(&self.folder.path().join("console"))).replace('\r', "")
+    }
+
+    /// The process of QEMU.
+    pub fn id(&self) -> u32 {
+        self.qemu.id()
+    }
+
+    fn answer(&self, to: &str, limit: Duration) -> Output {
+        let end = Instant::now() + limit;
+        loop {
+            match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok((number, output)) if number == self.scripts.get() => return output,
+                Ok(_) => {} // It comes too late: somebody gave up waiting for it.
+                Err(RecvTimeoutError::Timeout) => panic!("no answer from the guest within {limit:?} to: {to}"),
+                Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it answered to: {to}"),
+            }
+        }
+    }
+
+    /// The last lines of the console, and of QEMU's errors.
+    fn last_words(&self) -> String {
+        let mut text = String::new();
+        for (what, of) in [("console", "console"), ("QEMU's errors", "errors")] {
+            let content = std::fs::read(self.folder.path().join(of)).unwrap_or_default();
+            let content = String::from_utf8_lossy(&content).replace('\r', "");
+            let lines: Vec<_> = content.lines().collect();
+            let _ = writeln!(text, "---- the guest's {what}, last lines:");
+            for line in &lines[lines.len().saturating_sub(60)..] {
+                let _ = writeln!(text, "{line}");
+            }
+        }
+        text
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if std::thread::panicking() {
+            eprintln!("{}", self.last_words());
+        }
+    }
+}

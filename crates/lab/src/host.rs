@@ -1,0 +1,177 @@
+//! The host's side: network namespaces, and running programs.
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// A name of at most 15 bytes that no other test has.
+pub fn unique(prefix: &str) -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    format!("{prefix}{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Runs a command that must succeed and returns what it prints.
+pub fn run(command: &[&str]) -> String {
+    let output = Command::new(command[0]).args(&command[1..]).stdin(Stdio::null()).output();
+    let output = output.unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{err}(namespaces need root)");
+    out.into_owned()
+}
+
+/// Waits until something is so; fails after 20 seconds.
+pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "gave up waiting for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A network namespace, removed with all its interfaces when dropped.
+pub struct Namespace(pub String);
+
+impl Namespace {
+    /// Makes one, with loopback up and without IPv6.
+    #[expect(clippy::new_without_default, reason = "it makes a namespace, which no default should")]
+    pub fn new() -> Self {
+        let namespace = Self(unique("rpe-"));
+        run(&["ip", "netns", "add", &namespace.0]);
+        // IPv6 would send packets of its own, at times of its own.
+        for which in ["all", "default"] {
+            namespace.run(&["sysctl", "-q", "-w", &format!("net.ipv6.conf.{which}.disable_ipv6=1")]);
+        }
+        namespace.run(&["ip", "link", "set", "lo", "up"]);
+        namespace
+    }
+
+    fn inside<'a>(&'a self, command: &[&'a str]) -> Vec<&'a str> {
+        [&["ip", "netns", "exec", &self.0], command].concat()
+    }
+
+    /// Runs a command inside, to its end.
+    pub fn run(&self, command: &[&str]) -> String {
+        run(&self.inside(command))
+    }
+
+    /// Starts a command inside.
+    pub fn spawn(&self, command: &[&str]) -> Program {
+        Program::spawn(&self.inside(command))
+    }
+
+    /// Moves an interface here from another namespace, and gives it an address.
+    pub fn take(&self, from: &Namespace, interface: &str, address: &str) {
+        from.run(&["ip", "link", "set", interface, "netns", &self.0]);
+        self.run(&["ip", "address", "add", address, "dev", interface]);
+        self.run(&["ip", "link", "set", interface, "up"]);
+    }
+
+    fn link(&self, interface: &str) -> Value {
+        let links: Value = serde_json::from_str(&self.run(&["ip", "-s", "-j", "link", "show", interface])).unwrap();
+        links[0].clone()
+    }
+
+    /// The hardware address of an interface.
+    pub fn mac(&self, interface: &str) -> String {
+        self.link(interface)["address"].as_str().expect("an address").to_owned()
+    }
+
+    /// Tells the kernel who has an address, for good.
+    pub fn neighbour(&self, interface: &str, address: &str, mac: &str) {
+        self.run(&["ip", "neighbour", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent"]);
+    }
+
+    /// One of the kernel's counters of an interface.
+    pub fn counter(&self, interface: &str, counter: &str) -> u64 {
+        let link = self.link(interface);
+        let (direction, what) = counter.split_once('_').unwrap();
+        link["stats64"][direction][what].as_u64().unwrap_or_else(|| panic!("no counter {counter}: {link}"))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// A running program, killed when dropped.
+pub struct Program {
+    child: Child,
+    lines: Receiver<String>,
+    errors: Receiver<String>,
+}
+
+fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || {
+        BufReader::new(from).lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+    });
+    receiver
+}
+
+impl Program {
+    /// Starts a command, whose lines are collected from now on.
+    pub fn spawn(command: &[&str]) -> Self {
+        let child = Command::new(command[0])
+            .args(&command[1..])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]));
+        let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+        Self { child, lines: lines(stdout), errors: lines(stderr) }
+    }
+
+    /// The next line of standard output, waited for at most 20 seconds.
+    pub fn line(&self) -> String {
+        let line = self.lines.recv_timeout(Duration::from_secs(20));
+        line.unwrap_or_else(|_| panic!("no line within 20 s; errors: {:?}", self.errors.try_iter().collect::<Vec<_>>()))
+    }
+
+    /// The process's number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal, by its name.
+    pub fn signal(&self, name: &str) {
+        run(&["kill", "-s", name, &self.id().to_string()]);
+    }
+
+    /// Waits for the end, at most `limit`; the exit status and all lines of standard output and error that were not
+    /// read yet.
+    pub fn wait(mut self, limit: Duration) -> (Option<i32>, Vec<String>, Vec<String>) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < limit, "the program still runs after {limit:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        (status.code(), self.lines.iter().collect(), self.errors.iter().collect())
+    }
+
+    /// Ends it as Ctrl-C does and returns its last line, which must be the summary.
+    pub fn summary(self) -> Value {
+        self.signal("INT");
+        let (status, lines, errors) = self.wait(Duration::from_secs(10));
+        assert_eq!(status, Some(0), "{errors:?}");
+        let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
+        assert_eq!(summary["event"], "summary");
+        summary
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

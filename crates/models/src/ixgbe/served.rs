@@ -1,0 +1,165 @@
+//! The card as a PCI device that another process uses, over vfio-user.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ringpass_bus::{Bus, DeviceId};
+use ringpass_memory::ForeignMemory;
+use ringpass_registers::ixgbe::{RDT, TDT};
+use ringpass_vfio_user::{
+    Access, CONFIG_REGION, Cells, Change, ConfigSpace, Device, Doorbells, Identity, Mapping, PCI_REGIONS, Refusal,
+    Region,
+};
+
+use super::Card;
+
+/// The registers.
+const BAR: u32 = 0;
+/// Bytes of the register table (9.3.6.1).
+const BAR_SIZE: u64 = 128 << 10;
+/// The MSI-X table and its pending bits, which the client emulates (9.3.6.1).
+const MSIX_BAR: u32 = 4;
+const MSIX_BAR_SIZE: u64 = 16 << 10;
+const PENDING: u32 = 0x2000;
+/// The tail registers as memory, for drivers that know of it. Not among the BARs: on the card they share their pages
+/// with registers whose accesses have side effects, so a guest's are trapped like all others.
+const DOORBELLS: u32 = PCI_REGIONS;
+/// Whole pages for 2 * 128 cells and the word that says whether the model sleeps.
+const DOORBELLS_SIZE: u64 = (257 * Card::DOORBELL_STRIDE as u64).next_multiple_of(4096);
+
+/// A card behind its PCI configuration space (9.3).
+pub struct Served {
+    card: Arc<Card>,
+    config: ConfigSpace,
+    doorbells: Doorbells,
+}
+
+impl Served {
+    /// A card to be served.
+    pub fn new(card: Arc<Card>) -> Self {
+        let DeviceId { vendor, device } = card.id();
+        let identity = Identity { vendor, device, subsystem: (vendor, 0x000c), revision: 1, class: 0x02_0000 };
+        // 9.3.2: the capabilities' places, where drivers of the family look for them without walking the list.
+        let config = ConfigSpace::new(&identity)
+            .memory_bar(BAR as usize, BAR_SIZE)
+            .memory_bar(MSIX_BAR as usize, MSIX_BAR_SIZE)
+            .power_management(0x40)
+            .msix(0x70, Card::VECTORS as u16, (MSIX_BAR, 0), (MSIX_BAR, PENDING))
+            .express(0xa0);
+        let stride = Card::DOORBELL_STRIDE as u32;
+        let cells = |register: u32, count: u32, line: u32| Cells {
+            register: [register, 0x40, count],
+            cell: [stride * line, stride],
+        };
+        let cells = vec![cells(RDT.at(0).offset, 64, 0), cells(RDT.at(64).offset, 64, 64), cells(TDT.at(0).offset, 128, 128)];
+        Self { card, config, doorbells: Doorbells { asleep: 256 * stride, cells } }
+    }
+
+    fn set_bus_master(&self, on: bool) {
+        self.card.set_bus_master(on).expect("a model takes it");
+    }
+
+    /// A reset of the function.
+    fn restart(&mut self) {
+        self.set_bus_master(false);
+        self.card.reset();
+    }
+
+    /// Registers are 32 bits wide (8.1.1); reads of parts read the whole, writes of parts do nothing.
+    fn read_registers(&self, offset: u64, out: &mut [u8]) {
+        let (mut at, mut out) = (offset, out);
+        while !out.is_empty() {
+            let skip = (at % 4) as usize;
+            let count = (4 - skip).min(out.len());
+            let word = self.card.read((at - skip as u64) as u32).to_le_bytes();
+            let (now, later) = out.split_at_mut(count);
+            now.copy_from_slice(&word[skip..skip + count]);
+            (at, out) = (at + count as u64, later);
+        }
+    }
+
+    fn write_registers(&self, offset: u64, data: &[u8]) {
+        if !offset.is_multiple_of(4) {
+            return;
+        }
+        for (at, word) in (offset..).step_by(4).zip(data.chunks_exact(4)) {
+            self.card.write(at as u32, u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        }
+    }
+}
+
+impl Device for Served {
+    fn regions(&self) -> u32 {
+        PCI_REGIONS + 1
+    }
+
+    fn region(&self, index: u32) -> Region<'_> {
+        let trapped = |size| Region { size, readable: true, writable: true, ..Region::default() };
+        match index {
+            BAR => trapped(BAR_SIZE),
+            MSIX_BAR => trapped(MSIX_BAR_SIZE),
+            CONFIG_REGION => trapped(ConfigSpace::SIZE),
+            DOORBELLS => Region {
+                size: DOORBELLS_SIZE,
+                mapping: Some(Mapping { file: self.card.doorbells(), offset: 0, areas: &[] }),
+                doorbells: Some((&self.doorbells, self.card.bell())),
+                ..Region::default()
+            },
+            _ => Region::default(),
+        }
+    }
+
+    fn read(&mut self, region: u32, offset: u64, out: &mut [u8]) {
+        match region {
+            BAR => self.read_registers(offset, out),
+            CONFIG_REGION => self.config.read(offset, out),
+            // The client has the table; no vector is ever pending here.
+            _ => out.fill(0),
+        }
+    }
+
+    fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        match region {
+            BAR => self.write_registers(offset, data),
+            CONFIG_REGION => match self.config.write(offset, data) {
+                Change::None => {}
+                Change::BusMaster => self.set_bus_master(self.config.bus_master()),
+                Change::Reset => self.restart(),
+            },
+            _ => {}
+        }
+    }
+
+    fn vectors(&self) -> u32 {
+        Card::VECTORS as u32
+    }
+
+    fn set_vector(&mut self, vector: u32, event: Option<OwnedFd>) {
+        self.card.set_vector(vector as usize, event);
+    }
+
+    fn map(
+        &mut self,
+        iova: u64,
+        memory: &Arc<ForeignMemory>,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<(), Refusal> {
+        let access = match access {
+            Access::Read => super::Access::Read,
+            Access::ReadWrite => super::Access::ReadWrite,
+        };
+        let mapped = self.card.map_foreign(iova, memory, offset, len, access);
+        mapped.map_err(|error| Refusal::invalid(error.to_string()))
+    }
+
+    fn unmap(&mut self, iova: u64, len: u64) {
+        self.card.unmap(iova, len);
+    }
+
+    fn reset(&mut self) {
+        self.config.reset();
+        self.restart();
+    }
+}

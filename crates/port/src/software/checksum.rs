@@ -1,0 +1,98 @@
+//! The Internet checksum (RFC 1071).
+
+use ringpass_memory::Packet;
+
+/// A ones' complement sum in the making.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    total: u64,
+    /// An odd number of bytes was added: the next one is the second of its word.
+    odd: bool,
+}
+
+impl Sum {
+    pub(super) fn add(&mut self, mut bytes: &[u8]) {
+        if self.odd
+            && let Some((&first, rest)) = bytes.split_first()
+        {
+            self.total += u64::from(first);
+            (bytes, self.odd) = (rest, false);
+        }
+        let (words, odd) = bytes.as_chunks::<2>();
+        self.total += words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum::<u64>();
+        if let &[last] = odd {
+            self.total += u64::from(last) << 8;
+            self.odd = true;
+        }
+    }
+
+    /// The checksum as it is sent.
+    pub(super) fn checksum(self) -> [u8; 2] {
+        let mut sum = self.total;
+        while sum > 0xffff {
+            sum = (sum >> 16) + (sum & 0xffff);
+        }
+        (!(sum as u16)).to_be_bytes()
+    }
+
+    /// Likewise, with the other form of 0, which means "no checksum" to UDP (RFC 768). Right for TCP too.
+    pub(super) fn l4_checksum(self) -> [u8; 2] {
+        match self.checksum() {
+            [0, 0] => [0xff, 0xff],
+            checksum => checksum,
+        }
+    }
+}
+
+/// Sums a frame from `start` to its end, where the checksum's field already holds the sum of the pseudo header, and
+/// writes the result to the field, `offset` bytes behind `start`. `false`, and nothing changed, if the field lies outside
+/// the frame's first buffer.
+pub fn complete_checksum(packet: &mut Packet, start: usize, offset: usize) -> bool {
+    let Some(covered) = packet.get(start..).filter(|covered| covered.len() >= 2 && offset <= covered.len() - 2) else {
+        return false;
+    };
+    let mut sum = Sum::default();
+    sum.add(covered);
+    packet.segments().skip(1).for_each(|segment| sum.add(segment));
+    packet[start + offset..][..2].copy_from_slice(&sum.l4_checksum());
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use ringpass_memory::{Mempool, MempoolConfig};
+
+    use super::*;
+    use crate::chain;
+
+    fn completed(pieces: &[&[u8]], start: usize, offset: usize) -> Option<Vec<u8>> {
+        let pool = Mempool::new(&MempoolConfig::default()).unwrap();
+        let mut packet = chain([pieces[0]], || pool.alloc()).unwrap();
+        pieces[1..].iter().for_each(|piece| packet.append(chain([*piece], || pool.alloc()).unwrap()));
+        complete_checksum(&mut packet, start, offset).then(|| packet.to_vec())
+    }
+
+    /// The example of RFC 1071, section 3: the words 0001 f203 f4f5 f6f7 add up to ddf2.
+    #[test]
+    fn the_rfcs_example() {
+        let frame = [9, 0, 0, 0, 1, 0xf2, 3, 0xf4, 0xf5, 0xf6, 0xf7];
+        for cut in [11, 3, 4, 5, 6, 10] {
+            let (first, rest) = frame.split_at(cut);
+            let completed = completed(&[first, rest, &[], &[0]], 1, 0).unwrap();
+            assert_eq!(completed[..3], [9, 0x22, 0x0d], "{cut}");
+        }
+    }
+
+    #[test]
+    fn odd_lengths_and_zero() {
+        assert_eq!(completed(&[&[0xff, 0xff, 0, 0, 0]], 0, 2).unwrap()[2..4], [0xff, 0xff]);
+        assert_eq!(completed(&[&[0, 0, 1]], 0, 0).unwrap(), [0xfe, 0xff, 1]);
+    }
+
+    #[test]
+    fn fields_outside_the_frame_change_nothing() {
+        for (start, offset) in [(0, 3), (4, 0), (5, 0), (usize::MAX, 0), (3, 1), (1, usize::MAX)] {
+            assert_eq!(completed(&[&[1, 2, 3, 4]], start, offset), None);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Cutting a segment of TCP into frames, as a card's TSO does.
+
+use ringpass_memory::{Flags, Packet};
+
+use super::checksum::Sum;
+use crate::chain::{chain, range};
+
+/// TCP flags: FIN and PSH belong to the last frame (Linux, `tcp_gso_segment`), CWR to the first (RFC 3168, 6.1.2).
+const FIN_PSH: u8 = 0x09;
+const CWR: u8 = 0x80;
+
+/// A packet that is being cut.
+pub(super) struct Cut {
+    source: Packet,
+    /// Where IP, TCP and the payload begin.
+    ip: usize,
+    tcp: usize,
+    payload: usize,
+    version: u8,
+    mss: usize,
+    len: usize,
+    /// The byte of the frame that comes next, and how many frames there were.
+    at: usize,
+    count: u16,
+}
+
+/// What comes of an attempt to cut.
+pub(super) enum Next {
+    Frame(Packet),
+    NoBuffer,
+    Done,
+}
+
+impl Cut {
+    /// Checks what is asked; gives the packet back if that makes no sense.
+    pub(super) fn new(source: Packet) -> Result<Self, Packet> {
+        let (Some(headers), Some(mss)) = (source.headers(), source.mss()) else { return Err(source) };
+        let (ip, tcp, payload) = (usize::from(headers.l2), headers.l4_start(), headers.payload_start());
+        let (mss, len) = (usize::from(mss), source.total_len());
+        let version = source.get(ip).map_or(0, |byte| byte >> 4);
+        let shortest = match version {
+            4 => 20,
+            6 => 40,
+            _ => usize::MAX,
+        };
+        let fits = payload <= source.len() && payload - ip + mss <= usize::from(u16::MAX);
+        if mss == 0 || ip < 14 || tcp - ip < shortest || headers.l4 < 20 || !fits {
+            return Err(source);
+        }
+        Ok(Self { source, ip, tcp, payload, version, mss, len, at: payload, count: 0 })
+    }
+
+    /// The next frame, in buffers from `alloc`. Its tag still lies beside it, if it has one.
+    pub(super) fn next(&mut self, alloc: impl FnMut() -> Option<Packet>) -> Next {
+        if self.at >= self.len && self.count > 0 {
+            return Next::Done;
+        }
+        let len = self.mss.min(self.len - self.at);
+        let pieces = [&self.source[..self.payload]].into_iter().chain(range(&self.source, self.at, len));
+        let Some(mut frame) = chain(pieces, alloc) else { return Next::NoBuffer };
+        if frame.len() < self.payload {
+            // The headers do not fit one buffer, nor would they next time.
+            return Next::Done;
+        }
+        self.finish(&mut frame, len);
+        if let Some(tag) = self.source.vlan() {
+            frame.set_vlan(tag);
+        }
+        frame.add_flags(self.source.flags().and(Flags::L4_GOOD));
+        (self.at, self.count) = (self.at + len, self.count.wrapping_add(1));
+        Next::Frame(frame)
+    }
+
+    /// Sets the fields that differ from frame to frame.
+    fn finish(&self, frame: &mut Packet, payload: usize) {
+        let &Self { ip, tcp, .. } = self;
+        let l4_len = self.payload - tcp + payload;
+        let mut sum = Sum::default();
+        if self.version == 4 {
+            let id = u16::from_be_bytes([frame[ip + 4], frame[ip + 5]]).wrapping_add(self.count);
+            frame[ip + 2..][..2].copy_from_slice(&((tcp - ip + l4_len) as u16).to_be_bytes());
+            frame[ip + 4..][..2].copy_from_slice(&id.to_be_bytes());
+            fill_l3_checksum(&mut frame[ip..tcp]);
+            sum.add(&frame[ip + 12..ip + 20]);
+        } else {
+            frame[ip + 4..][..2].copy_from_slice(&((tcp - ip - 40 + l4_len) as u16).to_be_bytes());
+            sum.add(&frame[ip + 8..ip + 40]);
+        }
+        let sequence = u32::from_be_bytes([frame[tcp + 4], frame[tcp + 5], frame[tcp + 6], frame[tcp + 7]]);
+        let sequence = sequence.wrapping_add((self.at - self.payload) as u32);
+        frame[tcp + 4..][..4].copy_from_slice(&sequence.to_be_bytes());
+        if self.at + payload < self.len {
+            frame[tcp + 13] &= !FIN_PSH;
+        }
+        if self.count > 0 {
+            frame[tcp + 13] &= !CWR;
+        }
+        // The pseudo header (RFC 9293, 3.1): addresses, protocol, length.
+        sum.add(&[0, 6]);
+        sum.add(&(l4_len as u32).to_be_bytes());
+        frame[tcp + 16..][..2].fill(0);
+        sum.add(&frame[tcp..]);
+        frame.segments().skip(1).for_each(|segment| sum.add(segment));
+        frame[tcp + 16..][..2].copy_from_slice(&sum.l4_checksum());
+    }
+}
+
+/// Writes the checksum of an IPv4 header.
+pub(super) fn fill_l3_checksum(header: &mut [u8]) {
+    header[10..12].fill(0);
+    let mut sum = Sum::default();
+    sum.add(header);
+    header[10..12].copy_from_slice(&sum.checksum());
+}

@@ -1,0 +1,131 @@
+//! Where the headers of a frame lie.
+
+use ringpass_memory::{Headers, L4};
+
+/// IPv6 extension headers that are walked over.
+const MOST_EXTENSIONS: usize = 8;
+
+fn u16_at(frame: &[u8], at: usize) -> Option<u16> {
+    frame.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+}
+
+/// Ethertype behind up to two VLAN tags, and where what it names begins.
+pub(super) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
+    let mut at = 12;
+    while at < 20
+        && let Some(0x8100 | 0x88a8) = u16_at(frame, at)
+    {
+        at += 4;
+    }
+    Some((u16_at(frame, at)?, at + 2))
+}
+
+/// Where the headers of TCP or UDP over IPv4 or IPv6 lie, with up to two VLAN tags before them. `None` for anything else,
+/// for fragments, and if they are not all in `frame`, which may be the first part of one.
+pub fn parse_headers(frame: &[u8]) -> Option<Headers> {
+    let (ethertype, l2) = ethertype(frame)?;
+    let (protocol, l3) = match ethertype {
+        0x0800 => ipv4(frame.get(l2..)?)?,
+        0x86dd => ipv6(frame.get(l2..)?)?,
+        _ => return None,
+    };
+    let l4 = frame.get(l2 + l3..)?;
+    let (protocol, len) = match protocol {
+        6 => (L4::Tcp, usize::from(*l4.get(12)? >> 4) * 4),
+        17 => (L4::Udp, 8),
+        _ => return None,
+    };
+    let shortest = if protocol == L4::Tcp { 20 } else { 8 };
+    let whole = len >= shortest && l4.len() >= len;
+    whole.then_some(Headers { l2: l2 as u8, l3: u16::try_from(l3).ok()?, l4: len as u8, protocol })
+}
+
+/// Protocol and length of the header.
+fn ipv4(packet: &[u8]) -> Option<(u8, usize)> {
+    let (&first, &protocol) = (packet.first()?, packet.get(9)?);
+    let len = usize::from(first & 15) * 4;
+    // More fragments, or an offset.
+    let fragment = u16_at(packet, 6)? & 0x3fff != 0;
+    (first >> 4 == 4 && len >= 20 && !fragment).then_some((protocol, len))
+}
+
+/// Next header behind the extensions, and where it begins.
+fn ipv6(packet: &[u8]) -> Option<(u8, usize)> {
+    if packet.first()? >> 4 != 6 {
+        return None;
+    }
+    let (mut next, mut at) = (*packet.get(6)?, 40);
+    for _ in 0..MOST_EXTENSIONS {
+        // Hop-by-hop options, routing, destination options (RFC 8200, 4): length in units of 8 bytes, without the first.
+        if !matches!(next, 0 | 43 | 60) {
+            break;
+        }
+        let extension = packet.get(at..at + 2)?;
+        (next, at) = (extension[0], at + 8 * (usize::from(extension[1]) + 1));
+    }
+    Some((next, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use etherparse::{IpNumber, PacketBuilder, VlanId};
+
+    use super::*;
+
+    fn built(builder: etherparse::PacketBuilderStep<etherparse::TcpHeader>) -> Vec<u8> {
+        let mut frame = Vec::new();
+        builder.write(&mut frame, &[1, 2, 3]).unwrap();
+        frame
+    }
+
+    fn tcp_options() -> [etherparse::TcpOptionElement; 1] {
+        [etherparse::TcpOptionElement::Timestamp(1, 2)]
+    }
+
+    #[test]
+    fn tcp_and_udp_with_tags_and_options() {
+        let ethernet = || PacketBuilder::ethernet2([2; 6], [4; 6]);
+        let headers = |l2, l3, l4, protocol| Some(Headers { l2, l3, l4, protocol });
+        let v4 = built(ethernet().ipv4([10; 4], [11; 4], 9).tcp(1, 2, 3, 4).options(&tcp_options()).unwrap());
+        assert_eq!(parse_headers(&v4), headers(14, 20, 32, L4::Tcp));
+        let tagged = ethernet().single_vlan(VlanId::try_new(7).unwrap()).ipv6([1; 16], [2; 16], 9).tcp(1, 2, 3, 4);
+        assert_eq!(parse_headers(&built(tagged)), headers(18, 40, 20, L4::Tcp));
+        let mut udp = Vec::new();
+        let (outer, inner) = (VlanId::try_new(7).unwrap(), VlanId::try_new(8).unwrap());
+        ethernet().double_vlan(outer, inner).ipv4([1; 4], [2; 4], 9).udp(1, 2).write(&mut udp, &[]).unwrap();
+        assert_eq!(parse_headers(&udp), headers(22, 20, 8, L4::Udp));
+        for len in 0..udp.len() {
+            assert_eq!(parse_headers(&udp[..len]), None, "cut off at {len}");
+        }
+    }
+
+    #[test]
+    fn extension_headers_are_walked_over_a_limited_number_of_times() {
+        let mut frame = [&[0; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 28, 0, 64], &[0; 32]].concat();
+        frame.extend([43, 0, 0, 0, 0, 0, 0, 0]);
+        frame.extend([17, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        frame.extend([0; 8]);
+        assert_eq!(parse_headers(&frame), Some(Headers { l2: 14, l3: 64, l4: 8, protocol: L4::Udp }));
+        frame[14 + 40] = IpNumber::IPV6_FRAGMENTATION_HEADER.0;
+        assert_eq!(parse_headers(&frame), None);
+        let mut endless = frame[..54].to_vec();
+        endless.extend([0, 0, 0, 0, 0, 0, 0, 0].repeat(100));
+        assert_eq!(parse_headers(&endless), None);
+    }
+
+    #[test]
+    fn what_is_neither_is_nothing() {
+        let mut fragment = Vec::new();
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([10; 4], [11; 4], 9).udp(1, 2);
+        builder.write(&mut fragment, &[0; 100]).unwrap();
+        fragment[20] |= 0x20;
+        assert_eq!(parse_headers(&fragment), None);
+        fragment[20] = 0;
+        assert!(parse_headers(&fragment).is_some());
+        for (at, wrong) in [(14, 0x65), (14, 0x44), (23, 1), (12, 9)] {
+            let mut frame = fragment.clone();
+            frame[at] = wrong;
+            assert_eq!(parse_headers(&frame), None, "{at}");
+        }
+    }
+}

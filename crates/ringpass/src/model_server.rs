@@ -1,0 +1,328 @@
+//! `ringpass model 82599`: software cards for other processes, over vfio-user.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use ringpass_memory::{Mempool, MempoolConfig};
+use ringpass_models::ixgbe::{Card, CardConfig, Served};
+use ringpass_port::{Error, MacAddress, Port, PortConfig, Queues, Wake, Wakeable};
+use ringpass_vfio_user::{Event, Listener, Server};
+use rustix::event::{PollFlags, epoll};
+use serde_json::Value;
+
+use crate::open::open_address;
+use crate::options::{Options, seconds, within};
+use crate::run::Run;
+use crate::sandbox::Sandbox;
+use crate::stats::{Fields, fields};
+use crate::worker::Worker;
+
+/// Serve software network cards to virtual machines and other processes
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Which card: 82599
+    #[arg(value_parser = ["82599"])]
+    card: String,
+    /// Socket to serve a card at; again for another card
+    #[arg(long, value_name = "PATH", required = true)]
+    socket: Vec<PathBuf>,
+    /// Port at the far end of that card's wire; one for each socket, in the same order
+    #[arg(long, value_name = "PORT", required = true)]
+    wire: Vec<String>,
+    /// PCI device id of the cards
+    #[arg(long, value_name = "ID", default_value = "10fb", value_parser = device)]
+    device: u16,
+    /// MAC address of a card; again for the next [default: 02:82:59:90:00:01, …]
+    #[arg(long)]
+    mac: Vec<MacAddress>,
+    /// Largest payload of a frame on the wires in bytes, 68 to 9710
+    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=9710))]
+    mtu: usize,
+    /// End after so many seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Print statistics for machines, one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Never sleep: poll on
+    #[arg(long)]
+    poll: bool,
+    /// CPU to run on
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Keep user, capabilities, files and all system calls after start-up
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+const EXAMPLES: &str = r#"EXAMPLES:
+  a card for a virtual machine, with a TAP interface at the far end of its wire:
+      sudo ringpass model 82599 --socket /run/card0 --wire tap:wire0
+      qemu-system-x86_64 -m 1G -machine q35,memory-backend=m0 \
+          -object memory-backend-memfd,id=m0,size=1G,share=on \
+          -device '{"driver":"vfio-user-pci","socket":{"path":"/run/card0","type":"unix"}}' …
+      (QEMU 10.1 or newer, as the user that the socket belongs to)
+  the same card under Ringpass's own driver:
+      sudo ringpass fwd vfio-user:/run/card0 tap:other
+  two cards, jumbo frames:
+      sudo ringpass model 82599 --mtu 9710 --socket /run/card0 --wire tap:wire0 \
+          --socket /run/card1 --wire packet:eth1"#;
+
+fn device(text: &str) -> Result<u16, String> {
+    u16::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| "write four hexadecimal digits, as 10fb".into())
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    if args.socket.len() != args.wire.len() || args.mac.len() > args.socket.len() {
+        let (sockets, wires, macs) = (args.socket.len(), args.wire.len(), args.mac.len());
+        return Err(Error::Other(format!(
+            "{sockets} sockets, {wires} wires, {macs} MAC addresses; each card has one --socket, one --wire and up to \
+             one --mac"
+        )));
+    }
+    let options = Options {
+        cpu: args.cpu.into_iter().collect(),
+        mtu: args.mtu,
+        time: args.time,
+        json: args.json,
+        poll: args.poll,
+        no_sandbox: args.no_sandbox,
+        ..crate::Defaults::parse_from(["ringpass"]).options
+    };
+    let mut run = Run::new(options)?;
+    let pool = pool(args.wire.len(), args.mtu)?;
+    let (mut wires, mut machines): (Vec<Box<dyn Port>>, Vec<Machine>) = Default::default();
+    for (i, (socket, wire)) in args.socket.iter().zip(&args.wire).enumerate() {
+        let listener = Listener::bind(socket).map_err(|error| Error::Other(error.to_string()))?;
+        let mac = args.mac.get(i).copied().unwrap_or_else(|| MacAddress([2, 0x82, 0x59, 0x90, 0, i as u8 + 1]));
+        let card = Card::new(&CardConfig { device: args.device, mac, ..CardConfig::default() });
+        let wire = wire.parse()?;
+        // What the driver does not listen for, the card filters.
+        let config = PortConfig { queues: 1, promiscuous: true, ..run.options.port() };
+        wires.push(open_address(&wire, &config, &pool, &run.options)?);
+        machines.push(Machine::new(listener, card));
+    }
+    let shown: Vec<Shown> = machines.iter().map(|machine| machine.shown.clone()).collect();
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
+    let epoll = epoll.map_err(|errno| Error::Os { what: "a set to wait on".into(), source: errno.into() })?;
+    run.enter_sandbox_as(if args.no_sandbox { Sandbox::Off } else { Sandbox::Server })?;
+    for (machine, wire) in machines.iter_mut().zip(&mut wires) {
+        machine.wire = wire.take_queues().pop();
+    }
+    run.spawn(move |worker| serve(Machines { all: machines, epoll }, worker));
+    run.control(&mut wires, &mut |_| report(&shown))
+}
+
+/// Buffers for the frames that are on their way between wires and cards; the guests' memory is theirs.
+fn pool(wires: usize, mtu: usize) -> Result<Mempool, Error> {
+    const A_WIRE: usize = 2048;
+    let size = (mtu + 64).next_multiple_of(64).max(2048);
+    Ok(Mempool::new(&MempoolConfig { buffers: A_WIRE * wires, size, ..MempoolConfig::default() })?)
+}
+
+/// A card, its wire, and the server that has it.
+struct Machine {
+    server: Server<Served>,
+    card: Arc<Card>,
+    wire: Option<Queues>,
+    shown: Shown,
+    log: Log,
+    /// Rounds without a look at the client.
+    unseen: u32,
+}
+
+/// What the main thread shows of a machine.
+#[derive(Clone)]
+struct Shown {
+    socket: PathBuf,
+    card: Arc<Card>,
+    connected: Arc<AtomicBool>,
+    clients: Arc<AtomicU64>,
+}
+
+impl Machine {
+    /// While packets flow, messages are looked for every so many rounds.
+    const ROUNDS: u32 = 8;
+
+    fn new(listener: Listener, card: Arc<Card>) -> Self {
+        let socket = listener.path().to_owned();
+        let shown = Shown { socket, card: card.clone(), connected: Arc::default(), clients: Arc::default() };
+        let log = Log::new(format!("{}", shown.socket.display()));
+        let server = Server::new(listener, Served::new(card.clone()));
+        Self { server, card, wire: None, shown, log, unseen: 0 }
+    }
+
+    /// One round: how many packets and messages there were.
+    fn turn(&mut self) -> usize {
+        let packets = self.wire.as_mut().map_or(0, |wire| self.card.step(wire));
+        self.unseen += 1;
+        if packets > 0 && self.unseen < Self::ROUNDS {
+            return packets;
+        }
+        self.unseen = 0;
+        let Self { server, shown, log, .. } = self;
+        let messages = server.turn(&mut |event| {
+            match event {
+                Event::Connected => _ = shown.clients.fetch_add(1, Ordering::Relaxed),
+                _ => {}
+            }
+            log.event(&event);
+        });
+        shown.connected.store(server.connected(), Ordering::Relaxed);
+        packets + messages
+    }
+
+    /// What may bring something to do, but for the wire.
+    fn descriptors(&self, mut with: impl FnMut(BorrowedFd<'_>, PollFlags)) {
+        self.server.wait_on().for_each(|(fd, flags)| with(fd, flags));
+        with(self.card.bell(), PollFlags::IN);
+    }
+}
+
+/// What happens to clients, for people. A client that connects all the time does not fill the terminal.
+struct Log {
+    name: String,
+    second: Instant,
+    lines: u32,
+}
+
+impl Log {
+    const LINES: u32 = 10;
+
+    fn new(name: String) -> Self {
+        Self { name, second: Instant::now(), lines: 0 }
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.second.elapsed() > Duration::from_secs(1) {
+            (self.second, self.lines) = (Instant::now(), 0);
+        }
+        self.lines += 1;
+        let name = &self.name;
+        match event {
+            _ if self.lines == Self::LINES => eprintln!("{name}: more happens than is shown here"),
+            _ if self.lines > Self::LINES => {}
+            Event::Connected => eprintln!("{name}: a client has connected"),
+            Event::Busy => eprintln!("{name}: a second client was turned away; a card has one"),
+            Event::Refused(why) => eprintln!("{name}: refused: {why}"),
+            Event::Ended(why) => eprintln!("{name}: {why}; the card is free"),
+            Event::Failed(why) => eprintln!("{name}: no client could be let in: {why}"),
+        }
+    }
+}
+
+/// All machines, as one thing to wait for.
+struct Machines {
+    all: Vec<Machine>,
+    epoll: OwnedFd,
+}
+
+impl Machines {
+    fn turn(&mut self) -> usize {
+        self.all.iter_mut().map(Machine::turn).sum()
+    }
+}
+
+impl Wakeable for Machines {
+    fn arm(&mut self) {
+        for machine in &mut self.all {
+            machine.card.doze();
+            let add = |fd: BorrowedFd<'_>, flags: PollFlags| {
+                let flags = epoll::EventFlags::from_bits_retain(u32::from(flags.bits()));
+                // What is not there cannot wake; the limit of every sleep sees to that.
+                let _ = epoll::add(&self.epoll, fd, epoll::EventData::new_u64(0), flags);
+            };
+            machine.descriptors(add);
+            if let Some(wire) = &mut machine.wire {
+                wire.rx.arm();
+                if let Wake::Readable(fd) = wire.rx.wake()
+                    && machine.card.wants().frames
+                {
+                    add(fd, PollFlags::IN);
+                }
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        for machine in &mut self.all {
+            let delete = |fd: BorrowedFd<'_>, _| {
+                let _ = epoll::delete(&self.epoll, fd);
+            };
+            machine.descriptors(delete);
+            if let Some(wire) = &mut machine.wire {
+                if let Wake::Readable(fd) = wire.rx.wake() {
+                    delete(fd, PollFlags::IN);
+                }
+                wire.rx.disarm();
+            }
+            machine.card.rise();
+        }
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        let turns = self.all.iter().any(|machine| {
+            let wants = machine.card.wants();
+            let wire = machine.wire.as_ref().is_some_and(|wire| matches!(wire.rx.wake(), Wake::Turns));
+            wants.room || wants.turn.is_some() || wants.frames && wire
+        });
+        if turns { Wake::Turns } else { Wake::Readable(self.epoll.as_fd()) }
+    }
+}
+
+/// The worker.
+fn serve(mut machines: Machines, mut worker: Worker) {
+    while worker.running() {
+        let moved = machines.turn();
+        worker.after(moved, &mut [&mut machines]);
+    }
+    machines.all.iter_mut().for_each(|machine| machine.server.end());
+}
+
+/// What the cards have counted.
+fn report(shown: &[Shown]) -> Fields {
+    let card = |shown: &Shown| {
+        let mut card = fields([
+            ("socket", shown.socket.to_string_lossy().into()),
+            ("connected", shown.connected.load(Ordering::Relaxed).into()),
+            ("clients", shown.clients.load(Ordering::Relaxed).into()),
+        ]);
+        card.extend(counters(&shown.card).into_iter().map(|(name, count)| (name.to_owned(), count.into())));
+        Value::Object(card)
+    };
+    let mut all = fields([("cards", shown.iter().map(card).collect::<Vec<_>>().into())]);
+    for (i, shown) in shown.iter().enumerate() {
+        // In words, what is not in the wires' statistics: why frames were lost.
+        for (name, count) in counters(&shown.card).into_iter().filter(|(_, count)| *count > 0) {
+            if !name.ends_with("_packets") && !name.ends_with("_bytes") {
+                all.insert(format!("card{i}_{name}"), count.into());
+            }
+        }
+    }
+    all
+}
+
+fn counters(card: &Card) -> Vec<(&'static str, u64)> {
+    let counters = card.counters();
+    vec![
+        ("rx_packets", counters.rx_packets),
+        ("rx_bytes", counters.rx_bytes),
+        ("rx_filtered", counters.rx_filtered),
+        ("rx_oversize", counters.rx_oversize),
+        ("rx_no_descriptor", counters.rx_no_descriptor),
+        ("rx_queue_disabled", counters.rx_queue_disabled),
+        ("rx_buffer_full", counters.rx_buffer_full),
+        ("rx_no_link", counters.rx_no_link),
+        ("tx_packets", counters.tx_packets),
+        ("tx_bytes", counters.tx_bytes),
+        ("tx_malformed", counters.tx_malformed),
+        ("tx_no_buffer", counters.tx_no_buffer),
+        ("dma_faults", counters.dma_faults),
+    ]
+}

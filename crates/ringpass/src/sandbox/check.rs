@@ -1,0 +1,56 @@
+//! `ringpass sandbox-check`, in builds for tests only: enters the sandbox and does what should not be possible in it.
+
+use std::path::PathBuf;
+
+use ringpass_port::Error;
+
+use super::{Sandbox, enter};
+
+/// Enter the sandbox and try what it forbids
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Open this file for reading
+    #[arg(long)]
+    open: Option<PathBuf>,
+    /// Make a system call: its number, then its arguments
+    #[arg(long, num_args = 1..=7, value_name = "NUMBER", allow_hyphen_values = true)]
+    call: Vec<i64>,
+    /// Panic
+    #[arg(long)]
+    panic: bool,
+    /// Stay outside the sandbox
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass sandbox-check --open /etc/shadow";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let sandbox = if args.no_sandbox { Sandbox::Off } else { Sandbox::Packets };
+    enter(sandbox)?.iter().for_each(|line| println!("{line}"));
+    if let Some(path) = &args.open {
+        println!("open: {:?}", std::fs::File::open(path).map(drop));
+    }
+    if let [number, arguments @ ..] = &args.call[..] {
+        let mut all = [0; 6];
+        all[..arguments.len()].copy_from_slice(arguments);
+        println!("call: {}", call(*number, all));
+    }
+    if args.panic {
+        let thread = std::thread::spawn(|| panic!("as it was told to"));
+        println!("panic: {:?}", thread.join().map_err(|_| "caught"));
+    }
+    println!("alive");
+    Ok(())
+}
+
+/// Any system call, of which the sandbox should allow none that does harm.
+#[allow(unsafe_code)]
+fn call(number: i64, [a, b, c, d, e, f]: [i64; 6]) -> String {
+    // SAFETY: tests pass numbers, of which the kernel takes none for an address that it could write to: zero is none.
+    let result = unsafe { libc::syscall(number, a, b, c, d, e, f) };
+    if result < 0 { std::io::Error::last_os_error().to_string() } else { result.to_string() }
+}

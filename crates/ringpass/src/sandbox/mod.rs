@@ -1,0 +1,46 @@
+//! Privileges after start-up: all that a run needs is open by then, so the process gives up its user and capabilities,
+//! the file system and all system calls but a few. Whoever takes over a worker through a hostile frame has the packets,
+//! and nothing else.
+
+#[cfg(debug_assertions)]
+pub mod check;
+mod files;
+mod privileges;
+mod syscalls;
+
+use ringpass_port::Error;
+
+/// What is left to the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sandbox {
+    /// Everything: `--no-sandbox`.
+    Off,
+    /// What moving packets between open ports takes, and printing statistics.
+    Packets,
+    /// The same, and taking connections on sockets that listen.
+    Server,
+}
+
+/// Enters the sandbox for good: before the first thread, after the last port was opened. Returns what was applied, a
+/// line each.
+pub fn enter(sandbox: Sandbox) -> Result<Vec<String>, Error> {
+    if sandbox == Sandbox::Off {
+        return Ok(vec!["sandbox: none; user, capabilities and system calls stay (--no-sandbox)".into()]);
+    }
+    let steps = || -> Result<Vec<String>, String> {
+        // Capabilities and Landlock belong to a thread, and pass to those that it starts.
+        match std::fs::read_dir("/proc/self/task").map(Iterator::count) {
+            Ok(1) => {}
+            Ok(threads) => return Err(format!("{threads} threads run already")),
+            Err(error) => return Err(format!("/proc/self/task: {error}")),
+        }
+        let privileges = privileges::drop_all()?;
+        let files = files::deny_all()?;
+        let calls = syscalls::restrict(sandbox)?;
+        Ok(vec![privileges, files, calls])
+    };
+    match steps() {
+        Ok(lines) => Ok(lines.into_iter().map(|line| format!("sandbox: {line}")).collect()),
+        Err(why) => Err(Error::Other(format!("sandbox: {why}; to run without one: --no-sandbox"))),
+    }
+}

@@ -1,0 +1,151 @@
+//! Cards played by `ringpass model` for guests, and what the guest tests ask of a guest.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, alone};
+use serde_json::Value;
+
+use super::{Namespace, Program, RINGPASS, folder, text, unique, until};
+
+/// A card for a guest. Its wire ends in a namespace, with the address 198.18.N.1 for card N.
+pub struct Wire {
+    number: u8,
+    options: Vec<String>,
+    folder: tempfile::TempDir,
+    middle: Namespace,
+    pub model: Program,
+    pub host: Namespace,
+    pub tap: String,
+}
+
+impl Wire {
+    /// Card `number`, as `options` of `ringpass model` want it.
+    pub fn new(number: u8, options: &[&str]) -> Self {
+        let (middle, host, folder, tap) = (Namespace::new(), Namespace::new(), folder(), unique("tg"));
+        let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
+        let model = start(number, &options, &folder.path().join("card"), &middle, &tap);
+        host.take(&middle, &tap, &format!("198.18.{number}.1/24"));
+        Self { number, options, folder, middle, model, host, tap }
+    }
+
+    /// Where the card is served.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("card")
+    }
+
+    /// The address of the far end.
+    pub fn address(&self) -> String {
+        format!("198.18.{}.1", self.number)
+    }
+
+    /// Kills the model and starts it anew, on the same socket.
+    pub fn restart(&mut self) {
+        self.model.signal("KILL");
+        let gone = format!("/proc/{}/fd", self.model.id());
+        until("the end of the model", || std::fs::read_dir(&gone).is_err());
+        self.tap = unique("tg");
+        self.model = start(self.number, &self.options, &self.socket(), &self.middle, &self.tap);
+        self.host.take(&self.middle, &self.tap, &format!("{}/24", self.address()));
+    }
+
+    /// Ends the model, which prints what it has counted.
+    pub fn counters(self) -> Value {
+        let mut summary = self.model.summary();
+        summary["cards"][0].take()
+    }
+}
+
+fn start(number: u8, options: &[String], socket: &Path, middle: &Namespace, tap: &str) -> Program {
+    let (mac, wire) = (format!("02:00:00:00:01:{number:02x}"), format!("tap:{tap}"));
+    let mut command =
+        vec![RINGPASS, "model", "82599", "--socket", text(socket), "--wire", &wire, "--mac", &mac, "--json"];
+    command.extend(options.iter().map(String::as_str));
+    let model = middle.spawn(&command);
+    until("the model's socket", || socket.exists());
+    model
+}
+
+/// In the guest: brings up the interface of card `number`, whose own number in the guest is `eth`, as 198.18.N.2, with
+/// Linux's driver, and waits for the link.
+pub fn up(guest: &Guest, eth: u8, number: u8) {
+    let start = Instant::now();
+    guest.run_within(
+        Duration::from_secs(90),
+        &format!(
+            "modprobe ixgbe || exit
+             tries=0
+             until ip link show eth{eth} >/dev/null 2>&1; do
+                 [ $((tries += 1)) -lt 100 ] || {{ echo no eth{eth}; exit 1; }}
+                 sleep 0.1
+             done
+             ip address replace 198.18.{number}.2/24 dev eth{eth}
+             ip link set eth{eth} up || exit
+             {}",
+            carrier(eth)
+        ),
+    );
+    eprintln!("eth{eth} up after {:.1} s", start.elapsed().as_secs_f64());
+}
+
+/// A script that waits for the link.
+pub fn carrier(eth: u8) -> String {
+    format!(
+        "tries=0
+         until [ \"$(cat /sys/class/net/eth{eth}/carrier)\" = 1 ]; do
+             [ $((tries += 1)) -lt 200 ] || {{ echo eth{eth} has no link; exit 1; }}
+             sleep 0.1
+         done"
+    )
+}
+
+/// Pings from the guest, of which none may be lost.
+pub fn ping(guest: &Guest, address: &str, options: &str) {
+    let text = guest.run(&format!("ping -q -c 20 -i 0.02 -W 5 {options} {address}"));
+    assert!(text.contains("20 received, 0% packet loss"), "{text}");
+}
+
+/// Who sends in a TCP test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sender {
+    /// The guest.
+    Guest,
+    /// The namespace at the far end of the wire.
+    Host,
+}
+
+/// The result of iperf3 between the guest and the far end.
+fn iperf3(guest: &Guest, host: &Namespace, address: &str, sender: Sender, options: &str) -> Value {
+    let server = host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
+    until("the iperf3 server", || server.line().contains("listening"));
+    let reverse = if sender == Sender::Host { "-R" } else { "" };
+    let text = guest.run(&format!("iperf3 -c {address} -J {reverse} {options}"));
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// TCP between the guest and the far end for two seconds; 1 Mbit/s must arrive.
+pub fn tcp(guest: &Guest, host: &Namespace, address: &str, sender: Sender) {
+    let result = iperf3(guest, host, address, sender, "-t 2");
+    let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+    eprintln!("TCP, {sender:?} sends: {:.1} Mbit/s", bits / 1e6);
+    assert!(bits > 1e6, "{result:#}");
+}
+
+/// A hundred datagrams a second for a second; nine of ten must arrive.
+pub fn udp(guest: &Guest, host: &Namespace, address: &str, sender: Sender) {
+    let sum = iperf3(guest, host, address, sender, "-u -b 1M -l 1250 -t 1")["end"]["sum"].take();
+    let (sent, lost) = (sum["packets"].as_u64().unwrap_or(0), sum["lost_packets"].as_u64().unwrap_or(u64::MAX));
+    eprintln!("UDP, {sender:?} sends: {sent} datagrams, {lost} lost");
+    assert!(sent >= 90 && lost < 10, "{sum:#}");
+}
+
+/// The driver's counters, as `ethtool -S` shows them.
+pub fn counters(guest: &Guest, eth: u8) -> BTreeMap<String, u64> {
+    let text = guest.run(&format!("ethtool -S eth{eth}"));
+    let pair = |line: &str| {
+        let (name, value) = line.trim().split_once(": ")?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}

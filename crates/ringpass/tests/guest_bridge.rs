@@ -1,0 +1,46 @@
+//! Two modelled cards, bridged to each other by a guest's kernel, between two namespaces.
+
+mod common;
+
+use common::guest::{Guest, Wire, alone, carrier, up};
+use common::until;
+
+#[test]
+fn a_guest_bridges_two_cards() {
+    let _alone = alone();
+    let wires = [Wire::new(1, &[]), Wire::new(2, &[])];
+    let guest = Guest::new().cpus(2).card(&wires[0].socket()).card(&wires[1].socket()).boot();
+    for card in [0, 1] {
+        up(&guest, card, card + 1);
+    }
+    guest.run(
+        "modprobe bridge
+         ip link add bridge type bridge
+         for name in eth0 eth1; do
+             ip address flush dev $name
+             ip link set $name master bridge
+         done
+         ip link set bridge up",
+    );
+    guest.run(&format!("{}; {}", carrier(0), carrier(1)));
+    for (wire, address) in wires.iter().zip(["198.18.3.1/24", "198.18.3.2/24"]) {
+        wire.host.run(&["ip", "address", "add", address, "dev", &wire.tap]);
+    }
+    let [a, b] = &wires;
+    // The bridge has to learn first that it may forward.
+    until("the bridge", || {
+        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(std::time::Duration::from_secs(10)).0
+            == Some(0)
+    });
+    let text = a.host.run(&["ping", "-q", "-i", "0.002", "-c", "1000", "198.18.3.2"]);
+    assert!(text.contains("1000 received, 0% packet loss"), "{text}");
+    for direction in [&[][..], &["-R"]] {
+        let server = b.host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
+        until("the iperf3 server", || server.line().contains("listening"));
+        let text = a.host.run(&[&["iperf3", "-c", "198.18.3.2", "-t", "2", "-J"], direction].concat());
+        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+        eprintln!("TCP over the bridge {direction:?}: {:.1} Mbit/s", bits / 1e6);
+        assert!(bits > 1e6, "{text}");
+    }
+}

@@ -1,0 +1,74 @@
+//! DPDK's own ixgbe driver on the modelled card, in a guest: over VFIO behind an IOMMU as an ordinary user, and over
+//! `uio_pci_generic`. Its `testpmd` answers ARP requests and pings by itself.
+
+mod common;
+
+use std::time::Duration;
+
+use common::guest::{Guest, Iommu, Job, Wire, alone};
+use common::until;
+
+const TESTPMD: &str = "testpmd --lcores '(0,1)@0' -n 1 --in-memory --no-telemetry -m 32 -a 0000:00:10.0 -- \
+                       --total-num-mbufs=2048 --rxd=128 --txd=128 --forward-mode=icmpecho --auto-start";
+
+/// Starts testpmd; it ends when `/run/stop` is there.
+fn testpmd(guest: &Guest, user: &str) -> Job {
+    guest.run("rm -f /run/stop; echo 24 >/proc/sys/vm/nr_hugepages; [ $(cat /proc/sys/vm/nr_hugepages) = 24 ]");
+    let job = guest.spawn(&format!(
+        "ulimit -l unlimited; (until [ -e /run/stop ]; do sleep 0.1; done; echo) | su {user} -c \"{TESTPMD}\""
+    ));
+    until("testpmd's start", || {
+        let text = guest.printed(&job);
+        assert!(!text.contains("EAL: Error") && !text.contains("panic"), "{text}");
+        text.contains("Press enter to exit")
+    });
+    job
+}
+
+/// Pings the program at the far end, then ends it and compares its counters with what was sent.
+fn pings_and_counters(guest: &Guest, wire: &Wire, job: &Job) {
+    until("the first answer", || {
+        let ping = wire.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.2"]);
+        let answered = ping.wait(Duration::from_secs(10)).0 == Some(0);
+        assert!(answered || !guest.printed(job).contains("Bye"), "{}", guest.printed(job));
+        answered
+    });
+    let text = wire.host.run(&["ping", "-q", "-i", "0.002", "-c", "500", "-s", "1000", "198.18.1.2"]);
+    assert!(text.contains("500 received, 0% packet loss"), "{text}");
+    guest.run("touch /run/stop");
+    let output = guest.wait(job, Duration::from_secs(20));
+    assert_eq!(output.status, 0, "{}", output.text);
+    let packets = |name: &str| -> u64 {
+        let (_, rest) = output.text.split_once(name).unwrap_or_else(|| panic!("no {name}: {}", output.text));
+        rest.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or_else(|| panic!("{}", output.text))
+    };
+    assert!(packets("RX-packets:") >= 501 && packets("TX-packets:") >= 501, "{}", output.text);
+}
+
+#[test]
+fn dpdk_over_vfio_and_uio() {
+    let _alone = alone();
+    let wire = Wire::new(1, &[]);
+    let guest = Guest::new().memory(384).cpus(2).iommu(Iommu::Passthrough).dpdk().card(&wire.socket()).boot();
+
+    eprintln!("- VFIO, as an ordinary user");
+    guest.run(
+        "modprobe -a vfio-pci vfio_iommu_type1
+         cd /sys/bus/pci/devices/0000:00:10.0
+         echo vfio-pci >driver_override; echo 0000:00:10.0 >/sys/bus/pci/drivers_probe
+         chown user /dev/vfio/$(basename $(readlink iommu_group)); chmod 666 /dev/vfio/vfio
+         chmod 777 /dev/hugepages /run",
+    );
+    let job = testpmd(&guest, "user");
+    pings_and_counters(&guest, &wire, &job);
+
+    eprintln!("- uio_pci_generic, as root");
+    guest.run(
+        "modprobe uio_pci_generic
+         cd /sys/bus/pci/devices/0000:00:10.0
+         echo 0000:00:10.0 >driver/unbind
+         echo uio_pci_generic >driver_override; echo 0000:00:10.0 >/sys/bus/pci/drivers_probe",
+    );
+    let job = testpmd(&guest, "root");
+    pings_and_counters(&guest, &wire, &job);
+}

@@ -1,0 +1,122 @@
+//! Linux's own ixgbe, unmodified, in a guest on the modelled card: the link, its traffic, its counters, its self-test.
+
+mod common;
+
+use std::time::Duration;
+
+use common::guest::{Guest, Sender, Wire, alone, carrier, counters, ping, tcp, up};
+use common::until;
+
+#[test]
+fn linux_drives_the_card() {
+    let _alone = alone();
+    let wire = Wire::new(1, &[]);
+    let guest = Guest::new().card(&wire.socket()).boot();
+    up(&guest, 0, 1);
+
+    eprintln!("- the link, at 10 Gbit/s");
+    let link = guest.run("ethtool eth0");
+    for expected in ["Speed: 10000Mb/s", "Duplex: Full", "Link detected: yes"] {
+        assert!(link.contains(expected), "{link}");
+    }
+    assert!(guest.run("ethtool -i eth0").contains("driver: ixgbe"));
+    assert_eq!(guest.run("cat /sys/class/net/eth0/address"), "02:00:00:00:01:01\n");
+
+    eprintln!("- pings of all lengths, both ways");
+    for length in [0, 56, 1000, 1472] {
+        ping(&guest, "198.18.1.1", &format!("-s {length}"));
+        let back = wire.host.run(&["ping", "-q", "-c", "20", "-i", "0.02", "-s", &length.to_string(), "198.18.1.2"]);
+        assert!(back.contains("20 received, 0% packet loss"), "{back}");
+    }
+
+    eprintln!("- TCP both ways");
+    tcp(&guest, &wire.host, "198.18.1.1", Sender::Guest);
+    tcp(&guest, &wire.host, "198.18.1.1", Sender::Host);
+
+    eprintln!("- the link down and up, in the guest");
+    guest.run("ip link set eth0 down");
+    let lost = guest.output("ping -q -c 2 -W 1 198.18.1.1", Duration::from_secs(10));
+    assert_ne!(lost.status, 0, "{}", lost.text);
+    guest.run(&format!("ip link set eth0 up; {}", carrier(0)));
+    ping(&guest, "198.18.1.1", "");
+
+    eprintln!("- the driver unloaded and loaded");
+    guest.run("rmmod ixgbe; ! ip link show eth0 2>/dev/null");
+    up(&guest, 0, 1);
+    ping(&guest, "198.18.1.1", "");
+    tcp(&guest, &wire.host, "198.18.1.1", Sender::Host);
+
+    eprintln!("- the driver's self-test");
+    let test = guest.run_within(Duration::from_secs(60), "ethtool -t eth0 offline; true");
+    eprintln!("{test}");
+    guest.run(&carrier(0));
+    ping(&guest, "198.18.1.1", "");
+    assert!(test.contains("The test result is PASS"), "{test}");
+
+    let trouble = guest.run("dmesg");
+    for sign in ["Detected Tx Unit Hang", "NETDEV WATCHDOG", "Call Trace", "DMAR: DRHD", "PCIe link lost"] {
+        assert!(!trouble.contains(sign), "{trouble}");
+    }
+}
+
+/// What the driver reads from the card's registers is what the model has counted, and what the far end has seen.
+#[test]
+fn counters_agree() {
+    let _alone = alone();
+    let wire = Wire::new(1, &[]);
+    let guest = Guest::new().card(&wire.socket()).boot();
+    up(&guest, 0, 1);
+    ping(&guest, "198.18.1.1", "");
+    tcp(&guest, &wire.host, "198.18.1.1", Sender::Guest);
+    tcp(&guest, &wire.host, "198.18.1.1", Sender::Host);
+    wire.host.neighbour(&wire.tap, "198.18.1.2", "02:00:00:00:01:01");
+    guest.run(&format!("ip neighbour replace 198.18.1.1 lladdr {} dev eth0", wire.host.mac(&wire.tap)));
+
+    // The driver reads the card's counters every second or two.
+    let mut before = counters(&guest, 0);
+    until("the counters to come to rest", || {
+        std::thread::sleep(Duration::from_millis(2500));
+        let now = counters(&guest, 0);
+        std::mem::replace(&mut before, now) == before
+    });
+    let driver = before;
+    let host = ["tx_packets", "tx_bytes", "rx_packets", "rx_bytes"].map(|name| wire.host.counter(&wire.tap, name));
+    drop(guest);
+    let model = wire.counters();
+    let [host_tx_packets, host_tx_bytes, host_rx_packets, host_rx_bytes] = host;
+    let count = |name: &str| driver.get(name).copied().unwrap_or_else(|| panic!("no {name} in {driver:?}"));
+    assert_eq!(count("rx_packets"), host_tx_packets, "{driver:#?}");
+    assert_eq!(count("tx_packets"), host_rx_packets, "{driver:#?}");
+    // The card counts the four bytes of the frame check sequence.
+    assert_eq!(count("rx_pkts_nic"), host_tx_packets);
+    assert_eq!(count("tx_pkts_nic"), host_rx_packets);
+    assert_eq!(count("rx_bytes_nic"), host_tx_bytes + 4 * host_tx_packets);
+    assert_eq!(count("tx_bytes_nic"), host_rx_bytes + 4 * host_rx_packets);
+    for name in ["rx_errors", "tx_errors", "rx_crc_errors", "rx_no_dma_resources", "rx_missed_errors", "tx_dropped"] {
+        assert_eq!(count(name), 0, "{name}: {driver:#?}");
+    }
+    for (model_name, expected) in
+        [("rx_packets", host_tx_packets), ("tx_packets", host_rx_packets), ("dma_faults", 0), ("tx_malformed", 0)]
+    {
+        assert_eq!(model[model_name], expected, "{model_name}: {model}");
+    }
+}
+
+/// Three device ids, three ways to find the link: an SFP+ module over I2C, a backplane, a copper PHY over MDIO.
+#[test]
+fn all_device_ids_come_up() {
+    let _alone = alone();
+    let wires = [("10fb", 1), ("10f7", 2), ("1528", 3)].map(|(id, number)| Wire::new(number, &["--device", id]));
+    let mut guest = Guest::new();
+    for wire in &wires {
+        guest = guest.card(&wire.socket());
+    }
+    let guest = guest.boot();
+    for (eth, wire) in wires.iter().enumerate() {
+        let (eth, number) = (eth as u8, eth as u8 + 1);
+        up(&guest, eth, number);
+        let link = guest.run(&format!("ethtool eth{eth}"));
+        assert!(link.contains("Speed: 10000Mb/s"), "{link}");
+        ping(&guest, &wire.address(), "");
+    }
+}

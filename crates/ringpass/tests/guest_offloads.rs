@@ -1,0 +1,140 @@
+//! Linux's own ixgbe lets the card do part of its work: checksums, segmentation, VLAN tags; and long frames.
+
+mod common;
+
+use common::guest::{Guest, Sender, Wire, alone, counters, ping, tcp, udp, up};
+
+/// The longest frame that a capture at the far end of the wire finds while the guest sends by TCP.
+fn longest_frame(guest: &Guest, wire: &Wire) -> usize {
+    let file = common::folder();
+    let capture = file.path().join("capture");
+    let name = common::text(&capture).to_owned();
+    // Written as root: tcpdump gives up its privileges before it opens the file.
+    let tcpdump = wire.host.spawn(&[
+        "tcpdump",
+        "-Z",
+        "root",
+        "-i",
+        &wire.tap,
+        "-U",
+        "-s",
+        "96",
+        "-w",
+        &name,
+        "tcp and src 198.18.1.2",
+    ]);
+    common::until("the capture", || std::fs::metadata(&capture).is_ok_and(|file| file.len() >= 24));
+    tcp(guest, &wire.host, "198.18.1.1", Sender::Guest);
+    tcpdump.signal("INT");
+    tcpdump.wait(std::time::Duration::from_secs(10));
+    let bytes = std::fs::read(&capture).unwrap();
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    // After the file's header of 24 bytes, records: seconds, microseconds, length in the file, length on the wire.
+    let (mut at, mut longest) = (24, 0);
+    while at + 16 <= bytes.len() {
+        longest = longest.max(word(at + 12));
+        at += 16 + word(at + 8);
+    }
+    longest
+}
+
+/// Segments and datagrams with a wrong checksum that the guest's TCP and UDP have seen.
+fn bad_checksums(guest: &Guest) -> u64 {
+    let text = guest.run("grep -E '^(Tcp|Udp):' /proc/net/snmp");
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    // A line of names, then a line of numbers.
+    let count = |pair: &[Vec<&str>]| {
+        let column = pair[0].iter().position(|&name| name == "InCsumErrors").expect("Linux counts them");
+        pair[1][column].parse::<u64>().expect("a number")
+    };
+    lines.chunks(2).map(count).sum()
+}
+
+#[test]
+fn checksums_and_segmentation() {
+    let _alone = alone();
+    let wire = Wire::new(1, &[]);
+    let guest = Guest::new().card(&wire.socket()).boot();
+    up(&guest, 0, 1);
+    for (checksums, segmentation) in [("on", "on"), ("on", "off"), ("off", "off"), ("on", "on")] {
+        eprintln!("- checksums {checksums}, segmentation {segmentation}");
+        guest
+            .run(&format!("ethtool -K eth0 rx {checksums} tx {checksums} sg on tso {segmentation} gso {segmentation}"));
+        let features = guest.run("ethtool -k eth0");
+        assert!(features.contains(&format!("rx-checksumming: {checksums}")), "{features}");
+        assert!(features.contains(&format!("tx-checksumming: {checksums}")), "{features}");
+        assert!(features.contains(&format!("tcp-segmentation-offload: {segmentation}")), "{features}");
+        ping(&guest, "198.18.1.1", "-s 1400");
+        let longest = longest_frame(&guest, &wire);
+        assert!((1400..=1514).contains(&longest), "{longest} bytes");
+        tcp(&guest, &wire.host, "198.18.1.1", Sender::Host);
+        udp(&guest, &wire.host, "198.18.1.1", Sender::Guest);
+        udp(&guest, &wire.host, "198.18.1.1", Sender::Host);
+    }
+    // Nothing that was right was called wrong.
+    let counters = counters(&guest, 0);
+    assert_eq!(counters.get("rx_csum_offload_errors"), Some(&0), "{counters:?}");
+    assert_eq!(bad_checksums(&guest), 0);
+    let model = wire.counters();
+    assert_eq!((&model["tx_malformed"], &model["dma_faults"]), (&0.into(), &0.into()));
+}
+
+#[test]
+fn vlans_and_long_frames() {
+    let _alone = alone();
+    let wire = Wire::new(1, &["--mtu", "9000"]);
+    let guest = Guest::new().card(&wire.socket()).boot();
+    up(&guest, 0, 1);
+
+    let (tap, host) = (&wire.tap, &wire.host);
+    for vlan in [5, 6] {
+        let name = format!("vlan{vlan}");
+        host.run(&["ip", "link", "add", "link", tap, "name", &name, "type", "vlan", "id", &vlan.to_string()]);
+        host.run(&["ip", "address", "add", &format!("198.18.10{vlan}.1/24"), "dev", &name]);
+        host.run(&["ip", "link", "set", &name, "up"]);
+    }
+    guest.run(
+        "modprobe 8021q
+         ip link add link eth0 name vlan5 type vlan id 5
+         ip address add 198.18.105.2/24 dev vlan5
+         ip link set vlan5 up",
+    );
+    for (rx, tx) in [("on", "on"), ("off", "off"), ("on", "off"), ("off", "on")] {
+        eprintln!("- tags taken away by the card: {rx}, put in by it: {tx}");
+        guest.run(&format!("ethtool -K eth0 rxvlan {rx} txvlan {tx}"));
+        ping(&guest, "198.18.105.1", "");
+        ping(&guest, "198.18.1.1", "");
+    }
+    tcp(&guest, host, "198.18.105.1", Sender::Guest);
+    tcp(&guest, host, "198.18.105.1", Sender::Host);
+
+    eprintln!("- a VLAN that nobody wants does not get through the card's filter");
+    guest.run("ethtool -K eth0 rxvlan on txvlan on");
+    let before = counters(&guest, 0)["rx_packets"];
+    host.neighbour("vlan6", "198.18.106.2", "02:00:00:00:01:01");
+    let _ = host
+        .spawn(&["ping", "-q", "-c", "50", "-i", "0.02", "-W", "1", "198.18.106.2"])
+        .wait(std::time::Duration::from_secs(10));
+    let after = counters(&guest, 0)["rx_packets"];
+    assert!(after - before < 10, "{} packets of the other VLAN", after - before);
+    // Now it is wanted.
+    guest.run(
+        "ip link add link eth0 name vlan6 type vlan id 6
+         ip address add 198.18.106.2/24 dev vlan6
+         ip link set vlan6 up",
+    );
+    ping(&guest, "198.18.106.1", "");
+
+    eprintln!("- frames of 9000 bytes");
+    host.run(&["ip", "link", "set", tap, "mtu", "9000"]);
+    guest.run("ip link set eth0 mtu 9000");
+    guest.run(&common::guest::carrier(0));
+    for length in [1472, 1473, 2000, 4000, 8000, 8972] {
+        ping(&guest, "198.18.1.1", &format!("-M do -s {length}"));
+    }
+    tcp(&guest, host, "198.18.1.1", Sender::Guest);
+    tcp(&guest, host, "198.18.1.1", Sender::Host);
+    ping(&guest, "198.18.105.1", "");
+    let counters = counters(&guest, 0);
+    assert_eq!((counters["rx_length_errors"], counters["rx_errors"]), (0, 0), "{counters:?}");
+}

@@ -1,0 +1,152 @@
+//! Ringpass's own driver inside a guest, between two cards that `ringpass model` plays: through VFIO as an ordinary user,
+//! behind an IOMMU; and through sysfs as root, with huge pages and physical addresses.
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::guest::{Builder, Guest, Iommu, Job, Wire, alone};
+use common::{RINGPASS, until};
+use serde_json::Value;
+
+const CARDS: [&str; 2] = ["0000:00:10.0", "0000:00:11.0"];
+
+/// Two namespaces whose only connection is the guest: 198.18.1.1 behind the first card, 198.18.1.3 behind the second.
+struct Between {
+    wires: [Wire; 2],
+    guest: Guest,
+}
+
+impl Between {
+    fn boot(iommu: Iommu, more: impl Fn(Builder) -> Builder) -> Self {
+        let wires = [Wire::new(1, &[]), Wire::new(2, &[])];
+        let [a, b] = &wires;
+        b.host.run(&["ip", "address", "replace", "198.18.1.3/24", "dev", &b.tap]);
+        a.host.neighbour(&a.tap, "198.18.1.3", &b.host.mac(&b.tap));
+        b.host.neighbour(&b.tap, "198.18.1.1", &a.host.mac(&a.tap));
+        let guest = Guest::new().memory(768).cpus(2).iommu(iommu).program(Path::new(RINGPASS));
+        let guest = more(guest.card(&a.socket()).card(&b.socket())).boot();
+        Self { wires, guest }
+    }
+
+    /// Binds the cards to vfio-pci, and gives them to the user.
+    fn bind(&self) {
+        self.guest.run("modprobe vfio-pci");
+        for card in CARDS {
+            self.guest.run(&format!(
+                "echo vfio-pci >/sys/bus/pci/devices/{card}/driver_override; \
+                 echo {card} >/sys/bus/pci/drivers_probe; \
+                 chown user /dev/vfio/$(basename $(readlink /sys/bus/pci/devices/{card}/iommu_group))"
+            ));
+        }
+    }
+
+    /// Starts the forwarder as a user, and waits until packets pass.
+    fn forward(&self, user: &str, options: &str) -> Job {
+        let [a, b] = CARDS;
+        let job = self.guest.spawn(&format!(
+            "echo $$ >/run/forwarder; ulimit -l 65536; exec su {user} -c 'exec ringpass fwd {a} {b} --json {options} 2>&1'"
+        ));
+        until("the forwarder's first line", || {
+            let text = self.guest.printed(&job);
+            assert!(!text.contains("ringpass: "), "{text}");
+            text.contains("\"stats\"")
+        });
+        job
+    }
+
+    /// The kernel's traffic between the namespaces, through the guest.
+    fn traffic(&self) {
+        let [a, b] = &self.wires;
+        let text = a.host.run(&["ping", "-q", "-c", "100", "-i", "0.01", "-W", "5", "198.18.1.3"]);
+        assert!(text.contains("100 received, 0% packet loss"), "{text}");
+        let server = b.host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
+        until("the iperf3 server", || server.line().contains("listening"));
+        let text = a.host.run(&["iperf3", "-c", "198.18.1.3", "-t", "2", "-J"]);
+        let result: Value = serde_json::from_str(&text).unwrap();
+        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+        eprintln!("TCP through the guest: {:.1} Mbit/s", bits / 1e6);
+        assert!(bits > 1e6, "{text}");
+    }
+
+    /// Ends the forwarder as Ctrl-C does, and returns what it printed; the last line is its summary.
+    fn end(&self, job: &Job) -> String {
+        self.guest.run("kill -INT $(cat /run/forwarder)");
+        let output = self.guest.wait(job, Duration::from_secs(20));
+        assert_eq!(output.status, 0, "{}", output.text);
+        assert!(output.text.lines().last().is_some_and(|line| line.contains("summary")), "{}", output.text);
+        output.text
+    }
+
+    /// A field of the forwarder's status.
+    fn status(&self, field: &str) -> Vec<String> {
+        let text = self.guest.run(&format!("grep -h ^{field}: /proc/$(cat /run/forwarder)/task/*/status"));
+        text.lines().map(|line| line.split_whitespace().nth(1).unwrap_or_default().to_owned()).collect()
+    }
+
+    /// What the guest's IOMMU has blocked.
+    fn faults(&self) -> String {
+        self.guest.run("dmesg | grep -i 'DMAR.*fault addr' || true")
+    }
+}
+
+#[test]
+fn an_ordinary_user_forwards_between_cards_through_vfio() {
+    let _alone = alone();
+    let between = Between::boot(Iommu::Translated, |guest| guest);
+    between.bind();
+    let guest = &between.guest;
+
+    // Without room for packets there is a reason, and what helps.
+    let [a, b] = CARDS;
+    let refused = guest.output(
+        &format!("ulimit -l 64; su user -c 'ringpass fwd {a} {b}'"),
+        Duration::from_secs(20),
+    );
+    assert!(refused.status == 1 && refused.text.contains("ulimit -l"), "{}", refused.text);
+    let list = guest.run("su user -c 'ringpass list'");
+    assert!(list.contains("VFIO, /dev/vfio/") && list.contains("yes, as 82599"), "{list}");
+
+    let job = between.forward("user", "--hugepages off");
+    for (field, value) in [("Uid", "1000"), ("CapEff", "0000000000000000"), ("Seccomp", "2"), ("NoNewPrivs", "1")] {
+        let values = between.status(field);
+        assert!(values.len() > 1 && values.iter().all(|found| found == value), "{field}: {values:?}");
+    }
+    between.traffic();
+    let text = between.end(&job);
+    assert!(text.contains("PCI through VFIO"), "{text}");
+    assert_eq!(between.faults(), "");
+
+    // The cards are free again, and nothing of their memory is left mapped.
+    let job = between.forward("user", "--hugepages off --queues 2");
+    between.traffic();
+    between.end(&job);
+    for wire in between.wires {
+        let counters = wire.counters();
+        assert!(counters["rx_packets"].as_u64() > Some(100), "{counters}");
+    }
+}
+
+#[test]
+fn root_forwards_between_cards_through_sysfs_and_gives_them_back() {
+    let _alone = alone();
+    let between = Between::boot(Iommu::Off, |guest| guest);
+    let guest = &between.guest;
+    guest.run("modprobe ixgbe; echo 64 >/proc/sys/vm/nr_hugepages");
+    let driver = |card| guest.run(&format!("basename $(readlink /sys/bus/pci/devices/{card}/driver) || true"));
+    until("Linux's driver", || CARDS.iter().all(|card| driver(card).trim() == "ixgbe"));
+
+    let job = between.forward("root", "");
+    // Root no more, and yet it can give the cards back to Linux's driver at the end.
+    for (field, value) in [("Uid", "65534"), ("CapEff", "0000000000000000"), ("Seccomp", "2")] {
+        let values = between.status(field);
+        assert!(values.len() > 1 && values.iter().all(|found| found == value), "{field}: {values:?}");
+    }
+    assert!(CARDS.iter().all(|card| driver(card).trim() != "ixgbe"));
+    between.traffic();
+    let text = between.end(&job);
+    assert!(text.contains("PCI through sysfs") && text.contains("on 2 MiB pages"), "{text}");
+    until("Linux's driver", || CARDS.iter().all(|card| driver(card).trim() == "ixgbe"));
+    assert_eq!(guest.run("grep HugePages_Free /proc/meminfo | tr -s ' '"), "HugePages_Free: 64\n");
+}

@@ -1,0 +1,226 @@
+//! What is left to the program once its ports are open: nothing that it does not need.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{Lab, Program, RINGPASS, ringpass, until};
+use libc::c_long;
+
+/// A field of a `status` file of `/proc`.
+fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap_or_else(|| panic!("no {name} in {status}")).trim()
+}
+
+/// The `status` files of all threads of a process.
+fn threads(process: u32) -> Vec<String> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
+    tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("status")).ok()).collect()
+}
+
+fn assert_sandboxed(process: u32, at_least: usize) {
+    let threads = threads(process);
+    assert!(threads.len() >= at_least, "{} threads", threads.len());
+    for status in &threads {
+        let name = field(status, "Name");
+        for (what, value) in [("Seccomp", "2"), ("NoNewPrivs", "1"), ("Groups", "")] {
+            assert_eq!(field(status, what), value, "{what} of thread {name}");
+        }
+        for set in ["CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"] {
+            assert_eq!(field(status, set), "0000000000000000", "{set} of thread {name}");
+        }
+        for ids in ["Uid", "Gid"] {
+            let ids = field(status, ids);
+            assert!(ids.split_whitespace().all(|id| id != "0"), "{ids} of thread {name}");
+        }
+    }
+}
+
+/// Starts a subcommand and waits until it says that it is in the sandbox.
+fn start(arguments: &[&str]) -> Program {
+    let program = Program::spawn(&[&[RINGPASS], arguments].concat());
+    until("the sandbox's last note", || program.line().contains("seccomp: "));
+    program
+}
+
+/// The kernel's own traffic flows through a process without privileges, which still counts it and ends on Ctrl-C.
+#[test]
+fn a_forwarder_has_no_privileges_and_forwards() {
+    let lab = Lab::new(|_, card| card.to_owned(), &["--queues", "2"]);
+    assert_sandboxed(lab.forwarder.id(), 5); // main, two workers, two cards
+    let text = lab.a.run(&["ping", "-f", "-q", "-c", "500", "198.18.0.2"]);
+    assert!(text.contains("500 received"), "{text}");
+    let summary = lab.forwarder.summary();
+    assert!(summary["ports"][0]["rx_packets"].as_u64() >= Some(500), "{summary}");
+}
+
+#[test]
+fn all_that_moves_packets_is_sandboxed() {
+    let files = common::folder();
+    let file = |name: &str| common::text(&files.path().join(name)).to_owned();
+    let capture = format!("capture,file={}:model:null", file("a.pcap.gz"));
+    for (arguments, threads) in [
+        (&["pktgen", "faults,drop=0.1:model:null", "--rate", "1000", "--queues", "2", "--flows", "2"][..], 4),
+        (&["fwd", &capture, "null"], 4),
+        (&["dump", "model:null", "-w", &file("b.pcapng")], 3),
+        (&["echo", "null"], 2),
+        (&["ping", "model:null"], 3),
+        (&["demo"], 3),
+    ] {
+        let program = start(arguments);
+        until("all threads", || self::threads(program.id()).len() >= threads);
+        assert_sandboxed(program.id(), threads);
+        program.signal("TERM");
+        let (status, lines, errors) = program.wait(Duration::from_secs(10));
+        // A ping without an answer is a failure; none ends by a signal.
+        assert_eq!(status, Some(i32::from(arguments[0] == "ping")), "{arguments:?}: {errors:?}");
+        assert!(lines.iter().any(|line| line.contains("in all")), "{arguments:?}: {lines:?}");
+    }
+}
+
+#[test]
+fn no_sandbox_leaves_it_off_and_says_so() {
+    let program = Program::spawn(&[RINGPASS, "fwd", "null", "null", "--no-sandbox"]);
+    until("the note", || program.line().contains("sandbox: none"));
+    let own = fs::read_to_string("/proc/self/status").unwrap();
+    for status in threads(program.id()) {
+        for what in ["Seccomp", "NoNewPrivs", "CapEff", "CapPrm", "Uid", "Groups"] {
+            assert_eq!(field(&status, what), field(&own, what), "{what}");
+        }
+    }
+}
+
+#[test]
+fn it_becomes_the_user_who_called_sudo() {
+    let output = Command::new(RINGPASS)
+        .args(["sandbox-check"])
+        .env("SUDO_UID", "1234")
+        .env("SUDO_GID", "1235")
+        .output()
+        .expect("it starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("sandbox: user 1234, group 1235 instead of root"), "{text}");
+}
+
+#[test]
+fn an_ordinary_user_is_sandboxed_too() {
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", RINGPASS, "demo", "-t", "1"])
+        .output()
+        .expect("this test needs the program setpriv (util-linux)");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("sandbox: user 65534, as before") && text.contains("sandbox: seccomp"), "{text}");
+}
+
+#[test]
+fn files_are_out_of_reach() {
+    for path in ["/etc/shadow", "/etc/passwd", "/proc/self/mem", "/dev/null", "/sys/class/net/lo/mtu", "/"] {
+        let (status, out, errors) = ringpass(&["sandbox-check", "--open", path]);
+        assert_eq!(status, Some(0), "{errors}");
+        assert!(out.contains("code: 13") && out.ends_with("alive"), "{path}: {out}");
+        let (_, out, _) = ringpass(&["sandbox-check", "--no-sandbox", "--open", path]);
+        assert!(out.contains("open: Ok"), "without a sandbox, {path}: {out}");
+    }
+}
+
+/// The signal that ended a check of this system call, or what it printed.
+fn attempt(call: &[c_long]) -> Result<String, i32> {
+    use std::os::unix::process::ExitStatusExt;
+    let arguments: Vec<String> = call.iter().map(c_long::to_string).collect();
+    let output = Command::new(RINGPASS).args(["sandbox-check", "--call"]).args(arguments).output().expect("it starts");
+    match output.status.signal() {
+        Some(signal) => Err(signal),
+        None => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
+    }
+}
+
+#[test]
+fn a_forbidden_system_call_ends_the_program() {
+    use libc::{AF_INET, AF_PACKET, MAP_ANONYMOUS, MAP_PRIVATE, O_CREAT, O_RDWR, PROT_EXEC, PROT_READ, PROT_WRITE};
+    const HERE: c_long = libc::AT_FDCWD as c_long;
+    for forbidden in [
+        // Into the network, other programs and other processes.
+        &[libc::SYS_socket, AF_INET as c_long, libc::SOCK_STREAM as c_long][..],
+        &[libc::SYS_socket, AF_PACKET as c_long, libc::SOCK_RAW as c_long],
+        &[libc::SYS_connect, 0],
+        &[libc::SYS_bind, 0],
+        &[libc::SYS_accept4, 0],
+        &[libc::SYS_sendto, 0, 0, 0, 0, 1],
+        &[libc::SYS_setsockopt, 0],
+        &[libc::SYS_execve],
+        &[libc::SYS_execveat],
+        &[libc::SYS_fork],
+        &[libc::SYS_vfork],
+        &[libc::SYS_clone, libc::SIGCHLD as c_long],
+        &[libc::SYS_kill, 1, 0],
+        &[libc::SYS_tgkill, 1, 1, 0],
+        &[libc::SYS_ptrace],
+        &[libc::SYS_process_vm_readv, 1],
+        &[libc::SYS_pidfd_open, 1],
+        // Files.
+        &[libc::SYS_open],
+        &[libc::SYS_openat, HERE, 0, O_RDWR as c_long],
+        &[libc::SYS_openat, HERE, 0, O_CREAT as c_long],
+        &[libc::SYS_openat2],
+        &[libc::SYS_unlinkat, HERE],
+        &[libc::SYS_chmod],
+        // Privileges and the system.
+        &[libc::SYS_setuid],
+        &[libc::SYS_capset],
+        &[libc::SYS_prctl, libc::PR_SET_DUMPABLE as c_long, 1],
+        &[libc::SYS_mount],
+        &[libc::SYS_unshare],
+        &[libc::SYS_bpf],
+        &[libc::SYS_keyctl],
+        &[libc::SYS_init_module],
+        &[libc::SYS_io_uring_setup],
+        &[libc::SYS_perf_event_open],
+        &[libc::SYS_userfaultfd],
+        &[libc::SYS_ioctl, 0, libc::TIOCSTI as c_long],
+        &[libc::SYS_ioctl, 0, libc::TUNSETIFF as u32 as c_long],
+        // Code in memory that was written.
+        &[libc::SYS_mmap, 0, 4096, (PROT_READ | PROT_EXEC) as c_long, (MAP_PRIVATE | MAP_ANONYMOUS) as c_long, -1],
+        &[libc::SYS_mprotect, 0, 0, (PROT_READ | PROT_WRITE | PROT_EXEC) as c_long],
+        // A number without a call.
+        &[100_000],
+    ] {
+        assert_eq!(attempt(forbidden), Err(libc::SIGSYS), "system call {forbidden:?}");
+    }
+}
+
+#[test]
+fn an_allowed_system_call_goes_on() {
+    // Among them those that the library does without: they are answered, not punished.
+    for allowed in [&[libc::SYS_getpid][..], &[libc::SYS_clone3], &[libc::SYS_getcwd], &[libc::SYS_ioctl, 0, 0x5401]] {
+        let out = attempt(allowed).unwrap_or_else(|signal| panic!("{allowed:?}: signal {signal}"));
+        assert!(out.ends_with("alive\n"), "{allowed:?}: {out}");
+    }
+}
+
+#[test]
+fn a_panic_in_the_sandbox_is_reported() {
+    for backtrace in ["0", "1", "full"] {
+        let output =
+            Command::new(RINGPASS).args(["sandbox-check", "--panic"]).env("RUST_BACKTRACE", backtrace).output();
+        let output = output.expect("it starts");
+        let (out, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success() && out.contains("caught"), "{out}{errors}");
+        assert!(errors.contains("as it was told to"), "{errors}");
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_ends_at_once() {
+    // Its cards' thread is stopped, so that the first one cannot end it.
+    let program = start(&["fwd", "model:null", "null"]);
+    program.signal("STOP");
+    program.signal("INT");
+    program.signal("TERM");
+    program.signal("CONT");
+    let (status, ..) = program.wait(Duration::from_secs(10));
+    assert_eq!(status, Some(130));
+}

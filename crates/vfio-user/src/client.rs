@@ -1,0 +1,290 @@
+//! The client's half: what a driver in another process sees of a device.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, recvmsg, sendmsg,
+};
+
+use crate::eventfd::check_eventfd;
+use crate::message::irq_set;
+use crate::server::{address, socket};
+use crate::version::{self, Agreed};
+use crate::{Access, DeviceInfo, Error, HEADER, Header, IoEvent, IrqInfo, Kind, MAX_FDS, MAX_TRANSFER};
+use crate::{Refusal, RegionInfo, Request};
+
+/// A connection to a server. No call waits longer than its limit, whatever the server does; after the first that fails
+/// for another reason than a refusal the connection is over, and all further calls fail at once.
+pub struct Client {
+    socket: OwnedFd,
+    limit: Duration,
+    agreed: Agreed,
+    next_id: u16,
+    /// Why it is over.
+    lost: Option<String>,
+}
+
+const CLOSED: &str = "the server has closed the connection; it may be serving another client";
+
+/// A reply's body and descriptors.
+type Reply = (Vec<u8>, Vec<OwnedFd>);
+
+impl Client {
+    /// Connects and exchanges versions. Every call is to be done within `limit`.
+    pub fn connect(path: &Path, limit: Duration) -> Result<Self, Error> {
+        let os = |source: Errno| Error::Os {
+            what: format!("{}: is a server running there?", path.display()),
+            source: source.into(),
+        };
+        let socket = socket(SocketFlags::NONBLOCK).map_err(os)?;
+        let start = Instant::now();
+        loop {
+            match rustix::net::connect(&socket, &address(path)?) {
+                // So many wait to be let in already.
+                Err(Errno::AGAIN) if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
+                result => break result.map_err(os)?,
+            }
+        }
+        Self::over(socket, limit)
+    }
+
+    /// As [`connect`](Self::connect), over a socket that is connected.
+    pub fn over(socket: OwnedFd, limit: Duration) -> Result<Self, Error> {
+        rustix::io::ioctl_fionbio(&socket, true)
+            .map_err(|errno| Error::Os { what: "a client's socket".into(), source: errno.into() })?;
+        let agreed = Agreed { fds: 1, transfer: MAX_TRANSFER };
+        let mut client = Self { socket, limit, agreed, next_id: 0, lost: None };
+        let (reply, _) = client.exchange("VERSION", 1, &version::proposal(), &[], Kind::Command)?;
+        client.agreed = client.believe(version::agreed(&reply))?;
+        Ok(client)
+    }
+
+    /// What the device is made of.
+    pub fn device_info(&mut self) -> Result<DeviceInfo, Error> {
+        let (reply, _) = self.ask(&Request::DeviceInfo { argsz: 16 })?;
+        self.believe(DeviceInfo::parse(&reply))
+    }
+
+    /// A region, and the file to map it from.
+    pub fn region_info(&mut self, index: u32) -> Result<(RegionInfo, Option<OwnedFd>), Error> {
+        let (reply, fds) = self.ask(&Request::RegionInfo { argsz: MAX_TRANSFER as u32, index })?;
+        Ok((self.believe(RegionInfo::parse(&reply))?, fds.into_iter().next()))
+    }
+
+    /// The ioeventfds of a region.
+    pub fn region_io_events(&mut self, index: u32) -> Result<(Vec<IoEvent>, Vec<OwnedFd>), Error> {
+        let (reply, fds) = self.ask(&Request::RegionIoFds { argsz: MAX_TRANSFER as u32, index })?;
+        self.believe(fds.iter().try_for_each(check_eventfd))?;
+        Ok((self.believe(IoEvent::parse_all(&reply))?, fds))
+    }
+
+    /// The interrupts of a type.
+    pub fn irq_info(&mut self, index: u32) -> Result<IrqInfo, Error> {
+        let (reply, _) = self.ask(&Request::IrqInfo { argsz: 16, index })?;
+        self.believe(IrqInfo::parse(&reply))
+    }
+
+    /// Reads a region.
+    pub fn read(&mut self, region: u32, offset: u64, out: &mut [u8]) -> Result<(), Error> {
+        let count = out.len() as u32;
+        let (reply, _) = self.ask(&Request::RegionRead { offset, region, count })?;
+        let data = reply.get(16..).filter(|data| data.len() == out.len());
+        let data = data.ok_or_else(|| Refusal::invalid("a read of another length than was asked for"));
+        out.copy_from_slice(self.believe(data)?);
+        Ok(())
+    }
+
+    /// Writes a region. Posted: the server has it before anything that is sent later, and does not answer.
+    pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
+        let request = Request::RegionWrite { offset, region, data };
+        self.exchange("REGION_WRITE", request.command() as u16, &request.to_bytes(), &[], Kind::Posted).map(drop)
+    }
+
+    /// Lets the device access `size` bytes of a file, from `offset`, at `address`.
+    pub fn dma_map(
+        &mut self,
+        address: u64,
+        size: u64,
+        (file, offset): (BorrowedFd<'_>, u64),
+        access: Access,
+    ) -> Result<(), Error> {
+        let flags = match access {
+            Access::Read => 1,
+            Access::ReadWrite => 3,
+        };
+        let request = Request::DmaMap { flags, offset, address, size };
+        self.exchange("DMA_MAP", request.command() as u16, &request.to_bytes(), &[file], Kind::Command).map(drop)
+    }
+
+    /// Takes that back.
+    pub fn dma_unmap(&mut self, address: u64, size: u64) -> Result<(), Error> {
+        self.ask(&Request::DmaUnmap { flags: 0, address, size }).map(drop)
+    }
+
+    /// Has vectors from 0 on signal eventfds, from now on.
+    pub fn set_vectors(&mut self, index: u32, events: &[OwnedFd]) -> Result<(), Error> {
+        let flags = irq_set::DATA_EVENTFD | irq_set::ACTION_TRIGGER;
+        let mut start = 0;
+        for events in events.chunks(self.agreed.fds) {
+            let fds: Vec<BorrowedFd<'_>> = events.iter().map(AsFd::as_fd).collect();
+            let request = Request::SetIrqs { flags, index, start, count: fds.len() as u32 };
+            self.exchange("SET_IRQS", request.command() as u16, &request.to_bytes(), &fds, Kind::Command)?;
+            start += fds.len() as u32;
+        }
+        Ok(())
+    }
+
+    /// Has no vector of a type signal anything any more.
+    pub fn clear_vectors(&mut self, index: u32) -> Result<(), Error> {
+        let flags = irq_set::DATA_NONE | irq_set::ACTION_TRIGGER;
+        self.ask(&Request::SetIrqs { flags, index, start: 0, count: 0 }).map(drop)
+    }
+
+    /// Resets the device.
+    pub fn reset(&mut self) -> Result<(), Error> {
+        self.ask(&Request::Reset).map(drop)
+    }
+
+    /// Ends the connection.
+    pub fn give_up(&mut self, why: &str) {
+        self.lose(why.to_owned());
+    }
+
+    fn ask(&mut self, request: &Request<'_>) -> Result<Reply, Error> {
+        let name = match request {
+            Request::DmaUnmap { .. } => "DMA_UNMAP",
+            Request::DeviceInfo { .. } => "DEVICE_GET_INFO",
+            Request::RegionInfo { .. } => "DEVICE_GET_REGION_INFO",
+            Request::RegionIoFds { .. } => "DEVICE_GET_REGION_IO_FDS",
+            Request::IrqInfo { .. } => "DEVICE_GET_IRQ_INFO",
+            Request::SetIrqs { .. } => "DEVICE_SET_IRQS",
+            Request::RegionRead { .. } => "REGION_READ",
+            Request::Reset => "DEVICE_RESET",
+            _ => "a command",
+        };
+        self.exchange(name, request.command() as u16, &request.to_bytes(), &[], Kind::Command)
+    }
+
+    /// A reply that cannot be is the end.
+    fn believe<T>(&mut self, parsed: Result<T, Refusal>) -> Result<T, Error> {
+        parsed.map_err(|refusal| self.lose(format!("the server has sent {refusal}")))
+    }
+
+    fn lose(&mut self, why: String) -> Error {
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        Error::Lost(self.lost.insert(why).clone())
+    }
+
+    /// Sends a command and waits for its reply, if it has one.
+    fn exchange(
+        &mut self,
+        name: &'static str,
+        command: u16,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+        kind: Kind,
+    ) -> Result<Reply, Error> {
+        if let Some(why) = &self.lost {
+            return Err(Error::Lost(why.clone()));
+        }
+        let deadline = Instant::now() + self.limit;
+        self.next_id = self.next_id.wrapping_add(1);
+        let id = self.next_id;
+        let header = Header { id, command, size: (HEADER + body.len()) as u32, kind, error: 0 };
+        let message = [&header.to_bytes(), body].concat();
+        self.send(&message, fds, deadline).map_err(|why| self.lose(why))?;
+        if kind == Kind::Posted {
+            return Ok(Reply::default());
+        }
+        let (header, reply) = self.receive(deadline).map_err(|why| self.lose(why))?;
+        match header.kind {
+            _ if (header.id, header.command) != (id, command) => {
+                Err(self.lose("the server has answered something else than was asked".into()))
+            }
+            Kind::Reply => Ok(reply),
+            Kind::Error => Err(Error::Refused { command: name, errno: Errno::from_raw_os_error(header.error as i32) }),
+            Kind::Command | Kind::Posted => Err(self.lose("the server has sent a command".into())),
+        }
+    }
+
+    fn send(&self, message: &[u8], fds: &[BorrowedFd<'_>], deadline: Instant) -> Result<(), String> {
+        let mut sent = 0;
+        while sent < message.len() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            if sent == 0 && !fds.is_empty() {
+                let fits = control.push(SendAncillaryMessage::ScmRights(fds));
+                assert!(fits, "at most {MAX_FDS} descriptors");
+            }
+            match sendmsg(&self.socket, &[IoSlice::new(&message[sent..])], &mut control, SendFlags::NOSIGNAL) {
+                Ok(more) => sent += more,
+                Err(errno) => self.wait(errno, PollFlags::OUT, deadline)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn receive(&self, deadline: Instant) -> Result<(Header, Reply), String> {
+        let mut fds = Vec::new();
+        let mut head = [0; HEADER];
+        self.fill(&mut head, &mut fds, deadline)?;
+        let header = Header::parse(&head).map_err(|_| "the server has sent a header that cannot be".to_owned())?;
+        // At most `MAX_MESSAGE`, as just checked.
+        let mut body = vec![0; header.size as usize - HEADER];
+        self.fill(&mut body, &mut fds, deadline)?;
+        Ok((header, (body, fds)))
+    }
+
+    fn fill(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>, deadline: Instant) -> Result<(), String> {
+        let mut filled = 0;
+        while filled < out.len() {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let mut room = [IoSliceMut::new(&mut out[filled..])];
+            match recvmsg(&self.socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC) {
+                Ok(received) => {
+                    for message in control.drain() {
+                        if let RecvAncillaryMessage::ScmRights(more) = message {
+                            fds.extend(more);
+                        }
+                    }
+                    if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+                        return Err("the server has sent more file descriptors than fit".into());
+                    }
+                    if received.bytes == 0 {
+                        return Err(CLOSED.into());
+                    }
+                    filled += received.bytes;
+                }
+                Err(errno) => self.wait(errno, PollFlags::IN, deadline)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the server, after it kept us waiting.
+    fn wait(&self, errno: Errno, flags: PollFlags, deadline: Instant) -> Result<(), String> {
+        match errno {
+            Errno::AGAIN => {}
+            Errno::INTR => return Ok(()),
+            Errno::PIPE | Errno::CONNRESET => return Err(CLOSED.into()),
+            errno => return Err(format!("the connection failed: {errno}")),
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!("the server has not answered within {} s", self.limit.as_secs_f32()));
+        }
+        let left = Timespec::try_from(left).map_err(|_| "a limit out of range".to_owned())?;
+        match poll(&mut [PollFd::from_borrowed_fd(self.socket.as_fd(), flags)], Some(&left)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(format!("the connection failed: {errno}")),
+        }
+    }
+}
