@@ -169,7 +169,8 @@ impl Bus for VfioUser {
         let mut client = self.client();
         let there = client.irq_info(MSIX).map_err(failed(&self.name))?.count as usize;
         let event = |_| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let events: Vec<OwnedFd> = (0..vectors.min(there)).map(event).collect::<Result<_, _>>().map_err(failed(&self.name))?;
+        let events: Vec<OwnedFd> =
+            (0..vectors.min(there)).map(event).collect::<Result<_, _>>().map_err(failed(&self.name))?;
         client.set_vectors(MSIX, &events).map_err(failed(&self.name))?;
         Ok(events)
     }

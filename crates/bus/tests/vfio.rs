@@ -83,7 +83,9 @@ fn a_group_that_the_kernel_uses_is_refused() {
         .device("e1000e,bus=bridge,addr=2")
         .program(&std::env::current_exe().expect("this program's file"))
         .boot();
-    let cards = guest.run("ls -d /sys/bus/pci/devices/* | while read d; do [ $(cat $d/class) = 0x020000 ] && basename $d; done; true");
+    let cards = guest.run(
+        "ls -d /sys/bus/pci/devices/* | while read d; do [ $(cat $d/class) = 0x020000 ] && basename $d; done; true",
+    );
     let mut cards = cards.split_whitespace();
     let (first, second) = (cards.next().expect("a card"), cards.next().expect("another"));
     guest.run(&format!(
@@ -95,7 +97,10 @@ fn a_group_that_the_kernel_uses_is_refused() {
     let program = std::env::current_exe().unwrap();
     let name = program.file_name().unwrap().to_str().unwrap();
     let text = guest.run(&format!("CARD={first} {name} --ignored --exact guest_is_refused --nocapture"));
-    assert!(text.contains("cannot tell it from other devices") && text.contains(&format!("{second} (e1000e)")), "{text}");
+    assert!(
+        text.contains("cannot tell it from other devices") && text.contains(&format!("{second} (e1000e)")),
+        "{text}"
+    );
 }
 
 /// What the IOMMU has reported.

@@ -19,13 +19,11 @@ use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::{Addressing, DmaArray, DmaRegion, Mempool, RegionConfig};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats};
 use ringpass_registers::ixgbe::{bits::*, *};
 use ringpass_registers::{Readable, Reg, Window};
 
-use interrupt::Interrupt;
 use steering::Steering;
-use tx_offload::Offload;
 
 /// The card's name, if this driver drives it.
 pub fn supports(id: DeviceId) -> Option<&'static str> {
@@ -76,19 +74,7 @@ impl Device {
         self.window.clear(RDRXCTL, RDRXCTL_RSCFRSTSIZE);
         self.window.set(RDRXCTL, RDRXCTL_CRCSTRIP | RDRXCTL_RSCACKC | RDRXCTL_FCOE_WRFIX);
         self.window.set(FCTRL, FCTRL_BAM);
-        // 8.2.3.22.13: the longest frame with its CRC; the card adds 4 bytes for a VLAN tag by itself.
-        if config.mtu > 1500 {
-            self.window.write(MAXFRS, ((config.mtu + 18) << 16) as u32);
-            self.window.set(HLREG0, HLREG0_JUMBOEN);
-        }
-        if config.offloads.any() {
-            rx_offload::enable(&self.window);
-        }
-        match config.spread {
-            Spread::Hash if config.queues == 1 && !config.offloads.hash => {}
-            Spread::Hash => rss::spread(&self.window, config.queues),
-            Spread::Steered => steering::enable_pools(&self.window, config.queues),
-        }
+        rx_offload::enable(&self.window, config);
     }
 
     /// Section 4.6.8.
@@ -114,9 +100,7 @@ pub struct Ixgbe {
     stats: Stats,
     queues: Vec<Queues>,
     notes: Vec<String>,
-    spread: Spread,
     steering: Steering,
-    queue_count: usize,
 }
 
 impl Ixgbe {
@@ -132,16 +116,8 @@ impl Ixgbe {
         device.init_rx(config);
         device.init_tx();
         let (stats, queues, notes) = Default::default();
-        let mut port = Self {
-            name: name.to_owned(),
-            device,
-            stats,
-            queues,
-            notes,
-            spread: config.spread,
-            steering: Steering::default(),
-            queue_count: config.queues,
-        };
+        let steering = Steering::start(&device.window, config);
+        let mut port = Self { name: name.to_owned(), device, stats, queues, notes, steering };
         port.stats(); // 4.6.5: reading clears them
         port.stats = Stats::default();
         port.start_queues(config, pool)?;
@@ -151,7 +127,7 @@ impl Ixgbe {
 
     /// Sections 4.6.7.1 and 4.6.8.1: memory, then each queue.
     fn start_queues(&mut self, config: &PortConfig, pool: &Mempool) -> Result<(), Error> {
-        let PortConfig { queues, rx_ring, tx_ring, mtu, spread, .. } = *config;
+        let PortConfig { queues, rx_ring, tx_ring, .. } = *config;
         let (device, bus) = (&self.device, &self.device.bus);
         let memory = RegionConfig { numa_node: bus.numa_node(), ..*pool.region().config() };
         if bus.addressing() == Addressing::Physical && memory.addressing != Addressing::Physical {
@@ -165,27 +141,20 @@ impl Ixgbe {
         bus.map(pool.region())?;
         bus.map(&region)?;
         bus.set_bus_master(true)?;
-        let mut events = bus.interrupts(queues)?.into_iter();
-        if events.len() > 0 {
-            interrupt::enable(&device.window, queues);
-        }
-        let interrupts =
-            if events.len() > 0 { "interrupts" } else { "no interrupts: idle queues are looked at in turns" };
+        let mut interrupts = interrupt::enable(&**bus, queues)?;
+        let waiting =
+            if interrupts.len() > 0 { "interrupts" } else { "no interrupts: idle queues are looked at in turns" };
         for q in 0..queues {
-            // The queue of the card.
-            let card = if spread == Spread::Steered { q * steering::POOL_QUEUES } else { q };
-            let interrupt = events.next().map(|event| Interrupt::start(&device.window, q, card, event));
             let rx = DmaArray::new(&region, 2 * q * ring, rx_ring)?;
             let tx = DmaArray::new(&region, (2 * q + 1) * ring, tx_ring)?;
             let head = config.head_write_back.then(|| DmaArray::new(&region, heads + 64 * q, 1)).transpose()?;
-            let rx = Box::new(rx::Rx::start(device, card, rx, (config, pool), interrupt)?);
-            let offload = config.offloads.any() || mtu + tx::OVERHEAD > pool.buffer_size();
-            let offload = offload.then(|| Offload::new(pool, tx_ring, mtu));
-            self.queues.push(Queues { rx, tx: Box::new(tx::Tx::start(device, card, (tx, head), mtu, offload)?) });
+            let (q, interrupt) = (self.steering.card_queue(q), interrupts.next());
+            let rx = Box::new(rx::Rx::start(device, q, rx, (config, pool), interrupt)?);
+            self.queues.push(Queues { rx, tx: Box::new(tx::Tx::start(device, q, (tx, head), (config, pool))?) });
         }
         device.window.set(RXCTRL, RXCTRL_RXEN);
         let model = supports(bus.id()).unwrap_or("unknown card");
-        self.notes.push(format!("{model}, {}, {interrupts}", bus.description()));
+        self.notes.push(format!("{model}, {}, {waiting}", bus.description()));
         self.notes.push(format!("{queues} queues, rings of {rx_ring} and {tx_ring} on {} pages", memory.pages));
         Ok(())
     }
@@ -269,10 +238,7 @@ impl Port for Ixgbe {
     }
 
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
-        if queue >= self.queue_count {
-            return Err(Error::Other(format!("{}: there is no queue {queue}", self.name)));
-        }
-        self.steering.add(&self.device.window, rule, queue, self.spread == Spread::Steered)
+        self.steering.add(&self.device.window, rule, queue)
     }
 
     fn notes(&self) -> Vec<String> {

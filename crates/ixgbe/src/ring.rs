@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
 use ringpass_memory::{Buffer, DmaArray};
 use ringpass_port::Error;
@@ -90,19 +90,6 @@ impl Ring {
         self.head += 1;
         // SAFETY: it was posted, and is no longer.
         unsafe { self.buffers[index].assume_init_read() }
-    }
-
-    /// Posts one descriptor with the buffer behind it.
-    ///
-    /// # Panics
-    /// If there is no room.
-    pub(crate) fn post(&mut self, words: [u64; 2], buffer: Buffer) {
-        assert!(self.room() > 0);
-        let index = self.index(self.tail);
-        self.descriptors[index][0].store(words[0], Ordering::Relaxed);
-        self.descriptors[index][1].store(words[1], Ordering::Relaxed);
-        self.buffers[index].write(buffer);
-        self.tail += 1;
     }
 
     /// Tells the card of what was posted since the tail was `before`.

@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Cache, Mempool};
-use ringpass_port::{Error, PortConfig, RxQueue, Wake, Wakeable};
+use ringpass_port::{Error, PortConfig, RxQueue};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 use crate::Device;
 use crate::interrupt::Interrupt;
 use crate::ring::{Descriptors, Ring};
 use crate::rx_offload::Gather;
-use crate::tx::OVERHEAD;
 
 /// Descriptors are given back to the card by at least so many.
 const REFILL: usize = 32;
@@ -31,7 +30,7 @@ pub(crate) struct Rx {
     pub(crate) capacity: usize,
     /// Of a queue that tells more of frames than their bytes, or joins buffers to frames.
     pub(crate) gather: Option<Box<Gather>>,
-    interrupt: Option<Interrupt>,
+    pub(crate) interrupt: Option<Interrupt>,
 }
 
 impl Rx {
@@ -48,13 +47,10 @@ impl Rx {
         // 8.2.3.8.7: buffers of so many KiB; a queue without descriptors drops rather than hold up the others.
         let kib = (pool.buffer_size() / 1024) as u32 & SRRCTL_BSIZEPACKET;
         device.window.write(SRRCTL.at(q), SRRCTL_DESCTYPE_ADV_ONEBUF | SRRCTL_DROP_EN | kib);
-        if config.offloads.vlan {
-            device.window.set(RXDCTL.at(q), RXDCTL_VME); // 8.2.3.8.6: the tag goes to the descriptor
-        }
+        let gather = Gather::start(&device.window, q, config, kib as usize * 1024);
+        interrupt.iter().for_each(|interrupt| interrupt.attach(q));
         ring.start()?;
-        let (capacity, longest) = (kib as usize * 1024, config.mtu + OVERHEAD);
-        let gather =
-            (config.offloads.any() || longest > capacity).then(|| Gather::new(config.offloads, longest).into());
+        let capacity = kib as usize * 1024;
         let (cache, longest) = (pool.cache(), capacity - ETHERNET_HEADER);
         let mut rx = Self { ring, cache, longest, capacity, gather, interrupt };
         rx.refill();
@@ -112,26 +108,12 @@ impl Rx {
     }
 }
 
-impl Wakeable for Rx {
-    fn arm(&mut self) {
-        self.interrupt.iter().for_each(Interrupt::arm);
-    }
-
-    fn disarm(&mut self) {
-        self.interrupt.iter().for_each(Interrupt::disarm);
-    }
-
-    fn wake(&self) -> Wake<'_> {
-        self.interrupt.as_ref().map_or(Wake::Turns, Interrupt::wake)
-    }
-}
-
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let before = burst.room();
         match self.gather {
             None => while self.take_run(burst) {},
-            Some(_) => while self.take_offloaded(burst) {},
+            Some(_) => self.take_offloaded(burst),
         }
         self.refill();
         before - burst.room()

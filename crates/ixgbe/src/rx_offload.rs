@@ -3,15 +3,24 @@
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Flags, Packet};
-use ringpass_port::Offloads;
+use ringpass_port::{Offloads, PortConfig};
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 use crate::rx::{ETHERNET_HEADER, Rx};
+use crate::tx::OVERHEAD;
 
-/// Section 8.2.3.7.5: report the RSS hash rather than the checksum of fragments.
-pub(crate) fn enable(window: &Window) {
-    window.set(RXCSUM, RXCSUM_PCSD | RXCSUM_IPPCSE);
+/// What the card as a whole is told.
+pub(crate) fn enable(window: &Window, config: &PortConfig) {
+    // 8.2.3.22.13: the longest frame with its CRC; the card adds 4 bytes for a VLAN tag by itself.
+    if config.mtu > 1500 {
+        window.write(MAXFRS, ((config.mtu + 18) << 16) as u32);
+        window.set(HLREG0, HLREG0_JUMBOEN);
+    }
+    // 8.2.3.7.5: report the RSS hash rather than the checksum of fragments.
+    if config.offloads.any() {
+        window.set(RXCSUM, RXCSUM_PCSD | RXCSUM_IPPCSE);
+    }
 }
 
 /// A frame whose end has not come yet.
@@ -33,11 +42,17 @@ enum Frame {
 }
 
 impl Gather {
-    pub(crate) fn new(offloads: Offloads, longest: usize) -> Self {
-        Self { offloads, longest, frame: Frame::None }
+    /// Sets up a queue that stands still, with buffers of `capacity` bytes; `None` if it needs nothing of this.
+    pub(crate) fn start(window: &Window, queue: usize, config: &PortConfig, capacity: usize) -> Option<Box<Self>> {
+        let (offloads, longest) = (config.offloads, config.mtu + OVERHEAD);
+        if offloads.vlan {
+            window.set(RXDCTL.at(queue), RXDCTL_VME); // 8.2.3.8.6: the tag goes to the descriptor
+        }
+        (offloads.any() || longest > capacity).then(|| Box::new(Self { offloads, longest, frame: Frame::None }))
     }
 
     /// Adds a buffer with the given write-back. Returns the frame at its end, `Err` at the end of a faulty one.
+    #[inline(never)]
     fn add(&mut self, mut piece: Packet, words: [u64; 2]) -> Result<Option<Packet>, ()> {
         let ends = words[1] & RX_EOP != 0;
         self.frame = match std::mem::replace(&mut self.frame, Frame::None) {
@@ -89,28 +104,34 @@ impl Gather {
 }
 
 impl Rx {
-    /// As `take_run`, for a queue with offloads or frames longer than a buffer. Returns whether more may follow.
+    /// As `take_run`, for a queue with offloads or frames longer than a buffer: takes all that fit.
     #[inline(never)]
-    pub(crate) fn take_offloaded(&mut self, burst: &mut Burst) -> bool {
-        let Some(gather) = &mut self.gather else { return false };
-        if burst.room() == 0 || self.ring.posted() == 0 {
-            return false;
+    pub(crate) fn take_offloaded(&mut self, burst: &mut Burst) {
+        let Some(gather) = &mut self.gather else { return };
+        while burst.room() > 0 && self.ring.posted() > 0 {
+            let descriptor = &self.ring.descriptors[self.ring.index(self.ring.head)];
+            let status = descriptor[1].load(Ordering::Acquire);
+            if status & RX_DD == 0 {
+                break;
+            }
+            let words = [descriptor[0].load(Ordering::Relaxed), status];
+            let buffer = self.ring.pop();
+            // A length beyond the buffer counts as none, and that as a fault.
+            let len =
+                Some((status >> RX_LENGTH_SHIFT) as u16 as usize).filter(|&len| len <= self.capacity).unwrap_or(0);
+            // SAFETY: the length was checked.
+            let mut packet = unsafe { buffer.into_packet(len) };
+            let whole = status & (RX_EOP | RX_RXE) == RX_EOP && len >= ETHERNET_HEADER;
+            if whole && matches!(gather.frame, Frame::None) {
+                gather.tell(&mut packet, words);
+                burst.push(packet);
+                continue;
+            }
+            match gather.add(packet, words) {
+                Ok(Some(packet)) => burst.push(packet),
+                Ok(None) => {}
+                Err(()) => drop(self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed)),
+            }
         }
-        let descriptor = &self.ring.descriptors[self.ring.index(self.ring.head)];
-        let status = descriptor[1].load(Ordering::Acquire);
-        if status & RX_DD == 0 {
-            return false;
-        }
-        let words = [descriptor[0].load(Ordering::Relaxed), status];
-        let buffer = self.ring.pop();
-        // A length beyond the buffer counts as none, and that as a fault.
-        let len = Some((status >> RX_LENGTH_SHIFT) as u16 as usize).filter(|&len| len <= self.capacity).unwrap_or(0);
-        // SAFETY: the length was checked.
-        match gather.add(unsafe { buffer.into_packet(len) }, words) {
-            Ok(Some(packet)) => burst.push(packet),
-            Ok(None) => {}
-            Err(()) => drop(self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed)),
-        }
-        true
     }
 }

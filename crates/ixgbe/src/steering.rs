@@ -1,19 +1,21 @@
 //! Steering frames to queues: pools by MAC address and VLAN (VMDq, 7.10.3), 5-tuple filters (7.1.2.5).
 //!
-//! With [`Spread::Steered`](ringpass_port::Spread::Steered) each queue of the port is the first of the two queues of a
+//! With [`Spread::Steered`] each queue of the port is the first of the two queues of a
 //! pool of its own.
 
 use std::net::Ipv4Addr;
 
-use ringpass_port::{Error, MacAddress, Protocol, Rule};
+use ringpass_port::{Error, MacAddress, PortConfig, Protocol, Rule, Spread};
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::{bits::*, *};
 
+use crate::rss;
+
 /// Queues of a pool, of 64 (7.1.2.2).
-pub(crate) const POOL_QUEUES: usize = 2;
+const POOL_QUEUES: usize = 2;
 
 /// Section 4.6.10.1: pools by address; those of the queues receive, and what no address matches goes to the first.
-pub(crate) fn enable_pools(window: &Window, queues: usize) {
+fn enable_pools(window: &Window, queues: usize) {
     window.write(MRQC, MRQC_MRQE_VMDQ);
     window.write(MTQC, MTQC_VT_ENA | MTQC_64_POOLS);
     window.write(PFVTCTL, PFVTCTL_VT_ENA);
@@ -27,9 +29,10 @@ pub(crate) fn enable_pools(window: &Window, queues: usize) {
     }
 }
 
-/// What was steered so far.
-#[derive(Default)]
+/// How frames are spread, and what was steered so far.
 pub(crate) struct Steering {
+    spread: Spread,
+    queues: usize,
     /// Receive addresses beyond the card's own, VLANs and tuples in use.
     addresses: usize,
     vlans: usize,
@@ -42,11 +45,30 @@ impl Steering {
     const VLANS: usize = 64;
     const TUPLES: usize = 128;
 
-    /// Steers frames to `queue`, where a pool is `pools` queues.
-    pub(crate) fn add(&mut self, window: &Window, rule: &Rule, queue: usize, pools: bool) -> Result<(), Error> {
+    /// Sets the card up to spread frames over its queues.
+    pub(crate) fn start(window: &Window, config: &PortConfig) -> Self {
+        let PortConfig { spread, queues, .. } = *config;
+        match spread {
+            Spread::Hash if queues == 1 && !config.offloads.hash => {}
+            Spread::Hash => rss::spread(window, queues),
+            Spread::Steered => enable_pools(window, queues),
+        }
+        Self { spread, queues, addresses: 0, vlans: 0, tuples: 0 }
+    }
+
+    /// The number that a queue of the port has on the card.
+    pub(crate) fn card_queue(&self, queue: usize) -> usize {
+        if self.spread == Spread::Steered { queue * POOL_QUEUES } else { queue }
+    }
+
+    /// Steers frames to a queue of the port.
+    pub(crate) fn add(&mut self, window: &Window, rule: &Rule, queue: usize) -> Result<(), Error> {
         let full = |what| Err(Error::Other(format!("no {what} filter of the card is left")));
         match *rule {
-            Rule::Address { .. } if !pools => {
+            _ if queue >= self.queues => {
+                Err(Error::Other(format!("there is no queue {queue}; the last is {}", self.queues - 1)))
+            }
+            Rule::Address { .. } if self.spread != Spread::Steered => {
                 Err(Error::Other("steering by address needs pools; open the port with --spread steered".into()))
             }
             Rule::Address { vlan: Some(4096..), .. } => Err(Error::Other("VLAN ids go from 0 to 4095".into())),
@@ -63,9 +85,8 @@ impl Steering {
             }
             Rule::Tuple { .. } if self.tuples == Self::TUPLES => full("tuple"),
             Rule::Tuple { protocol, source, destination, source_port, destination_port } => {
-                let hardware_queue = if pools { queue * POOL_QUEUES } else { queue };
                 let ports = (source_port, destination_port);
-                steer_tuple(window, self.tuples, protocol, (source, destination), ports, hardware_queue);
+                steer_tuple(window, self.tuples, protocol, (source, destination), ports, self.card_queue(queue));
                 self.tuples += 1;
                 Ok(())
             }
@@ -96,7 +117,7 @@ fn steer_tuple(
     protocol: Option<Protocol>,
     (source, destination): (Option<Ipv4Addr>, Option<Ipv4Addr>),
     (source_port, destination_port): (Option<u16>, Option<u16>),
-    hardware_queue: usize,
+    card_queue: usize,
 ) {
     let address = |address: Option<Ipv4Addr>| address.map_or(0, |address| u32::from_le_bytes(address.octets()));
     let port = |port: Option<u16>| u32::from(port.unwrap_or(0).swap_bytes());
@@ -104,7 +125,7 @@ fn steer_tuple(
     window.write(SAQF.at(entry), address(source));
     window.write(DAQF.at(entry), address(destination));
     window.write(SDPQF.at(entry), port(source_port) | port(destination_port) << 16);
-    window.write(L34TIMIR.at(entry), L34TIMIR_RESERVED | (hardware_queue as u32) << 21);
+    window.write(L34TIMIR.at(entry), L34TIMIR_RESERVED | (card_queue as u32) << 21);
     let protocol = match protocol {
         Some(Protocol::Tcp) => FTQF_TCP,
         Some(Protocol::Udp) => FTQF_UDP,

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ringpass_memory::{Burst, DmaArray, Packet, Reclaimer};
-use ringpass_port::{Error, TxQueue};
+use ringpass_memory::{Burst, DmaArray, Mempool, Packet, Reclaimer};
+use ringpass_port::{Error, PortConfig, TxQueue};
 use ringpass_registers::ixgbe::{descriptor::*, *};
 
 use crate::Device;
@@ -42,8 +42,7 @@ impl Tx {
         device: &Arc<Device>,
         q: usize,
         memory: Memory,
-        mtu: usize,
-        offload: Option<Offload>,
+        (config, pool): (&PortConfig, &Mempool),
     ) -> Result<Self, Error> {
         let rest = [TDLEN, TDH, TDT, TXDCTL].map(|registers| registers.at(q));
         let ring = Ring::new(device, memory.0, [TDBAL.at(q), TDBAH.at(q)], rest);
@@ -52,13 +51,8 @@ impl Tx {
         // 8.2.3.9.10: prefetch at 36 and 8 descriptors; write back at once, as reports are rare already (WTHRESH 0).
         device.window.write(TXDCTL.at(q), 36 | 8 << 8);
         ring.start()?;
-        Ok(Self {
-            ring,
-            reclaimer: Reclaimer::default(),
-            head,
-            longest: mtu + OVERHEAD - MIN_FRAME,
-            offload: offload.map(Box::new),
-        })
+        let (longest, offload) = (config.mtu + OVERHEAD - MIN_FRAME, Offload::new(config, pool));
+        Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest, offload })
     }
 
     /// Takes back the buffers that the card has sent, by [`REPORT`]. Inlined, it would cost `post_run` its registers.
@@ -131,13 +125,12 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         self.reclaim();
         let (packets, tail) = (burst.len(), self.ring.tail);
-        match self.offload {
-            Some(_) => while self.post_offloaded(burst) {},
-            None => {
-                while !burst.is_empty() && self.ring.room() > 0 {
-                    if self.post_run(burst) == 0 {
-                        self.refuse(burst);
-                    }
+        if self.offload.is_some() {
+            self.post_all_offloaded(burst);
+        } else {
+            while !burst.is_empty() && self.ring.room() > 0 {
+                if self.post_run(burst) == 0 {
+                    self.refuse(burst);
                 }
             }
         }

@@ -6,9 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Mempool, Packet};
+use ringpass_memory::{Buffer, Burst, Cache, Flags, Headers, L4, Mempool, Packet};
+use ringpass_port::PortConfig;
 use ringpass_registers::ixgbe::descriptor::*;
 
+use crate::ring::Ring;
 use crate::tx::{COMMAND, MIN_FRAME, OVERHEAD, REPORT, Tx};
 
 /// What a packet may ask for.
@@ -34,8 +36,11 @@ pub(crate) struct Offload {
 }
 
 impl Offload {
-    pub(crate) fn new(pool: &Mempool, ring: usize, mtu: usize) -> Self {
-        Self { context: [0; 2], spare: pool.cache(), reports: vec![0; ring / REPORT].into(), mtu }
+    /// `None` if the port's packets ask for nothing and lie in one buffer.
+    pub(crate) fn new(config: &PortConfig, pool: &Mempool) -> Option<Box<Self>> {
+        let reports = vec![0; config.tx_ring / REPORT].into();
+        let needed = config.offloads.any() || config.mtu + OVERHEAD > pool.buffer_size();
+        needed.then(|| Box::new(Self { context: [0; 2], spare: pool.cache(), reports, mtu: config.mtu }))
     }
 }
 
@@ -49,10 +54,10 @@ struct Plan {
 
 impl Plan {
     /// `None` if the card cannot send that. Edits headers as the card expects them to be; doing so again changes nothing.
-    fn new(packet: &mut Packet, mtu: usize) -> Option<Self> {
-        let (pieces, total) = (packet.segments().count(), packet.total_len());
-        let empty = packet.segments().any(|piece| piece.is_empty());
-        if empty || pieces > MOST_PIECES || total < MIN_FRAME {
+    fn new(packet: &mut Packet, pieces: usize, mtu: usize) -> Option<Self> {
+        let total = if pieces == 1 { packet.len() } else { packet.total_len() };
+        let gaps = pieces > 1 && packet.segments().any(|piece| piece.is_empty());
+        if gaps || pieces > MOST_PIECES || total < MIN_FRAME {
             return None;
         }
         let mut data = COMMAND & !TX_EOP;
@@ -127,10 +132,30 @@ fn prepare_segmentation(packet: &mut Packet, headers: Headers, ipv4: bool) -> Op
     Some(())
 }
 
+impl Ring {
+    /// Posts one descriptor with the buffer behind it.
+    ///
+    /// # Panics
+    /// If there is no room.
+    fn post(&mut self, words: [u64; 2], buffer: Buffer) {
+        assert!(self.room() > 0);
+        let index = self.index(self.tail);
+        self.descriptors[index][0].store(words[0], Ordering::Relaxed);
+        self.descriptors[index][1].store(words[1], Ordering::Relaxed);
+        self.buffers[index].write(buffer);
+        self.tail += 1;
+    }
+}
+
 impl Tx {
-    /// As `post_run`, for a queue with offloads: posts the first packet. `false` if there is no room for it now.
+    /// Posts what there is room for, on a queue with offloads.
     #[inline(never)]
-    pub(crate) fn post_offloaded(&mut self, burst: &mut Burst) -> bool {
+    pub(crate) fn post_all_offloaded(&mut self, burst: &mut Burst) {
+        while self.post_offloaded(burst) {}
+    }
+
+    /// As `post_run`, for a queue with offloads: posts the first packet. `false` if there is no room for it now.
+    fn post_offloaded(&mut self, burst: &mut Burst) -> bool {
         let Some(offload) = &mut self.offload else { return false };
         let Some(packet) = burst.first_mut() else { return false };
         // Plain frames need no plan.
@@ -139,7 +164,7 @@ impl Tx {
             self.refuse_first(burst);
             return true;
         }
-        let pieces = packet.segments().count();
+        let pieces = if packet.is_chained() { packet.segments().count() } else { 1 };
         if pieces <= MOST_PIECES && self.ring.room() <= pieces {
             return false;
         }
@@ -147,7 +172,7 @@ impl Tx {
             let data = COMMAND & !TX_EOP | (packet.len() as u64) << TX_PAYLEN_SHIFT;
             Some(Plan { context: None, data })
         } else {
-            Plan::new(packet, offload.mtu)
+            Plan::new(packet, pieces, offload.mtu)
         };
         let Some(plan) = plan else {
             self.refuse_first(burst);

@@ -4,13 +4,15 @@
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
-use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_port::{
-    MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, TxQueue, Wake, Wakeable,
+    Error, MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, State, TxQueue, Wake,
+    Wakeable,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -65,14 +67,18 @@ struct Rig {
 
 impl Rig {
     fn new(config: PortConfig) -> Self {
+        Self::lying(config, Lies::default()).expect("an honest card opens")
+    }
+
+    fn lying(config: PortConfig, lies: Lies) -> Result<Self, Error> {
         let pool = Mempool::new(&MempoolConfig::default()).unwrap();
         let frames = Mempool::new(&MempoolConfig { buffers: 512, size: 16_000, ..Default::default() }).unwrap();
         let wire = Wire { frames: Arc::default(), pool: frames };
-        let card = Card::new(&CardConfig { mac: MacAddress(OWN), ..Default::default() });
-        let mut port = Ixgbe::open(card.clone(), "model", &config, &pool).unwrap();
+        let card = Card::new(&CardConfig { mac: MacAddress(OWN), lies, ..Default::default() });
+        let mut port = Ixgbe::open(card.clone(), "model", &config, &pool)?;
         let queues = port.take_queues();
         let ends = Queues { rx: Box::new(wire.clone()), tx: Box::new(wire.clone()) };
-        Self { queues, port, card, ends, wire, pool }
+        Ok(Self { queues, port, card, ends, wire, pool })
     }
 
     fn step(&mut self) {
@@ -363,4 +369,67 @@ fn an_armed_queue_is_woken_by_a_frame_and_a_polling_one_is_not() {
     assert!(!woken(&rig, 0));
     assert_eq!(rig.receive(0, [frame]).len(), 2);
     assert!(!woken(&rig, 0), "it polls again");
+}
+
+/// Traffic both ways with a card that lies from frame 20 on. Whatever it says, each packet that comes has the bytes that
+/// some buffer of the pool had, everything ends in time, and every buffer comes home.
+fn survives(lie: Lie, offloads: Offloads, head_write_back: bool) -> (u64, State) {
+    let config =
+        PortConfig { rx_ring: 64, tx_ring: 64, queues: 2, offloads, head_write_back, mtu: 4000, ..Default::default() };
+    let mut lies = Lies::default().with(lie, When { first: 20, ..When::default() });
+    lies.address = 0xdead_0000;
+    let start = Instant::now();
+    let Ok(mut rig) = Rig::lying(config, lies) else { panic!("{lie:?} begins after the card is open") };
+    let mut received = 0;
+    for round in 0..100u16 {
+        let frames = (0..8).map(|i| udp(OWN, (round, i), &bytes(20 + 100 * usize::from(round % 30))));
+        for packet in rig.receive(0, frames).into_iter().chain(rig.arrived(1)) {
+            received += 1;
+            assert!(packet.len() <= 2048 && packet.total_len() <= 4018, "{lie:?}: {} bytes", packet.total_len());
+            let mut burst = Burst::new(1);
+            burst.push(packet);
+            rig.queues[0].tx.tx_burst(&mut burst);
+        }
+        rig.step();
+        rig.wire.frames.lock().unwrap()[0].clear();
+        (rig.port.stats(), rig.port.link());
+        rig.queues[0].rx.arm();
+        rig.queues[0].rx.disarm();
+    }
+    let state = rig.port.state();
+    drop(rig.queues);
+    drop(rig.port);
+    assert!(start.elapsed() < Duration::from_secs(20), "{lie:?}: {:?}", start.elapsed());
+    // A queue that does not say that it has stopped keeps what it may still write to.
+    if ![Lie::DisableNever, Lie::Removed].contains(&lie) {
+        assert_eq!(rig.pool.outstanding(1), 0, "{lie:?}");
+    }
+    (received, state)
+}
+
+#[test]
+fn a_card_that_lies_does_no_harm() {
+    const READY: [Lie; 4] = [Lie::EepromNever, Lie::ResetNever, Lie::InitNever, Lie::EnableNever];
+    for &lie in Lie::ALL.iter().filter(|lie| !READY.contains(lie)) {
+        for (offloads, head_write_back) in [(Offloads::default(), false), (ALL, true)] {
+            let (received, state) = survives(lie, offloads, head_write_back);
+            assert!(received >= 8, "{lie:?}: it was honest at first, and {received} frames came");
+            match (lie, state) {
+                (Lie::Removed, State::Gone(why)) => assert!(why.contains("gone"), "{why}"),
+                (Lie::Removed, state) => panic!("{state:?}: it has gone"),
+                (_, State::Running) => {}
+                (_, state) => panic!("{lie:?}: {state:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_card_that_is_never_ready_is_an_error_in_time() {
+    for lie in [Lie::EepromNever, Lie::ResetNever, Lie::InitNever, Lie::EnableNever, Lie::Removed] {
+        let start = Instant::now();
+        let lies = Lies::default().with(lie, When::default());
+        let error = Rig::lying(PortConfig::default(), lies).err().unwrap_or_else(|| panic!("{lie:?} went unnoticed"));
+        assert!(!error.to_string().contains('\n') && start.elapsed() < Duration::from_secs(5), "{lie:?}: {error}");
+    }
 }

@@ -311,6 +311,11 @@ impl Guest {
         self.run(&format!("cat /run/output{}", job.0))
     }
 
+    /// Whether a job goes on.
+    pub fn running(&self, job: &Job) -> bool {
+        self.output(&format!("cat /run/status{}", job.0), RUN).status != 0
+    }
+
     /// Waits for the end of a job, at most `limit`.
     pub fn wait(&self, job: &Job, limit: Duration) -> Output {
         let start = Instant::now();

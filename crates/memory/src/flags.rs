@@ -116,6 +116,18 @@ pub(crate) struct Beside {
 }
 
 impl Packet {
+    pub(crate) fn beside(&self) -> &Beside {
+        let slot = self.buffer.slot();
+        // SAFETY: the buffer keeps its pool alive. Only the packet's owner reaches its entry, and it is borrowed.
+        unsafe { &*slot.pool.as_ref().beside[slot.index as usize].get() }
+    }
+
+    pub(crate) fn beside_mut(&mut self) -> &mut Beside {
+        let slot = self.buffer.slot();
+        // SAFETY: as in `beside`, and `self` is borrowed mutably.
+        unsafe { &mut *slot.pool.as_ref().beside[slot.index as usize].get() }
+    }
+
     /// What is known or asked.
     #[inline]
     pub fn flags(&self) -> Flags {

@@ -5,7 +5,6 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::Flags;
-use crate::flags::Beside;
 use crate::pool::{Shared, Slot, SlotRef, put};
 
 /// A buffer of a mempool, as a device's ring holds it. Dropping it returns it to its pool, on any thread.
@@ -97,18 +96,6 @@ impl Packet {
     /// Where a device finds the frame.
     pub fn iova(&self) -> u64 {
         self.buffer.slot().iova.wrapping_add_signed(i64::from(self.offset))
-    }
-
-    pub(crate) fn beside(&self) -> &Beside {
-        let slot = self.buffer.slot();
-        // SAFETY: the buffer keeps its pool alive. Only the packet's owner reaches its entry, and it is borrowed.
-        unsafe { &*slot.pool.as_ref().beside[slot.index as usize].get() }
-    }
-
-    pub(crate) fn beside_mut(&mut self) -> &mut Beside {
-        let slot = self.buffer.slot();
-        // SAFETY: as in `beside`, and `self` is borrowed mutably.
-        unsafe { &mut *slot.pool.as_ref().beside[slot.index as usize].get() }
     }
 }
 

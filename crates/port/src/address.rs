@@ -14,7 +14,7 @@ use crate::{Error, MacAddress};
 pub enum Address {
     /// `0000:01:00.0`: a network card by its PCI address, driven by Ringpass.
     Pci(String),
-    /// `model[,mac=…][,device=10fb]:WIRE`: a software 82599 in this process, driven by Ringpass; the far side of its
+    /// `model[,mac=…][,device=10fb][,lie=…]:WIRE`: a software 82599 in this process, driven by Ringpass; the far side of its
     /// wire is another port.
     Model(ModelConfig, Box<Address>),
     /// `vfio-user:PATH`: a device that another process serves, such as `ringpass model`.
@@ -34,12 +34,14 @@ pub enum Address {
 }
 
 /// Options of `model`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ModelConfig {
     /// PCI device id.
     pub device: u16,
     /// MAC address; made from a counter if not given.
     pub mac: Option<MacAddress>,
+    /// What the card lies about, as the models have it.
+    pub lie: Option<String>,
 }
 
 /// Options of `pcap`.
@@ -144,15 +146,16 @@ fn number<T: FromStr>(key: &str, value: &str, example: &str) -> Result<T, String
 }
 
 fn model(options: &str) -> Result<ModelConfig, String> {
-    let mut config = ModelConfig { device: 0x10fb, mac: None };
+    let mut config = ModelConfig { device: 0x10fb, mac: None, lie: None };
     for pair in pairs(options) {
         match pair? {
             ("mac", value) => config.mac = Some(value.replace('-', ":").parse()?),
+            ("lie", value) => config.lie = Some(value.into()),
             ("device", value) => {
                 config.device = u16::from_str_radix(value.trim_start_matches("0x"), 16)
                     .map_err(|_| format!("'{value}' is no device id; write four hexadecimal digits, as device=10fb"))?;
             }
-            (key, _) => return Err(format!("'model' has no option '{key}'; it has mac and device")),
+            (key, _) => return Err(format!("'model' has no option '{key}'; it has mac, device and lie")),
         }
     }
     Ok(config)
@@ -277,7 +280,7 @@ mod tests {
             ("tap,queues=2:x", "behind"),
             ("model", "model:PORT"),
             ("model,mac=1:null", "six bytes"),
-            ("model,speed=1:null", "mac and device"),
+            ("model,speed=1:null", "mac, device"),
             ("pcap:", "pcap:FILE"),
             ("pcap:x,speed=-1", "above 0"),
             ("capture:null", "file=FILE"),

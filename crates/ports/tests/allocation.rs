@@ -7,8 +7,8 @@ use std::cell::Cell;
 use std::path::Path;
 
 use common::*;
-use ringpass_memory::{Burst, Cache, MAX_BATCH};
-use ringpass_port::{FaultsConfig, PcapConfig, PortConfig, Queues};
+use ringpass_memory::{Burst, Cache, Headers, L4, MAX_BATCH, Mempool, MempoolConfig};
+use ringpass_port::{FaultsConfig, Offloads, PcapConfig, Port, PortConfig, Queues};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
 
 /// Counts what this thread allocates.
@@ -102,4 +102,33 @@ fn bursts_allocate_nothing() {
     let mut behind = open(&a, "rp0").expect("a packet socket");
     let received = exercise(&mut cache, &mut [&mut queues(&mut tap), &mut queues(&mut behind)]);
     assert!(received > 1000, "{received}");
+
+    // Frames of several buffers, and all that is done in software.
+    let offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
+    let config = PortConfig { offloads, ..config };
+    let short = Mempool::new(&MempoolConfig { size: 1100, buffers: 8192, ..Default::default() }).expect("memory");
+    let mut tap = a.enter(|| Tap::open("rp1", &config, &short)).expect("a TAP");
+    let mut behind = a.enter(|| PacketSocket::open("rp1", &config, &short)).expect("a packet socket");
+    let received = exercise(&mut cache, &mut [&mut queues(&mut tap), &mut queues(&mut behind)]);
+    assert!(received > 1000, "{received}");
+    let output = PcapConfig { output: Some(file("cut.pcap")), ..Default::default() };
+    let mut port = Pcap::open(&output, &config, &short).expect("a capture file");
+    let (mut cut, mut burst) = (queues(&mut port), Burst::new(1));
+    let before = ALLOCATIONS.get();
+    for _ in 0..50 {
+        let mut packet = ringpass_port::chain([&SEGMENT[..]], || cache.take(1).next()).expect("buffers");
+        packet.set_vlan(1);
+        packet.request_segmentation(1000, Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp });
+        burst.push(packet);
+        assert_eq!(cut.tx.tx_burst(&mut burst), 1);
+    }
+    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(port.stats().tx_packets, 50 * 9);
 }
+
+/// TCP over IPv4 with 9,000 bytes of payload.
+static SEGMENT: [u8; 9054] = {
+    let mut frame = [0; 9054];
+    (frame[12], frame[14], frame[23], frame[46]) = (8, 0x45, 6, 0x50);
+    frame
+};

@@ -48,6 +48,29 @@ fn all_that_passes_is_in_the_file_in_order() {
 }
 
 #[test]
+fn frames_of_several_buffers_and_tags_beside_them_are_in_the_file() {
+    let directory = tempfile::tempdir().expect("a folder for a test");
+    let path = directory.path().join("x.pcapng");
+    let (near, mut far) = cable("c", 16);
+    let mut capture = Capture::wrap(Box::new(near), &path).expect("the port opens");
+    let (mut at_capture, mut at_far, pool) = (queues(&mut capture), queues(&mut far), pool());
+    let frame = frame(1, 60_000);
+    let mut packet = ringpass_port::chain([&frame[..]], || pool.alloc()).expect("buffers");
+    packet.set_vlan(0x2005);
+    packet.request_segmentation(1000, Default::default());
+    let mut burst = Burst::new(1);
+    burst.push(packet);
+    assert_eq!(at_capture.tx.tx_burst(&mut burst), 1);
+    // On the cable it stays what it was.
+    assert_eq!(at_far.rx.rx_burst(&mut burst), 1);
+    assert_eq!((burst[0].total_len(), burst[0].vlan(), burst[0].mss()), (60_000, Some(0x2005), Some(1000)));
+    assert_eq!((capture.stats().tx_bytes, far.stats().rx_bytes, capture.lost()), (60_000, 60_000, 0));
+    drop((at_capture, capture));
+    let whole = [&frame[..12], &[0x81, 0, 0x20, 5], &frame[12..]].concat();
+    assert!(read(&path).into_iter().map(|(_, frame)| frame).eq([whole]));
+}
+
+#[test]
 fn packets_that_a_full_port_does_not_take_are_captured_once() {
     let directory = tempfile::tempdir().expect("a folder for a test");
     let path = directory.path().join("x.pcap");

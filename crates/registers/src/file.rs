@@ -15,6 +15,8 @@ pub struct Access {
 pub struct RegisterFile {
     table: &'static [Row],
     values: Vec<u32>,
+    /// What they are after reset.
+    initial: Vec<u32>,
     /// Row of each word, plus one; 0 where there is none.
     rows: Vec<u16>,
 }
@@ -23,19 +25,19 @@ impl RegisterFile {
     /// All registers at their values after reset.
     pub fn new(table: &'static [Row]) -> Self {
         let words = table.iter().map(|row| row.at(row.count - 1) / 4 + 1).max().unwrap_or(0);
-        let mut file = Self { table, values: vec![0; words as usize], rows: vec![0; words as usize] };
+        let (mut initial, mut rows) = (vec![0; words as usize], vec![0; words as usize]);
         for (r, row) in table.iter().enumerate() {
-            (0..row.count).for_each(|i| file.rows[(row.at(i) / 4) as usize] = r as u16 + 1);
+            for i in 0..row.count {
+                let word = (row.at(i) / 4) as usize;
+                (initial[word], rows[word]) = (row.reset, r as u16 + 1);
+            }
         }
-        file.reset();
-        file
+        Self { table, values: initial.clone(), initial, rows }
     }
 
     /// Brings all registers to their values after reset.
     pub fn reset(&mut self) {
-        for row in self.table {
-            (0..row.count).for_each(|i| self.values[(row.at(i) / 4) as usize] = row.reset);
-        }
+        self.values.copy_from_slice(&self.initial);
     }
 
     /// Which register lies at an offset; `None` between registers and where the offset is not aligned.

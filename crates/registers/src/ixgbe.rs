@@ -156,7 +156,7 @@ crate::registers! {
     RTTBCNRC    0x04984                RW                    "DCB Transmit Rate-Scheduler Config, 8.2.3.10.16";
     RTTBCNRS    0x04988                RW                    "DCB Transmit Rate-Scheduler Status, 8.2.3.10.17";
     DMATXCTL    0x04A80                RW = 0x81000004       "DMA Tx Control, 8.2.3.9.2";
-    DTXTCPFLGL  0x04A88                RW = 0x0F760FF6       "DMA Tx TCP Flags Control Low, 8.2.3.9.3";
+    DTXTCPFLGL  0x04A88                RW = 0x0FF60FF6       "DMA Tx TCP Flags Control Low, 8.2.3.9.3";
     DTXTCPFLGH  0x04A8C                RW = 0x00000F7F       "DMA Tx TCP Flags Control High, 8.2.3.9.4";
     RTTBCNTG    0x04A90                RW                    "DCB Transmit BCN Tag, 8.2.3.10";
     PFMAILBOX   0x04B00 + 4 * 64       RW                    "PF Mailbox, 8.2.3.27";
@@ -265,7 +265,7 @@ crate::registers! {
     MRCTL       0x0F600 + 4 * 4        RW                    "PF Mirror Rule Control, 8.2.3.27";
     VMRVLAN     0x0F610 + 4 * 8        RW                    "PF Mirror Rule VLAN, 8.2.3.27";
     VMRVM       0x0F630 + 4 * 8        RW                    "PF Mirror Rule Pool, 8.2.3.27";
-    EEC         0x10010                RW bits 0x0000003F = 0x00001310       "EEPROM/Flash Control, 8.2.3.2.1";
+    EEC         0x10010                RW bits 0x00000077 = 0x00001310       "EEPROM/Flash Control, 8.2.3.2.1";
     EERD        0x10014                RW                    "EEPROM Read, 8.2.3.2.2";
     EEWR        0x10018                RW                    "EEPROM Write, 8.2.3.2";
     FLA         0x1001C                RW                    "Flash Access, 8.2.3.2.3";

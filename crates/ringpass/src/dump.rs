@@ -2,13 +2,14 @@
 
 mod describe;
 
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, Flags, Packet};
 use ringpass_port::{Error, Queues};
 use ringpass_ports::capture_file::{self, Direction, Writer};
 use serde_json::json;
@@ -124,19 +125,21 @@ impl Dump {
     fn put(&mut self, burst: &Burst) -> Result<(), Error> {
         let (nanos, seconds) = (capture_file::now(), self.start.elapsed().as_secs_f64());
         self.unflushed = true;
-        for frame in burst.iter() {
-            let kept = &frame[..frame.len().min(self.snaplen)];
+        for packet in burst.iter() {
             // Writing to a string does not fail.
             let _ = match &mut self.output {
                 Output::File(writer) => {
-                    writer.write_cut(nanos, Direction::Received, kept, frame.len())?;
+                    writer.write_packet(nanos, Direction::Received, packet, self.snaplen)?;
                     Ok(())
                 }
-                Output::Text(text) => writeln!(text, "{seconds:>11.6}  {:>5}  {}", frame.len(), describe(frame)),
+                Output::Text(text) => {
+                    let frame = whole(packet);
+                    writeln!(text, "{seconds:>11.6}  {:>5}  {}", frame.len(), describe(&frame))
+                }
                 Output::Json(text) => {
-                    let micros = (seconds * 1e6).round() / 1e6;
-                    let event =
-                        json!({"event": "packet", "seconds": micros, "bytes": frame.len(), "summary": describe(frame)});
+                    let (frame, micros) = (whole(packet), (seconds * 1e6).round() / 1e6);
+                    let (bytes, summary) = (frame.len(), describe(&frame));
+                    let event = json!({"event": "packet", "seconds": micros, "bytes": bytes, "summary": summary});
                     writeln!(text, "{event}")
                 }
             };
@@ -155,4 +158,17 @@ impl Dump {
             _ => Ok(()),
         }
     }
+}
+
+/// A frame in one piece, with the tag that lies beside it.
+fn whole(packet: &Packet) -> Cow<'_, [u8]> {
+    if !packet.flags().any(Flags::CHAINED | Flags::VLAN) {
+        return Cow::Borrowed(packet);
+    }
+    let mut frame: Vec<u8> = packet.segments().flat_map(|segment| segment.iter().copied()).collect();
+    if let Some(tag) = packet.vlan().filter(|_| frame.len() >= 12) {
+        let [high, low] = tag.to_be_bytes();
+        frame.splice(12..12, [0x81, 0, high, low]);
+    }
+    Cow::Owned(frame)
 }

@@ -7,8 +7,8 @@ use ringpass_bus::{Bus, DeviceId};
 use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::Mempool;
 use ringpass_models::Runner;
-use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, State, Stats};
+use ringpass_models::ixgbe::{Card, CardConfig, Lies};
+use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, Rule, State, Stats};
 
 /// `model:WIRE`. Dropped in the order of its fields.
 pub struct Model {
@@ -31,7 +31,9 @@ impl Model {
     ) -> Result<Self, Error> {
         static COUNTER: AtomicU8 = AtomicU8::new(1);
         let mac = model.mac.unwrap_or_else(|| MacAddress([2, 0, 0, 0, 0, COUNTER.fetch_add(1, Ordering::Relaxed)]));
-        let card = Card::new(&CardConfig { device: model.device, mac, ..Default::default() });
+        let lies = model.lie.as_deref().map_or(Ok(Lies::default()), str::parse);
+        let lies = lies.map_err(|why| Error::Address(format!("{name}: {why}")))?;
+        let card = Card::new(&CardConfig { device: model.device, mac, lies, ..Default::default() });
         let DeviceId { vendor, device } = card.id();
         if ringpass_ixgbe::supports(card.id()).is_none() {
             return Err(Error::Address(format!("{name}: no model of a {vendor:04x}:{device:04x}; write device=10fb")));
@@ -90,6 +92,10 @@ impl Port for Model {
 
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {
         self.driver.set_promiscuous(on)
+    }
+
+    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
+        self.driver.steer(rule, queue)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use ringpass_memory::{Mempool, MempoolConfig};
-use ringpass_models::ixgbe::{Card, CardConfig, Served};
+use ringpass_models::ixgbe::{Card, CardConfig, Lies, Served};
 use ringpass_port::{Error, MacAddress, Port, PortConfig, Queues, Wake, Wakeable};
 use ringpass_vfio_user::{Event, Listener, Server};
 use rustix::event::{PollFlags, epoll};
@@ -40,6 +40,9 @@ pub struct Args {
     /// MAC address of a card; again for the next [default: 02:82:59:90:00:01, …]
     #[arg(long)]
     mac: Vec<MacAddress>,
+    /// What the cards lie about and when, to test drivers: no-eop@100-100+removed@5000, length-long%0.01
+    #[arg(long, value_name = "LIST", default_value = "seed=1", hide_default_value = true)]
+    lies: Lies,
     /// Largest payload of a frame on the wires in bytes, 68 to 9710
     #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=9710))]
     mtu: usize,
@@ -101,7 +104,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     for (i, (socket, wire)) in args.socket.iter().zip(&args.wire).enumerate() {
         let listener = Listener::bind(socket).map_err(|error| Error::Other(error.to_string()))?;
         let mac = args.mac.get(i).copied().unwrap_or_else(|| MacAddress([2, 0x82, 0x59, 0x90, 0, i as u8 + 1]));
-        let card = Card::new(&CardConfig { device: args.device, mac, ..CardConfig::default() });
+        let card = Card::new(&CardConfig { device: args.device, mac, lies: args.lies, ..CardConfig::default() });
         let wire = wire.parse()?;
         // What the driver does not listen for, the card filters.
         let config = PortConfig { queues: 1, promiscuous: true, ..run.options.port() };
@@ -135,6 +138,8 @@ struct Machine {
     log: Log,
     /// Rounds without a look at the client.
     unseen: u32,
+    /// When the client last had something to say.
+    spoken: Instant,
 }
 
 /// What the main thread shows of a machine.
@@ -147,35 +152,57 @@ struct Shown {
 }
 
 impl Machine {
-    /// While packets flow, messages are looked for every so many rounds.
+    /// Messages and clients are looked for every so many rounds: each look is a system call.
     const ROUNDS: u32 = 8;
+    /// Messages that come so soon after one another are a conversation.
+    const SOON: Duration = Duration::from_millis(1);
+    /// Looks for its next message: in all, and until it is over.
+    const TALK: u32 = 2000;
+    const PAUSE: u32 = 50;
 
     fn new(listener: Listener, card: Arc<Card>) -> Self {
         let socket = listener.path().to_owned();
         let shown = Shown { socket, card: card.clone(), connected: Arc::default(), clients: Arc::default() };
         let log = Log::new(format!("{}", shown.socket.display()));
         let server = Server::new(listener, Served::new(card.clone()));
-        Self { server, card, wire: None, shown, log, unseen: 0 }
+        Self { server, card, wire: None, shown, log, unseen: 0, spoken: Instant::now() }
     }
 
-    /// One round: how many packets and messages there were.
+    /// One round: how many packets moved. Messages do not count: a driver that asks for the link now and then does not
+    /// keep the model from sleeping.
     fn turn(&mut self) -> usize {
         let packets = self.wire.as_mut().map_or(0, |wire| self.card.step(wire));
         self.unseen += 1;
-        if packets > 0 && self.unseen < Self::ROUNDS {
+        if self.unseen < Self::ROUNDS {
             return packets;
         }
         self.unseen = 0;
         let Self { server, shown, log, .. } = self;
-        let messages = server.turn(&mut |event| {
-            match event {
-                Event::Connected => _ = shown.clients.fetch_add(1, Ordering::Relaxed),
-                _ => {}
+        server.welcome(&mut |event| note(&event, shown, log));
+        if self.serve() > 0 {
+            let before = std::mem::replace(&mut self.spoken, Instant::now());
+            if packets == 0 && before.elapsed() < Self::SOON {
+                self.talk();
             }
-            log.event(&event);
-        });
-        shown.connected.store(server.connected(), Ordering::Relaxed);
-        packets + messages
+        }
+        self.shown.connected.store(self.server.connected(), Ordering::Relaxed);
+        packets
+    }
+
+    /// A client that asks one thing after the other is not kept waiting by a sleep each time.
+    fn talk(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..Self::TALK {
+            quiet = if self.serve() > 0 { 0 } else { quiet + 1 };
+            if quiet == Self::PAUSE {
+                return;
+            }
+        }
+    }
+
+    fn serve(&mut self) -> usize {
+        let Self { server, shown, log, .. } = self;
+        server.serve(&mut |event| note(&event, shown, log))
     }
 
     /// What may bring something to do, but for the wire.
@@ -183,6 +210,14 @@ impl Machine {
         self.server.wait_on().for_each(|(fd, flags)| with(fd, flags));
         with(self.card.bell(), PollFlags::IN);
     }
+}
+
+/// Takes note of what has happened to a client.
+fn note(event: &Event, shown: &Shown, log: &mut Log) {
+    if let Event::Connected = event {
+        shown.clients.fetch_add(1, Ordering::Relaxed);
+    }
+    log.event(event);
 }
 
 /// What happens to clients, for people. A client that connects all the time does not fill the terminal.
@@ -263,6 +298,8 @@ impl Wakeable for Machines {
                 wire.rx.disarm();
             }
             machine.card.rise();
+            // It may be a message that has woken.
+            machine.unseen = Machine::ROUNDS;
         }
     }
 

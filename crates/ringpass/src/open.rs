@@ -34,7 +34,9 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
 /// options say otherwise or there are too few of them, which is said. For a real card, near it and with addresses that
 /// it understands.
 pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempool, Error> {
-    let buffers = ports * options.queues * (options.rxd + options.txd + 1024);
+    // Frames that lie in many buffers take more of them at a time.
+    let chained = if options.offloads.tso || options.mtu > 1500 { 40 * options.batch } else { 0 };
+    let buffers = ports * options.queues * (options.rxd + options.txd + 1024 + chained);
     let addressing = card.map_or(Addressing::Virtual, addressing_of);
     let numa_node = card.and_then(SysfsPci::numa_node_of);
     let pool = |pages| {
@@ -77,7 +79,10 @@ pub fn open_address(
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
             }
-            let wire = open_address(wire, &PortConfig { queues: 1, ..*config }, pool, options)?;
+            // A wire carries bare frames.
+            let (offloads, spread) = Default::default();
+            let bare = PortConfig { queues: 1, offloads, spread, ..*config };
+            let wire = open_address(wire, &bare, pool, options)?;
             Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
         }
         Address::VfioUser(path) => {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use ringpass_memory::{Burst, Mempool};
-use ringpass_port::{Error, MacAddress, Queues, Wakeable};
+use ringpass_port::{Error, MacAddress, Queues, Wake, Wakeable};
 use serde_json::{Value, json};
 
 use crate::open::open;
@@ -213,14 +213,20 @@ struct Pinger {
     print: Print,
 }
 
-/// The next probe's time, which wakes nobody.
-struct Turns;
+/// When there is something to do though nothing has come.
+struct Timer(Option<Instant>);
 
-impl Wakeable for Turns {}
+impl Wakeable for Timer {
+    fn wake(&self) -> Wake<'_> {
+        self.0.map_or(Wake::Never, Wake::At)
+    }
+}
 
 impl Pinger {
     /// How long an answer is polled for before the worker may sleep between looks.
     const POLL: Duration = Duration::from_millis(10);
+    /// Until the next try, when a probe finds no room.
+    const RETRY: Duration = Duration::from_millis(1);
 
     fn run(mut self, mut queues: Queues, mut worker: Worker) {
         let mut burst = Burst::new(worker.batch);
@@ -228,8 +234,12 @@ impl Pinger {
         while worker.running() && (self.left > 0 || !self.outstanding.is_empty()) {
             let now = Instant::now();
             let due = now >= next && (!self.interval.is_zero() || self.outstanding.is_empty());
-            if due && self.left > 0 && self.send(&mut queues) {
-                (next, last_sent) = (now + self.interval, Some(now));
+            if due && self.left > 0 {
+                if self.send(&mut queues) {
+                    (next, last_sent) = (now + self.interval, Some(now));
+                } else {
+                    next = now + Self::RETRY;
+                }
             }
             let received = queues.rx.rx_burst(&mut burst);
             self.answers(&burst);
@@ -237,9 +247,17 @@ impl Pinger {
             self.give_up();
             let awaited = !self.outstanding.is_empty() && last_sent.is_some_and(|at| at.elapsed() < Self::POLL);
             if received > 0 || !awaited {
-                worker.after(received, &mut [&mut *queues.rx, &mut Turns]);
+                worker.after(received, &mut [&mut *queues.rx, &mut self.timer(next)]);
             }
         }
+    }
+
+    /// The next probe's time, or the time when the oldest one counts as lost.
+    fn timer(&self, next: Instant) -> Timer {
+        let next = (self.left > 0 && (!self.interval.is_zero() || self.outstanding.is_empty())).then_some(next);
+        let oldest = self.outstanding.front().and_then(|&(_, sent)| sent);
+        let lost = oldest.and_then(|sent| sent.checked_add(self.timeout));
+        Timer(next.into_iter().chain(lost).min())
     }
 
     /// Sends the next probe; `false` if there is no room for it now.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Mempool};
-use ringpass_port::{Error, MacAddress, PcapConfig, Port, Queues, ReplaySpeed, RxQueue};
+use ringpass_port::{Error, MacAddress, PcapConfig, Port, Queues, ReplaySpeed, RxQueue, Wake, Wakeable};
 use ringpass_ports::Pcap;
 
 use crate::open::open;
@@ -20,7 +20,7 @@ use crate::options::{Options, within};
 use crate::run::Run;
 use crate::worker::Worker;
 use frame::{Endpoints, MAX, MIN};
-use generator::{Flows, Generator, IMIX};
+use generator::{Checksums, Flows, Generator, IMIX};
 use rate::{Paced, Rate};
 use returned::{Returned, Watch};
 
@@ -30,7 +30,7 @@ use returned::{Returned, Watch};
 pub struct Args {
     /// The port (see 'ringpass --help' for port addresses)
     port: String,
-    /// Bytes of a frame without its checksum, 60 to 1514
+    /// Bytes of a frame without its checksum, 60 to 9724; more than 1514 with --mtu
     #[arg(long, value_name = "BYTES", default_value = "60", value_parser = within(MIN..=MAX))]
     size: usize,
     /// Frames of 60, 590 and 1514 bytes as 7:4:1 instead
@@ -143,7 +143,9 @@ fn generated(
     let generator = |first: usize| {
         let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
         let rate = args.rate.unwrap_or(Rate::Max).share(workers);
-        Ok(Box::new(Generator::new(ends, &sizes, flows, rate, pool.cache(), epoch)) as Box<dyn RxQueue>)
+        let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
+        let how = (epoch, checksums);
+        Ok(Box::new(Generator::new(ends, &sizes, flows, rate, pool.cache(), how)) as Box<dyn RxQueue>)
     };
     (0..workers).map(generator).collect()
 }
@@ -169,6 +171,15 @@ fn captured(
     Ok(sources)
 }
 
+/// Frames that the port had no room for, of which nobody says when it has.
+struct Backlog(usize);
+
+impl Wakeable for Backlog {
+    fn wake(&self) -> Wake<'_> {
+        if self.0 > 0 { Wake::Turns } else { Wake::Never }
+    }
+}
+
 fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut watch: Watch, mut worker: Worker) {
     let (mut out, mut back) = (Burst::new(worker.batch), Burst::new(worker.batch));
     while worker.running() && left > 0 {
@@ -184,7 +195,8 @@ fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut wat
         let received = queues.rx.rx_burst(&mut back);
         watch.arrived(&back);
         back.clear();
-        worker.after(sent + received, &mut [&mut *source, &mut *queues.rx]);
+        let mut backlog = Backlog(out.len());
+        worker.after(sent + received, &mut [&mut *source, &mut backlog, &mut *queues.rx]);
     }
     // Waits for stragglers: until none has come for a while, but not for ever.
     let end = Instant::now();

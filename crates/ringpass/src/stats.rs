@@ -89,12 +89,12 @@ impl Printer {
 
     /// Prints what was chosen when the ports were opened, and what was done since.
     pub fn start(&mut self, ports: &mut [Box<dyn Port>], more: &[String]) {
-        let notes = |port: &Box<dyn Port>| {
-            let line = |note: String| format!("{}: {note}", port.name());
-            port.notes().into_iter().map(line).collect::<Vec<_>>()
-        };
-        for line in ports.iter().flat_map(notes).chain(more.iter().cloned()) {
-            if self.json { eprintln!("{line}") } else { self.print(&line) }
+        let mut lines = Vec::new();
+        for port in ports.iter() {
+            lines.extend(port.notes().into_iter().map(|note| format!("{}: {note}", port.name())));
+        }
+        for line in lines.iter().chain(more) {
+            if self.json { eprintln!("{line}") } else { self.print(line) }
         }
         self.before.1 = ports.iter_mut().map(|port| port.stats()).collect();
     }

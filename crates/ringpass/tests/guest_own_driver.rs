@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::guest::{Builder, Guest, Iommu, Job, Wire, alone};
+use common::guest::{Guest, Iommu, Job, Wire, alone};
 use common::{RINGPASS, until};
 use serde_json::Value;
 
@@ -19,14 +19,15 @@ struct Between {
 }
 
 impl Between {
-    fn boot(iommu: Iommu, more: impl Fn(Builder) -> Builder) -> Self {
-        let wires = [Wire::new(1, &[]), Wire::new(2, &[])];
+    /// With `options` of the first card's model.
+    fn boot(iommu: Iommu, options: &[&str]) -> Self {
+        let wires = [Wire::new(1, options), Wire::new(2, &[])];
         let [a, b] = &wires;
         b.host.run(&["ip", "address", "replace", "198.18.1.3/24", "dev", &b.tap]);
         a.host.neighbour(&a.tap, "198.18.1.3", &b.host.mac(&b.tap));
         b.host.neighbour(&b.tap, "198.18.1.1", &a.host.mac(&a.tap));
         let guest = Guest::new().memory(768).cpus(2).iommu(iommu).program(Path::new(RINGPASS));
-        let guest = more(guest.card(&a.socket()).card(&b.socket())).boot();
+        let guest = guest.card(&a.socket()).card(&b.socket()).boot();
         Self { wires, guest }
     }
 
@@ -59,8 +60,12 @@ impl Between {
     /// The kernel's traffic between the namespaces, through the guest.
     fn traffic(&self) {
         let [a, b] = &self.wires;
-        let text = a.host.run(&["ping", "-q", "-c", "100", "-i", "0.01", "-W", "5", "198.18.1.3"]);
-        assert!(text.contains("100 received, 0% packet loss"), "{text}");
+        until("the first ping", || {
+            let first = a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.3"]);
+            first.wait(Duration::from_secs(5)).0 == Some(0)
+        });
+        let text = a.host.run(&["ping", "-c", "100", "-i", "0.01", "-W", "5", "198.18.1.3"]);
+        assert!(text.contains("100 received, 0% packet loss"), "{text}\n{}", self.guest.run("cat /run/output*"));
         let server = b.host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
         until("the iperf3 server", || server.line().contains("listening"));
         let text = a.host.run(&["iperf3", "-c", "198.18.1.3", "-t", "2", "-J"]);
@@ -91,19 +96,23 @@ impl Between {
     }
 }
 
+/// How many interrupts of a card `/proc/interrupts` has counted.
+fn woken(interrupts: &str, card: &str) -> u64 {
+    let lines = interrupts.lines().filter(|line| line.contains(card));
+    let counts = lines.flat_map(|line| line.split_whitespace().skip(1).map_while(|word| word.parse::<u64>().ok()));
+    counts.sum()
+}
+
 #[test]
 fn an_ordinary_user_forwards_between_cards_through_vfio() {
     let _alone = alone();
-    let between = Between::boot(Iommu::Translated, |guest| guest);
+    let between = Between::boot(Iommu::Translated, &[]);
     between.bind();
     let guest = &between.guest;
 
     // Without room for packets there is a reason, and what helps.
     let [a, b] = CARDS;
-    let refused = guest.output(
-        &format!("ulimit -l 64; su user -c 'ringpass fwd {a} {b}'"),
-        Duration::from_secs(20),
-    );
+    let refused = guest.output(&format!("ulimit -l 64; su user -c 'ringpass fwd {a} {b}'"), Duration::from_secs(20));
     assert!(refused.status == 1 && refused.text.contains("ulimit -l"), "{}", refused.text);
     let list = guest.run("su user -c 'ringpass list'");
     assert!(list.contains("VFIO, /dev/vfio/") && list.contains("yes, as 82599"), "{list}");
@@ -114,29 +123,55 @@ fn an_ordinary_user_forwards_between_cards_through_vfio() {
         assert!(values.len() > 1 && values.iter().all(|found| found == value), "{field}: {values:?}");
     }
     between.traffic();
+    // The forwarder slept when nothing came: it was woken by interrupts.
+    let interrupts = guest.run("grep vfio-msix /proc/interrupts");
+    assert!(CARDS.iter().all(|card| woken(&interrupts, card) > 0), "{interrupts}");
     let text = between.end(&job);
     assert!(text.contains("PCI through VFIO"), "{text}");
     assert_eq!(between.faults(), "");
 
-    // The cards are free again, and nothing of their memory is left mapped.
+    // The cards are free again, and nothing of their memory is left mapped; also when there was no time to say goodbye.
     let job = between.forward("user", "--hugepages off --queues 2");
     between.traffic();
+    guest.run("kill -KILL $(cat /run/forwarder)");
+    assert_eq!(guest.wait(&job, Duration::from_secs(20)).status, 137);
+    let job = between.forward("user", "--hugepages off");
+    between.traffic();
     between.end(&job);
+    assert_eq!(between.faults(), "");
     for wire in between.wires {
         let counters = wire.counters();
         assert!(counters["rx_packets"].as_u64() > Some(100), "{counters}");
     }
 }
 
+/// A card that writes where it has nothing to write, into the guest's memory, reaches nothing: behind the IOMMU there is
+/// what the driver has mapped. Each attempt is counted, and the traffic goes on.
+#[test]
+fn a_card_that_writes_outside_its_memory_does_no_harm() {
+    let _alone = alone();
+    let between = Between::boot(Iommu::Translated, &["--lies", "dma-outside@10=0x8000000"]);
+    between.bind();
+    let job = between.forward("user", "--hugepages off");
+    between.traffic();
+    between.end(&job);
+    let [liar, other] = between.wires;
+    let faults = |wire: Wire| wire.model.summary()["cards"][0]["dma_faults"].as_u64().expect("a count");
+    assert!(faults(liar) > 50, "attempts");
+    assert_eq!(faults(other), 0);
+}
+
 #[test]
 fn root_forwards_between_cards_through_sysfs_and_gives_them_back() {
     let _alone = alone();
-    let between = Between::boot(Iommu::Off, |guest| guest);
+    let between = Between::boot(Iommu::Off, &[]);
     let guest = &between.guest;
     guest.run("modprobe ixgbe; echo 64 >/proc/sys/vm/nr_hugepages");
     let driver = |card| guest.run(&format!("basename $(readlink /sys/bus/pci/devices/{card}/driver) || true"));
     until("Linux's driver", || CARDS.iter().all(|card| driver(card).trim() == "ixgbe"));
 
+    let list = guest.run("ringpass list");
+    assert!(list.contains("sysfs, as root; there is no IOMMU"), "{list}");
     let job = between.forward("root", "");
     // Root no more, and yet it can give the cards back to Linux's driver at the end.
     for (field, value) in [("Uid", "65534"), ("CapEff", "0000000000000000"), ("Seccomp", "2")] {

@@ -51,7 +51,8 @@ impl Group {
             let what = format!("{address} through VFIO: {what}");
             move |source: io::Error| Error::Os { what, source }
         };
-        let group = open(Path::new("/dev/vfio").join(number.to_string())).map_err(|errno| refused(address, number, errno))?;
+        let group =
+            open(Path::new("/dev/vfio").join(number.to_string())).map_err(|errno| refused(address, number, errno))?;
         if request::group_flags(&group).map_err(wrong("asking about its group"))? & VFIO_GROUP_FLAGS_VIABLE == 0 {
             return Err(not_viable(address, number));
         }

@@ -45,7 +45,8 @@ impl Vfio {
     /// Opens the device at a PCI address, resets it and maps BAR 0.
     pub fn open(address: &str) -> Result<Arc<Self>, Error> {
         let id = SysfsPci::identify(address)?;
-        let wrong = |what| move |source: io::Error| Error::Os { what: format!("{address} through VFIO: {what}"), source };
+        let wrong =
+            |what| move |source: io::Error| Error::Os { what: format!("{address} through VFIO: {what}"), source };
         let group = Group::of(address)?;
         let device = group.device(address)?;
         let flags = request::device_flags(&device).map_err(wrong("asking about the device"))?;

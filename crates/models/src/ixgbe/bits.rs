@@ -36,7 +36,7 @@ pub(super) const SRRCTL_DESCTYPE_SPLIT: u32 = 0b010 << 25;
 pub(super) const SRRCTL_DESCTYPE_SPLIT_ALWAYS: u32 = 0b101 << 25;
 /// SRRCTL: size of a header's buffer, in units of 64 bytes.
 pub(super) const SRRCTL_BSIZEHEADER_SHIFT: u32 = 8;
-/// RXDCTL (8.2.3.8.6), X540 and later: longest frame of the queue with its CRC, if that is limited.
+/// RXDCTL (8.2.3.8.6), X540 and later: longest frame of the queue, if that is limited.
 pub(super) const RXDCTL_RLPML_MASK: u32 = 0x3fff;
 /// RXDCTL: frames of the queue are limited.
 pub(super) const RXDCTL_RLPML_EN: u32 = 1 << 15;
@@ -52,9 +52,9 @@ pub(super) const PSRTYPE_RQPL_SHIFT: u32 = 29;
 pub(super) const FDIRCTRL_INIT_DONE: u32 = 1 << 3;
 /// FDIRCTRL: perfect match.
 pub(super) const FDIRCTRL_PERFECT: u32 = 1 << 4;
-/// FDIRCTRL: report what matched, in place of the RSS hash,
+/// FDIRCTRL: report what matched, in place of the RSS hash.
 pub(super) const FDIRCTRL_REPORT: u32 = 1 << 5;
-/// for all frames.
+/// FDIRCTRL: do so for all frames.
 pub(super) const FDIRCTRL_REPORT_ALWAYS: u32 = 1 << 7;
 /// FDIRCMD (8.2.3.21): what to do; reads 0 when done.
 pub(super) const FDIRCMD_CMD_MASK: u32 = 0b11;
@@ -77,6 +77,8 @@ pub(super) const FDIRM_VLANP: u32 = 1 << 1;
 pub(super) const FDIRM_POOL: u32 = 1 << 2;
 pub(super) const FDIRM_L4P: u32 = 1 << 3;
 pub(super) const FDIRM_FLEX: u32 = 1 << 4;
+/// MTQC (8.2.3.9): traffic classes.
+pub(super) const MTQC_RT_ENA: u32 = 1 << 0;
 /// PFVTCTL: frames for no pool are dropped.
 pub(super) const PFVTCTL_DIS_DEF_POOL: u32 = 1 << 29;
 /// PFVTCTL: frames may go to several pools.

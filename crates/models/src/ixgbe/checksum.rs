@@ -36,18 +36,20 @@ pub(super) fn fold(sum: u64) -> u16 {
 #[inline]
 pub(super) fn verdicts(headers: &Headers) -> u64 {
     let mut status = 0;
-    if headers.is(IPV4) && !headers.ipv4.is_empty() {
+    if !headers.ipv4.is_empty() {
         status |= RX_IPCS;
-        if fold(sum(headers.ipv4)) != 0xffff {
+        // Without options, whose length is known, the loop is gone.
+        let plain = <&[u8; 20]>::try_from(headers.ipv4).map(|header| sum(header));
+        if fold(plain.unwrap_or_else(|_| sum(headers.ipv4))) != 0xffff {
             status |= RX_IPE;
         }
     }
-    if !headers.segment.is_empty() { status | transport_verdict(headers) } else { status }
+    if !headers.segment().is_empty() { status | transport_verdict(headers) } else { status }
 }
 
 #[inline]
 fn transport_verdict(headers: &Headers) -> u64 {
-    let segment = headers.segment;
+    let segment = headers.segment();
     let (protocol, checked, shortest) = match headers.packet_type & (TCP | UDP | SCTP) {
         TCP => (6, RX_L4CS, 20),
         UDP => (17, RX_L4CS | RX_UDPCS, 8),
@@ -73,13 +75,10 @@ fn sctp_verdict(segment: &[u8]) -> u64 {
 /// write-back's first word, and the status bits that go with them (7.1.11.3); for UDP only.
 #[cold]
 pub(super) fn fragment(headers: &Headers) -> Option<(u64, u64)> {
-    let header = headers.ipv4.first_chunk::<20>()?;
-    if headers.fragment.is_empty() || header[9] != 17 {
-        return None;
-    }
+    let (header, payload) = headers.fragment().filter(|(header, payload)| header[9] == 17 && !payload.is_empty())?;
     let first = header[6] & 0x1f == 0 && header[7] == 0;
-    let has_checksum = first && headers.fragment.get(6..8).is_some_and(|checksum| checksum != [0, 0]);
-    let checksum = u64::from(u16::from_be(fold(sum(headers.fragment))));
+    let has_checksum = first && payload.get(6..8).is_some_and(|checksum| checksum != [0, 0]);
+    let checksum = u64::from(u16::from_be(fold(sum(payload))));
     let identification = u64::from(u16::from_be_bytes([header[4], header[5]]));
     let status = if has_checksum { RX_UDPCS | RX_UDPV } else { RX_UDPCS };
     Some((checksum << 48 | identification << 32, status))

@@ -11,6 +11,7 @@ use super::rss::Rss;
 use super::rx;
 use super::segment::SegmentFlags;
 use super::steering::Steering;
+use super::tx;
 
 /// Settings of the card as a whole.
 pub(super) struct Settings {
@@ -30,8 +31,12 @@ pub(super) struct Settings {
     pub(super) pools: Option<Pools>,
     pub(super) steering: Option<Steering>,
     pub(super) director: Option<director::Settings>,
+    /// Tx queues that may send, a bit each.
+    pub(super) tx_queues: u128,
     /// Rx queues that take the VLAN tag out of the frame, a bit each.
     pub(super) strip_vlan: u128,
+    /// Frames without a tag are delivered as they came, to a queue that RSS alone chooses.
+    pub(super) plain: bool,
     /// Checksums of IPv4 fragments are reported (7.1.11.3).
     pub(super) report_fragments: bool,
     pub(super) segmentation: SegmentFlags,
@@ -48,7 +53,7 @@ impl Settings {
         let get = |offset| registers.get(offset);
         let core = get(HLREG0.offset);
         let jumbo = get(MAXFRS.offset) as usize >> 16;
-        Self {
+        let mut settings = Self {
             receive: get(RXCTRL.offset) & RXCTRL_RXEN != 0,
             transmit: get(DMATXCTL.offset) & DMATXCTL_TE != 0 && get(RTTDCS.offset) & RTTDCS_ARBDIS == 0,
             loopback: core & HLREG0_LPBK != 0,
@@ -63,19 +68,28 @@ impl Settings {
             pools: Pools::decode(registers),
             steering: Steering::decode(registers),
             director: director::Settings::decode(registers),
+            tx_queues: tx_queues(get(MTQC.offset), [get(PFVFTE.at(0).offset), get(PFVFTE.at(1).offset)]),
             strip_vlan: (0..rx::QUEUES)
                 .filter(|&queue| get(RXDCTL.at(queue).offset) & RXDCTL_VME != 0)
                 .fold(0, |set, queue| set | 1 << queue),
             report_fragments: get(RXCSUM.offset) & (RXCSUM_PCSD | RXCSUM_IPPCSE) == RXCSUM_IPPCSE,
             segmentation: SegmentFlags::decode(get(DTXTCPFLGL.offset), get(DTXTCPFLGH.offset)),
             vlan_type: (get(DMATXCTL.offset) >> 16) as u16,
-        }
+            plain: false,
+        };
+        let splits = |queue| {
+            let kind = get(SRRCTL.at(queue).offset) & SRRCTL_DESCTYPE_MASK;
+            matches!(kind, SRRCTL_DESCTYPE_SPLIT | SRRCTL_DESCTYPE_SPLIT_ALWAYS)
+        };
+        settings.plain = settings.strip_crc
+            && !settings.report_fragments
+            && settings.pools.is_none()
+            && settings.steering.is_none()
+            && settings.director.is_none()
+            && !(0..rx::QUEUES).any(splits);
+        settings
     }
 
-    /// Whether more than RSS chooses the queue of a frame.
-    pub(super) fn is_steered(&self) -> bool {
-        self.pools.is_some() || self.steering.is_some() || self.director.is_some()
-    }
 
     /// Whether they depend on a register.
     pub(super) fn depend_on(id: Id) -> bool {
@@ -100,6 +114,7 @@ impl Settings {
                 | RETA
                 | RXCSUM
                 | RXDCTL
+                | SRRCTL
                 | DTXTCPFLGL
                 | DTXTCPFLGH
                 | PSRTYPE
@@ -119,6 +134,8 @@ impl Settings {
                 | PFVLVFB
                 | PFUTA
                 | RTRUP2TC
+                | MTQC
+                | PFVFTE
                 | FDIRCTRL
                 | FDIRHKEY
                 | FDIRSKEY
@@ -129,6 +146,20 @@ impl Settings {
                 | FDIRUDPM
         )
     }
+}
+
+/// The Tx queues that there are, by MTQC (7.2.1.2): half of them without pools and traffic classes; with pools, those of
+/// pools that may send.
+fn tx_queues(mode: u32, allowed: [u32; 2]) -> u128 {
+    let per_pool = match (mode & MTQC_VT_ENA != 0, mode & MTQC_RT_ENA != 0, mode >> 2 & 3) {
+        (false, false, _) => return u128::from(u64::MAX),
+        (false, true, _) => return u128::MAX,
+        (true, _, 1) => 2,
+        (true, _, 2) => 4,
+        (true, ..) => 8,
+    };
+    let pools = u64::from(allowed[0]) | u64::from(allowed[1]) << 32;
+    (0..tx::QUEUES).filter(|queue| pools >> (queue / per_pool) & 1 != 0).fold(0, |set, queue| set | 1 << queue)
 }
 
 /// Length in bytes of the ring of a queue, if it has one of the allowed lengths (7.1.9, 7.2.3.3), in descriptors.

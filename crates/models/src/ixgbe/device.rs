@@ -1,13 +1,14 @@
 //! The card behind its lock, and one round of its work.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use ringpass_memory::Burst;
 use ringpass_port::{Link, Queues};
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
-use super::{CardConfig, Wants};
 use super::bits::*;
 use super::decode::Settings;
 use super::director::Director;
@@ -16,12 +17,15 @@ use super::eeprom::Eeprom;
 use super::fifo::Fifo;
 use super::filter::{Cast, destination};
 use super::interrupts::Interrupts;
+use super::liar::Liar;
 use super::link::Media;
 use super::mdio::Phy;
 use super::rx::{self, RxRing};
 use super::sfp::Sfp;
+use super::spi::Spi;
 use super::stats::{Batch, Counters, count, count_octets, count_tx};
 use super::tx::{self, BURST, Buffers, Context, TxRing};
+use super::{CardConfig, Wants};
 use crate::dma::DmaMap;
 
 pub(super) struct Device {
@@ -42,6 +46,7 @@ pub(super) struct Device {
     pub(super) media: Media,
     pub(super) sfp: Sfp,
     pub(super) phy: Phy,
+    pub(super) spi: Spi,
     mac: [u8; 6],
     /// Whether the card may access memory in this step.
     pub(super) masters: bool,
@@ -49,6 +54,7 @@ pub(super) struct Device {
     pub(super) tx_turn: usize,
     pub(super) settings: Settings,
     pub(super) director: Director,
+    pub(super) liar: Option<Arc<Liar>>,
     pub(super) fifo: Fifo,
     pub(super) buffers: Buffers,
     /// Frames that the wire has not taken yet.
@@ -82,9 +88,11 @@ impl Device {
             media: Media::of(config.device),
             sfp: Sfp::new(Media::of(config.device) == Media::Fiber),
             phy: Phy::new(),
+            spi: Spi::default(),
             mac: config.mac.0,
             masters: false,
             director: Director::default(),
+            liar: Liar::new(&config.lies),
             tx_turn: 0,
             fifo: Fifo::default(),
             buffers: Buffers::new(),
@@ -94,6 +102,8 @@ impl Device {
             tx_reported: 0,
             scratch: Vec::with_capacity(16 << 10),
         };
+        device.interrupts.liar = device.liar.clone();
+        device.attach_liar();
         device.load_eeprom();
         device
     }
@@ -105,6 +115,7 @@ impl Device {
         doorbells.reset();
         self.rx.fill_with(RxRing::default);
         self.tx.fill_with(TxRing::default);
+        self.attach_liar();
         (self.rx_enabled, self.tx_enabled) = (0, 0);
         self.fifo.clear();
         self.to_wire.clear();
@@ -129,7 +140,11 @@ impl Device {
     /// See [`Card::wants`](super::Card::wants).
     pub(super) fn wants(&self) -> Wants {
         let frames = self.settings.receive && self.rx_enabled != 0 && !self.settings.loopback;
-        Wants { frames, room: !self.to_wire.is_empty(), turn: self.interrupts.due() }
+        Wants {
+            frames,
+            room: !self.to_wire.is_empty(),
+            turn: if self.lies_on() { Some(Instant::now()) } else { self.interrupts.due() },
+        }
     }
 
     /// Whether the card may access memory now.
@@ -139,6 +154,11 @@ impl Device {
 
     /// See [`Card::step`](super::Card::step).
     pub(super) fn step(&mut self, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+        if self.liar.is_some()
+            && let Some(moved) = self.lie(wire)
+        {
+            return moved;
+        }
         if std::mem::take(&mut self.stale) {
             self.settings = Settings::decode(&self.registers);
         }
@@ -166,7 +186,8 @@ impl Device {
         }
         // From the queue behind the last one served, so that each has its turn on a slow wire.
         let later = u128::MAX << self.tx_turn;
-        for queue in bits(self.tx_enabled & later).chain(bits(self.tx_enabled & !later)) {
+        let queues = self.tx_enabled & self.settings.tx_queues;
+        for queue in bits(queues & later).chain(bits(queues & !later)) {
             if !self.to_wire.is_empty() {
                 break;
             }

@@ -82,9 +82,9 @@ impl Flow {
         // The stream has 351 bits, one fewer than eleven words: its beginning does not meet itself at bit 0.
         let high = folded ^ first ^ first >> 16;
         let low = folded.rotate_right(16);
-        let set = (0..16).filter(|bit| key >> bit & 1 != 0).fold(0, |hash, bit| {
-            hash ^ if bit == 0 { low } else { (low ^ first ^ first << 16) >> bit }
-        });
+        let set = (0..16)
+            .filter(|bit| key >> bit & 1 != 0)
+            .fold(0, |hash, bit| hash ^ if bit == 0 { low } else { (low ^ first ^ first << 16) >> bit });
         (0..16).filter(|bit| key >> (bit + 16) & 1 != 0).fold(set, |hash, bit| hash ^ high >> bit) as u16 & 0x7fff
     }
 }
@@ -107,11 +107,12 @@ pub(super) struct Settings {
 }
 
 /// Buckets of each size of the table (FDIRCTRL.PBALLOC) as a power of two, and filters: by signature, perfect.
-const SIZES: [[(u32, u32); 2]; 4] =
-    [[(0, 0), (0, 0)], [(13, (8 << 10) - 2), (11, (2 << 10) - 2)], [(14, (16 << 10) - 2), (12, (4 << 10) - 2)], [
-        (15, (32 << 10) - 2),
-        (13, (8 << 10) - 2),
-    ]];
+const SIZES: [[(u32, u32); 2]; 4] = [
+    [(0, 0), (0, 0)],
+    [(13, (8 << 10) - 2), (11, (2 << 10) - 2)],
+    [(14, (16 << 10) - 2), (12, (4 << 10) - 2)],
+    [(15, (32 << 10) - 2), (13, (8 << 10) - 2)],
+];
 
 fn size(control: u32) -> (u32, u32) {
     SIZES[(control & 3) as usize][usize::from(control & FDIRCTRL_PERFECT != 0)]

@@ -66,6 +66,11 @@ impl Eeprom {
         self.0.get(address).copied().unwrap_or(BLANK)
     }
 
+    /// A byte, as the EEPROM's own bus has them; the low half of a word comes first.
+    pub(super) fn byte(&self, address: usize) -> u8 {
+        self.word(address / 2).to_le_bytes()[address % 2]
+    }
+
     /// What EERD reads after `value` was written to it (8.2.3.2.2).
     pub(super) fn read(&self, value: u32) -> u32 {
         if value & EERD_START == 0 {

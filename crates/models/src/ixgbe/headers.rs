@@ -11,10 +11,8 @@ pub(super) struct Headers<'a> {
     pub(super) ports: &'a [u8],
     /// The IPv4 header, with its options.
     pub(super) ipv4: &'a [u8],
-    /// TCP, UDP or SCTP, to the end of the IP datagram; empty where there is none, or only a fragment of one.
-    pub(super) segment: &'a [u8],
-    /// The payload of an IPv4 fragment.
-    pub(super) fragment: &'a [u8],
+    /// What the IP datagram carries, to its end; behind extension headers only if that is TCP, UDP or SCTP.
+    payload: &'a [u8],
     /// Where the IP header ends.
     pub(super) ip_end: usize,
 }
@@ -39,7 +37,7 @@ fn transport(protocol: u8) -> u64 {
 
 impl<'a> Headers<'a> {
     const NONE: Self =
-        Self { packet_type: 0, addresses: &[], ports: &[], ipv4: &[], segment: &[], fragment: &[], ip_end: 0 };
+        Self { packet_type: 0, addresses: &[], ports: &[], ipv4: &[], payload: &[], ip_end: 0 };
 
     /// Reads the headers behind the Ethernet header, whose type begins at `offset`. Headers that are cut short or
     /// contradict themselves are left out.
@@ -64,14 +62,12 @@ impl<'a> Headers<'a> {
         let ip = if len > 20 { IPV4 | IPV4_OPTIONS } else { IPV4 };
         let above = if is_fragment { 0 } else { transport(header[9]) };
         let ports = if above != 0 { packet.get(len..len + 4).unwrap_or_default() } else { &[] };
-        let payload = packet.get(len..u16::from_be_bytes([header[2], header[3]]) as usize).unwrap_or_default();
         Self {
             packet_type: ip | above,
             addresses: &packet[12..20],
             ports,
             ipv4: packet.get(..len).unwrap_or_default(),
-            segment: if above != 0 { payload } else { &[] },
-            fragment: if is_fragment { payload } else { &[] },
+            payload: packet.get(len..u16::from_be_bytes([header[2], header[3]]) as usize).unwrap_or_default(),
             ip_end: start + len,
         }
     }
@@ -87,7 +83,7 @@ impl<'a> Headers<'a> {
             above => {
                 headers.packet_type |= above;
                 headers.ports = packet.get(40..44).unwrap_or_default();
-                headers.segment = &datagram[40..];
+                headers.payload = &datagram[40..];
             }
         }
         headers
@@ -111,11 +107,24 @@ impl<'a> Headers<'a> {
                 && let Some(segment) = datagram.get(at..)
             {
                 self.packet_type |= above;
-                self.segment = segment;
+                self.payload = segment;
                 self.ip_end = start + at;
                 return;
             }
         }
+    }
+
+    /// TCP, UDP or SCTP, to the end of the IP datagram; empty where there is none, or only a fragment of one.
+    #[inline]
+    pub(super) fn segment(&self) -> &'a [u8] {
+        if self.packet_type & (TCP | UDP | SCTP) != 0 { self.payload } else { &[] }
+    }
+
+    /// The header and the payload of an IPv4 fragment.
+    pub(super) fn fragment(&self) -> Option<(&'a [u8; 20], &'a [u8])> {
+        let header = self.ipv4.first_chunk::<20>()?;
+        let is_fragment = header[6] & 0x3f != 0 || header[7] != 0;
+        is_fragment.then_some((header, self.payload))
     }
 
     /// Whether all bits of a packet type are there.
@@ -131,7 +140,7 @@ impl<'a> Headers<'a> {
     /// Where the header of TCP or UDP ends, if it is there.
     pub(super) fn transport_end(&self) -> Option<usize> {
         match self.packet_type & (TCP | UDP) {
-            TCP => Some(self.ip_end + (*self.segment.get(12)? >> 4) as usize * 4),
+            TCP => Some(self.ip_end + (*self.segment().get(12)? >> 4) as usize * 4),
             UDP => Some(self.ip_end + 8),
             _ => None,
         }
@@ -139,7 +148,7 @@ impl<'a> Headers<'a> {
 
     /// The flags of a TCP header.
     pub(super) fn tcp_flags(&self) -> Option<u8> {
-        self.segment.get(13).copied().filter(|_| self.is(TCP))
+        self.segment().get(13).copied().filter(|_| self.is(TCP))
     }
 }
 

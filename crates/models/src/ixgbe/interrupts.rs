@@ -4,12 +4,15 @@
 //! Other causes have a bit each in EICR, and a vector in common.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::device::bits;
+use super::liar::Liar;
+use super::lies::Lie;
 
 /// Vectors that the card has.
 pub(super) const VECTORS: usize = 64;
@@ -65,6 +68,7 @@ pub(super) struct Interrupts {
     events: [Option<OwnedFd>; VECTORS],
     /// Messages sent.
     pub(super) sent: u64,
+    pub(super) liar: Option<Arc<Liar>>,
 }
 
 impl Default for Interrupts {
@@ -79,6 +83,7 @@ impl Default for Interrupts {
             quiet_until: [None; VECTORS],
             events: [const { None }; VECTORS],
             sent: 0,
+            liar: None,
         }
     }
 }
@@ -87,7 +92,7 @@ impl Interrupts {
     /// As after power-on; the bus keeps its vectors.
     pub(super) fn reset(&mut self) {
         let events = std::mem::replace(&mut self.events, [const { None }; VECTORS]);
-        *self = Self { events, sent: self.sent, ..Self::default() };
+        *self = Self { events, sent: self.sent, liar: self.liar.take(), ..Self::default() };
     }
 
     /// Where a vector is heard.
@@ -172,8 +177,10 @@ impl Interrupts {
             }
             self.quiet_until[vector] = (interval > 0).then(|| now + UNIT * interval);
         }
-        // It fails only if the counter is full, and then there is a message to be seen.
-        let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        if !self.liar.as_ref().is_some_and(|liar| liar.tells(Lie::InterruptLost)) {
+            // It fails only if the counter is full, and then there is a message to be seen.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
         self.sent += 1;
         self.told.set(why);
         if !is_msix(registers) {
@@ -188,6 +195,13 @@ impl Interrupts {
             self.enabled.clear(why.and(auto_mask(registers)));
         }
         self.told = self.told.and(self.causes).and(self.enabled);
+    }
+
+    /// Sends the messages of all vectors, for no reason.
+    pub(super) fn storm(&self) {
+        for event in self.events.iter().flatten() {
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
     }
 
     /// Whether a register has to do with interrupts.
@@ -228,7 +242,11 @@ impl Interrupts {
         Some(match id {
             Id::EICR => {
                 let value = self.causes.to_register();
-                self.clear_and_mask(if registers.get(GPIE.offset) & GPIE_OCD != 0 { 0x3fff_0000 } else { !0 }, !0, registers);
+                self.clear_and_mask(
+                    if registers.get(GPIE.offset) & GPIE_OCD != 0 { 0x3fff_0000 } else { !0 },
+                    !0,
+                    registers,
+                );
                 value
             }
             // Reads of EICS give the causes, and leave them (8.2.3.5.2).

@@ -27,7 +27,7 @@ const RESTART: u16 = 1 << 9;
 
 pub(super) struct Phy {
     /// Device, register, value, and the bits that can be written.
-    registers: [(u32, u32, u16, u16); 22],
+    registers: [(u32, u32, u16, u16); 25],
     /// The address of the last address cycle.
     address: u32,
 }
@@ -44,12 +44,16 @@ impl Phy {
             (PMA, 4, 0x0031, 0),
             (PMA, 5, 0x009a, 0),
             (PMA, 6, 0x4000, 0),
+            // A device answers here.
+            (PMA, 8, 0x8000, 0),
             // 10GBASE-T, 1000BASE-T, 100BASE-TX.
             (PMA, 11, 0x00a4, 0),
             (PCS, 0, 0x2040, 0x7fff),
             (PCS, STATUS, 0x0002, 0),
+            (PCS, 8, 0x8000, 0),
             (XS, 0, 0x2040, 0x7fff),
             (XS, STATUS, 0x0002, 0),
+            (XS, 8, 0x8000, 0),
             (AN, 0, 0x3000, 0x7dff),
             (AN, STATUS, 0x0009, 0),
             // What is advertised, and what the partner says: 100BASE-TX, both ways of pause; then 10GBASE-T.

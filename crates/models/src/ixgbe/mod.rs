@@ -1,8 +1,8 @@
 //! The Intel 82599 and its successors, seen from the driver's side (registers, descriptors, statistics) and from the
 //! wire's. Sections are those of the *Intel 82599 10 GbE Controller Datasheet*, revision 3.4.
 //!
-//! What is not modelled: interrupts, flow control, offloads (checksums, segmentation, VLAN insertion and stripping),
-//! legacy and split descriptors, virtualisation, DCB, flow director. Frames have no bad checksum on this wire.
+//! What is not modelled: flow control, DCB's arbitration, the switch from one pool to another on the way out, virtual
+//! functions, coalescing (RSC), FCoE, IPsec and MACsec, time stamps. Frames have no bad CRC on this wire.
 
 mod bits;
 mod checksum;
@@ -16,18 +16,21 @@ mod fifo;
 mod filter;
 mod headers;
 mod interrupts;
+mod liar;
+mod lies;
 mod link;
 mod mdio;
+mod memory;
 mod offload;
 mod pools;
-mod memory;
 mod receive;
 mod registers;
 mod rss;
 mod rx;
+mod segment;
 mod served;
 mod sfp;
-mod segment;
+mod spi;
 mod stats;
 mod steering;
 mod tx;
@@ -48,6 +51,7 @@ use rustix::event::{EventfdFlags, eventfd};
 pub use crate::dma::Access;
 use device::Device;
 use doorbells::Doorbells;
+pub use lies::{Lie, Lies, When};
 pub use served::Served;
 pub use stats::Counters;
 
@@ -60,12 +64,14 @@ pub struct CardConfig {
     pub mac: MacAddress,
     /// The link when the card is made; its speed stays.
     pub link: Link,
+    /// What it lies about.
+    pub lies: Lies,
 }
 
 impl Default for CardConfig {
     fn default() -> Self {
         let mac = MacAddress([0x02, 0x82, 0x59, 0x90, 0, 1]);
-        Self { device: 0x10fb, mac, link: Link { up: true, mbps: 10_000 } }
+        Self { device: 0x10fb, mac, link: Link { up: true, mbps: 10_000 }, lies: Lies::default() }
     }
 }
 
@@ -230,11 +236,11 @@ impl Shared {
 #[allow(unsafe_code)]
 unsafe impl Bar for Shared {
     fn read(&self, offset: u32) -> u32 {
-        self.access(|device| device.read(offset, &self.doorbells))
+        self.access(|device| device.observe(offset, &self.doorbells))
     }
 
     fn write(&self, offset: u32, value: u32) {
-        self.access(|device| device.write(offset, value, &self.doorbells));
+        self.access(|device| device.obey(offset, value, &self.doorbells));
         self.doorbells.bell().ring();
     }
 
@@ -282,13 +288,19 @@ impl Bus for Card {
     }
 
     fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
-        let failed = |errno: rustix::io::Errno| Error::Os { what: "an eventfd for an interrupt".into(), source: errno.into() };
+        let failed =
+            |errno: rustix::io::Errno| Error::Os { what: "an eventfd for an interrupt".into(), source: errno.into() };
         let pair = |vector| {
             let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
-            self.set_vector(vector, Some(event.as_fd().try_clone_to_owned().map_err(|source| Error::Os {
-                what: "an eventfd for an interrupt".into(),
-                source,
-            })?));
+            self.set_vector(
+                vector,
+                Some(
+                    event
+                        .as_fd()
+                        .try_clone_to_owned()
+                        .map_err(|source| Error::Os { what: "an eventfd for an interrupt".into(), source })?,
+                ),
+            );
             Ok(event)
         };
         (0..vectors.min(Self::VECTORS)).map(pair).collect()

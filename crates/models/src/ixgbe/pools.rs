@@ -22,7 +22,8 @@ pub(super) struct Layout {
 impl Layout {
     /// From MRQC.MRQE (8.2.3.7.12).
     fn decode(mode: u32) -> Self {
-        let layout = |pools, per_pool, per_class, classes, rss_mask| Self { per_pool, per_class, classes, rss_mask, pools };
+        let layout =
+            |pools, per_pool, per_class, classes, rss_mask| Self { per_pool, per_class, classes, rss_mask, pools };
         match mode {
             2 => layout(false, 0, 16, 8, 0),
             3 => layout(false, 0, 32, 4, 0),

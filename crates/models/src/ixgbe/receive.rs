@@ -1,6 +1,6 @@
 //! The way of a frame from the wire to a queue.
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, Packet};
 use ringpass_port::Queues;
 use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_registers::ixgbe::*;
@@ -12,8 +12,8 @@ use super::device::{Device, bits};
 use super::filter::{Cast, destination};
 use super::headers::{Headers, IPV4, IPV6, TCP, UDP};
 use super::rss::{Class, classify};
-use super::steering::TypeMatch;
 use super::stats::{count, count_bad, count_octets, count_rx};
+use super::steering::TypeMatch;
 use super::tx::BURST;
 
 /// Frames without CRC are at least this long.
@@ -72,7 +72,10 @@ impl Device {
         let mut burst = Burst::new(BURST);
         let arrived = wire.rx.rx_burst(&mut burst);
         if self.link.up {
-            burst.iter().for_each(|packet| self.arrive(packet));
+            burst.iter().for_each(|packet| match packet.is_chained() {
+                false => self.arrive(packet),
+                true => self.arrive_in_pieces(packet),
+            });
         } else {
             self.counters.rx_no_link += arrived as u64;
         }
@@ -106,6 +109,14 @@ impl Device {
         self.take(&padded);
     }
 
+    /// A frame that the wire's port has in several buffers.
+    #[cold]
+    fn arrive_in_pieces(&mut self, packet: &Packet) {
+        let mut frame = vec![0; packet.total_len()];
+        packet.copy_to(&mut frame).expect("as long as the frame");
+        self.arrive(&frame);
+    }
+
     #[inline]
     fn take(&mut self, frame: &[u8]) {
         let address = destination(frame);
@@ -133,48 +144,48 @@ impl Device {
         if passed.inexact {
             class.status |= RX_PIF;
         }
-        let arrived = Arrived { frame, address, cast, tag, headers };
-        if self.settings.is_steered() {
-            return self.steer(&arrived, class);
+        if tag.is_some() || !self.settings.plain {
+            return self.take_otherwise(frame, tag, class);
         }
-        if tag.is_none() && self.settings.strip_crc && !self.rx[class.queue as usize].splits() && headers.fragment.is_empty()
-        {
-            if self.put(frame, class) {
-                self.received.add(frame.len(), cast);
-            }
-            return;
-        }
-        if self.put_altered(&arrived, class, 0) {
+        if self.put(frame, class) {
             self.received.add(frame.len(), cast);
         }
     }
 
-    /// A frame that more than RSS has a say in: pools, traffic classes, filters, flow director (7.1.2).
+    /// A frame that is not delivered as it came, or whose queue is not only up to RSS.
     #[cold]
-    fn steer(&mut self, arrived: &Arrived, class: Class) {
+    fn take_otherwise(&mut self, frame: &[u8], tag: Option<u16>, class: Class) {
+        let address = destination(frame);
+        let cast = Cast::of(address);
+        // Again, so that the usual way keeps them in registers.
+        let headers = Headers::parse(frame, if tag.is_some() { 12 + TAG } else { 12 });
+        let arrived = Arrived { frame, address, cast, tag, headers };
+        if self.steer(&arrived, class) {
+            self.received.add(frame.len(), cast);
+        }
+    }
+
+    /// Brings a frame to its queues: pools, traffic classes, filters, flow director and RSS have a say in that (7.1.2).
+    /// `false` if none of them kept it.
+    fn steer(&mut self, arrived: &Arrived, class: Class) -> bool {
         let Arrived { frame, address, cast, tag, .. } = *arrived;
         let type_offset = arrived.type_offset();
         let by_type = self.settings.steering.as_ref().and_then(|filters| filters.by_type(frame, type_offset, tag));
         let Some(pools) = self.settings.pools.as_ref().filter(|pools| pools.switches()) else {
             let class = self.choose(arrived, class, by_type, None);
-            if self.put_altered(arrived, class, 0) {
-                self.received.add(frame.len(), cast);
-            }
-            return;
+            return self.put_altered(arrived, class, 0);
         };
         let chosen = pools.of(address, cast, tag, by_type.and_then(|filter| filter.pool));
         if chosen == 0 {
             self.counters.rx_filtered += 1;
-            return;
+            return false;
         }
         let mut kept = false;
         for pool in bits(chosen.into()) {
             let class = self.choose(arrived, class, by_type, Some(pool as u8));
             kept |= self.put_altered(arrived, class, pool);
         }
-        if kept {
-            self.received.add(frame.len(), cast);
-        }
+        kept
     }
 
     /// The queue of a frame, in its pool if there are pools: what the first of the filters in their order says, or
@@ -198,7 +209,6 @@ impl Device {
 
     /// Puts a frame whose bytes or write-back are not all as they came: a tag is taken out, the CRC stays, a header is
     /// to be split off, or the checksum of a fragment reported.
-    #[cold]
     fn put_altered(&mut self, arrived: &Arrived, mut class: Class, pool: usize) -> bool {
         let Arrived { frame, tag, ref headers, .. } = *arrived;
         let queue = class.queue as usize;

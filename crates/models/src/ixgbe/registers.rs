@@ -30,7 +30,7 @@ const ALIASES: [(u32, u32, u32, u32, u32); 9] = [
 const TAIL: u32 = 0xffff;
 
 /// The address that a register has in the table.
-fn canonical(offset: u32) -> u32 {
+pub(super) fn canonical(offset: u32) -> u32 {
     let alias = ALIASES.iter().find_map(|&(start, count, stride, here, here_stride)| {
         let distance = offset.checked_sub(start)?;
         (distance.is_multiple_of(stride) && distance / stride < count).then_some(here + distance / stride * here_stride)
@@ -59,6 +59,7 @@ impl Device {
             Id::ANLP1 => self.partner(),
             Id::ESDP => self.pins(),
             Id::I2CCTL => self.i2c(),
+            Id::EEC => self.registers.get(offset) | self.spi.read(),
             // Who reads the semaphore between drivers as free has it (8.2.3.4.11, 10.5.4).
             Id::SWSM => {
                 let value = self.registers.get(offset);
@@ -86,6 +87,7 @@ impl Device {
             Id::RDRXCTL => self.keep(offset, before, RDRXCTL_DMAIDONE),
             Id::EERD => self.registers.set(offset, self.eeprom.read(value)),
             Id::I2CCTL => self.set_i2c(value),
+            Id::EEC => self.spi.write(self.registers.get(offset), &self.eeprom),
             Id::MSCA => self.mdio(value),
             Id::FDIRCTRL => self.start_director(value),
             Id::FDIRCMD => self.command_director(value),

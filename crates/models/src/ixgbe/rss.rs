@@ -56,9 +56,10 @@ impl Toeplitz {
         };
         let mut table = Box::new([[0; 256]; INPUT]);
         for (position, row) in table.iter_mut().enumerate() {
-            for (byte, hash) in row.iter_mut().enumerate() {
-                let set = (0..8).filter(|bit| byte & (0x80 >> bit) != 0);
-                *hash = set.fold(0, |hash, bit| hash ^ window(position * 8 + bit));
+            let bits: [u32; 8] = std::array::from_fn(|bit| window(position * 8 + 7 - bit));
+            // Each byte is one with its lowest bit cleared, which comes before it, and that bit.
+            for byte in 1..256usize {
+                row[byte] = row[byte & (byte - 1)] ^ bits[byte.trailing_zeros() as usize];
             }
         }
         Self(table)

@@ -1,11 +1,14 @@
 //! Rx rings (7.1.9) and what is written to their descriptors and buffers: advanced descriptors with one buffer (7.1.6),
 //! with a buffer for the header too (7.1.10), and legacy ones (7.1.5).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
+use super::liar::Liar;
+use super::lies::Lie;
 use super::rss::Class;
 use super::tx::BURST;
 use crate::dma::{Descriptor, DmaMap, Hint, Intent, Ring, prefetch_descriptors};
@@ -46,6 +49,11 @@ pub(super) struct RxRing {
     drop_enable: bool,
     hint: Hint,
     pub(super) tally: Tally,
+    pub(super) liar: Option<Arc<Liar>>,
+    /// The next descriptor but one has been written back already.
+    next_is_taken: bool,
+    /// The descriptor whose DD is to be taken back.
+    to_clear: Option<usize>,
 }
 
 /// What became of the frames of a queue since they were last counted.
@@ -80,6 +88,7 @@ impl RxRing {
     /// RXDCTL.ENABLE was set: the ring starts at its first descriptor.
     pub(super) fn enable(&mut self, memory: Option<Ring>) {
         (self.enabled, self.memory, self.head, self.ready) = (true, memory, 0, 0);
+        (self.next_is_taken, self.to_clear) = (false, None);
     }
 
     /// The card's memory has changed: the ring goes on in `memory`, where it was.
@@ -107,7 +116,8 @@ impl RxRing {
         self.buffer_size = ((split_control & SRRCTL_BSIZEPACKET) as usize).min(16) << 10;
         self.header_size = ((split_control >> SRRCTL_BSIZEHEADER_SHIFT & 0x3f) as usize).min(16) << 6;
         self.limit = if control & RXDCTL_RLPML_EN != 0 { (control & RXDCTL_RLPML_MASK) as usize } else { usize::MAX };
-        self.whole = if self.format == Format::OneBuffer { self.buffer_size.min(self.limit) } else { 0 };
+        let is_plain = self.format == Format::OneBuffer && self.liar.is_none();
+        self.whole = if is_plain { self.buffer_size.min(self.limit) } else { 0 };
         self.drop_enable = split_control & SRRCTL_DROP_EN != 0;
     }
 
@@ -161,6 +171,13 @@ impl RxRing {
     /// A frame that is longer than a buffer, or whose descriptors are of another kind.
     #[cold]
     fn deliver_parts(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
+        if let Some(liar) = self.liar.clone() {
+            return self.deliver_lying(frame, class, dma, &liar);
+        }
+        self.deliver_honestly(frame, class, dma)
+    }
+
+    fn deliver_honestly(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
         let len = self.memory.as_ref().map_or(0, |ring| ring.len());
         let (header, rest) = self.split(frame, class);
         let descriptors = rest.len().div_ceil(self.buffer_size.max(1)).max(1);
@@ -168,7 +185,7 @@ impl RxRing {
         if lost || descriptors >= len {
             return Delivery::Fault;
         }
-        if descriptors > self.ready {
+        if descriptors + usize::from(self.next_is_taken) > self.ready {
             return Delivery::NoDescriptor;
         }
         let mut delivery = Delivery::Done;
@@ -178,17 +195,83 @@ impl RxRing {
             let end = if i + 1 == descriptors { RX_EOP | class.status } else { 0 };
             delivery = match self.format {
                 Format::Legacy => self.fill_legacy(part, RX_DD | end, class, dma),
-                Format::OneBuffer | Format::Reserved => self.fill(part, RX_DD | end, class, dma),
+                Format::OneBuffer | Format::Reserved => self.fill_next(part, RX_DD | end, class, dma),
                 Format::Split | Format::SplitAlways => {
                     let header = if i == 0 { header } else { Header::default() };
                     self.fill_split(header, part, RX_DD | end, class, dma)
                 }
             };
+            self.pass_over_taken();
             if delivery != Delivery::Done {
                 break;
             }
         }
         delivery
+    }
+
+    /// A frame of a card that lies; it has advanced descriptors with one buffer.
+    fn deliver_lying(&mut self, frame: &[u8], class: Class, dma: &DmaMap, liar: &Liar) -> Delivery {
+        let lie = liar.of_received();
+        if let Some(address) = liar.outside()
+            && !dma.write(address, &frame[..frame.len().min(16)], &mut Hint::default())
+        {
+            self.tally.faults += 1;
+        }
+        if lie == Some(Lie::RxStuck) {
+            return Delivery::NoDescriptor;
+        }
+        if self.ready < 2 || self.buffer_size == 0 || frame.len() > self.buffer_size {
+            return self.deliver_honestly(frame, class, dma);
+        }
+        let at = self.head;
+        let (end, len) = (RX_DD | RX_EOP | class.status, frame.len() as u64);
+        let delivery = match lie {
+            Some(Lie::LengthLong) => self.fill_as(frame, end | 0xffff << RX_LENGTH_SHIFT, class, dma),
+            Some(Lie::LengthZero) => self.fill_as(frame, end, class, dma),
+            Some(Lie::NoData) => self.fill_as(&[], end | len << RX_LENGTH_SHIFT, class, dma),
+            Some(Lie::NoEop) => self.fill_as(frame, end & !RX_EOP | len << RX_LENGTH_SHIFT, class, dma),
+            Some(Lie::OutOfOrder) if !self.next_is_taken => {
+                let (head, ready) = (self.head, self.ready);
+                self.advance();
+                let delivery = self.fill_as(frame, end | len << RX_LENGTH_SHIFT, class, dma);
+                (self.head, self.ready, self.next_is_taken) = (head, ready, true);
+                return delivery;
+            }
+            _ => self.deliver_honestly(frame, class, dma),
+        };
+        if let Some(at) = self.to_clear.take()
+            && let Some(Descriptor([_, second])) = self.memory.as_ref().and_then(|ring| ring.get(at))
+        {
+            second.store(second.load(Ordering::Relaxed) & !RX_DD, Ordering::Release);
+        }
+        self.to_clear = (lie == Some(Lie::DdCleared)).then_some(at);
+        delivery
+    }
+
+    /// Writes to the buffer of the next descriptor, and to its second half what a liar says.
+    fn fill_as(&mut self, part: &[u8], second_half: u64, class: Class, dma: &DmaMap) -> Delivery {
+        let Some(ring) = &self.memory else { return Delivery::Fault };
+        let Some(Descriptor([first, second])) = ring.get(self.head) else { return Delivery::Fault };
+        if !part.is_empty() && !dma.write(first.load(Ordering::Relaxed), part, &mut self.hint) {
+            return Delivery::Fault;
+        }
+        first.store(class.word, Ordering::Relaxed);
+        second.store(second_half, Ordering::Release);
+        self.advance();
+        self.pass_over_taken();
+        Delivery::Done
+    }
+
+    fn advance(&mut self) {
+        let len = self.memory.as_ref().map_or(1, |ring| ring.len());
+        self.head = if self.head + 1 == len { 0 } else { self.head + 1 };
+        self.ready -= 1;
+    }
+
+    fn pass_over_taken(&mut self) {
+        if std::mem::take(&mut self.next_is_taken) {
+            self.advance();
+        }
     }
 
     /// What of a frame goes to the header's buffer, and what to the frame's (7.1.10.2).
@@ -217,11 +300,11 @@ impl RxRing {
         let written = dma.write(second.load(Ordering::Relaxed) & !1, header.bytes, &mut self.hint);
         if !written && !header.bytes.is_empty() {
             // The frame ends here, as one with an error.
-            self.fill(&[], RX_DD | RX_EOP | RX_RXE, class, dma);
+            self.fill_next(&[], RX_DD | RX_EOP | RX_RXE, class, dma);
             return Delivery::Fault;
         }
         let class = Class { word: class.word | header.word, ..class };
-        self.fill(part, status | header.status, class, dma)
+        self.fill_next(part, status | header.status, class, dma)
     }
 
     /// Writes to the buffer of the next descriptor, and the descriptor back as older cards do (7.1.5).
@@ -239,8 +322,14 @@ impl RxRing {
         if written { Delivery::Done } else { Delivery::Fault }
     }
 
+    /// As `fill`, for all but the shortest way.
+    #[inline(never)]
+    fn fill_next(&mut self, part: &[u8], status: u64, class: Class, dma: &DmaMap) -> Delivery {
+        self.fill(part, status, class, dma)
+    }
+
     /// Writes to the buffer of the next descriptor, and the descriptor back.
-    #[inline]
+    #[inline(always)]
     fn fill(&mut self, part: &[u8], status: u64, class: Class, dma: &DmaMap) -> Delivery {
         let Some(ring) = &self.memory else { return Delivery::Fault };
         let Some(Descriptor([first, second])) = ring.get(self.head) else { return Delivery::Fault };

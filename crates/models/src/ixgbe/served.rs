@@ -51,7 +51,8 @@ impl Served {
             register: [register, 0x40, count],
             cell: [stride * line, stride],
         };
-        let cells = vec![cells(RDT.at(0).offset, 64, 0), cells(RDT.at(64).offset, 64, 64), cells(TDT.at(0).offset, 128, 128)];
+        let cells =
+            vec![cells(RDT.at(0).offset, 64, 0), cells(RDT.at(64).offset, 64, 64), cells(TDT.at(0).offset, 128, 128)];
         Self { card, config, doorbells: Doorbells { asleep: 256 * stride, cells } }
     }
 

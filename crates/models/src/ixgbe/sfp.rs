@@ -53,11 +53,7 @@ impl Sfp {
 
     /// What I2CCTL reads.
     pub(super) fn read(&self) -> u32 {
-        let lines = [
-            (self.clock, CLOCK_IN | CLOCK_OUT),
-            (self.data && self.own_data, DATA_IN),
-            (self.data, DATA_OUT),
-        ];
+        let lines = [(self.clock, CLOCK_IN | CLOCK_OUT), (self.data && self.own_data, DATA_IN), (self.data, DATA_OUT)];
         lines.into_iter().filter(|(high, _)| *high).map(|(_, bits)| bits).sum()
     }
 

@@ -35,6 +35,8 @@ pub struct Counters {
     pub tx_no_buffer: u64,
     /// Accesses to memory that the card was not given, and rings that are not in it. Each frame hit is lost.
     pub dma_faults: u64,
+    /// Lies told on their occasions, of a card that was made to.
+    pub lies: u64,
 }
 
 /// Frames of one step and direction, to be added to the registers at its end.

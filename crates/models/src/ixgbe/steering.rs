@@ -68,7 +68,8 @@ impl Steering {
     pub(super) fn by_type(&self, frame: &[u8], type_offset: usize, tag: Option<u16>) -> Option<TypeMatch> {
         let ethertype = u16::from_be_bytes(frame.get(type_offset..type_offset + 2)?.try_into().ok()?);
         let fits = |filter: &&TypeFilter| {
-            filter.ethertype == ethertype && filter.priority.is_none_or(|wanted| tag.is_some_and(|tag| tag >> 13 == wanted))
+            filter.ethertype == ethertype
+                && filter.priority.is_none_or(|wanted| tag.is_some_and(|tag| tag >> 13 == wanted))
         };
         let filter = self.types.iter().find(fits)?;
         Some(TypeMatch { number: filter.number, pool: filter.pool, queue: filter.queue })

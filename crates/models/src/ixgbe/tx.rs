@@ -1,5 +1,6 @@
 //! Tx rings (7.2.3): advanced and legacy descriptors over any number of buffers, written back by DD or by head.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet};
@@ -7,6 +8,8 @@ use ringpass_registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
 use super::decode::Settings;
+use super::liar::Liar;
+use super::lies::Lie;
 use super::offload::{Offload, complete, copy_tagged, insert_legacy, tag};
 use super::segment::Segments;
 use super::stats::Counters;
@@ -97,6 +100,7 @@ pub(super) struct TxRing {
     segments: Option<Segments>,
     hint: Hint,
     write_back_hint: Hint,
+    pub(super) liar: Option<Arc<Liar>>,
 }
 
 /// What a ring needs of the card.
@@ -112,7 +116,7 @@ pub(super) struct Context<'a> {
 impl TxRing {
     /// TXDCTL.ENABLE was set.
     pub(super) fn enable(&mut self, memory: Option<Ring>, write_back: Option<u64>) {
-        *self = Self { memory, write_back, ..Self::default() };
+        *self = Self { memory, write_back, liar: self.liar.take(), ..Self::default() };
     }
 
     /// The card's memory has changed: the ring goes on in `memory`, where it was.
@@ -126,7 +130,7 @@ impl TxRing {
 
     pub(super) fn disable(&mut self) {
         // The head stays to be read.
-        *self = Self { head: self.head, ..Self::default() };
+        *self = Self { head: self.head, liar: self.liar.take(), ..Self::default() };
     }
 
     /// Takes over the driver's tail, and brings the first descriptors into the cache. A tail outside the ring offers
@@ -141,6 +145,9 @@ impl TxRing {
 
     /// Fetches frames from the ring until the burst is full or the ring is empty.
     pub(super) fn fetch(&mut self, out: &mut Burst, context: &mut Context) {
+        if self.ready > 0 && self.liar.as_ref().is_some_and(|liar| liar.tells(Lie::TxStuck)) {
+            return;
+        }
         if let Some(segments) = &mut self.segments {
             if !segments.emit(&self.bytes, out, context) {
                 return;
@@ -166,6 +173,10 @@ impl TxRing {
             }
         }
         self.reported |= reported.is_some();
+        if let Some(liar) = &self.liar {
+            liar.count(out.len());
+            reported = reported.map(|head| liar.head(head, len));
+        }
         if let Some((address, head)) = self.write_back.zip(reported)
             && !context.dma.store(address, head as u32, &mut self.write_back_hint)
         {
@@ -224,7 +235,8 @@ impl TxRing {
         if let Gather::Part(frame) = &mut self.gather {
             frame.descriptors += 1;
             let limit = if frame.is_cut() { LONGEST_TO_CUT } else { LONGEST - 4 };
-            let is_data = if frame.is_legacy() { command & TX_DEXT == 0 } else { command & KIND == TX_DTYP_DATA | TX_DEXT };
+            let is_data =
+                if frame.is_legacy() { command & TX_DEXT == 0 } else { command & KIND == TX_DTYP_DATA | TX_DEXT };
             let too_many = !frame.is_cut() && frame.descriptors > FRAME_DESCRIPTORS;
             let start = self.bytes.len();
             if !is_data || too_many || start + len > limit || len == 0 && !frame.is_legacy() {

@@ -124,7 +124,12 @@ pub fn own_mac() -> [u8; 6] {
 impl Driver {
     /// A card with memory and bus mastering, its registers as after reset but for the promiscuous filters.
     pub fn new() -> Self {
-        let card = Card::new(&CardConfig::default());
+        Self::on(&CardConfig::default())
+    }
+
+    /// As `new`, on a card of some kind.
+    pub fn on(config: &CardConfig) -> Self {
+        let card = Card::new(config);
         let region = DmaRegion::new(REGION, &RegionConfig::default()).unwrap();
         card.map(&region).unwrap();
         card.set_bus_master(true).unwrap();
@@ -138,7 +143,11 @@ impl Driver {
 
     /// As `new`, with Rx queue 0 of 64 descriptors and Tx queue 0 of 64 descriptors running.
     pub fn started() -> Self {
-        let mut driver = Self::new();
+        Self::new().start()
+    }
+
+    pub fn start(self) -> Self {
+        let mut driver = self;
         driver.start_rx(0, 64, SRRCTL_DESCTYPE_ADV_ONEBUF | 2);
         driver.start_tx(0, 64);
         driver

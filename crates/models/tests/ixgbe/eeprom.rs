@@ -59,6 +59,40 @@ fn the_firmware_is_new_enough() {
     assert_ne!(window.read(FWSM) & 1 << 15, 0, "valid");
 }
 
+/// Clocks bits out, the highest first, and returns the last 16 that come back.
+fn shift(window: &Window, value: u32, bits: u32) -> u16 {
+    const REQUEST: u32 = 0x40;
+    (0..bits).rev().fold(0, |read, i| {
+        let line = REQUEST | (value >> i & 1) << 2;
+        window.write(EEC, line);
+        window.write(EEC, line | 1);
+        let bit = window.read(EEC) >> 3 & 1;
+        window.write(EEC, line);
+        read << 1 | bit as u16
+    })
+}
+
+#[test]
+fn its_own_bus_reads_the_same() {
+    let (_card, window) = fresh();
+    assert_eq!(window.read(EEC) & 0x80, 0);
+    window.write(EEC, 0x42);
+    assert_eq!(window.read(EEC) & 0x80, 0x80, "granted");
+    for address in [0u32, 0x09, 0x3f, 0x40, 0x7f, 0x80, 0xff] {
+        let command = 0b011 | (address >> 7) << 3;
+        window.write(EEC, 0x42);
+        shift(&window, 0b101, 8);
+        assert_eq!(shift(&window, 0, 8), 0, "ready");
+        window.write(EEC, 0x42);
+        shift(&window, command, 8);
+        shift(&window, address * 2 & 0xff, 8);
+        let read = shift(&window, 0, 16);
+        assert_eq!(read.swap_bytes(), word(&window, address), "word {address:#x}");
+    }
+    window.write(EEC, 0);
+    assert_eq!(window.read(EEC) & 0x80, 0, "given back");
+}
+
 #[test]
 fn a_read_without_start_does_nothing() {
     let (_card, window) = fresh();

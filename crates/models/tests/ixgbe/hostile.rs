@@ -22,6 +22,10 @@ enum Action {
     Memory(usize, u64),
     /// The same, with an address that is in the memory, close to its ends, or in the canary.
     Pointer(usize, u64, i64),
+    /// A Tx descriptor of a plausible kind: its place, its flags and kind, its length, and all other bits.
+    Tx(usize, u64, u16, u64),
+    /// Pools, traffic classes or RSS, filters and flow director on.
+    Steer(u32),
     /// Tails of the first two queues.
     Ring(u32, u32),
     Enable,
@@ -37,6 +41,9 @@ fn action() -> impl Strategy<Value = Action> {
         1 => (0u32..0x2_0000).prop_map(Action::Read),
         4 => (0usize..0x2_0000, any::<u64>()).prop_map(|(at, value)| Action::Memory(at, value)),
         4 => (0usize..0x2_0000, 0u64..3, -70i64..70).prop_map(|(at, which, by)| Action::Pointer(at, which, by)),
+        6 => (0usize..128, any::<u64>(), 0u16..9000, any::<u64>())
+            .prop_map(|(at, kind, len, rest)| Action::Tx(at, kind, len, rest)),
+        1 => any::<u32>().prop_map(Action::Steer),
         6 => (0u32..80, 0u32..80).prop_map(|(rx, tx)| Action::Ring(rx, tx)),
         2 => Just(Action::Enable),
         4 => (0usize..2000).prop_map(Action::Arrive),
@@ -84,6 +91,27 @@ fn apply(driver: &mut Driver, canary: &Canary, action: Action) {
                 _ => canary.region.iova(0x8000),
             };
             driver.set_word(at & !15, base.wrapping_add_signed(by));
+        }
+        Action::Tx(at, kind, len, rest) => {
+            let at = Driver::tx_descriptor(at / 64, at % 64);
+            // A context, data or a legacy descriptor, with any flags.
+            let kind =
+                [2 << 20 | 1 << 29, 3 << 20 | 1 << 29, 3 << 20 | 1 << 29, 0][(kind & 3) as usize] | kind & 0xdf00_0000;
+            let is_context = kind & 0xf << 20 == 2 << 20;
+            let address = if is_context { 20 | 14 << 9 | rest << 16 } else { driver.region.iova(0x2_0000) };
+            // Often the lengths fit together.
+            let frame = if rest & 1 == 0 { u64::from(len) << 46 } else { 0 };
+            let word = if is_context { rest & !0xff_ffff } else { u64::from(len) | rest & 0x3fff << 32 | frame };
+            driver.set_word(at, address);
+            driver.set_word(at + 8, word & !0xff00_0000 | kind);
+        }
+        Action::Steer(mode) => {
+            driver.window.write(MRQC, mode & 0xffff_000f);
+            driver.window.write(PFVTCTL, mode >> 8 | mode & 1);
+            driver.window.write(PFVFRE.at(0), mode);
+            driver.window.write(FTQF.at(0), 1 << 31 | mode);
+            driver.window.write(ETQF.at(0), 1 << 31 | 1 << 26 | mode << 4 & 0x3f0_0000 | 0x88b5);
+            driver.window.write(FDIRCTRL, mode & 0x1f);
         }
         Action::Ring(rx, tx) => {
             for queue in 0..2 {

@@ -10,6 +10,7 @@ mod filters;
 mod hostile;
 mod interrupts;
 mod jumbo;
+mod lies;
 mod packets;
 mod phy;
 mod pools;

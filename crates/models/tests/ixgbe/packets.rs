@@ -116,10 +116,18 @@ pub fn judged(frame: &[u8]) -> (Option<bool>, bool) {
         _ => None,
     };
     let l4 = match (packet.transport.expect("TCP or UDP"), &net) {
-        (TransportHeader::Tcp(tcp), NetHeaders::Ipv4(ip, _)) => tcp.checksum == tcp.calc_checksum_ipv4(ip, payload).unwrap(),
-        (TransportHeader::Tcp(tcp), NetHeaders::Ipv6(ip, _)) => tcp.checksum == tcp.calc_checksum_ipv6(ip, payload).unwrap(),
-        (TransportHeader::Udp(udp), NetHeaders::Ipv4(ip, _)) => udp.checksum == udp.calc_checksum_ipv4(ip, payload).unwrap(),
-        (TransportHeader::Udp(udp), NetHeaders::Ipv6(ip, _)) => udp.checksum == udp.calc_checksum_ipv6(ip, payload).unwrap(),
+        (TransportHeader::Tcp(tcp), NetHeaders::Ipv4(ip, _)) => {
+            tcp.checksum == tcp.calc_checksum_ipv4(ip, payload).unwrap()
+        }
+        (TransportHeader::Tcp(tcp), NetHeaders::Ipv6(ip, _)) => {
+            tcp.checksum == tcp.calc_checksum_ipv6(ip, payload).unwrap()
+        }
+        (TransportHeader::Udp(udp), NetHeaders::Ipv4(ip, _)) => {
+            udp.checksum == udp.calc_checksum_ipv4(ip, payload).unwrap()
+        }
+        (TransportHeader::Udp(udp), NetHeaders::Ipv6(ip, _)) => {
+            udp.checksum == udp.calc_checksum_ipv6(ip, payload).unwrap()
+        }
         _ => panic!("another packet"),
     };
     (ip, l4)

@@ -116,7 +116,7 @@ fn dma_is_initialised_and_stays_so() {
     assert_eq!(window.read(RDRXCTL), RDRXCTL_CRCSTRIP | RDRXCTL_DMAIDONE);
     let before = window.read(EEC);
     window.write(EEC, 0xffff_ffff);
-    assert_eq!(window.read(EEC), before | 0x3f, "the pins and FWE are software's");
+    assert_eq!(window.read(EEC), before | 0xf7, "pins, FWE and a request are software's; it is granted");
 }
 
 #[test]

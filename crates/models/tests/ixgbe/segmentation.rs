@@ -58,7 +58,8 @@ fn joined(kind: Kind, frames: &[Vec<u8>], mss: usize) -> Vec<u8> {
             TransportHeader::Tcp(tcp) => {
                 assert_eq!(tcp.sequence_number, SEQUENCE.wrapping_add(payload.len() as u32));
                 assert_eq!((tcp.fin, tcp.psh), (is_last, is_last), "FIN and PSH only in the last");
-                assert_eq!(tcp.cwr, i == 0, "CWR only in the first");
+                // As measured on a card: the masks after reset are 0xff6, 0xff6 and 0xf7f.
+                assert_eq!(tcp.cwr, !is_last || frames.len() == 1, "CWR not in the last");
                 assert!(tcp.ack && !tcp.syn);
                 assert_eq!((tcp.acknowledgment_number, tcp.window_size, tcp.options.len()), (77, 512, 12));
             }
@@ -72,7 +73,7 @@ fn joined(kind: Kind, frames: &[Vec<u8>], mss: usize) -> Vec<u8> {
 
 #[test]
 fn a_stream_is_cut_into_segments() {
-    let payload: Vec<u8> = (0..10_000u32).map(|i| (i * 7 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..10_000u32).map(|i| (i / 3 * 7) as u8).collect();
     for kind in [TCP4, TCP6, UDP4, TCP4.tagged(9)] {
         let mut driver = Driver::started();
         put(&mut driver, kind, &payload, 1448, 0, &[kind.header_len()]);

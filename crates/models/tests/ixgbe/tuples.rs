@@ -4,7 +4,7 @@ use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 
 use crate::driver::{Driver, frame, own_mac};
-use crate::packets::{DESTINATION4, DESTINATION_PORT, SOURCE4, SOURCE_PORT, TCP4, TCP6, UDP4};
+use crate::packets::{DESTINATION_PORT, DESTINATION4, SOURCE_PORT, SOURCE4, TCP4, TCP6, UDP4};
 
 const ON: u32 = 1 << 31;
 /// FTQF: fields that do not count.

@@ -1,6 +1,8 @@
 //! `ringpass bench`: what the driver costs, and how long packets wait, as the ixy paper measures them.
 
+mod cpu;
 mod driver;
+mod idle;
 mod instructions;
 mod latency;
 mod machine;
@@ -25,17 +27,20 @@ pub struct Args {
 enum What {
     Driver(driver::Args),
     Latency(latency::Args),
+    Idle(idle::Args),
 }
 
 const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver                   cycles per packet, by stage, batch size, ring size and page size
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
-  ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot";
+  ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
+  sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     match args.what {
         What::Driver(args) => driver::run(args),
         What::Latency(args) => latency::run(args),
+        What::Idle(args) => idle::run(args),
     }
 }

@@ -3,6 +3,7 @@
 use std::net::Ipv4Addr;
 
 use etherparse::PacketBuilder;
+use ringpass_memory::{Headers, L4, Packet};
 use ringpass_port::MacAddress;
 
 /// Who sends to whom.
@@ -34,7 +35,7 @@ const HEADERS: usize = 14 + 20 + 8;
 /// Shortest frame: the minimum of Ethernet, which has just room for run, sequence number and time.
 pub const MIN: usize = 60;
 /// Longest frame.
-pub const MAX: usize = 1514;
+pub const MAX: usize = 14 + 9710;
 /// Source ports of flows are dynamic ones (RFC 6335, 6), so many for each source address.
 const PORTS: (u16, u32) = (49152, 16384);
 
@@ -44,6 +45,8 @@ pub struct Template {
     source: u32,
     ip_sum: u64,
     udp_sum: u64,
+    /// Of the pseudo header alone.
+    pseudo_sum: u64,
 }
 
 /// Ones' complement sum of 16-bit words (RFC 1071), not folded.
@@ -81,7 +84,8 @@ impl Template {
         let (ip_sum, udp_len) = (sum(&bytes[14..34]), u64::from(u16::from_be_bytes([bytes[38], bytes[39]])));
         // The pseudo header: addresses, protocol, length (RFC 768).
         let udp_sum = sum(&bytes[30..]) + 17 + udp_len;
-        Self { bytes, source: ends.ip.0.to_bits(), ip_sum, udp_sum }
+        let pseudo_sum = sum(&bytes[30..34]) + 17 + udp_len;
+        Self { bytes, source: ends.ip.0.to_bits(), ip_sum, udp_sum, pseudo_sum }
     }
 
     /// Bytes of the frame.
@@ -89,13 +93,26 @@ impl Template {
         self.bytes.len()
     }
 
-    /// Writes the frame to `out`, which has its length.
+    /// The frame, but for what differs from one to the next.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// As [`write`](Self::write), but leaves the checksum of UDP to the port.
+    pub fn request(&self, packet: &mut Packet, mark: &Mark) {
+        self.write(packet, mark);
+        let pseudo = !checksum(self.pseudo_sum + words(source(self.source, mark.flow).0.into()));
+        packet[40..42].copy_from_slice(&pseudo.to_be_bytes());
+        packet.request_checksum(Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp });
+    }
+
+    /// Writes the frame, or as much of it as fits, to `out`, which is no longer than it and takes all headers and marks.
     #[inline]
     pub fn write(&self, out: &mut [u8], mark: &Mark) {
         let (address, port) = source(self.source, mark.flow);
         let varying = words(address.into());
         let udp = checksum(self.udp_sum + varying + u64::from(port) + words(mark.sequence) + words(mark.time));
-        out.copy_from_slice(&self.bytes);
+        out.copy_from_slice(&self.bytes[..out.len()]);
         out[24..26].copy_from_slice(&checksum(self.ip_sum + varying).to_be_bytes());
         out[26..30].copy_from_slice(&address.to_be_bytes());
         out[34..36].copy_from_slice(&port.to_be_bytes());
@@ -135,7 +152,7 @@ mod tests {
 
     #[test]
     fn frames_have_right_checksums_and_give_their_marks_back() {
-        for size in [MIN, 61, 590, MAX] {
+        for size in [MIN, 61, 590, 1514, MAX] {
             let template = Template::new(&ends(), size);
             for flow in [0, 1, 16383, 16384, 65535] {
                 let mark = Mark { flow, sequence: u64::MAX - 7 * u64::from(flow), time: 0x1234_5678_9abc_def0 };

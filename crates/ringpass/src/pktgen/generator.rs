@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use ringpass_memory::{Burst, Cache, MAGAZINE};
-use ringpass_port::{RxQueue, Wakeable};
+use ringpass_port::{RxQueue, Wake, Wakeable, chain};
 
 use super::frame::{Endpoints, Mark, Template};
 use super::rate::{Pacer, Rate};
@@ -31,14 +31,31 @@ pub struct Generator {
     next: Mark,
     pacer: Pacer,
     epoch: Instant,
+    checksums: Checksums,
+}
+
+/// Who makes the checksums of UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// The generator.
+    Generator,
+    /// The port, on request.
+    Port,
 }
 
 impl Generator {
     /// Frames of `sizes` in turn, with buffers from `cache`; times are nanoseconds since `epoch`.
-    pub fn new(ends: &Endpoints, sizes: &[usize], flows: Flows, rate: Rate, cache: Cache, epoch: Instant) -> Self {
+    pub fn new(
+        ends: &Endpoints,
+        sizes: &[usize],
+        flows: Flows,
+        rate: Rate,
+        cache: Cache,
+        (epoch, checksums): (Instant, Checksums),
+    ) -> Self {
         let templates = sizes.iter().map(|&size| Template::new(ends, size)).collect();
         let next = Mark { flow: flows.first, sequence: 0, time: 0 };
-        Self { cache, templates, next_template: 0, flows, next, pacer: Pacer::new(rate, epoch), epoch }
+        Self { cache, templates, next_template: 0, flows, next, pacer: Pacer::new(rate, epoch), epoch, checksums }
     }
 }
 
@@ -50,7 +67,11 @@ impl Generator {
     }
 }
 
-impl Wakeable for Generator {}
+impl Wakeable for Generator {
+    fn wake(&self) -> Wake<'_> {
+        self.pacer.wake(self.templates[self.next_template].len())
+    }
+}
 
 impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -58,6 +79,11 @@ impl RxQueue for Generator {
         let now = Instant::now();
         self.pacer.advance(now);
         self.next.time = now.duration_since(self.epoch).as_nanos() as u64;
+        let long = self.templates.iter().any(|template| template.len() > self.cache.pool().buffer_size());
+        if long || self.checksums == Checksums::Port {
+            self.unusual(burst);
+            return burst.len() - before;
+        }
         loop {
             let due = self.due(burst.room().min(MAGAZINE));
             let packets = self.cache.take(due);
@@ -67,17 +93,39 @@ impl RxQueue for Generator {
                 packet.set_len(template.len());
                 template.write(&mut packet, &self.next);
                 burst.push(packet);
-                self.next_template = (self.next_template + 1) % self.templates.len();
-                self.next.flow += self.flows.step;
-                if self.next.flow >= self.flows.end {
-                    (self.next.flow, self.next.sequence) = (self.flows.first, self.next.sequence + 1);
-                }
+                advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
             }
             if !more {
                 break;
             }
         }
         burst.len() - before
+    }
+}
+
+/// To the next flow and size.
+#[inline]
+fn advance(next: &mut Mark, template: &mut usize, flows: &Flows, templates: usize) {
+    *template = (*template + 1) % templates;
+    next.flow += flows.step;
+    if next.flow >= flows.end {
+        (next.flow, next.sequence) = (flows.first, next.sequence + 1);
+    }
+}
+
+impl Generator {
+    /// Frames of several buffers, or with checksums that the port is to fill in.
+    fn unusual(&mut self, burst: &mut Burst) {
+        for _ in 0..self.due(burst.room()) {
+            let template = &self.templates[self.next_template];
+            let Some(mut packet) = chain([template.bytes()], || self.cache.take(1).next()) else { break };
+            match self.checksums {
+                Checksums::Generator => template.write(&mut packet, &self.next),
+                Checksums::Port => template.request(&mut packet, &self.next),
+            }
+            burst.push(packet);
+            advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
+        }
     }
 }
 
@@ -99,7 +147,8 @@ mod tests {
         let (mut next, mut sizes) = (HashMap::new(), HashMap::new());
         for first in 0..2 {
             let flows = Flows { first, step: 2, end: 7 };
-            let mut generator = Generator::new(&ends, &IMIX, flows, Rate::Max, pool.cache(), Instant::now());
+            let how = (Instant::now(), if first == 0 { Checksums::Generator } else { Checksums::Port });
+            let mut generator = Generator::new(&ends, &IMIX, flows, Rate::Max, pool.cache(), how);
             for _ in 0..4 {
                 let mut burst = Burst::new(30);
                 assert_eq!(generator.rx_burst(&mut burst), 30);

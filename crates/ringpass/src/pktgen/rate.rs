@@ -1,10 +1,12 @@
 //! How fast to send.
 
 use std::str::FromStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringpass_memory::Burst;
-use ringpass_port::{RxQueue, Wakeable};
+use ringpass_port::{RxQueue, Wake, Wakeable};
+
+use super::frame::MAX;
 
 /// A rate as it is asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,21 +67,36 @@ impl Pacer {
     /// To be called before a burst.
     pub fn advance(&mut self, now: Instant) {
         if let Rate::Packets(rate) | Rate::Bits(rate) = self.rate {
-            // At least one frame, of any size.
-            let most = (rate * Self::DEBT).max(1514.0 * 8.0);
+            // At least one frame of any size that is late, and the next.
+            let one = self.cost(MAX).map_or(0.0, |(cost, _)| cost);
+            let most = (rate * Self::DEBT).max(2.0 * one);
             self.credit = (self.credit + now.duration_since(self.last).as_secs_f64() * rate).min(most);
             self.last = now;
         }
     }
 
+    /// What a frame of `len` bytes costs, and the rate of the credit that pays for it.
+    #[inline]
+    fn cost(&self, len: usize) -> Option<(f64, f64)> {
+        match self.rate {
+            Rate::Max => None,
+            Rate::Packets(rate) => Some((1.0, rate)),
+            Rate::Bits(rate) => Some((len as f64 * 8.0, rate)),
+        }
+    }
+
+    /// When a frame of `len` bytes will be due.
+    pub fn wake(&self, len: usize) -> Wake<'static> {
+        let missing = self.cost(len).map(|(cost, rate)| (cost - self.credit) / rate);
+        // Rounded up, so that it is due then.
+        let wait = missing.and_then(|seconds| Duration::try_from_secs_f64(seconds + 1e-9).ok());
+        wait.and_then(|wait| self.last.checked_add(wait)).map_or(Wake::Turns, Wake::At)
+    }
+
     /// Whether a frame of `len` bytes is due; it is then taken to be sent.
     #[inline]
     pub fn due(&mut self, len: usize) -> bool {
-        let cost = match self.rate {
-            Rate::Max => return true,
-            Rate::Packets(_) => 1.0,
-            Rate::Bits(_) => len as f64 * 8.0,
-        };
+        let Some((cost, _)) = self.cost(len) else { return true };
         let due = self.credit >= cost;
         if due {
             self.credit -= cost;
@@ -103,7 +120,19 @@ impl Paced {
     }
 }
 
-impl Wakeable for Paced {}
+impl Wakeable for Paced {
+    fn arm(&mut self) {
+        self.source.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.source.disarm();
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.next.first().map_or_else(|| self.source.wake(), |packet| self.pacer.wake(packet.len()))
+    }
+}
 
 impl RxQueue for Paced {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -164,6 +193,10 @@ mod tests {
         assert!((9_999..=10_000).contains(&sent_after(Rate::Packets(1e4), 60, &every_millisecond)));
         assert!((999_999..=1_000_000).contains(&sent_after(Rate::Bits(8e9), 1000, &every_millisecond)));
         assert!((1..=2).contains(&sent_after(Rate::Packets(1.5), 1514, &[0, 1000])));
+        let pacer = Pacer::new(Rate::Packets(10.0), start);
+        let Wake::At(time) = pacer.wake(60) else { panic!("a time") };
+        assert!((100..101).contains(&time.duration_since(start).as_millis()));
+        assert!(matches!(Pacer::new(Rate::Max, start).wake(60), Wake::Turns));
         assert_eq!(sent_after(Rate::Packets(4e6), 60, &[0, 1000]), 40_000, "10 ms of a held up second");
     }
 }

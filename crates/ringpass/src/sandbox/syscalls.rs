@@ -19,7 +19,8 @@ const ALLOWED: &[&[c_long]] = &[
     &[libc::SYS_lseek, libc::SYS_getsockname],
     &[libc::SYS_close, libc::SYS_shutdown],
     // Waiting.
-    &[libc::SYS_poll, libc::SYS_ppoll, libc::SYS_epoll_wait, libc::SYS_futex],
+    &[libc::SYS_poll, libc::SYS_ppoll, libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_wait],
+    &[libc::SYS_futex],
     &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_sched_yield, libc::SYS_restart_syscall],
     // Where the vDSO has no clock.
     &[libc::SYS_clock_gettime, libc::SYS_gettimeofday],
@@ -71,10 +72,13 @@ fn checked() -> Vec<Check> {
         long(libc::SYS_mprotect, 2, executable, 0),
         // To the peer of a connected socket; no other address.
         long(libc::SYS_sendto, 4, u64::MAX, 0),
-        // Drops that a packet socket has counted.
+        // Drops that a packet socket has counted, and an error that would keep it readable.
         int(libc::SYS_getsockopt, 1, libc::SOL_PACKET as u64),
-        // A capture file that is read again; the standard library's look at a descriptor before it closes it.
+        int(libc::SYS_getsockopt, 1, libc::SOL_SOCKET as u64),
+        // A capture file that is read again; memory that is to stay as it is; the standard library's look at a descriptor
+        // before it closes it.
         int(libc::SYS_fcntl, 1, libc::F_DUPFD_CLOEXEC as u64),
+        int(libc::SYS_fcntl, 1, libc::F_ADD_SEALS as u64),
         int(libc::SYS_fcntl, 1, libc::F_GETFD as u64),
         // A panic looks for source lines. Landlock refuses it, where there is Landlock.
         Check { mask: WRITE, ..int(libc::SYS_openat, 2, libc::O_RDONLY as u64) },
@@ -82,18 +86,19 @@ fn checked() -> Vec<Check> {
         int(libc::SYS_ioctl, 1, libc::TCGETS),
         int(libc::SYS_ioctl, 1, libc::FIONBIO),
         int(libc::SYS_ioctl, 1, u64::from(libc::TUNGETIFF as u32)),
-        int(libc::SYS_ioctl, 1, libc::SIOCGIFNAME as u64),
-        int(libc::SYS_ioctl, 1, libc::SIOCGIFFLAGS as u64),
+        int(libc::SYS_ioctl, 1, libc::SIOCGIFNAME),
+        int(libc::SYS_ioctl, 1, libc::SIOCGIFFLAGS),
     ]
 }
 
-/// What a server of a socket has on top: clients, what kind of file they send, one set of descriptors to wait on, and its
-/// socket's removal.
-const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs, libc::SYS_epoll_ctl, libc::SYS_unlink];
+/// What a server of a socket has on top: clients, and what kind of file they send.
+const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs];
 
-/// The standard library does without these when they are not there: the flags of a new thread lie in memory with `clone3`,
-/// where no filter sees them, and glibc then takes `clone`; a panic does not find its source lines.
-const MISSING: &[c_long] = &[libc::SYS_clone3, libc::SYS_getcwd, libc::SYS_readlink, libc::SYS_readlinkat];
+/// Answered as by a kernel that lacks them, which can be done without: the flags of a new thread lie in memory with
+/// `clone3`, where no filter sees them, and glibc then takes `clone`; a panic does not find its source lines; the socket of
+/// a server stays until the next one takes its place.
+const MISSING: &[c_long] =
+    &[libc::SYS_clone3, libc::SYS_getcwd, libc::SYS_readlink, libc::SYS_readlinkat, libc::SYS_unlink];
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 

@@ -1,7 +1,7 @@
 //! Cards played by `ringpass model` for guests, and what the guest tests ask of a guest.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, alone};
@@ -23,9 +23,18 @@ pub struct Wire {
 impl Wire {
     /// Card `number`, as `options` of `ringpass model` want it.
     pub fn new(number: u8, options: &[&str]) -> Self {
-        let (middle, host, folder, tap) = (Namespace::new(), Namespace::new(), folder(), unique("tg"));
-        let options: Vec<_> = options.iter().map(|&option| option.to_owned()).collect();
-        let model = start(number, &options, &folder.path().join("card"), &middle, &tap);
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Self::start(number, options, folder(), Namespace::new(), Namespace::new())
+    }
+
+    fn start(number: u8, options: Vec<String>, folder: tempfile::TempDir, middle: Namespace, host: Namespace) -> Self {
+        let tap = unique("tg");
+        let (mac, wire, socket) = (mac(number), format!("tap:{tap}"), folder.path().join("card"));
+        let mut command = vec![RINGPASS, "model", "82599", "--socket", text(&socket), "--wire", &wire];
+        command.extend(["--mac", &mac, "--json"]);
+        command.extend(options.iter().map(String::as_str));
+        let model = middle.spawn(&command);
+        until("the model's first line", || model.line().contains("cards"));
         host.take(&middle, &tap, &format!("198.18.{number}.1/24"));
         Self { number, options, folder, middle, model, host, tap }
     }
@@ -41,13 +50,10 @@ impl Wire {
     }
 
     /// Kills the model and starts it anew, on the same socket.
-    pub fn restart(&mut self) {
-        self.model.signal("KILL");
-        let gone = format!("/proc/{}/fd", self.model.id());
-        until("the end of the model", || std::fs::read_dir(&gone).is_err());
-        self.tap = unique("tg");
-        self.model = start(self.number, &self.options, &self.socket(), &self.middle, &self.tap);
-        self.host.take(&self.middle, &self.tap, &format!("{}/24", self.address()));
+    pub fn restart(self) -> Self {
+        let Self { number, options, folder, middle, model, host, .. } = self;
+        drop(model);
+        Self::start(number, options, folder, middle, host)
     }
 
     /// Ends the model, which prints what it has counted.
@@ -57,14 +63,9 @@ impl Wire {
     }
 }
 
-fn start(number: u8, options: &[String], socket: &Path, middle: &Namespace, tap: &str) -> Program {
-    let (mac, wire) = (format!("02:00:00:00:01:{number:02x}"), format!("tap:{tap}"));
-    let mut command =
-        vec![RINGPASS, "model", "82599", "--socket", text(socket), "--wire", &wire, "--mac", &mac, "--json"];
-    command.extend(options.iter().map(String::as_str));
-    let model = middle.spawn(&command);
-    until("the model's socket", || socket.exists());
-    model
+/// The hardware address of card `number`.
+pub fn mac(number: u8) -> String {
+    format!("02:00:00:00:01:{number:02x}")
 }
 
 /// In the guest: brings up the interface of card `number`, whose own number in the guest is `eth`, as 198.18.N.2, with
@@ -102,7 +103,7 @@ pub fn carrier(eth: u8) -> String {
 
 /// Pings from the guest, of which none may be lost.
 pub fn ping(guest: &Guest, address: &str, options: &str) {
-    let text = guest.run(&format!("ping -q -c 20 -i 0.02 -W 5 {options} {address}"));
+    let text = guest.run(&format!("ping -D -c 20 -i 0.02 -W 5 {options} {address}"));
     assert!(text.contains("20 received, 0% packet loss"), "{text}");
 }
 

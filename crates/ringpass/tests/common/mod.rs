@@ -1,6 +1,7 @@
 //! The program under test, and what the end-to-end tests share.
 
-#![allow(dead_code)]
+// Each test uses a part of it.
+#![allow(dead_code, unused_imports)]
 
 use std::path::Path;
 use std::process::Command;

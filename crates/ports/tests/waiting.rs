@@ -1,0 +1,139 @@
+//! What a queue says to wait for, wakes when there is something, and not before.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use ringpass_memory::Burst;
+use ringpass_port::{FaultsConfig, Idle, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Wake};
+use ringpass_ports::capture_file::{Direction, Writer};
+use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Whether the queue wakes a sleeper now.
+fn wakes(rx: &dyn RxQueue) -> bool {
+    let Wake::Readable(fd) = rx.wake() else { panic!("nothing to wait on") };
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).expect("poll") > 0
+}
+
+#[test]
+fn a_cable_wakes_an_armed_receiver_only() {
+    let (mut left, mut right) = cable("c", 64);
+    let (mut at_left, mut at_right, pool) = (queues(&mut left), queues(&mut right), pool());
+    send(&mut at_left, &pool, &frames(1));
+    assert!(!wakes(&*at_right.rx), "nobody sleeps");
+    receive_exactly(&mut at_right, 1);
+    at_right.rx.arm();
+    assert!(!wakes(&*at_right.rx), "nothing has come");
+    send(&mut at_left, &pool, &frames(2));
+    assert!(wakes(&*at_right.rx));
+    at_right.rx.disarm();
+    assert!(!wakes(&*at_right.rx), "what woke is taken away");
+    assert_eq!(receive(&mut at_right).len(), 2);
+    at_right.rx.arm();
+    at_right.rx.disarm();
+    send(&mut at_left, &pool, &frames(1));
+    assert!(!wakes(&*at_right.rx), "awake again");
+}
+
+#[test]
+fn decorators_wake_as_what_they_wrap() {
+    let directory = tempfile::tempdir().expect("a folder for a test");
+    let pool = pool();
+    let (mut left, right) = cable("c", 64);
+    let faults = Faults::wrap(Box::new(right), FaultsConfig::default(), &pool);
+    let mut right = Capture::wrap(Box::new(faults), &directory.path().join("x.pcap")).expect("a capture");
+    let (mut at_left, mut at_right) = (queues(&mut left), queues(&mut right));
+    at_right.rx.arm();
+    assert!(!wakes(&*at_right.rx));
+    send(&mut at_left, &pool, &frames(1));
+    assert!(wakes(&*at_right.rx));
+    at_right.rx.disarm();
+    assert!(!wakes(&*at_right.rx));
+}
+
+#[test]
+fn packets_wake_a_thread_that_sleeps_between_them() {
+    const PACKETS: usize = 200;
+    let (mut left, mut right) = cable("c", 64);
+    let (mut at_left, Queues { mut rx, .. }, pool) = (queues(&mut left), queues(&mut right), pool());
+    std::thread::scope(|scope| {
+        let receiver = scope.spawn(move || {
+            let (mut idle, mut burst, mut received) = (Idle::new(false), Burst::new(8), 0);
+            while received < PACKETS {
+                let packets = rx.rx_burst(&mut burst);
+                burst.clear();
+                received += packets;
+                idle.after(packets, &mut [&mut *rx]);
+            }
+        });
+        let start = Instant::now();
+        for i in 0..PACKETS {
+            // Long enough to fall asleep, at times.
+            std::thread::sleep(Duration::from_micros(i as u64 * 10));
+            send(&mut at_left, &pool, &frames(1));
+        }
+        receiver.join().expect("the receiver does not panic");
+        // Each that slept past its packet would have cost 100 ms.
+        assert!(start.elapsed() < Duration::from_secs(8), "{:?}", start.elapsed());
+    });
+}
+
+#[test]
+fn kernel_interfaces_wake_by_their_descriptors() {
+    let (a, b) = veth();
+    let open = |namespace: &Namespace, name: &str| {
+        namespace.enter(|| PacketSocket::open(name, &PortConfig::default(), &pool())).expect("a packet socket")
+    };
+    let (mut port_a, mut port_b) = (open(&a, "va"), open(&b, "vb"));
+    let (mut at_a, mut at_b, pool) = (queues(&mut port_a), queues(&mut port_b), pool());
+    at_b.rx.arm();
+    assert!(!wakes(&*at_b.rx));
+    send(&mut at_a, &pool, &frames(1));
+    until("the frame", || wakes(&*at_b.rx));
+    at_b.rx.disarm();
+    receive_exactly(&mut at_b, 1);
+    assert!(!wakes(&*at_b.rx));
+    // The kernel tells of a link that goes down, once.
+    b.ip(&["link", "set", "vb", "down"]);
+    until("the end of the link", || wakes(&*at_b.rx));
+    at_b.rx.disarm();
+    assert!(!wakes(&*at_b.rx), "that would wake for ever");
+
+    let mut tap = a.enter(|| Tap::open("rp0", &PortConfig::default(), &common::pool())).expect("a TAP");
+    let mut behind = open(&a, "rp0");
+    let (mut at_tap, mut at_socket) = (queues(&mut tap), queues(&mut behind));
+    assert!(!wakes(&*at_tap.rx));
+    send(&mut at_socket, &pool, &frames(1));
+    until("the frame", || wakes(&*at_tap.rx));
+    receive_exactly(&mut at_tap, 1);
+    assert!(!wakes(&*at_tap.rx));
+}
+
+#[test]
+fn null_and_files_that_have_ended_never_wake() {
+    let config = PortConfig::default();
+    assert!(matches!(queues(&mut Null::open(&config)).rx.wake(), Wake::Never));
+
+    let directory = tempfile::tempdir().expect("a folder for a test");
+    let file = directory.path().join("x.pcap");
+    let mut writer = Writer::create(&file).expect("a file");
+    for nanos in [0, 30_000_000] {
+        writer.write(nanos, Direction::Received, &frame(1, 60)).expect("a frame is written");
+    }
+    writer.finish().expect("a file");
+    let speed = ReplaySpeed::Recorded(0.5);
+    let pcap = PcapConfig { input: Some(file), repeat: 1, speed, ..Default::default() };
+    let mut port = Pcap::open(&pcap, &config, &pool()).expect("a capture file");
+    let mut queues = queues(&mut port);
+    assert_eq!(receive(&mut queues).len(), 1);
+    let Wake::At(due) = queues.rx.wake() else { panic!("the second frame has a time") };
+    let wait = due.saturating_duration_since(Instant::now());
+    assert!(wait <= Duration::from_millis(61), "{wait:?}");
+    std::thread::sleep(wait);
+    assert_eq!(receive(&mut queues).len(), 1);
+    until("the end", || receive(&mut queues).is_empty() && matches!(queues.rx.wake(), Wake::Never));
+    assert!(matches!(port.state(), ringpass_port::State::Finished));
+}
