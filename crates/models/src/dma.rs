@@ -76,7 +76,8 @@ impl DmaMap {
         for (iova, offset, len) in region.stretches() {
             let start = NonNull::new(region.at(offset)).expect("a mapping is not at address 0");
             // A region that is mapped twice.
-            let _ = self.insert(Stretch { iova, len: len as u64, start, access: Access::ReadWrite, owner: region.clone() });
+            let _ =
+                self.insert(Stretch { iova, len: len as u64, start, access: Access::ReadWrite, owner: region.clone() });
         }
     }
 
@@ -253,7 +254,9 @@ impl DmaMap {
             let len = len / size_of::<Descriptor>();
             match pieces.last_mut() {
                 // Pages that were mapped one by one are often contiguous here too.
-                Some(last) if last.end() == start.as_ptr() && Arc::ptr_eq(&last.owner, &stretch.owner) => last.len += len,
+                Some(last) if last.end() == start.as_ptr() && Arc::ptr_eq(&last.owner, &stretch.owner) => {
+                    last.len += len
+                }
                 _ => pieces.push(Piece { start, len, owner: stretch.owner.clone() }),
             }
         }

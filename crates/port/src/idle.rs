@@ -47,6 +47,9 @@ pub struct Idle {
 impl Idle {
     /// Rounds without a packet before the loop sleeps: least, first and most.
     const PATIENCE: [u32; 3] = [64, 2048, 32 << 10];
+    /// Once in so many of these rounds another thread is let in, if one waits for this CPU: it may be the one that the
+    /// last packets went to.
+    const COURTESY: u32 = 4;
     /// A sleep that was shorter was not worth it; one that was longer was.
     const SOON: Duration = Duration::from_micros(100);
     const LONG: Duration = Duration::from_micros(500);
@@ -68,9 +71,15 @@ impl Idle {
             if self.armed {
                 self.disarm(sources);
             }
-        } else if self.poll || self.empty_rounds < self.patience {
-            self.empty_rounds += 1;
+        } else if self.poll {
             std::hint::spin_loop();
+        } else if self.empty_rounds < self.patience {
+            self.empty_rounds += 1;
+            if self.empty_rounds.is_multiple_of(Self::COURTESY) {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
         } else {
             self.rest(sources);
         }

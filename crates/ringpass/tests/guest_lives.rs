@@ -16,9 +16,9 @@ fn the_model_serves_the_next_guest_and_a_guest_survives_the_model() {
     up(&guest, 0, 1);
     ping(&guest, "198.18.1.1", "");
     let _flood = guest.spawn("ping -f -q 198.18.1.1");
-    let _back = wire.host.spawn(&["ping", "-f", "-q", "198.18.1.2"]);
+    let back = wire.host.spawn(&["ping", "-f", "-q", "198.18.1.2"]);
     std::thread::sleep(Duration::from_millis(500));
-    drop(guest);
+    drop((guest, back));
 
     eprintln!("- the same model serves the next guest, and is killed while packets flow");
     let guest = Guest::new().card(&wire.socket()).boot();

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Lab, Namespace, run, until};
+use common::{Lab, Namespace, folder, ringpass, run, text, until};
 use serde_json::Value;
 
 /// A forwarder straight between the TAPs, without cards.
@@ -67,4 +67,24 @@ fn jumbo_frames_cross_the_forwarder() {
     assert!(text.contains("20 received"), "{text}");
     let average = average(&lab.b, &lab.right);
     assert!(average > 7000, "{average} bytes a frame");
+}
+
+#[test]
+fn generated_checksums_are_right_whoever_makes_them() {
+    let folder = folder();
+    let file = folder.path().join("x.pcap");
+    let port = format!("pcap:,out={}", text(&file));
+    for options in [
+        &["--offloads", "none", "--size", "60"][..],
+        &["--offloads", "checksum", "--size", "60"],
+        &["--offloads", "checksum", "--imix"],
+        &["--offloads", "none", "--mtu", "9710", "--size", "9724"],
+        &["--offloads", "all", "--mtu", "9000", "--size", "9013"],
+    ] {
+        let arguments = [&["pktgen", &port, "-c", "24", "--flows", "5"], options].concat();
+        let (status, _, errors) = ringpass(&arguments);
+        assert_eq!(status, Some(0), "{errors}");
+        let lines = run(&["tcpdump", "-vv", "-nr", text(&file)]);
+        assert_eq!(lines.matches("[udp sum ok]").count(), 24, "{options:?}: {lines}");
+    }
 }

@@ -3,12 +3,15 @@
 
 mod common;
 
+use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use common::*;
+use ringpass_bus::VfioUser;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -101,6 +104,50 @@ fn a_driver_that_is_killed_makes_room_for_the_next() {
     cards.forward().summary();
     let model = cards.model.summary();
     assert_eq!((count(&model["cards"][0], "clients"), count(&model["cards"][1], "clients")), (4, 4));
+}
+
+/// Clients that send noise, half messages and floods.
+fn pester(socket: &Path, stop: &AtomicBool) -> u32 {
+    let noise = noise(4096);
+    let version = [0, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+    // A posted write of four bytes to a register.
+    let header = [0, 0, 10, 0, 36, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0];
+    let posted = [&header[..], &[0, 0x50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3, 4]].concat();
+    let mut clients = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(mut client) = UnixStream::connect(socket) else { continue };
+        client.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+        let begin = noise.len() / 7 * (clients as usize % 6);
+        let what = match clients % 4 {
+            0 => noise[begin..].to_vec(),
+            1 => version[..begin % 20].to_vec(),
+            2 => [&version[..], &posted.repeat(1000)].concat(),
+            _ => [&version[..], &noise[begin..]].concat(),
+        };
+        // The server hangs up when it has seen enough.
+        let _ = client.write_all(&what);
+        clients += 1;
+    }
+    clients
+}
+
+#[test]
+fn a_hostile_client_of_one_card_costs_the_others_no_frame() {
+    let folder = folder();
+    let third = folder.path().join("third");
+    let cards = Cards::new(&["--socket", text(&third), "--wire", "null"]);
+    let forwarder = cards.forward();
+    let stop = AtomicBool::new(false);
+    let clients = std::thread::scope(|scope| {
+        let hostile = scope.spawn(|| pester(&third, &stop));
+        cards.ping(2000);
+        stop.store(true, Ordering::Relaxed);
+        hostile.join().unwrap()
+    });
+    assert!(clients > 10, "{clients} hostile clients");
+    until("the third card for a good client", || VfioUser::open(&third).is_ok());
+    let drops = forwarder.summary()["ports"][0]["rx_drops"].as_u64();
+    assert_eq!((drops, count(&cards.model.summary()["cards"][0], "clients")), (Some(0), 1));
 }
 
 #[test]

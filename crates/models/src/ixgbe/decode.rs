@@ -90,7 +90,6 @@ impl Settings {
         settings
     }
 
-
     /// Whether they depend on a register.
     pub(super) fn depend_on(id: Id) -> bool {
         use Id::*;

@@ -36,12 +36,11 @@ fn transport(protocol: u8) -> u64 {
 }
 
 impl<'a> Headers<'a> {
-    const NONE: Self =
-        Self { packet_type: 0, addresses: &[], ports: &[], ipv4: &[], payload: &[], ip_end: 0 };
+    const NONE: Self = Self { packet_type: 0, addresses: &[], ports: &[], ipv4: &[], payload: &[], ip_end: 0 };
 
     /// Reads the headers behind the Ethernet header, whose type begins at `offset`. Headers that are cut short or
     /// contradict themselves are left out.
-    #[inline]
+    #[inline(always)]
     pub(super) fn parse(frame: &'a [u8], offset: usize) -> Self {
         let payload = frame.get(offset + 2..).unwrap_or_default();
         match frame.get(offset..offset + 2) {
@@ -51,7 +50,7 @@ impl<'a> Headers<'a> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn ipv4(packet: &'a [u8], start: usize) -> Self {
         let Some(header) = packet.first_chunk::<20>().filter(|header| matches!(header[0], 0x45..=0x4f)) else {
             return Self::NONE;

@@ -122,7 +122,7 @@ impl Card {
         len: usize,
         access: Access,
     ) -> Result<(), Error> {
-        self.shared.access(|device| device.map_foreign(iova, memory, offset, len, access))
+        self.shared.change(|device| device.map_foreign(iova, memory, offset, len, access))
     }
 
     /// Takes memory away: any span, with many maps, a part of one, or none. The card does not touch it afterwards.
@@ -146,8 +146,7 @@ impl Card {
 
     /// A function level reset: all as after power-on, but memory, vectors, link and wire stay.
     pub fn reset(&self) {
-        self.shared.access(|device| device.reset(&self.shared.doorbells));
-        self.shared.doorbells.bell().ring();
+        self.shared.change(|device| device.reset(&self.shared.doorbells));
     }
 
     /// The file with the cells of the tail registers, for a driver in another process: `RDT(q)` at `q` times
@@ -192,7 +191,7 @@ impl Card {
 
     /// Plugs the cable in or out. While it is out, frames from the wire are lost and none is sent.
     pub fn set_link(&self, up: bool) {
-        self.shared.access(|device| device.set_link(up));
+        self.shared.change(|device| device.set_link(up));
     }
 }
 
@@ -221,6 +220,13 @@ impl Shared {
         result
     }
 
+    /// As `access`, where that may give the card something to do.
+    fn change<R>(&self, f: impl FnOnce(&mut Device) -> R) -> R {
+        let result = self.access(f);
+        self.doorbells.bell().ring();
+        result
+    }
+
     /// A mutex that is unlocked and locked again at once starves those who sleep on it.
     fn let_registers_in(&self) {
         for _ in 0..100 {
@@ -240,8 +246,7 @@ unsafe impl Bar for Shared {
     }
 
     fn write(&self, offset: u32, value: u32) {
-        self.access(|device| device.obey(offset, value, &self.doorbells));
-        self.doorbells.bell().ring();
+        self.change(|device| device.obey(offset, value, &self.doorbells));
     }
 
     /// # Panics
@@ -278,12 +283,12 @@ impl Bus for Card {
     }
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        self.shared.access(|device| device.map(region));
+        self.shared.change(|device| device.map(region));
         Ok(())
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {
-        self.shared.access(|device| device.bus_master = on);
+        self.shared.change(|device| device.bus_master = on);
         Ok(())
     }
 

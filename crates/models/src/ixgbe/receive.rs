@@ -157,7 +157,7 @@ impl Device {
     fn take_otherwise(&mut self, frame: &[u8], tag: Option<u16>, class: Class) {
         let address = destination(frame);
         let cast = Cast::of(address);
-        // Again, so that the usual way keeps them in registers.
+        // Once more, so that the usual way keeps them in registers.
         let headers = Headers::parse(frame, if tag.is_some() { 12 + TAG } else { 12 });
         let arrived = Arrived { frame, address, cast, tag, headers };
         if self.steer(&arrived, class) {

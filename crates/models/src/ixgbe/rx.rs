@@ -157,7 +157,7 @@ impl RxRing {
     }
 
     /// Writes a frame to the buffers of as many descriptors as it needs, and the descriptors back.
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
         if frame.len() > self.whole {
             return self.deliver_parts(frame, class, dma);

@@ -85,7 +85,7 @@ fn its_own_bus_reads_the_same() {
         assert_eq!(shift(&window, 0, 8), 0, "ready");
         window.write(EEC, 0x42);
         shift(&window, command, 8);
-        shift(&window, address * 2 & 0xff, 8);
+        shift(&window, (address * 2) & 0xff, 8);
         let read = shift(&window, 0, 16);
         assert_eq!(read.swap_bytes(), word(&window, address), "word {address:#x}");
     }

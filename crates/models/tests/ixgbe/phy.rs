@@ -142,6 +142,7 @@ fn the_phy_says_what_it_is() {
     let (card, window) = card(0x1528);
     let read = |device, register| mdio(&window, 0, device, register, 3, 0);
     assert_eq!((read(1, 2), read(1, 3)), (0x0154, 0x0200));
+    assert_eq!([1, 3, 4].map(|device| read(device, 8) >> 14), [0b10; 3], "a device answers");
     assert_eq!((read(7, 1) & 0x24, read(30, 1) & 8), (0x24, 8));
     card.set_link(false);
     assert_eq!((read(7, 1) & 0x24, read(30, 1) & 8), (0, 0));

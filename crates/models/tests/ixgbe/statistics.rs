@@ -74,3 +74,38 @@ fn wrong_length_fields_are_reported() {
     assert_eq!(driver.window.read(RLEC), 1);
     assert_eq!(driver.receive_all(0).len(), 4);
 }
+
+#[test]
+fn frames_are_counted_by_their_size() {
+    let mut driver = Driver::started();
+    // Without CRC: at both ends of each size.
+    let lens = [60, 61, 123, 124, 251, 252, 507, 508, 1019, 1020, 1514];
+    driver.arrive(&lens.map(|len| frame(own_mac(), len)));
+    lens.into_iter().for_each(|len| driver.send_frame(0, &frame(own_mac(), len)));
+    let sizes = [1, 2, 2, 2, 2, 2];
+    let read = |registers: [ringpass_registers::Reg<ringpass_registers::RC>; 6]| {
+        registers.map(|register| driver.window.read(register))
+    };
+    assert_eq!(read([PRC64, PRC127, PRC255, PRC511, PRC1023, PRC1522]), sizes);
+    assert_eq!(read([PTC64, PTC127, PTC255, PTC511, PTC1023, PTC1522]), sizes);
+    assert_eq!(read([PRC64, PRC127, PRC255, PRC511, PRC1023, PRC1522]), [0; 6], "cleared by reading");
+    let bytes = lens.iter().sum::<usize>() as u32;
+    assert_eq!((driver.window.read(QBTC_L.at(0)), driver.window.read(QBTC_H.at(0))), (bytes, 0));
+    assert_eq!((driver.window.read(TORL), driver.window.read(RXNFGPC)), (bytes + 4 * 11, 11));
+}
+
+#[test]
+fn frames_that_are_too_long_count_in_the_total_only() {
+    let mut driver = Driver::started();
+    driver.arrive(&[frame(own_mac(), 1600)]);
+    let read = [TPR, TORL, ROC, GPRC, PRC1522].map(|register| driver.window.read(register));
+    assert_eq!(read, [1, 1604, 1, 0, 0]);
+}
+
+#[test]
+fn sent_packets_are_counted_at_the_older_address_too() {
+    let mut driver = Driver::started();
+    driver.send_frame(0, &frame(own_mac(), 60));
+    let older = ringpass_registers::Reg::<ringpass_registers::RC>::new("QPTC", 0x06030);
+    assert_eq!((driver.window.read(older), driver.window.read(QPTC.at(0))), (1, 0));
+}

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, alone};
+pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, Output, alone};
 use serde_json::Value;
 
 use super::{Namespace, Program, RINGPASS, folder, text, unique, until};
@@ -103,8 +103,18 @@ pub fn carrier(eth: u8) -> String {
 
 /// Pings from the guest, of which none may be lost.
 pub fn ping(guest: &Guest, address: &str, options: &str) {
-    let text = guest.run(&format!("ping -D -c 20 -i 0.02 -W 5 {options} {address}"));
-    assert!(text.contains("20 received, 0% packet loss"), "{text}");
+    let Output { text, .. } =
+        guest.output(&format!("ping -D -c 20 -i 0.02 -W 5 {options} {address}"), Duration::from_secs(30));
+    if !text.contains("20 received, 0% packet loss") {
+        // What the driver knows, and whether it goes on by itself.
+        let look = "grep eth /proc/interrupts
+                    for name in $(ls /sys/class/net | grep eth); do
+                        ip -s link show $name; ethtool -S $name | grep -v ': 0$'
+                        ethtool -d $name | grep -E 'EI[CMA]|(RD|TD)[HT]0[0:]'
+                    done";
+        let again = format!("{look}; ip neighbour; ping -D -c 3 {address}; {look}");
+        panic!("{text}\n{}", guest.output(&again, Duration::from_secs(30)).text);
+    }
 }
 
 /// Who sends in a TCP test.
