@@ -5,7 +5,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::guest::{Guest, Iommu, Wire, alone};
+use common::guest::{Guest, Iommu, Wire, alone, answered};
 
 const TESTPMD: &str = "testpmd --lcores '(0,1)@0' -n 1 --in-memory --no-telemetry -m 32 -a 0000:00:10.0 -- \
                        --total-num-mbufs=2048 --rxd=128 --txd=128 --forward-mode=icmpecho --auto-start";
@@ -23,8 +23,8 @@ fn pings(guest: &Guest, wire: &Wire, user: &str) {
         assert!(guest.running(&job) && !text.contains("cannot be used"), "{text}");
         assert!(start.elapsed() < Duration::from_secs(60), "no answer: {text}");
     }
-    let text = wire.host.run(&["ping", "-q", "-i", "0.002", "-c", "500", "-s", "1000", "198.18.1.2"]);
-    assert!(text.contains("500 received, 0% packet loss"), "{text}");
+    let text = wire.host.run(&["ping", "-i", "0.002", "-c", "500", "-w", "15", "-s", "1000", "198.18.1.2"]);
+    assert!(answered(&text, 500), "{text}");
     guest.run("touch /run/stop");
     let output = guest.wait(&job, Duration::from_secs(20));
     assert_eq!(output.status, 0, "{}", output.text);
