@@ -206,6 +206,14 @@ impl DmaMap {
         true
     }
 
+    /// Brings the line at an address into the cache, if that is the card's: the driver's core has it.
+    #[inline]
+    pub(crate) fn prefetch(&self, iova: u64, intent: Intent, hint: &mut Hint) {
+        if let Some((stretch, offset)) = self.find(iova, 1, hint) {
+            prefetch(stretch.at(offset).as_ptr(), intent);
+        }
+    }
+
     /// Writes `bytes` to memory; `false`, and nothing written, where it is not the card's.
     #[inline]
     #[must_use]
@@ -336,7 +344,7 @@ pub(crate) enum Intent {
 
 /// Brings a line into the cache while other work goes on.
 #[inline]
-fn prefetch(line: *const u8, intent: Intent) {
+pub(crate) fn prefetch(line: *const u8, intent: Intent) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: hints without architectural effect, whatever the address. Processors without `prefetchw` treat it as no
     // operation.

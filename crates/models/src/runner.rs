@@ -1,21 +1,38 @@
 //! A thread that steps models.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ringpass_port::{Idle, Queues, Wake, Wakeable};
-use rustix::event::epoll;
+use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 use crate::ixgbe::{Card, Wants};
 
 /// Steps cards on a thread of its own until it is dropped.
 pub struct Runner {
-    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What a runner and its thread share.
+struct Shared {
+    stop: AtomicBool,
+    /// There are cards in `added`.
+    news: AtomicBool,
+    added: Mutex<Vec<(Arc<Card>, Queues)>>,
+    /// Wakes the thread for either.
+    event: OwnedFd,
+}
+
+impl Shared {
+    fn wake(&self) {
+        // It fails only if the counter is full, and then the thread is awake.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
 }
 
 impl Runner {
@@ -25,13 +42,23 @@ impl Runner {
     /// Steps each card with its wire, round robin, on the given CPU. Without `poll` the thread sleeps while there is
     /// nothing to do, until a doorbell, a register or a wire wakes it.
     pub fn spawn(cards: Vec<(Arc<Card>, Queues)>, cpu: Option<usize>, poll: bool) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
+        let event =
+            eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("the process has a descriptor left");
+        let (stop, news) = (AtomicBool::new(false), AtomicBool::new(true));
+        let shared = Arc::new(Shared { stop, news, added: Mutex::new(cards), event });
+        let its = shared.clone();
         let thread = thread::Builder::new()
             .name("models".into())
-            .spawn(move || run(cards, cpu, Idle::new(poll), &stopped))
+            .spawn(move || run(&its, cpu, Idle::new(poll)))
             .expect("the system has no thread left");
-        Self { stop, thread: Some(thread) }
+        Self { shared, thread: Some(thread) }
+    }
+
+    /// Steps another card too, with its wire.
+    pub fn add(&self, card: Arc<Card>, wire: Queues) {
+        self.shared.added.lock().unwrap_or_else(PoisonError::into_inner).push((card, wire));
+        self.shared.news.store(true, Ordering::Release);
+        self.shared.wake();
     }
 }
 
@@ -43,13 +70,16 @@ struct Models {
 }
 
 impl Models {
-    fn new(cards: Vec<(Arc<Card>, Queues)>) -> Self {
-        let any = epoll::create(epoll::CreateFlags::CLOEXEC).expect("the process has no descriptor left");
-        let models = Self { cards, any };
-        for (card, _) in &models.cards {
-            models.add(card.bell()).expect("the kernel has no memory left");
+    fn new() -> Self {
+        let any = epoll::create(epoll::CreateFlags::CLOEXEC).expect("the process has a descriptor left");
+        Self { cards: Vec::new(), any }
+    }
+
+    fn extend(&mut self, cards: Vec<(Arc<Card>, Queues)>) {
+        for (card, _) in &cards {
+            self.add(card.bell()).expect("the kernel has memory left");
         }
-        models
+        self.cards.extend(cards);
     }
 
     fn add(&self, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
@@ -97,12 +127,18 @@ impl Wakeable for Models {
     }
 }
 
-fn run(cards: Vec<(Arc<Card>, Queues)>, cpu: Option<usize>, mut idle: Idle, stop: &AtomicBool) {
+fn run(shared: &Shared, cpu: Option<usize>, mut idle: Idle) {
     if let Some(id) = cpu {
         core_affinity::set_for_current(core_affinity::CoreId { id });
     }
-    let mut models = Models::new(cards);
-    while !stop.load(Ordering::Relaxed) {
+    let mut models = Models::new();
+    models.add(shared.event.as_fd()).expect("the kernel has memory left");
+    while !shared.stop.load(Ordering::Relaxed) {
+        if shared.news.load(Ordering::Relaxed) && shared.news.swap(false, Ordering::Acquire) {
+            let _ = rustix::io::read(&shared.event, &mut [0; 8]);
+            // Those that a sleeper has armed are armed; the new ones are from its next sleep on.
+            models.extend(std::mem::take(&mut *shared.added.lock().unwrap_or_else(PoisonError::into_inner)));
+        }
         let moved = models.step();
         idle.after(moved, &mut [&mut models]);
     }
@@ -110,7 +146,8 @@ fn run(cards: Vec<(Arc<Card>, Queues)>, cpu: Option<usize>, mut idle: Idle, stop
 
 impl Drop for Runner {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
+        self.shared.wake();
         let Some(thread) = self.thread.take() else { return };
         let start = Instant::now();
         while !thread.is_finished() && start.elapsed() < Self::LIMIT {

@@ -1,7 +1,7 @@
 //! A software card as a port: the card, its driver, and the port at the far end of its wire.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_ixgbe::Ixgbe;
@@ -15,7 +15,7 @@ pub struct Model {
     driver: Ixgbe,
     card: Arc<Card>,
     /// The thread that plays the card.
-    runner: Option<Runner>,
+    runner: Option<Arc<Runner>>,
     poll: bool,
     wire: Box<dyn Port>,
 }
@@ -86,7 +86,8 @@ impl Port for Model {
     /// The wire comes to life with the first look at the queues: what it brings before would only be dropped.
     fn take_queues(&mut self) -> Vec<Queues> {
         let wires: Vec<_> = self.wire.take_queues().into_iter().map(|queues| (self.card.clone(), queues)).collect();
-        self.runner = self.runner.take().or_else(|| Some(Runner::spawn(wires, None, self.poll)));
+        let runner = self.runner.get_or_insert_with(|| runner(self.poll));
+        wires.into_iter().for_each(|(card, wire)| runner.add(card, wire));
         self.driver.take_queues()
     }
 
@@ -101,4 +102,16 @@ impl Port for Model {
     fn notes(&self) -> Vec<String> {
         self.driver.notes().into_iter().chain(self.wire.notes()).collect()
     }
+}
+
+/// The thread that plays the cards: one for all of the process, which a frame that goes from one card to the next wakes
+/// once.
+fn runner(poll: bool) -> Arc<Runner> {
+    static RUNNER: Mutex<Weak<Runner>> = Mutex::new(Weak::new());
+    let mut shared = RUNNER.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.upgrade().unwrap_or_else(|| {
+        let runner = Arc::new(Runner::spawn(Vec::new(), None, poll));
+        *shared = Arc::downgrade(&runner);
+        runner
+    })
 }

@@ -11,8 +11,13 @@ use super::headers::{Headers, IPV4, SCTP, TCP, UDP};
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<4>();
     let sum: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
-    let mut last = [0; 4];
-    last[..rest.len()].copy_from_slice(rest);
+    // By cases: bytes copied to a word are read back late by the processor.
+    let last = match *rest {
+        [a, b, c] => [a, b, c, 0],
+        [a, b] => [a, b, 0, 0],
+        [a] => [a, 0, 0, 0],
+        _ => [0; 4],
+    };
     sum + u64::from(u32::from_ne_bytes(last))
 }
 

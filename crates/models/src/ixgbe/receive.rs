@@ -15,6 +15,7 @@ use super::rss::{Class, classify};
 use super::stats::{count, count_bad, count_octets, count_rx};
 use super::steering::TypeMatch;
 use super::tx::BURST;
+use crate::dma::{Intent, prefetch};
 
 /// Frames without CRC are at least this long.
 const SHORTEST: usize = 60;
@@ -72,6 +73,8 @@ impl Device {
         let mut burst = Burst::new(BURST);
         let arrived = wire.rx.rx_burst(&mut burst);
         if self.link.up {
+            // The wire's end may have written the frames on another core.
+            burst.iter().for_each(|packet| prefetch(packet.as_ptr(), Intent::Read));
             burst.iter().for_each(|packet| match packet.is_chained() {
                 false => self.arrive(packet),
                 true => self.arrive_in_pieces(packet),

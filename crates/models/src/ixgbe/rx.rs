@@ -13,6 +13,9 @@ use super::rss::Class;
 use super::tx::BURST;
 use crate::dma::{Descriptor, DmaMap, Hint, Intent, Ring, prefetch_descriptors};
 
+/// Buffers are brought into the cache so many frames before their turn.
+const AHEAD: usize = 4;
+
 /// Queues of the card.
 pub(super) const QUEUES: usize = 128;
 
@@ -335,6 +338,11 @@ impl RxRing {
         let Some(Descriptor([first, second])) = ring.get(self.head) else { return Delivery::Fault };
         self.head = if self.head + 1 == ring.len() { 0 } else { self.head + 1 };
         self.ready -= 1;
+        if self.ready > AHEAD
+            && let Some(Descriptor([soon, _])) = ring.get((self.head + AHEAD) % ring.len())
+        {
+            dma.prefetch(soon.load(Ordering::Relaxed), Intent::Write, &mut self.hint);
+        }
         let written = dma.write(first.load(Ordering::Relaxed), part, &mut self.hint);
         first.store(class.word, Ordering::Relaxed);
         // Release: a driver that sees DD sees the frame and the other half of the descriptor.
