@@ -3,6 +3,7 @@
 //! [`Ixgbe::open`] brings the card up in the datasheet's order (section 4.6), each step with its section. After that
 //! the card is driven through descriptor rings alone: `rx` and `tx`.
 
+mod hang;
 mod head_write_back;
 mod interrupt;
 mod ring;
@@ -37,6 +38,7 @@ struct Device {
     /// Frames that the queues dropped for what the card said of them, and for their length.
     rx_faulty: AtomicU64,
     tx_refused: AtomicU64,
+    hang: hang::Hang,
 }
 
 impl Device {
@@ -110,7 +112,8 @@ impl Ixgbe {
     /// Received packets are the pool's; so must be those that are sent, which the card is shown no other memory of.
     pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         check(config)?;
-        let device = Arc::new(Device { window: bus.window(), bus, rx_faulty: 0.into(), tx_refused: 0.into() });
+        let (rx_faulty, tx_refused, hang) = Default::default();
+        let device = Arc::new(Device { window: bus.window(), bus, rx_faulty, tx_refused, hang });
         device.reset()?;
         device.init_link();
         device.init_rx(config);
@@ -197,7 +200,7 @@ impl Port for Ixgbe {
     /// line rate, so ask more often. Queue counters count what reached memory, without the stripped CRC; `GOTC` counts
     /// the CRC that the card appends. Of a card that is gone the last counts stay.
     fn stats(&mut self) -> Stats {
-        if let State::Gone(_) = self.state() {
+        if self.device.window.read(STATUS) == u32::MAX {
             return self.stats;
         }
         let (device, stats) = (&self.device, &mut self.stats);
@@ -217,8 +220,9 @@ impl Port for Ixgbe {
     }
 
     fn state(&mut self) -> State {
-        match self.device.window.read(STATUS) {
-            u32::MAX => State::Gone(format!("{}: the card is gone; its registers read as ones", self.name)),
+        match (self.device.window.read(STATUS), self.link().up) {
+            (u32::MAX, _) => State::Gone(format!("{}: the card is gone; its registers read as ones", self.name)),
+            (_, link) if self.device.hang.seen(link) => State::Gone(hang::report(&self.name)),
             _ => State::Running,
         }
     }

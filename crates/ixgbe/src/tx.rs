@@ -8,6 +8,7 @@ use ringpass_port::{Error, PortConfig, TxQueue};
 use ringpass_registers::ixgbe::{descriptor::*, *};
 
 use crate::Device;
+use crate::hang::Watch;
 use crate::head_write_back::WrittenHead;
 use crate::ring::{Descriptors, Ring};
 use crate::tx_offload::Offload;
@@ -34,6 +35,7 @@ pub(crate) struct Tx {
     longest: usize,
     /// Of a queue that packets with requests are sent on.
     pub(crate) offload: Option<Box<Offload>>,
+    pub(crate) watch: Watch,
 }
 
 impl Tx {
@@ -52,7 +54,7 @@ impl Tx {
         device.window.write(TXDCTL.at(q), 36 | 8 << 8);
         ring.start()?;
         let (longest, offload) = (config.mtu + OVERHEAD - MIN_FRAME, Offload::new(config, pool));
-        Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest, offload })
+        Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest, offload, watch: Watch::default() })
     }
 
     /// Takes back the buffers that the card has sent, by [`REPORT`]. Inlined, it would cost `post_run` its registers.
@@ -135,6 +137,9 @@ impl TxQueue for Tx {
             }
         }
         self.ring.publish(tail);
+        if !burst.is_empty() {
+            self.watch();
+        }
         packets - burst.len()
     }
 }

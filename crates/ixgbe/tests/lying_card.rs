@@ -215,3 +215,32 @@ fn a_configuration_out_of_range_is_refused() {
         );
     }
 }
+
+#[test]
+fn a_card_that_stops_sending_is_reported_but_not_one_without_a_link() {
+    let straw = Straw::new();
+    let (mut port, mut queues) = open(&straw, &small());
+    let pool = pool();
+    let fill = |queues: &mut Queues| {
+        let mut burst = Burst::new(64);
+        pool.cache().alloc(&mut burst);
+        burst.iter_mut().for_each(|packet| packet.set_len(60));
+        queues.tx.tx_burst(&mut burst);
+    };
+    let report = |port: &mut Ixgbe, queues: &mut Queues| {
+        fill(queues);
+        match port.state() {
+            State::Gone(why) => Some(why),
+            _ => None,
+        }
+    };
+    assert_eq!(report(&mut port, &mut queues), None, "it has just begun");
+    std::thread::sleep(std::time::Duration::from_millis(2100));
+    straw.stick(LINKS.offset, 0);
+    assert_eq!(report(&mut port, &mut queues), None);
+    assert_eq!(report(&mut port, &mut queues), None, "there is no link");
+    straw.stick(LINKS.offset, LINKS_UP | LINKS_SPEED_10G);
+    assert_eq!(report(&mut port, &mut queues), None, "it may be about to go on");
+    let why = report(&mut port, &mut queues).expect("stuck");
+    assert!(why.contains("sent nothing"), "{why}");
+}

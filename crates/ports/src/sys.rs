@@ -99,7 +99,7 @@ pub(crate) struct Interfaces(OwnedFd);
 
 impl Interfaces {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?))
+        Ok(Self(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?))
     }
 
     fn ask(&self, name: &str, request: libc::c_ulong) -> io::Result<IfReq> {

@@ -137,5 +137,5 @@ fn the_packet_path_makes_no_system_call_while_packets_flow() {
     let (status, lines, _) = demo.wait(std::time::Duration::from_secs(20));
     assert_eq!(status, Some(0));
     let summary: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
-    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(1_000_000), "it was under load: {summary}");
+    assert!(summary["ports"][0]["rx_packets"].as_u64() > Some(100_000), "it was under load: {summary}");
 }

@@ -1,0 +1,53 @@
+//! A Tx queue that is full and stays full: a card that no longer sends.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::tx::Tx;
+
+/// How long a full queue may stand still.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// When a full queue last was seen to move.
+pub(crate) struct Watch {
+    head: usize,
+    since: Instant,
+}
+
+impl Default for Watch {
+    fn default() -> Self {
+        Self { head: usize::MAX, since: Instant::now() }
+    }
+}
+
+impl Tx {
+    /// To be called when packets found no room.
+    #[cold]
+    pub(crate) fn watch(&mut self) {
+        if self.watch.head != self.ring.head {
+            self.watch = Watch { head: self.ring.head, since: Instant::now() };
+        } else if self.watch.since.elapsed() > LIMIT {
+            self.ring.device.hang.stuck.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What the queues have reported.
+#[derive(Default)]
+pub(crate) struct Hang {
+    stuck: AtomicBool,
+    before: AtomicBool,
+}
+
+impl Hang {
+    /// Whether a queue has reported since the last two times that this was asked, with a link both times: a queue
+    /// stands still without one, and has just begun to move when it comes back.
+    pub(crate) fn seen(&self, link: bool) -> bool {
+        let now = self.stuck.swap(false, Ordering::Relaxed) && link;
+        self.before.swap(now, Ordering::Relaxed) && now
+    }
+}
+
+pub(crate) fn report(name: &str) -> String {
+    format!("{name}: the card has sent nothing for {} s; reset it, or power it off and on", LIMIT.as_secs())
+}
