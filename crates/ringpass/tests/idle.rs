@@ -41,7 +41,7 @@ fn a_forwarder_without_traffic_sleeps_and_wakes_for_pings() {
         a.take(&middle, &left, "198.18.0.1/24");
         b.take(&middle, &right, "198.18.0.2/24");
         sleeps(&format!("fwd {model}tap"), &forwarder);
-        let text = a.run(&["ping", "-c", "10", "-i", "0.2", "-W", "1", "198.18.0.2"]);
+        let text = a.run(&["ping", "-c", "10", "-i", "0.2", "-w", "10", "198.18.0.2"]);
         assert!(text.contains("10 received"), "{text}");
         sleeps("after the pings", &forwarder);
         forwarder.summary();

@@ -63,7 +63,7 @@ fn without_offloads_frames_are_finished() {
 #[test]
 fn jumbo_frames_cross_the_forwarder() {
     let lab = lab(&["--mtu", "9000"]);
-    let text = lab.a.run(&["ping", "-c", "20", "-i", "0.01", "-s", "8972", "-M", "do", "198.18.0.2"]);
+    let text = lab.a.run(&["ping", "-c", "20", "-w", "10", "-i", "0.01", "-s", "8972", "-M", "do", "198.18.0.2"]);
     assert!(text.contains("20 received"), "{text}");
     let average = average(&lab.b, &lab.right);
     assert!(average > 7000, "{average} bytes a frame");
