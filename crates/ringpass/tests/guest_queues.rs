@@ -44,7 +44,8 @@ fn spread(cpus: u32) {
     connections(&wire.host, 64);
     let got = received(&guest, queues, &mut before);
     eprintln!("{got:?}");
-    assert!(got.iter().all(|&packets| packets > 64), "{got:?}");
+    // Some five packets a connection; by chance, a queue of four gets three connections or fewer once in 20,000 runs.
+    assert!(got.iter().all(|&packets| packets > 16), "{got:?}");
 
     eprintln!("- the indirection table, set to one queue");
     for only in [queues - 1, 0] {
