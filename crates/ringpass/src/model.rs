@@ -85,9 +85,8 @@ impl Port for Model {
 
     /// The wire comes to life with the first look at the queues: what it brings before would only be dropped.
     fn take_queues(&mut self) -> Vec<Queues> {
-        let wires: Vec<_> = self.wire.take_queues().into_iter().map(|queues| (self.card.clone(), queues)).collect();
         let runner = self.runner.get_or_insert_with(|| runner(self.poll));
-        wires.into_iter().for_each(|(card, wire)| runner.add(card, wire));
+        self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.clone(), wire));
         self.driver.take_queues()
     }
 
