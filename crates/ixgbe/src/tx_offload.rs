@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Buffer, Burst, Cache, Flags, Headers, L4, Mempool, Packet};
-use ringpass_port::PortConfig;
+use ringpass_port::{PortConfig, Sum};
 use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::ring::Ring;
@@ -124,11 +124,10 @@ fn prepare_segmentation(packet: &mut Packet, headers: Headers, ipv4: bool) -> Op
     }
     let (length, addresses) = if ipv4 { (2, 12..20) } else { (4, 8..40) };
     packet.get_mut(ip + length..ip + length + 2)?.fill(0);
-    let words = packet.get(ip + addresses.start..ip + addresses.end)?.chunks(2);
-    let sum: u32 = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum::<u32>() + 6;
-    let sum = (sum & 0xffff) + (sum >> 16);
-    let sum = (sum & 0xffff) + (sum >> 16);
-    packet.get_mut(tcp + 16..tcp + 18)?.copy_from_slice(&(sum as u16).to_be_bytes());
+    let mut sum = Sum::default();
+    sum.add(packet.get(ip + addresses.start..ip + addresses.end)?);
+    sum.add(&[0, 6]); // TCP
+    packet.get_mut(tcp + 16..tcp + 18)?.copy_from_slice(&sum.folded());
     Some(())
 }
 

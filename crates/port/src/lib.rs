@@ -19,5 +19,5 @@ pub use idle::{Idle, Wake, Wakeable};
 pub use mac::MacAddress;
 pub use offloads::Offloads;
 pub use port::{Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
-pub use software::{Software, complete_checksum, parse_headers};
+pub use software::{Software, Sum, complete_checksum, parse_headers};
 pub use steering::{Protocol, Rule, Spread};

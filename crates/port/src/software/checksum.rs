@@ -4,14 +4,15 @@ use ringpass_memory::Packet;
 
 /// A ones' complement sum in the making.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Sum {
+pub struct Sum {
     total: u64,
     /// An odd number of bytes was added: the next one is the second of its word.
     odd: bool,
 }
 
 impl Sum {
-    pub(super) fn add(&mut self, mut bytes: &[u8]) {
+    /// Adds bytes as 16-bit words; behind an odd number of them, it goes on in the middle of a word.
+    pub fn add(&mut self, mut bytes: &[u8]) {
         if self.odd
             && let Some((&first, rest)) = bytes.split_first()
         {
@@ -26,13 +27,18 @@ impl Sum {
         }
     }
 
-    /// The checksum as it is sent.
-    pub(super) fn checksum(self) -> [u8; 2] {
+    /// The sum itself, in 16 bits: what a checksum field holds of a pseudo header.
+    pub fn folded(self) -> [u8; 2] {
         let mut sum = self.total;
         while sum > 0xffff {
             sum = (sum >> 16) + (sum & 0xffff);
         }
-        (!(sum as u16)).to_be_bytes()
+        (sum as u16).to_be_bytes()
+    }
+
+    /// The checksum as it is sent.
+    pub(super) fn checksum(self) -> [u8; 2] {
+        self.folded().map(|byte| !byte)
     }
 
     /// Likewise, with the other form of 0, which means "no checksum" to UDP (RFC 768). Right for TCP too.

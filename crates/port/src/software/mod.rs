@@ -6,7 +6,7 @@ mod parse;
 #[cfg(test)]
 mod tests;
 
-pub use checksum::complete_checksum;
+pub use checksum::{Sum, complete_checksum};
 pub use parse::parse_headers;
 
 use ringpass_memory::{Burst, Cache, Flags, L4, MAX_BATCH, Mempool, Packet};
