@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
-use ringpass_registers::Window;
+use ringpass_registers::{IoRegion, Window};
 
 pub use open::{addressing_of, open_pci};
 pub use sysfs::{SysfsPci, present};
@@ -36,8 +36,19 @@ pub trait Bus: Send + Sync {
     /// What kind of bus this is and what that means, in one line, for people.
     fn description(&self) -> String;
 
-    /// BAR 0.
-    fn window(&self) -> Window;
+    /// BAR 0 as registers of 32 bits, mapped; an error if it cannot be.
+    fn window(&self) -> Result<Window, Error>;
+
+    /// A BAR as registers of 8, 16 and 32 bits: mapped memory or I/O ports.
+    fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
+        Err(Error::Other(format!("BAR {bar} of this device cannot be reached over its bus")))
+    }
+
+    /// Reads the device's configuration space from `offset` on; an error beyond its end.
+    fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        let _ = out;
+        Err(Error::Other(format!("the configuration space at {offset:#x} cannot be read over this device's bus")))
+    }
 
     /// What addresses the device uses.
     fn addressing(&self) -> Addressing;

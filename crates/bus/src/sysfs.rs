@@ -136,8 +136,8 @@ impl Bus for SysfsPci {
         "PCI through sysfs with physical addresses; behind an IOMMU, VFIO would keep the card to its own memory".into()
     }
 
-    fn window(&self) -> Window {
-        Window::new(self.bar.clone().expect("mapped until dropped"))
+    fn window(&self) -> Result<Window, Error> {
+        Ok(Window::new(self.bar.clone().expect("mapped until dropped")))
     }
 
     fn addressing(&self) -> Addressing {

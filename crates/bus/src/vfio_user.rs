@@ -133,8 +133,8 @@ impl Bus for VfioUser {
         "in another process, over vfio-user: registers by messages, doorbells in shared memory".into()
     }
 
-    fn window(&self) -> Window {
-        Window::new(self.remote.clone())
+    fn window(&self) -> Result<Window, Error> {
+        Ok(Window::new(self.remote.clone()))
     }
 
     fn addressing(&self) -> Addressing {

@@ -162,7 +162,7 @@ impl Card {
         let region = DmaRegion::new(LEN, &RegionConfig::default()).expect("a region");
         bus.map(&region).expect("room for the region");
         bus.map(&region).expect("a second time changes nothing");
-        Self { window: bus.window(), bus, region }
+        Self { window: bus.window().unwrap(), bus, region }
     }
 
     fn word(&self, offset: usize) -> &AtomicU64 {

@@ -18,7 +18,7 @@ const THROTTLE: u32 = 10 << 3;
 /// Section 4.6.6: a vector for each queue, which clears its cause and masks itself when it fires. None where the bus has
 /// no interrupts.
 pub(crate) fn enable(bus: &dyn Bus, queues: usize) -> Result<impl ExactSizeIterator<Item = Interrupt>, Error> {
-    let (window, events) = (bus.window(), bus.interrupts(queues)?);
+    let (window, events) = (bus.window()?, bus.interrupts(queues)?);
     if !events.is_empty() {
         let vectors = (1 << queues) - 1;
         window.write(GPIE, GPIE_MSIX_MODE | GPIE_PBA_SUPPORT | GPIE_OCD | GPIE_EIAME);

@@ -113,7 +113,7 @@ impl Ixgbe {
     pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         check(config)?;
         let (rx_faulty, tx_refused, hang) = Default::default();
-        let device = Arc::new(Device { window: bus.window(), bus, rx_faulty, tx_refused, hang });
+        let device = Arc::new(Device { window: bus.window()?, bus, rx_faulty, tx_refused, hang });
         device.reset()?;
         device.init_link();
         device.init_rx(config);

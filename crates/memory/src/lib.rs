@@ -21,6 +21,7 @@ mod foreign;
 mod huge_pages;
 #[cfg(miri)]
 mod miri;
+mod one_by_one;
 mod packet;
 mod physical;
 mod pool;

@@ -98,7 +98,7 @@ fn the_bus() {
     let (bus, _card) = during(|path| {
         let bus = VfioUser::open(path).unwrap();
         assert_eq!(bus.id(), DeviceId { vendor: 0x8086, device: 0x10fb });
-        let window = bus.window();
+        let window = bus.window().unwrap();
         // A doorbell is the register, by another way; of both halves of the queues.
         for queue in [0, 1, 63, 64, 127] {
             window.doorbell(RDT.at(queue)).ring(queue as u32 + 1);
@@ -116,7 +116,7 @@ fn the_bus() {
         bus
     });
     // The server has gone, as cards do that are pulled out.
-    let window = bus.window();
+    let window = bus.window().unwrap();
     assert_eq!(window.read(STATUS), u32::MAX);
     window.write(CTRL, 0);
     window.doorbell(RDT.at(0)).ring(7);

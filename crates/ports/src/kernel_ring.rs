@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
+use ringpass_virtio::net_header;
+
 use crate::sys::set_packet_option;
-use crate::vnet;
 
 /// The kernel allocates the ring by the block, of whole pages.
 const BLOCK: usize = 64 << 10;
@@ -58,7 +59,7 @@ pub(crate) struct Frame<'a> {
     /// Ethertype and tag that the kernel cut out behind the addresses.
     pub(crate) vlan: Option<[u8; 4]>,
     /// What is known and asked of it.
-    pub(crate) header: [u8; vnet::LEN],
+    pub(crate) header: [u8; net_header::LEN],
     /// `PACKET_HOST`, `PACKET_OTHERHOST`, …
     pub(crate) kind: u8,
 }
@@ -129,7 +130,7 @@ impl<'a> Frame<'a> {
         // SAFETY: a slot is longer than the header and any bits are valid in it; `read_unaligned` needs no alignment.
         let header = unsafe { slot.as_ptr().cast::<Header>().read_unaligned() };
         let (mac, len) = (usize::from(header.mac), header.len as usize);
-        let bytes = slot.get(mac..mac + header.snaplen as usize).filter(|_| mac >= HEADERS + vnet::LEN);
+        let bytes = slot.get(mac..mac + header.snaplen as usize).filter(|_| mac >= HEADERS + net_header::LEN);
         let bytes = bytes.unwrap_or_default();
         // `struct virtio_net_hdr` lies right before the frame.
         let vnet = if bytes.is_empty() { None } else { slot[..mac].last_chunk() };

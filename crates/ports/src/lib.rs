@@ -20,7 +20,6 @@ mod sleeper;
 mod status;
 mod sys;
 mod tap;
-mod vnet;
 
 pub use cable::{CableEnd, cable};
 pub use capture::Capture;

@@ -11,6 +11,7 @@ use ringpass_port::{
     Error, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats, TxQueue, Wake,
     Wakeable,
 };
+use ringpass_virtio::net_header;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
@@ -18,7 +19,6 @@ use crate::buffers::{Buffers, drop_front};
 use crate::kernel_ring::KernelRing;
 use crate::status::{LONGEST_HEADER, Status, passes};
 use crate::sys::{Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option};
-use crate::vnet;
 
 /// `packet:NAME`. Frames that the kernel itself sends through the interface are not received.
 pub struct PacketSocket {
@@ -215,7 +215,12 @@ impl Rx {
 }
 
 /// Gives a frame what came beside it: the tag that the kernel cut out, and its header. `None` if they do not fit.
-fn finish(mut packet: Packet, header: &[u8; vnet::LEN], tag: Option<[u8; 4]>, offloads: Offloads) -> Option<Packet> {
+fn finish(
+    mut packet: Packet,
+    header: &[u8; net_header::LEN],
+    tag: Option<[u8; 4]>,
+    offloads: Offloads,
+) -> Option<Packet> {
     const ADDRESSES: usize = 12;
     let mut shift = 0;
     match tag {
@@ -227,7 +232,7 @@ fn finish(mut packet: Packet, header: &[u8; vnet::LEN], tag: Option<[u8; 4]>, of
         }
         _ => {}
     }
-    vnet::apply(header, shift, &mut packet, offloads).then_some(packet)
+    net_header::apply(header, shift, &mut packet, offloads).then_some(packet)
 }
 impl Wakeable for Rx {
     fn disarm(&mut self) {

@@ -8,10 +8,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ringpass_memory::Packet;
 use ringpass_port::{MacAddress, Offloads};
+use ringpass_virtio::net_header;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-
-use crate::vnet;
 
 /// `struct ifreq`: the name of an interface, then what is asked or said about it.
 #[repr(C, align(8))]
@@ -66,7 +65,7 @@ pub(crate) fn attach_tap(tun: BorrowedFd, name: &str, multi_queue: bool, vnet: b
     let mut request = IfReq::new(name, flags.to_ne_bytes())?;
     request.ioctl(tun, libc::TUNSETIFF)?;
     if vnet {
-        let len = vnet::LEN as c_int;
+        let len = net_header::LEN as c_int;
         // SAFETY: the kernel reads an integer, which outlives the call.
         if unsafe { libc::ioctl(tun.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) } == -1 {
             return Err(io::Error::last_os_error());
@@ -207,14 +206,14 @@ pub(crate) fn send_frames(socket: BorrowedFd, frames: &[Packet], header: bool) -
     const PIECES: usize = 256;
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut vectors = [empty; PIECES];
-    let mut headers = [[0u8; vnet::LEN]; MOST];
+    let mut headers = [[0u8; net_header::LEN]; MOST];
     // SAFETY: all bits of an `mmsghdr` may be zero: no address, no vectors, no control data.
     let mut messages: [libc::mmsghdr; MOST] = unsafe { std::mem::zeroed() };
     let (mut count, mut used) = (0, 0);
     for ((frame, head), message) in frames.iter().zip(&mut headers).zip(&mut messages) {
         let first = used;
         if header {
-            *head = vnet::encode(frame);
+            *head = net_header::encode(frame);
         }
         let header = header.then_some(&head[..]);
         let mut pieces = header.into_iter().chain(frame.segments().map(|segment| &segment[..]));

@@ -10,13 +10,13 @@ use ringpass_port::{
     Error, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats, TxQueue, Wake,
     Wakeable,
 };
+use ringpass_virtio::net_header;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, MOST, drop_front};
 use crate::status::{LONGEST_HEADER, Status, passes};
 use crate::sys::{Interfaces, attach_tap, set_tap_offloads, tap_name};
-use crate::vnet;
 
 /// `tap:NAME`. The interface may be moved to another network namespace under way.
 pub struct Tap {
@@ -188,11 +188,11 @@ impl Rx {
     /// Reads a frame, with its header if there are any, into as many buffers as it takes. One that its header does not
     /// fit comes out empty.
     fn receive(&mut self) -> Result<Option<Packet>, Errno> {
-        let mut header = [0; vnet::LEN];
+        let mut header = [0; net_header::LEN];
         let head = if self.vnet.is_some() { header.len() } else { 0 };
         let packet = self.buffers.read(&self.tun, self.most, &mut header[..head])?;
         let Some(mut packet) = packet else { return Ok(None) };
-        if !self.vnet.is_none_or(|offloads| vnet::apply(&header, 0, &mut packet, offloads)) {
+        if !self.vnet.is_none_or(|offloads| net_header::apply(&header, 0, &mut packet, offloads)) {
             packet.take_rest();
             packet.set_len(0);
         }
@@ -203,7 +203,7 @@ impl Rx {
 impl Tx {
     /// Writes a frame of any number of buffers, with its header if there are any.
     fn send(&self, packet: &Packet) -> Result<usize, Errno> {
-        let header = if self.vnet { vnet::encode(packet) } else { [0; vnet::LEN] };
+        let header = if self.vnet { net_header::encode(packet) } else { [0; net_header::LEN] };
         let mut vectors = [IoSlice::new(&[]); MOST + 1];
         vectors[0] = IoSlice::new(if self.vnet { &header } else { &[] });
         let mut count = 1;

@@ -3,11 +3,13 @@
 
 mod bell;
 mod file;
+mod io;
 pub mod ixgbe;
 mod table;
 mod window;
 
 pub use bell::Bell;
 pub use file::{Access, RegisterFile};
+pub use io::IoRegion;
 pub use table::{DMA, Kind, RC, RO, RW, Readable, Reg, RegArray, Row, W1C, W1S, WO, Writable, assert_disjoint};
 pub use window::{Bar, Doorbell, Timeout, Window};

@@ -97,8 +97,8 @@ impl Bus for Vfio {
         format!("PCI through VFIO (group {group}): the IOMMU keeps the card to the memory of its packets and rings")
     }
 
-    fn window(&self) -> Window {
-        Window::new(self.bar.clone())
+    fn window(&self) -> Result<Window, Error> {
+        Ok(Window::new(self.bar.clone()))
     }
 
     fn addressing(&self) -> Addressing {

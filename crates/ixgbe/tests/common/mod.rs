@@ -101,8 +101,8 @@ impl Bus for StrawBus {
         "straw".into()
     }
 
-    fn window(&self) -> Window {
-        Window::new(self.0.clone())
+    fn window(&self) -> Result<Window, Error> {
+        Ok(Window::new(self.0.clone()))
     }
 
     fn addressing(&self) -> Addressing {

@@ -270,8 +270,8 @@ impl Bus for Card {
         "a model in this process".into()
     }
 
-    fn window(&self) -> Window {
-        Window::new(self.shared.clone())
+    fn window(&self) -> Result<Window, Error> {
+        Ok(Window::new(self.shared.clone()))
     }
 
     fn addressing(&self) -> Addressing {

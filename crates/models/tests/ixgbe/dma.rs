@@ -47,7 +47,7 @@ impl Guest {
         let words = DmaArray::new(&region, 0, region.len() / 8).unwrap();
         let card = Card::new(&CardConfig::default());
         let (queues, wire) = scripted();
-        let guest = Self { window: card.window(), card, queues, wire, memory, words, region, tail: [0; 2] };
+        let guest = Self { window: card.window().unwrap(), card, queues, wire, memory, words, region, tail: [0; 2] };
         (0..PAGES).for_each(|page| guest.map(BASE + page * PAGE, Access::ReadWrite));
         guest.card.set_bus_master(true).unwrap();
         guest.start();

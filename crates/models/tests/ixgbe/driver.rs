@@ -134,7 +134,7 @@ impl Driver {
         card.map(&region).unwrap();
         card.set_bus_master(true).unwrap();
         let (queues, wire) = scripted();
-        let window = card.window();
+        let window = card.window().unwrap();
         window.write(FCTRL, FCTRL_UPE | FCTRL_MPE | FCTRL_BAM);
         let words = DmaArray::new(&region, 0, REGION / 8).unwrap();
         let bytes = DmaArray::new(&region, 0, REGION).unwrap();

@@ -10,7 +10,7 @@ use ringpass_registers::ixgbe::*;
 
 fn fresh() -> (Arc<Card>, Window) {
     let card = Card::new(&CardConfig::default());
-    let window = card.window();
+    let window = card.window().unwrap();
     (card, window)
 }
 

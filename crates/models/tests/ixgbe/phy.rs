@@ -9,7 +9,7 @@ use ringpass_registers::ixgbe::*;
 
 fn card(device: u16) -> (Arc<Card>, Window) {
     let card = Card::new(&CardConfig { device, ..CardConfig::default() });
-    let window = card.window();
+    let window = card.window().unwrap();
     (card, window)
 }
 

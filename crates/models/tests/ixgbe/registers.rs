@@ -13,7 +13,7 @@ use crate::driver::{Driver, own_mac};
 
 fn fresh() -> (Arc<Card>, Window) {
     let card = Card::new(&CardConfig::default());
-    let window = card.window();
+    let window = card.window().unwrap();
     (card, window)
 }
 
@@ -128,7 +128,7 @@ fn the_link_is_as_the_cable_is() {
     card.set_link(false);
     assert_eq!(window.read(LINKS), 0);
     let slow = Card::new(&CardConfig { link: Link { up: true, mbps: 1000 }, ..CardConfig::default() });
-    assert_eq!(slow.window().read(LINKS), LINKS_UP | LINKS_SPEED_1G);
+    assert_eq!(slow.window().unwrap().read(LINKS), LINKS_UP | LINKS_SPEED_1G);
 }
 
 #[test]

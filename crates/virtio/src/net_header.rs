@@ -1,11 +1,11 @@
-//! `struct virtio_net_hdr` (VIRTIO 1.3, 5.1.6), in which TAP devices and packet sockets say what is known and asked of a
-//! frame.
+//! `struct virtio_net_hdr` (VIRTIO 1.3, 5.1.6), in which virtio devices, TAP devices and packet sockets say what is
+//! known and asked of a frame.
 
 use ringpass_memory::{Flags, Headers, L4, Packet};
 use ringpass_port::{Offloads, complete_checksum, parse_headers};
 
 /// Its length without the number of merged buffers.
-pub(crate) const LEN: usize = 10;
+pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
@@ -23,7 +23,7 @@ fn checksum_offset(protocol: L4) -> u16 {
 }
 
 /// The header of a packet to be sent.
-pub(crate) fn encode(packet: &Packet) -> [u8; LEN] {
+pub fn encode(packet: &Packet) -> [u8; LEN] {
     let mut header = [0; LEN];
     let flags = packet.flags();
     if let Some(headers) = packet.headers() {
@@ -45,7 +45,7 @@ pub(crate) fn encode(packet: &Packet) -> [u8; LEN] {
 /// Gives a received packet what its header says, as far as `offloads` allow; a checksum that may not be left open is
 /// filled in. `shift` bytes were put before the headers since. `false` if the packet must be dropped: the header and it
 /// do not fit.
-pub(crate) fn apply(header: &[u8; LEN], shift: usize, packet: &mut Packet, offloads: Offloads) -> bool {
+pub fn apply(header: &[u8; LEN], shift: usize, packet: &mut Packet, offloads: Offloads) -> bool {
     let [flags, kind, _, _, size_low, size_high, start_low, start_high, offset_low, offset_high] = *header;
     let start = usize::from(u16::from_le_bytes([start_low, start_high])) + shift;
     let offset = u16::from_le_bytes([offset_low, offset_high]);

@@ -1,0 +1,1 @@
+//! The driver for Intel's 82576.
