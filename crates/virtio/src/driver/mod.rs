@@ -1,12 +1,16 @@
 //! The driver's side of virtqueues. The device is not trusted: what it writes is read once and checked against what was
 //! posted, and a queue whose device broke the rules stays [`Broken`].
 
+mod loose;
 mod packed;
+mod pieces;
 mod split;
 
 use std::sync::Arc;
 
 use ringpass_memory::{DmaRegion, Error, Packet};
+
+use crate::layout::{MAX_SIZE, flags};
 
 pub use packed::Packed;
 pub use split::Split;
@@ -18,7 +22,8 @@ pub struct Config {
     pub size: u16,
     /// [`EVENT_IDX`](crate::features::EVENT_IDX) was negotiated.
     pub event_idx: bool,
-    /// [`IN_ORDER`](crate::features::IN_ORDER) was negotiated.
+    /// [`IN_ORDER`](crate::features::IN_ORDER) was negotiated. Only with indirect tables: then each packet takes one
+    /// descriptor, and these come in order by themselves.
     pub in_order: bool,
     /// Descriptors of an indirect table; 0 if [`INDIRECT_DESC`](crate::features::INDIRECT_DESC) was not negotiated.
     pub indirect: u16,
@@ -27,8 +32,37 @@ pub struct Config {
     pub header: u16,
 }
 
+impl Config {
+    fn check(&self, split: bool) -> Result<(), Error> {
+        let size = (1..=MAX_SIZE).contains(&self.size) && (!split || self.size.is_power_of_two());
+        match (size, self.in_order && self.indirect == 0) {
+            (false, _) => Err(Error::Config("a virtqueue has 1 to 32768 descriptors, if split a power of two")),
+            (_, true) => Err(Error::Config("a virtqueue in order needs indirect tables")),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the device does to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads it.
+    Read,
+    /// It writes it.
+    Write,
+}
+
+impl Access {
+    fn flags(self) -> u16 {
+        match self {
+            Self::Read => 0,
+            Self::Write => flags::WRITE,
+        }
+    }
+}
+
 /// Where a queue lies, on the device's side: what the transport tells the device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// Descriptor table or ring.
     pub descriptors: u64,
@@ -44,16 +78,8 @@ pub enum Broken {
     /// It gave back what it had not, or had given back already.
     #[error("the device gave back descriptor {0}, which it did not have")]
     NotPosted(u32),
-    /// It says that it wrote more than there was room for.
-    #[error("the device says that it wrote {len} bytes to a buffer of {room}")]
-    TooLong {
-        /// What it says.
-        len: u32,
-        /// What there was.
-        room: u32,
-    },
-    /// Its index moved by more than it had.
-    #[error("the device gave back {0} buffers at once, more than it had")]
+    /// It gave back more than it had.
+    #[error("the device gave back {0} packets at once, more than it had")]
     Jump(u16),
 }
 
@@ -61,6 +87,9 @@ pub enum Broken {
 ///
 /// A packet that is posted belongs to the queue until the device has used it. Dropped without [`reclaim`](Self::reclaim),
 /// a queue never gives its memory back, nor the packets, because the device may still use them.
+///
+/// Each packet takes one descriptor; one with several pieces (segments, a header apart, a request with its answer) takes
+/// one for each, or an indirect table of them.
 pub trait Virtqueue: Send + Sized {
     /// Bytes of memory that a queue takes.
     fn bytes(config: &Config) -> usize;
@@ -72,31 +101,31 @@ pub trait Virtqueue: Send + Sized {
     /// Where it lies.
     fn addresses(&self) -> Addresses;
 
-    /// Descriptors that are free. A packet takes one, or one for each of its segments and for its header apart; with
-    /// indirect tables one in any case.
+    /// Descriptors that are free.
     fn room(&self) -> usize;
 
     /// Packets that the device has.
     fn posted(&self) -> usize;
 
-    /// Posts packets of one buffer each for the device to write all of their bytes, until the iterator ends or there is
-    /// no room. Returns how many.
-    fn post_empty(&mut self, packets: impl Iterator<Item = Packet>) -> usize;
+    /// Posts packets of one buffer each, until the iterator ends or there is no room for another. Returns how many.
+    fn post_run(&mut self, access: Access, packets: impl Iterator<Item = Packet>) -> usize;
 
-    /// Posts a packet for the device to read; `Err` with the packet if there is no room for it now.
-    fn post(&mut self, packet: Packet) -> Result<(), Packet>;
+    /// Posts a packet of any number of segments; `Err` with it if there is no room for it now. One of more pieces than
+    /// the queue has descriptors, or in order than its tables have, never finds any.
+    fn post_chain(&mut self, access: Access, packet: Packet) -> Result<(), Packet>;
 
-    /// Posts a packet, of whose bytes the device reads those up to `written` from the end and writes these: a request
-    /// with its answer. `Err` if there is no room for it now, which takes two descriptors.
+    /// Posts a packet of one buffer, whose last `written` bytes the device writes and whose others it reads: a request
+    /// with its answer. `Err` with it if there is no room for it now.
     fn post_request(&mut self, packet: Packet, written: usize) -> Result<(), Packet>;
 
-    /// Shows the device what was posted since the last time. `Some` if it must be notified, with what the upper half of
-    /// a notification with [`NOTIFICATION_DATA`](crate::features::NOTIFICATION_DATA) holds.
+    /// Shows the device what was posted since the last time. `Some` if it must be notified, with the position in the
+    /// ring that a notification with [`NOTIFICATION_DATA`](crate::features::NOTIFICATION_DATA) carries.
     fn publish(&mut self) -> Option<u16>;
 
-    /// Takes back up to `most` packets that the device has used, each with the bytes that it says it wrote (at most
-    /// those that it could). Returns how many.
-    fn take(&mut self, most: usize, each: impl FnMut(Packet, usize)) -> Result<usize, Broken>;
+    /// Takes back up to `most` packets that the device has used, each with the bytes that it says it wrote: this is not
+    /// checked, and means nothing for packets that it reads. Returns how many. Of a batch of which the device names only
+    /// the last ([`IN_ORDER`](crate::features::IN_ORDER)), the others count as written whole.
+    fn take(&mut self, most: usize, each: impl FnMut(Packet, u32)) -> Result<usize, Broken>;
 
     /// Asks for an interrupt when the device uses the next packet. What it used before does not interrupt: look once
     /// more.
@@ -105,7 +134,7 @@ pub trait Virtqueue: Send + Sized {
     /// Asks for no interrupts; so it is at first.
     fn disarm(&mut self);
 
-    /// Drops the packets that the device has.
+    /// Drops the packets that the device has. The queue is of no use any more.
     ///
     /// # Safety
     /// The device no longer uses the queue: it or the queue was reset.

@@ -1,4 +1,458 @@
-//! Packed rings (section 2.8).
+//! Packed rings (section 2.8): one ring of descriptors, which the driver makes available and the device marks as used,
+//! in the same slots.
+//!
+//! As long as each packet takes one slot and the device uses them in the order in which they were posted, a packet goes
+//! by the number of its slot. The first packet that does not keep to that makes the queue [`Loose`].
 
-/// Placeholder while the crate is built.
-pub struct Packed;
+use std::mem::MaybeUninit;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use ringpass_memory::{DmaArray, DmaRegion, Error, Packet};
+
+use super::loose::Loose;
+use super::pieces::{Cut, Descriptor, Piece, Tables};
+use super::{Access, Addresses, Broken, Config, Virtqueue};
+use crate::layout::{event, flags};
+
+/// The driver's side of a packed ring.
+pub struct Packed {
+    config: Config,
+    descriptors: DmaArray<Descriptor>,
+    tables: Option<Tables>,
+    /// What the driver asks for, and what the device does: offset and wrap bit, flags in the upper half.
+    driver_event: DmaArray<AtomicU32>,
+    device_event: DmaArray<AtomicU32>,
+    /// By number; initialised where the device has a packet.
+    packets: Box<[MaybeUninit<Packet>]>,
+    /// The oldest slot that is not back, and the next free one.
+    head: Slot,
+    tail: Slot,
+    /// Slots that the device has; those of them that it was not told of yet; packets in them.
+    slots: u16,
+    fresh: u16,
+    posted: u16,
+    loose: Option<Box<Loose>>,
+    batch: Option<Batch>,
+    broken: Option<Broken>,
+    reclaimed: bool,
+}
+
+/// A slot, with the wrap counter that belongs to it (2.8.1).
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Slot {
+    index: u16,
+    wrap: bool,
+}
+
+impl Slot {
+    /// So many slots on, at most once around.
+    #[inline(always)]
+    fn advance(&mut self, n: u16, size: u16) {
+        // Both up to 32,768.
+        let index = u32::from(self.index) + u32::from(n);
+        let around = index >= u32::from(size);
+        self.index = (if around { index - u32::from(size) } else { index }) as u16;
+        self.wrap ^= around;
+    }
+
+    /// As in events and notifications.
+    fn with_wrap(self) -> u16 {
+        self.index | u16::from(self.wrap) << 15
+    }
+
+    /// The flags of an available descriptor in this slot.
+    #[inline(always)]
+    fn available(self) -> u16 {
+        if self.wrap { flags::AVAIL } else { flags::USED }
+    }
+
+    /// The flags of a used descriptor in this slot.
+    #[inline(always)]
+    fn used(self) -> u16 {
+        if self.wrap { flags::AVAIL | flags::USED } else { 0 }
+    }
+}
+
+/// Packets that were used together, of which the device names the last (2.8.7).
+#[derive(Clone, Copy)]
+struct Batch {
+    left: u16,
+    /// Bytes written to the last one.
+    len: u32,
+}
+
+/// In the upper half of a descriptor's second word: its number and the flags that say whose it is.
+const MINE: u32 = 0xffff | ((flags::AVAIL | flags::USED) as u32) << 16;
+
+/// Where the event structures lie behind the ring, and the tables behind them.
+fn events(config: &Config) -> usize {
+    usize::from(config.size) * size_of::<Descriptor>()
+}
+
+fn tables(config: &Config) -> usize {
+    events(config) + size_of::<Descriptor>()
+}
+
+impl Packed {
+    /// Leaves the order behind.
+    #[cold]
+    fn loosen(&mut self) -> &mut Loose {
+        let (size, posted, mut slot) = (self.config.size, self.posted, self.head);
+        self.loose.get_or_insert_with(|| {
+            let next = |_| {
+                let index = slot.index;
+                slot.advance(1, size);
+                index
+            };
+            Loose::new(size, (0..posted).map(next))
+        })
+    }
+
+    /// Posts a packet of any pieces.
+    #[inline(never)]
+    fn post_cut(&mut self, cut: Cut, packet: Packet) -> Result<(), Packet> {
+        let Some(number) = self.write_pieces(cut, &packet) else { return Err(packet) };
+        self.packets[usize::from(number)].write(packet);
+        Ok(())
+    }
+
+    /// Writes a packet's descriptors; `None` if there is no room. Returns the number that it goes by.
+    fn write_pieces(&mut self, cut: Cut, packet: &Packet) -> Option<u16> {
+        let count = cut.pieces(packet).count();
+        if count == 0 || self.room() == 0 {
+            return None;
+        }
+        let next = self.loose.as_ref().map_or(self.tail.index, |loose| loose.next_free());
+        let single = match &self.tables {
+            _ if count == 1 => cut.pieces(packet).next(),
+            Some(tables) => tables.fill(next.into(), cut, packet, false),
+            None => None,
+        };
+        if let Some(piece) = single {
+            let number = self.loose.as_mut().map_or(next, |loose| loose.take_number(1));
+            self.write([piece].into_iter(), number);
+            return Some(number);
+        }
+        if self.config.in_order || self.room() < count {
+            return None;
+        }
+        let number = self.loosen().take_number(count as u16);
+        self.write(cut.pieces(packet), number);
+        Some(number)
+    }
+
+    /// Makes descriptors available from the tail on; the first one last, which shows them all (2.8.16).
+    fn write(&mut self, mut pieces: impl Iterator<Item = Piece>, number: u16) {
+        let (mut slot, mut first, mut next) = (self.tail, None, pieces.next());
+        while let Some(piece) = next {
+            next = pieces.next();
+            let flag = if next.is_some() { flags::NEXT } else { 0 } | piece.flags | slot.available();
+            let word = u64::from(piece.len) | u64::from(number) << 32 | u64::from(flag) << 48;
+            let descriptor = &self.descriptors[usize::from(slot.index)];
+            descriptor[0].store(piece.address, Ordering::Relaxed);
+            match first {
+                None => first = Some((slot, word)),
+                Some(_) => descriptor[1].store(word, Ordering::Relaxed),
+            }
+            slot.advance(1, self.config.size);
+            self.slots += 1;
+            self.fresh += 1;
+        }
+        if let Some((first, word)) = first {
+            self.descriptors[usize::from(first.index)][1].store(word, Ordering::Release);
+            self.posted += 1;
+        }
+        self.tail = slot;
+    }
+
+    /// Takes what was used in order, up to `most` packets or the first that was not. Returns how many.
+    #[inline(always)]
+    fn take_ordered(&mut self, most: u16, each: &mut impl FnMut(Packet, u32)) -> u16 {
+        let start = usize::from(self.head.index);
+        let end = (start + usize::from(most)).min(self.config.size.into());
+        let expected = u32::from(self.head.index) | u32::from(self.head.used()) << 16;
+        let mut head = Head {
+            head: &mut self.head,
+            counters: [&mut self.slots, &mut self.posted],
+            size: self.config.size,
+            taken: 0,
+        };
+        let places = self.descriptors[start..end].iter().zip(&self.packets[start..end]);
+        for ((descriptor, packet), expected) in places.zip(expected..) {
+            let word = descriptor[1].load(Ordering::Acquire);
+            if (word >> 32) as u32 & MINE != expected {
+                break;
+            }
+            head.taken += 1;
+            // SAFETY: the place is among those posted (`most`), so it is initialised; the head moves past it.
+            each(unsafe { packet.assume_init_read() }, word as u32);
+        }
+        head.taken
+    }
+
+    /// Takes what the oldest slot names if it was used, up to `most` packets: in order that may be a batch by its last.
+    /// Returns how many were taken.
+    #[inline(never)]
+    fn take_named(&mut self, most: u16, each: &mut impl FnMut(Packet, u32)) -> Result<u16, Broken> {
+        if self.posted == 0 {
+            return Ok(0);
+        }
+        let size = self.config.size;
+        let word = self.descriptors[usize::from(self.head.index)][1].load(Ordering::Acquire);
+        let (len, number, whose) = (word as u32, (word >> 32) as u16, (word >> 48) as u16);
+        if let Some(batch) = self.batch.take() {
+            return Ok(self.take_batch(batch, most, each));
+        }
+        if whose & (flags::AVAIL | flags::USED) != self.head.used() {
+            return Ok(0);
+        }
+        let broken = Broken::NotPosted(number.into());
+        if self.config.in_order {
+            let before = (u32::from(number) + u32::from(size) - u32::from(self.head.index)) % u32::from(size);
+            if number >= size || before >= u32::from(self.posted) {
+                return Err(broken);
+            }
+            return Ok(self.take_batch(Batch { left: before as u16 + 1, len }, most, each));
+        }
+        let slots = self.loosen().give_number(number.into()).ok_or(broken)?;
+        self.head.advance(slots, size);
+        self.slots -= slots;
+        self.posted -= 1;
+        // SAFETY: the device had it, said `give_number`, and has no longer.
+        each(unsafe { self.packets[usize::from(number)].assume_init_read() }, len);
+        Ok(1)
+    }
+
+    /// Takes up to `most` packets of a batch, and keeps the rest of it for the next time.
+    fn take_batch(&mut self, mut batch: Batch, most: u16, each: &mut impl FnMut(Packet, u32)) -> u16 {
+        let count = batch.left.min(most);
+        for _ in 0..count {
+            let place = usize::from(self.head.index);
+            self.head.advance(1, self.config.size);
+            (self.slots, self.posted, batch.left) = (self.slots - 1, self.posted - 1, batch.left - 1);
+            // SAFETY: so many packets are posted from the head on, one a slot; the head moved past this one.
+            let packet = unsafe { self.packets[place].assume_init_read() };
+            let len = if batch.left == 0 { batch.len } else { packet.len() as u32 };
+            each(packet, len);
+        }
+        self.batch = Some(batch).filter(|batch| batch.left > 0);
+        count
+    }
+
+    /// As `post_run`, for packets of which each takes what it takes.
+    #[inline(never)]
+    fn post_run_loosely(&mut self, access: Access, packets: &mut dyn Iterator<Item = Packet>) {
+        let needed = if self.config.header > 0 && self.tables.is_none() { 2 } else { 1 };
+        while self.room() >= needed
+            && let Some(packet) = packets.next()
+        {
+            if self.post_chain(access, packet).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+/// Moves the head past what was taken, even if a closure panics on the way.
+struct Head<'a> {
+    head: &'a mut Slot,
+    /// Slots and packets that the device has.
+    counters: [&'a mut u16; 2],
+    size: u16,
+    taken: u16,
+}
+
+impl Drop for Head<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.head.advance(self.taken, self.size);
+        self.counters.iter_mut().for_each(|counter| **counter -= self.taken);
+    }
+}
+
+impl Virtqueue for Packed {
+    fn bytes(config: &Config) -> usize {
+        tables(config) + Tables::bytes(config)
+    }
+
+    fn new(region: &Arc<DmaRegion>, offset: usize, config: &Config) -> Result<Self, Error> {
+        config.check(false)?;
+        let size = usize::from(config.size);
+        let entries = size * usize::from(config.indirect);
+        let table = (entries > 0).then(|| DmaArray::new(region, offset + tables(config), entries)).transpose()?;
+        let events = offset + events(config);
+        let queue = Self {
+            config: *config,
+            descriptors: DmaArray::new(region, offset, size)?,
+            tables: table.map(|descriptors| Tables::new(descriptors, config)),
+            driver_event: DmaArray::new(region, events, 1)?,
+            device_event: DmaArray::new(region, events + 4, 1)?,
+            packets: (0..size).map(|_| MaybeUninit::uninit()).collect(),
+            head: Slot { index: 0, wrap: true },
+            tail: Slot { index: 0, wrap: true },
+            slots: 0,
+            fresh: 0,
+            posted: 0,
+            loose: None,
+            batch: None,
+            broken: None,
+            reclaimed: false,
+        };
+        queue.driver_event[0].store(u32::from(event::DISABLE) << 16, Ordering::Relaxed);
+        Ok(queue)
+    }
+
+    fn addresses(&self) -> Addresses {
+        let (descriptors, driver, device) =
+            (self.descriptors.iova(), self.driver_event.iova(), self.device_event.iova());
+        Addresses { descriptors, driver, device }
+    }
+
+    fn room(&self) -> usize {
+        (self.config.size - self.slots).into()
+    }
+
+    fn posted(&self) -> usize {
+        self.posted.into()
+    }
+
+    #[inline(always)]
+    fn post_run(&mut self, access: Access, packets: impl Iterator<Item = Packet>) -> usize {
+        let mut packets = packets;
+        let before = self.posted;
+        if self.loose.is_some() || self.config.header > 0 {
+            self.post_run_loosely(access, &mut packets);
+            return (self.posted - before).into();
+        }
+        loop {
+            let room = self.room();
+            let start = usize::from(self.tail.index);
+            let run = start..(start + room).min(self.config.size.into());
+            let len = run.len();
+            let flags = access.flags() | self.tail.available();
+            let mut word = (start as u64) << 32 | u64::from(flags) << 48;
+            let mut posted = 0;
+            let places = self.descriptors[run.clone()].iter().zip(&mut self.packets[run]);
+            for ((descriptor, place), packet) in places.zip(&mut packets) {
+                debug_assert!(!packet.is_chained());
+                descriptor[0].store(packet.iova(), Ordering::Relaxed);
+                descriptor[1].store(word | packet.len() as u64, Ordering::Release);
+                place.write(packet);
+                word += 1 << 32;
+                posted += 1;
+            }
+            self.tail.advance(posted, self.config.size);
+            self.slots += posted;
+            self.fresh += posted;
+            self.posted += posted;
+            if room == 0 || usize::from(posted) < len {
+                return (self.posted - before).into();
+            }
+        }
+    }
+
+    fn post_chain(&mut self, access: Access, packet: Packet) -> Result<(), Packet> {
+        self.post_cut(Cut::segments(access, &self.config), packet)
+    }
+
+    fn post_request(&mut self, packet: Packet, written: usize) -> Result<(), Packet> {
+        self.post_cut(Cut::request(&packet, written), packet)
+    }
+
+    #[inline(always)]
+    fn publish(&mut self) -> Option<u16> {
+        if self.fresh == 0 {
+            return None;
+        }
+        let fresh = std::mem::take(&mut self.fresh);
+        // The device writes what it wants, then looks at the descriptors; we write those, then look at what it wants.
+        fence(Ordering::SeqCst);
+        let asked = self.device_event[0].load(Ordering::Relaxed);
+        let wanted = match (asked >> 16) as u16 & 3 {
+            event::DISABLE => false,
+            event::DESCRIPTOR => self.passed(asked as u16, fresh),
+            _ => true,
+        };
+        wanted.then_some(self.tail.with_wrap())
+    }
+
+    #[inline(always)]
+    fn take(&mut self, most: usize, mut each: impl FnMut(Packet, u32)) -> Result<usize, Broken> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        let most = most.min(self.posted.into()) as u16;
+        let mut taken = 0;
+        while taken < most {
+            let run = if self.loose.is_none() && self.batch.is_none() {
+                self.take_ordered(most - taken, &mut each)
+            } else {
+                0
+            };
+            taken += run;
+            // At the ring's end the next run begins; else something else is there, or nothing.
+            if run > 0 && self.head.index == 0 {
+                continue;
+            }
+            match self.take_named(most - taken, &mut each) {
+                Ok(0) => break,
+                Ok(n) => taken += n,
+                Err(broken) => return Err(*self.broken.insert(broken)),
+            }
+        }
+        Ok(taken.into())
+    }
+
+    fn arm(&mut self) {
+        let asked = if self.config.event_idx {
+            u32::from(self.head.with_wrap()) | u32::from(event::DESCRIPTOR) << 16
+        } else {
+            u32::from(event::ENABLE) << 16
+        };
+        self.driver_event[0].store(asked, Ordering::Relaxed);
+        // The device marks a descriptor, then looks here; we write here, then the caller looks at the descriptors.
+        fence(Ordering::SeqCst);
+    }
+
+    fn disarm(&mut self) {
+        self.driver_event[0].store(u32::from(event::DISABLE) << 16, Ordering::Relaxed);
+    }
+
+    unsafe fn reclaim(&mut self) {
+        let (size, mut slot) = (self.config.size, self.head);
+        let numbers: Vec<usize> = match &self.loose {
+            None => std::iter::repeat_with(|| {
+                let index = slot.index.into();
+                slot.advance(1, size);
+                index
+            })
+            .take(self.posted.into())
+            .collect(),
+            Some(loose) => loose.posted().collect(),
+        };
+        (self.slots, self.fresh, self.posted, self.head) = (0, 0, 0, self.tail);
+        (self.loose, self.batch, self.reclaimed) = (None, None, true);
+        for number in numbers {
+            // SAFETY: it was posted; the counters no longer know it.
+            drop(unsafe { self.packets[number].assume_init_read() });
+        }
+    }
+}
+
+impl Packed {
+    /// Whether the slot that the device asked to be notified at lies among the last `fresh` ones (2.8.10, 2.7.10).
+    fn passed(&self, asked: u16, fresh: u16) -> bool {
+        let (at, wrap) = (asked & 0x7fff, asked >> 15 != 0);
+        let at = if wrap == self.tail.wrap { at } else { at.wrapping_sub(self.config.size) };
+        self.tail.index.wrapping_sub(at).wrapping_sub(1) < fresh
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        if !self.reclaimed {
+            self.descriptors.leak();
+        }
+    }
+}
