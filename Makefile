@@ -1,8 +1,8 @@
-.PHONY: help build test lab bench loc clean
+.PHONY: help build test lab lab-shell bench loc clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the program, optimised: target/release/ringpass
 	cargo build --release
@@ -12,6 +12,9 @@ test: ## Install what the tests need, then check and test everything
 
 lab: ## Make the guests of the tests: QEMU, a kernel, its programs (once, in ./lab)
 	@scripts/lab
+
+lab-shell: ## Boot a guest with two virtio cards and the program, and a shell in it
+	@scripts/lab-shell
 
 bench: ## Measure the driver: cycles per packet of each stage
 	cargo run --release -- bench driver

@@ -1,8 +1,10 @@
 //! How a driver reaches a device, without knowing which device it is.
 
 mod bar;
+mod calls;
 mod command;
 mod open;
+mod ports;
 mod sysfs;
 mod vfio;
 mod vfio_user;
@@ -39,7 +41,8 @@ pub trait Bus: Send + Sync {
     /// BAR 0 as registers of 32 bits, mapped; an error if it cannot be.
     fn window(&self) -> Result<Window, Error>;
 
-    /// A BAR as registers of 8, 16 and 32 bits: mapped memory or I/O ports.
+    /// A BAR as registers of 8, 16 and 32 bits: mapped memory or I/O ports. Opened while the process may open files,
+    /// and reached only by the thread that opens it and by those that are started after that. Good while the bus lives.
     fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
         Err(Error::Other(format!("BAR {bar} of this device cannot be reached over its bus")))
     }
@@ -52,6 +55,11 @@ pub trait Bus: Send + Sync {
 
     /// What addresses the device uses.
     fn addressing(&self) -> Addressing;
+
+    /// Whether an IOMMU translates these addresses, for those devices that do not bypass it.
+    fn behind_iommu(&self) -> bool {
+        false
+    }
 
     /// The NUMA node that the device is attached to.
     fn numa_node(&self) -> Option<u32>;

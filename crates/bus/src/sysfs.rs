@@ -1,19 +1,23 @@
-//! PCI devices through sysfs, as root and without an IOMMU: BAR 0 by mmap, bus mastering by configuration space,
-//! addresses physical. The kernel driver is unbound first, and bound again when the device is given back.
+//! PCI devices through sysfs, as root and without an IOMMU: registers by mmap or as I/O ports, bus mastering by
+//! configuration space, addresses physical. The kernel driver is unbound first, and bound again when the device is given
+//! back.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
-use ringpass_registers::Window;
+use ringpass_registers::{IoRegion, Window};
 use rustix::fs::FlockOperation;
+use rustix::param::page_size;
 
-use crate::bar::MappedBar;
-use crate::command::{BUS_MASTER, COMMAND, MEMORY};
+use crate::bar::{BARS, MappedBar};
+use crate::calls::{ByCalls, InFile, read_at, write_at};
+use crate::command::{BUS_MASTER, COMMAND, IO, MEMORY, NO_LINE};
+use crate::ports::Ports;
 use crate::{Bus, DeviceId};
 
 pub(crate) const DEVICES: &str = "/sys/bus/pci/devices";
@@ -36,7 +40,44 @@ pub struct SysfsPci {
     config: File,
     /// The command register as it was found.
     command: u16,
-    bar: Option<Arc<MappedBar>>,
+    bars: [Bar; BARS],
+    mapped: [OnceLock<Arc<MappedBar>>; BARS],
+}
+
+/// What the kernel says of a BAR, in the file `resource`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Bar {
+    start: u64,
+    len: u64,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Kind {
+    #[default]
+    None,
+    Memory,
+    Ports,
+}
+
+/// The BARs in the text of the file `resource`: for each a line of its first and last address and of the kernel's
+/// flags (linux/ioport.h).
+fn bars(text: &str) -> [Bar; BARS] {
+    let number = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let mut bars = [Bar::default(); BARS];
+    for (bar, line) in bars.iter_mut().zip(text.lines()) {
+        let mut numbers = line.split_whitespace().map_while(number);
+        let (Some(start), Some(end), Some(flags)) = (numbers.next(), numbers.next(), numbers.next()) else { continue };
+        let kind = match flags & 0x300 {
+            0x100 => Kind::Ports,
+            0x200 => Kind::Memory,
+            _ => continue,
+        };
+        if let Some(len) = end.checked_sub(start).and_then(|len| len.checked_add(1)) {
+            *bar = Bar { start, len, kind };
+        }
+    }
+    bars
 }
 
 /// Reads a file of the device's that holds one number.
@@ -73,42 +114,76 @@ impl SysfsPci {
         number(&Path::new(DEVICES).join(address), "numa_node")
     }
 
-    /// Takes the device from its kernel driver and maps BAR 0. A failure leaves the device as it was.
+    /// Takes the device from its kernel driver. A failure leaves the device as it was.
     pub fn open(address: &str) -> Result<Arc<Self>, Error> {
         let id = Self::identify(address)?;
         let directory = Path::new(DEVICES).join(address);
-        let open = |file: &str| {
-            let path = directory.join(file);
-            OpenOptions::new().read(true).write(true).open(&path).map_err(|source| refused(address, &path, source))
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| refused(address, &path, source)
         };
-        let config = open("config")?;
-        let resource = open("resource0")?;
+        let path = directory.join("config");
+        let config = OpenOptions::new().read(true).write(true).open(&path).map_err(failed(&path))?;
+        let path = directory.join("resource");
+        let bars = bars(&fs::read_to_string(&path).map_err(failed(&path))?);
         rustix::fs::flock(&config, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
             Error::Other(format!("{address} is driven by another Ringpass already; end that one first"))
         })?;
         let mut command = [0; 2];
-        config.read_exact_at(&mut command, COMMAND).map_err(|source| refused(address, &directory, source))?;
+        config.read_exact_at(&mut command, COMMAND).map_err(failed(&directory))?;
         let mut bind = None;
         if let Ok(driver) = fs::canonicalize(directory.join("driver")) {
             let path = driver.join("bind");
-            let file = OpenOptions::new().write(true).open(&path);
-            bind = Some(file.map_err(|source| refused(address, &path, source))?);
+            bind = Some(OpenOptions::new().write(true).open(&path).map_err(failed(&path))?);
             let path = driver.join("unbind");
-            fs::write(&path, address).map_err(|source| refused(address, &path, source))?;
+            fs::write(&path, address).map_err(failed(&path))?;
         }
         // From here on dropping the device undoes all that was done.
-        let command = u16::from_le_bytes(command);
-        let mut device = Self { address: address.into(), directory, id, bind, config, command, bar: None };
-        device.write_command(command | MEMORY)?;
-        let mapping = |source| Error::Os { what: format!("mapping BAR 0 of {address}"), source };
-        let len = resource.metadata().map_err(mapping)?.len() as usize;
-        device.bar = Some(Arc::new(MappedBar::new(&resource, 0, len).map_err(mapping)?));
+        let (address, command) = (address.into(), u16::from_le_bytes(command));
+        let device = Self { address, directory, id, bind, config, command, bars, mapped: Default::default() };
+        device.set_bus_master(false)?;
         Ok(Arc::new(device))
     }
 
     fn write_command(&self, command: u16) -> Result<(), Error> {
-        let written = self.config.write_all_at(&command.to_le_bytes(), COMMAND);
+        let written = write_at(&self.config, COMMAND, &command.to_le_bytes());
         written.map_err(|source| refused(&self.address, &self.directory.join("config"), source))
+    }
+
+    /// The file in which the kernel shows a BAR.
+    fn resource(&self, bar: usize) -> Result<File, Error> {
+        let path = self.directory.join(format!("resource{bar}"));
+        let file = OpenOptions::new().read(true).write(true).open(&path);
+        file.map_err(|source| refused(&self.address, &path, source))
+    }
+
+    /// A BAR in memory, mapped the first time that it is asked for.
+    fn map_bar(&self, bar: usize) -> Result<Arc<MappedBar>, Error> {
+        if let Some(mapped) = self.mapped[bar].get() {
+            return Ok(mapped.clone());
+        }
+        let mapping = |source| Error::Os { what: format!("mapping BAR {bar} of {}", self.address), source };
+        let Bar { start, len, kind } = self.bars[bar];
+        if kind != Kind::Memory {
+            return Err(mapping(io::Error::other("it is no memory; this card cannot be driven")));
+        }
+        let file = self.resource(bar)?;
+        let skip = start as usize % page_size();
+        let mapped = Arc::new(MappedBar::new(&file, 0, skip, len as usize).map_err(mapping)?);
+        Ok(self.mapped[bar].get_or_init(|| mapped).clone())
+    }
+
+    /// I/O ports, by the faster way that is allowed.
+    fn ports(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
+        let Bar { start, len, .. } = self.bars[bar];
+        Ok(match Ports::open(start, len) {
+            Ok(ports) => Arc::new(ports),
+            Err(why) => Arc::new(ByCalls {
+                calls: InFile { file: self.resource(bar)?, start: 0 },
+                len: len as usize,
+                description: format!("I/O ports by calls of the kernel (sysfs), as in and out are not allowed: {why}"),
+            }),
+        })
     }
 }
 
@@ -119,7 +194,7 @@ fn refused(address: &str, path: &Path, source: io::Error) -> Error {
 
 impl Drop for SysfsPci {
     fn drop(&mut self) {
-        self.bar = None;
+        self.mapped = Default::default();
         let _ = self.write_command(self.command & !BUS_MASTER);
         if let Some(bind) = &mut self.bind {
             let _ = bind.write_all(self.address.as_bytes());
@@ -133,11 +208,32 @@ impl Bus for SysfsPci {
     }
 
     fn description(&self) -> String {
-        "PCI through sysfs with physical addresses; behind an IOMMU, VFIO would keep the card to its own memory".into()
+        let kind = self.directory.join("iommu_group/type");
+        let advice = match fs::read_to_string(kind).as_deref().map(str::trim) {
+            Err(_) => "behind an IOMMU, VFIO would keep the card to its own memory",
+            Ok("identity") => "VFIO would keep the card to its own memory: bind it to vfio-pci",
+            Ok(_) => "the IOMMU lets these pass for cards alone that bypass it: bind this one to vfio-pci",
+        };
+        format!("PCI through sysfs with physical addresses; {advice}")
     }
 
     fn window(&self) -> Result<Window, Error> {
-        Ok(Window::new(self.bar.clone().expect("mapped until dropped")))
+        Ok(Window::new(self.map_bar(0)?))
+    }
+
+    fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
+        match self.bars.get(bar).map(|bar| bar.kind) {
+            Some(Kind::Memory) => Ok(self.map_bar(bar)?),
+            Some(Kind::Ports) => self.ports(bar),
+            Some(Kind::None) | None => Err(Error::Other(format!("{} has no BAR {bar}", self.address))),
+        }
+    }
+
+    fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        read_at(&self.config, offset as u64, out).map_err(|source| {
+            let what = format!("{}: reading its configuration space at {offset:#x}", self.address);
+            Error::Os { what, source }
+        })
     }
 
     fn addressing(&self) -> Addressing {
@@ -155,6 +251,30 @@ impl Bus for SysfsPci {
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {
         let master = if on { BUS_MASTER } else { 0 };
-        self.write_command(self.command & !BUS_MASTER | MEMORY | master)
+        let ports = if self.bars.iter().any(|bar| bar.kind == Kind::Ports) { IO } else { 0 };
+        self.write_command(self.command & !BUS_MASTER | MEMORY | ports | NO_LINE | master)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_are_found_in_the_kernels_words() {
+        // A transitional virtio card of QEMU's, and what is cut short or makes no sense.
+        let text = "0x000000000000c040 0x000000000000c05f 0x0000000000040101\n\
+                    0x00000000febd1000 0x00000000febd1fff 0x0000000000040200\n\
+                    0x0000000000000000 0x0000000000000000 0x0000000000000000\n\
+                    0x0000000000000002 0x0000000000000001 0x0000000000000200\n\
+                    0x00000000fe000000 0x00000000fe003fff 0x000000000014220c\n\
+                    0x0000000000000000 zero";
+        let bar = |start, len, kind| Bar { start, len, kind };
+        let none = Bar::default();
+        let last = [none, bar(2, 0, Kind::Memory), bar(0xfe00_0000, 0x4000, Kind::Memory), none];
+        let first = [bar(0xc040, 32, Kind::Ports), bar(0xfebd_1000, 4096, Kind::Memory)];
+        assert_eq!(bars(text)[..2], first);
+        assert_eq!(bars(text)[2..], [last[0], none, last[2], none], "an end before its start");
+        assert_eq!(bars(""), [none; BARS]);
     }
 }

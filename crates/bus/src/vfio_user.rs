@@ -2,20 +2,23 @@
 //! this process's regions.
 
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
-use ringpass_registers::{Bar, Bell, Window};
+use ringpass_registers::{Bar, Bell, IoRegion, Window};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Doorbells, MSIX, PCI_REGIONS};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::command::{BUS_MASTER, COMMAND, MEMORY};
+use crate::bar::BARS;
+use crate::calls::{ByCalls, Calls};
+use crate::command::{BUS_MASTER, COMMAND, IO, MEMORY};
 use crate::{Bus, DeviceId};
 
 /// How long a server may take for one answer.
@@ -27,19 +30,46 @@ const MAX_REGIONS: u32 = 32;
 pub struct VfioUser {
     name: String,
     id: DeviceId,
-    remote: Arc<Remote>,
+    client: Arc<Connection>,
+    window: OnceLock<Arc<Remote>>,
     /// What the device may access. Kept, so that no address comes to mean something else.
     regions: Mutex<Vec<Arc<DmaRegion>>>,
 }
 
-/// What the bus shares with its window's doorbells.
+/// The connection, which the bus shares with what it has opened.
+struct Connection(Mutex<Client>);
+
+impl Connection {
+    fn client(&self) -> MutexGuard<'_, Client> {
+        // A connection that a panic has left in the middle of a message ends with the next one.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// BAR 0, with doorbells in shared memory.
 struct Remote {
-    client: Mutex<Client>,
+    connection: Arc<Connection>,
     doorbells: Doorbells,
     memory: Arc<ForeignMemory>,
     bell: Bell,
     /// Stands in for a doorbell that the server has not.
     nowhere: Box<AtomicU32>,
+}
+
+/// A region by messages.
+struct Messages {
+    connection: Arc<Connection>,
+    region: u32,
+}
+
+impl Calls for Messages {
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.connection.client().read(self.region, offset, out).map_err(io::Error::other)
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.connection.client().write(self.region, offset, bytes).map_err(io::Error::other)
+    }
 }
 
 impl VfioUser {
@@ -51,12 +81,12 @@ impl VfioUser {
         client.read(CONFIG_REGION, 0, &mut id).map_err(failed(&name))?;
         let [a, b, c, d] = id;
         let id = DeviceId { vendor: u16::from_le_bytes([a, b]), device: u16::from_le_bytes([c, d]) };
-        let remote = Arc::new(Remote::new(client, &name)?);
-        Ok(Arc::new(Self { name, id, remote, regions: Mutex::default() }))
+        let client = Arc::new(Connection(Mutex::new(client)));
+        Ok(Arc::new(Self { name, id, client, window: OnceLock::new(), regions: Mutex::default() }))
     }
 
     fn client(&self) -> MutexGuard<'_, Client> {
-        self.remote.client()
+        self.client.client()
     }
 }
 
@@ -66,7 +96,8 @@ fn failed<E: fmt::Display>(name: &str) -> impl Fn(E) -> Error {
 
 impl Remote {
     /// Finds the region of doorbells and maps it.
-    fn new(mut client: Client, name: &str) -> Result<Self, Error> {
+    fn new(connection: &Arc<Connection>, name: &str) -> Result<Self, Error> {
+        let mut client = connection.client();
         let regions = client.device_info().map_err(failed(name))?.regions.min(MAX_REGIONS);
         for index in PCI_REGIONS..regions {
             let (info, file) = client.region_info(index).map_err(failed(name))?;
@@ -79,14 +110,10 @@ impl Remote {
             // which keep the BAR that it is.
             let bell = unsafe { Bell::new(asleep.cast(), events.into_iter().next()) };
             let bell = bell.map_err(failed(name))?;
-            return Ok(Self { client: Mutex::new(client), doorbells, memory, bell, nowhere: Box::default() });
+            let connection = connection.clone();
+            return Ok(Self { connection, doorbells, memory, bell, nowhere: Box::default() });
         }
         Err(failed(name)("the device has no doorbells in shared memory; only a model of 'ringpass model' has them"))
-    }
-
-    fn client(&self) -> MutexGuard<'_, Client> {
-        // A connection that a panic has left in the middle of a message ends with the next one.
-        self.client.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -102,19 +129,19 @@ unsafe impl Bar for Remote {
     /// Of a server that is gone, ones, as of a card that was pulled out.
     fn read(&self, offset: u32) -> u32 {
         let mut bytes = [0; 4];
-        let result = self.client().read(0, offset.into(), &mut bytes);
+        let result = self.connection.client().read(0, offset.into(), &mut bytes);
         result.map_or(u32::MAX, |()| u32::from_le_bytes(bytes))
     }
 
     fn write(&self, offset: u32, value: u32) {
         // One that fails is the server's end, which the next read shows.
-        let _ = self.client().write(0, offset.into(), &value.to_le_bytes());
+        let _ = self.connection.client().write(0, offset.into(), &value.to_le_bytes());
     }
 
     fn doorbell(&self, offset: u32) -> NonNull<u32> {
         let found = self.doorbells.cells.iter().find_map(|cells| cells.of(offset));
         found.and_then(|offset| cell(&self.memory, offset)).unwrap_or_else(|| {
-            self.client().give_up(&format!("the server has no doorbell for the register at {offset:#x}"));
+            self.connection.client().give_up(&format!("the server has no doorbell for the register at {offset:#x}"));
             NonNull::from(&*self.nowhere).cast()
         })
     }
@@ -130,11 +157,36 @@ impl Bus for VfioUser {
     }
 
     fn description(&self) -> String {
-        "in another process, over vfio-user: registers by messages, doorbells in shared memory".into()
+        let doorbells = if self.window.get().is_some() { ", doorbells in shared memory" } else { "" };
+        format!("in another process, over vfio-user: registers by messages{doorbells}")
     }
 
     fn window(&self) -> Result<Window, Error> {
-        Ok(Window::new(self.remote.clone()))
+        let window = match self.window.get() {
+            Some(window) => window.clone(),
+            None => {
+                let window = Arc::new(Remote::new(&self.client, &self.name)?);
+                self.window.get_or_init(|| window).clone()
+            }
+        };
+        Ok(Window::new(window))
+    }
+
+    fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
+        let region = Some(bar as u32).filter(|_| bar < BARS);
+        let len = region.map_or(Ok(0), |region| self.client().region_info(region).map(|(info, _)| info.size));
+        match (region, len.map_err(failed(&self.name))?) {
+            (Some(region), len @ 1..) => {
+                let calls = Messages { connection: self.client.clone(), region };
+                let description = "registers by messages (vfio-user)".into();
+                Ok(Arc::new(ByCalls { calls, len: len as usize, description }))
+            }
+            _ => Err(failed(&self.name)(format!("the device has no BAR {bar}"))),
+        }
+    }
+
+    fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        self.client().read(CONFIG_REGION, offset as u64, out).map_err(failed(&self.name))
     }
 
     fn addressing(&self) -> Addressing {
@@ -159,7 +211,7 @@ impl Bus for VfioUser {
         let mut command = [0; 2];
         client.read(CONFIG_REGION, COMMAND, &mut command).map_err(failed(&self.name))?;
         let master = if on { BUS_MASTER } else { 0 };
-        let command = u16::from_le_bytes(command) & !BUS_MASTER | MEMORY | master;
+        let command = u16::from_le_bytes(command) & !BUS_MASTER | MEMORY | IO | master;
         client.write(CONFIG_REGION, COMMAND, &command.to_le_bytes()).map_err(failed(&self.name))?;
         // The read waits until the write was carried out.
         client.read(CONFIG_REGION, COMMAND, &mut [0; 2]).map_err(failed(&self.name))

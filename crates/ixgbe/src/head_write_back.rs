@@ -1,31 +1,17 @@
-//! Head write-back (7.2.3.5.2): the card reports sent frames by writing its head to memory, not in descriptors.
+//! Head write-back (7.2.3.5.2).
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
+use ringpass_intel::WrittenHead;
 use ringpass_memory::DmaArray;
 use ringpass_registers::Window;
-use ringpass_registers::ixgbe::{TDWBAH, TDWBAL, bits::TDWBAL_HEAD_WB_EN};
+use ringpass_registers::ixgbe::{TDWBAH, TDWBAL};
 
-use crate::ring::Ring;
-
-/// Where the card writes the head of a Tx ring, in the same region as the ring.
-pub(crate) struct WrittenHead(DmaArray<AtomicU32>);
-
-impl WrittenHead {
-    /// Has the card write the head of a queue that stands still.
-    ///
-    /// # Safety
-    /// The memory is mapped for the card; its region is kept until the queue has stopped.
-    pub(crate) unsafe fn start(window: &Window, queue: usize, memory: DmaArray<AtomicU32>) -> Self {
-        let address = memory.iova() | u64::from(TDWBAL_HEAD_WB_EN);
-        // SAFETY: as the caller promises.
-        unsafe { window.write_dma([TDWBAL.at(queue), TDWBAH.at(queue)], address) };
-        Self(memory)
-    }
-
-    /// Whether the card is done with the oldest `n` descriptors.
-    pub(crate) fn sent(&self, ring: &Ring, n: usize) -> bool {
-        let head = self.0[0].load(Ordering::Acquire) as usize;
-        (n..=ring.posted()).contains(&ring.index(head.wrapping_sub(ring.head)))
-    }
+/// Has the card write the head of Tx queue `q`, which stands still.
+///
+/// # Safety
+/// The memory is mapped for the card; its region is kept until the queue has stopped.
+pub(crate) unsafe fn start(window: &Window, q: usize, memory: DmaArray<AtomicU32>) -> WrittenHead {
+    // SAFETY: as the caller promises; the registers are those for the address.
+    unsafe { WrittenHead::start(window, [TDWBAL.at(q), TDWBAH.at(q)], memory) }
 }

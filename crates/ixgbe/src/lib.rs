@@ -3,26 +3,23 @@
 //! [`Ixgbe::open`] brings the card up in the datasheet's order (section 4.6), each step with its section. After that
 //! the card is driven through descriptor rings alone: `rx` and `tx`.
 
-mod hang;
 mod head_write_back;
 mod interrupt;
-mod ring;
+mod queue;
 mod rss;
-mod rx;
 mod rx_offload;
 mod steering;
-mod tx;
-mod tx_offload;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
-use ringpass_memory::{Addressing, DmaArray, DmaRegion, Mempool, RegionConfig};
+use ringpass_intel::{Device, Hang, check, ring_memory};
+use ringpass_memory::Mempool;
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats};
+use ringpass_registers::Window;
 use ringpass_registers::ixgbe::{bits::*, *};
-use ringpass_registers::{Readable, Reg, Window};
 
 use steering::Steering;
 
@@ -31,68 +28,42 @@ pub fn supports(id: DeviceId) -> Option<&'static str> {
     MODELS.iter().find(|(_, ids)| id.vendor == VENDOR && ids.contains(&id.device)).map(|&(name, _)| name)
 }
 
-/// What the port and its queues share. The card stops when the last of them is dropped.
-struct Device {
-    window: Window,
-    bus: Arc<dyn Bus>,
-    /// Frames that the queues dropped for what the card said of them, and for their length.
-    rx_faulty: AtomicU64,
-    tx_refused: AtomicU64,
-    hang: hang::Hang,
+/// Section 4.6.3: interrupts off, reset, then wait for the EEPROM and for DMA.
+fn reset(device: &Device) -> Result<(), Error> {
+    device.window.write(EIMC, 0x7fff_ffff);
+    device.window.write(CTRL, CTRL_RST | CTRL_LRST);
+    device.wait(CTRL, CTRL_RST | CTRL_LRST, 0)?;
+    std::thread::sleep(Duration::from_millis(10)); // 4.6.3.2: before any other access
+    device.window.write(EIMC, 0x7fff_ffff);
+    device.wait(EEC, EEC_AUTO_RD, EEC_AUTO_RD)?;
+    device.wait(RDRXCTL, RDRXCTL_DMAIDONE, RDRXCTL_DMAIDONE)
 }
 
-impl Device {
-    /// Waits for a reset, an enabled queue and the like.
-    fn wait(&self, reg: Reg<impl Readable + Copy>, mask: u32, want: u32) -> Result<(), Error> {
-        self.window.wait(reg, mask, want, Duration::from_secs(1)).map_err(|timeout| {
-            Error::Other(format!("the card does not answer: {timeout}; reset it or power it off and on"))
-        })
-    }
-
-    /// Section 4.6.3: interrupts off, reset, then wait for the EEPROM and for DMA.
-    fn reset(&self) -> Result<(), Error> {
-        self.window.write(EIMC, 0x7fff_ffff);
-        self.window.write(CTRL, CTRL_RST | CTRL_LRST);
-        self.wait(CTRL, CTRL_RST | CTRL_LRST, 0)?;
-        std::thread::sleep(Duration::from_millis(10)); // 4.6.3.2: before any other access
-        self.window.write(EIMC, 0x7fff_ffff);
-        self.wait(EEC, EEC_AUTO_RD, EEC_AUTO_RD)?;
-        self.wait(RDRXCTL, RDRXCTL_DMAIDONE, RDRXCTL_DMAIDONE)
-    }
-
-    /// Section 4.6.4: the link comes up by itself after a restart of the negotiation. The PHYs of X540 and X550 do
-    /// without (X540 datasheet, 4.6.4).
-    fn init_link(&self) {
-        if supports(self.bus.id()) == Some("82599") {
-            self.window.set(AUTOC, AUTOC_AN_RESTART);
-        }
-    }
-
-    /// Section 4.6.7. Receive stays off until the queues are set up.
-    fn init_rx(&self, config: &PortConfig) {
-        self.window.clear(RXCTRL, RXCTRL_RXEN);
-        // 8.2.3.22.8, 8.2.3.8.8: the card strips the CRC; the other bits as the datasheet asks.
-        self.window.set(HLREG0, HLREG0_RXCRCSTRP);
-        self.window.clear(RDRXCTL, RDRXCTL_RSCFRSTSIZE);
-        self.window.set(RDRXCTL, RDRXCTL_CRCSTRIP | RDRXCTL_RSCACKC | RDRXCTL_FCOE_WRFIX);
-        self.window.set(FCTRL, FCTRL_BAM);
-        rx_offload::enable(&self.window, config);
-    }
-
-    /// Section 4.6.8.
-    fn init_tx(&self) {
-        self.window.set(HLREG0, HLREG0_TXCRCEN | HLREG0_TXPADEN);
-        self.window.write(DTXMXSZRQ, 0xffff); // 7.2.1.2.1: bytes requested at once; the largest value without DCB
-        self.window.clear(RTTDCS, RTTDCS_ARBDIS);
-        self.window.set(DMATXCTL, DMATXCTL_TE);
+/// Section 4.6.4: the link comes up by itself after a restart of the negotiation. The PHYs of X540 and X550 do without
+/// (X540 datasheet, 4.6.4).
+fn init_link(device: &Device) {
+    if supports(device.bus.id()) == Some("82599") {
+        device.window.set(AUTOC, AUTOC_AN_RESTART);
     }
 }
 
-impl Drop for Device {
-    fn drop(&mut self) {
-        self.window.clear(RXCTRL, RXCTRL_RXEN);
-        let _ = self.bus.set_bus_master(false);
-    }
+/// Section 4.6.7. Receive stays off until the queues are set up.
+fn init_rx(window: &Window, config: &PortConfig) {
+    window.clear(RXCTRL, RXCTRL_RXEN);
+    // 8.2.3.22.8, 8.2.3.8.8: the card strips the CRC; the other bits as the datasheet asks.
+    window.set(HLREG0, HLREG0_RXCRCSTRP);
+    window.clear(RDRXCTL, RDRXCTL_RSCFRSTSIZE);
+    window.set(RDRXCTL, RDRXCTL_CRCSTRIP | RDRXCTL_RSCACKC | RDRXCTL_FCOE_WRFIX);
+    window.set(FCTRL, FCTRL_BAM);
+    rx_offload::enable(window, config);
+}
+
+/// Section 4.6.8.
+fn init_tx(window: &Window) {
+    window.set(HLREG0, HLREG0_TXCRCEN | HLREG0_TXPADEN);
+    window.write(DTXMXSZRQ, 0xffff); // 7.2.1.2.1: bytes requested at once; the largest value without DCB
+    window.clear(RTTDCS, RTTDCS_ARBDIS);
+    window.set(DMATXCTL, DMATXCTL_TE);
 }
 
 /// A card of the family as a port.
@@ -111,13 +82,12 @@ impl Ixgbe {
     ///
     /// Received packets are the pool's; so must be those that are sent, which the card is shown no other memory of.
     pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        check(config)?;
-        let (rx_faulty, tx_refused, hang) = Default::default();
-        let device = Arc::new(Device { window: bus.window()?, bus, rx_faulty, tx_refused, hang });
-        device.reset()?;
-        device.init_link();
-        device.init_rx(config);
-        device.init_tx();
+        check(config, 9710)?;
+        let device = Device::new(bus, rx_offload::ERRORS, |window| window.clear(RXCTRL, RXCTRL_RXEN))?;
+        reset(&device)?;
+        init_link(&device);
+        init_rx(&device.window, config);
+        init_tx(&device.window);
         let (stats, queues, notes) = Default::default();
         let steering = Steering::start(&device.window, config);
         let mut port = Self { name: name.to_owned(), device, stats, queues, notes, steering };
@@ -132,45 +102,18 @@ impl Ixgbe {
     fn start_queues(&mut self, config: &PortConfig, pool: &Mempool) -> Result<(), Error> {
         let PortConfig { queues, rx_ring, tx_ring, .. } = *config;
         let (device, bus) = (&self.device, &self.device.bus);
-        let memory = RegionConfig { numa_node: bus.numa_node(), ..*pool.region().config() };
-        if bus.addressing() == Addressing::Physical && memory.addressing != Addressing::Physical {
-            return Err(ringpass_memory::Error::PhysicalOnOrdinaryPages.into());
-        }
-        // Rings lie at multiples of the larger one's size, up to 64 KiB, so that none straddles a huge page. Behind
-        // them a cache line for each head.
-        let ring = rx_ring.max(tx_ring) * size_of::<ring::Descriptor>();
-        let heads = 2 * queues * ring;
-        let region = DmaRegion::new(heads + 64 * queues, &memory)?;
-        bus.map(pool.region())?;
-        bus.map(&region)?;
-        bus.set_bus_master(true)?;
-        let mut interrupts = interrupt::enable(&**bus, queues)?;
-        let waiting =
-            if interrupts.len() > 0 { "interrupts" } else { "no interrupts: idle queues are looked at in turns" };
-        for q in 0..queues {
-            let rx = DmaArray::new(&region, 2 * q * ring, rx_ring)?;
-            let tx = DmaArray::new(&region, (2 * q + 1) * ring, tx_ring)?;
-            let head = config.head_write_back.then(|| DmaArray::new(&region, heads + 64 * q, 1)).transpose()?;
-            let (q, interrupt) = (self.steering.card_queue(q), interrupts.next());
-            let rx = Box::new(rx::Rx::start(device, q, rx, (config, pool), interrupt)?);
-            self.queues.push(Queues { rx, tx: Box::new(tx::Tx::start(device, q, (tx, head), (config, pool))?) });
+        let memory = ring_memory(&**bus, config, pool)?;
+        let (mut interrupts, waiting) = interrupt::enable(&**bus, queues)?;
+        for (q, memory) in memory.into_iter().enumerate() {
+            let (q, setup) = (self.steering.card_queue(q), (device, config, pool));
+            self.queues.push(queue::start(q, memory, setup, interrupts.next())?);
         }
         device.window.set(RXCTRL, RXCTRL_RXEN);
-        let model = supports(bus.id()).unwrap_or("unknown card");
+        let (model, pages) = (supports(bus.id()).unwrap_or("unknown card"), pool.region().config().pages);
         self.notes.push(format!("{model}, {}, {waiting}", bus.description()));
-        self.notes.push(format!("{queues} queues, rings of {rx_ring} and {tx_ring} on {} pages", memory.pages));
+        self.notes.push(format!("{queues} queues, rings of {rx_ring} and {tx_ring} on {pages} pages"));
         Ok(())
     }
-}
-
-fn check(config: &PortConfig) -> Result<(), Error> {
-    let PortConfig { queues, rx_ring, tx_ring, mtu, .. } = *config;
-    let ring = |size: usize| size.is_power_of_two() && (64..=4096).contains(&size);
-    let ensure = |right, otherwise| if right { Ok(()) } else { Err(Error::Other(otherwise)) };
-    let rings = format!("rings of {rx_ring} and {tx_ring} descriptors; take a power of two, 64 to 4096");
-    ensure(ring(rx_ring) && ring(tx_ring), rings)?;
-    ensure((1..=16).contains(&queues), format!("{queues} queues; the card has 1 to 16"))?;
-    ensure((68..=9710).contains(&mtu), format!("an MTU of {mtu}; take 68 to 9710"))
 }
 
 impl Port for Ixgbe {
@@ -222,7 +165,7 @@ impl Port for Ixgbe {
     fn state(&mut self) -> State {
         match (self.device.window.read(STATUS), self.link().up) {
             (u32::MAX, _) => State::Gone(format!("{}: the card is gone; its registers read as ones", self.name)),
-            (_, link) if self.device.hang.seen(link) => State::Gone(hang::report(&self.name)),
+            (_, link) if self.device.hang.seen(link) => State::Gone(Hang::report(&self.name)),
             _ => State::Running,
         }
     }

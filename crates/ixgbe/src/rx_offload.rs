@@ -1,16 +1,14 @@
-//! What the card says of a received frame beside its bytes, and frames that lie in several buffers (section 7.1.6.2).
+//! What the card is told if it is to say more of a received frame than its bytes, or receives longer ones.
 
-use std::sync::atomic::Ordering;
-
-use ringpass_memory::{Burst, Flags, Packet};
-use ringpass_port::{Offloads, PortConfig};
+use ringpass_intel::RxErrors;
+use ringpass_port::PortConfig;
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
-use crate::rx::{ETHERNET_HEADER, Rx};
-use crate::tx::OVERHEAD;
+/// Section 7.1.6.2.
+pub(crate) const ERRORS: RxErrors = RxErrors { mac: RX_RXE, l3: RX_IPE, l4: RX_L4E };
 
-/// What the card as a whole is told.
+/// The card as a whole.
 pub(crate) fn enable(window: &Window, config: &PortConfig) {
     // 8.2.3.22.13: the longest frame with its CRC; the card adds 4 bytes for a VLAN tag by itself.
     if config.mtu > 1500 {
@@ -23,115 +21,9 @@ pub(crate) fn enable(window: &Window, config: &PortConfig) {
     }
 }
 
-/// A frame whose end has not come yet.
-pub(crate) struct Gather {
-    offloads: Offloads,
-    /// Longest frame, with its Ethernet header and tags.
-    longest: usize,
-    frame: Frame,
-}
-
-enum Frame {
-    None,
-    Part {
-        packet: Packet,
-        len: usize,
-    },
-    /// It was faulty; what follows up to its end is dropped.
-    Faulty,
-}
-
-impl Gather {
-    /// Sets up a queue that stands still, with buffers of `capacity` bytes; `None` if it needs nothing of this.
-    pub(crate) fn start(window: &Window, queue: usize, config: &PortConfig, capacity: usize) -> Option<Box<Self>> {
-        let (offloads, longest) = (config.offloads, config.mtu + OVERHEAD);
-        if offloads.vlan {
-            window.set(RXDCTL.at(queue), RXDCTL_VME); // 8.2.3.8.6: the tag goes to the descriptor
-        }
-        (offloads.any() || longest > capacity).then(|| Box::new(Self { offloads, longest, frame: Frame::None }))
-    }
-
-    /// Adds a buffer with the given write-back. Returns the frame at its end, `Err` at the end of a faulty one.
-    #[inline(never)]
-    fn add(&mut self, mut piece: Packet, words: [u64; 2]) -> Result<Option<Packet>, ()> {
-        let ends = words[1] & RX_EOP != 0;
-        self.frame = match std::mem::replace(&mut self.frame, Frame::None) {
-            Frame::Faulty => Frame::Faulty,
-            _ if piece.is_empty() => Frame::Faulty,
-            Frame::None => {
-                let len = piece.len();
-                Frame::Part { packet: piece, len }
-            }
-            // A card that never ends a frame does not get all buffers.
-            Frame::Part { len, .. } if len + piece.len() > self.longest => Frame::Faulty,
-            Frame::Part { mut packet, len } => {
-                let len = len + piece.len();
-                piece.clear_flags(piece.flags());
-                packet.append(piece);
-                Frame::Part { packet, len }
-            }
-        };
-        if !ends {
-            return Ok(None);
-        }
-        match std::mem::replace(&mut self.frame, Frame::None) {
-            Frame::Part { mut packet, len } if words[1] & RX_RXE == 0 && len >= ETHERNET_HEADER => {
-                self.tell(&mut packet, words);
-                Ok(Some(packet))
-            }
-            _ => Err(()),
-        }
-    }
-
-    /// Status and errors are valid in the last descriptor of a frame.
-    fn tell(&self, packet: &mut Packet, [hash, status]: [u64; 2]) {
-        let verdict = |checked, wrong, good, bad| match (status & checked != 0, status & wrong != 0) {
-            (false, _) => Flags::default(),
-            (true, false) => good,
-            (true, true) => bad,
-        };
-        if self.offloads.checksum {
-            packet.add_flags(verdict(RX_IPCS, RX_IPE, Flags::L3_GOOD, Flags::L3_BAD));
-            packet.add_flags(verdict(RX_L4CS, RX_L4E, Flags::L4_GOOD, Flags::L4_BAD));
-        }
-        if self.offloads.hash && hash & RX_RSS_TYPE_MASK != 0 {
-            packet.set_rss_hash((hash >> 32) as u32);
-        }
-        if self.offloads.vlan && status & RX_VP != 0 {
-            packet.set_vlan((status >> RX_VLAN_SHIFT) as u16);
-        }
-    }
-}
-
-impl Rx {
-    /// As `take_run`, for a queue with offloads or frames longer than a buffer: takes all that fit.
-    #[inline(never)]
-    pub(crate) fn take_offloaded(&mut self, burst: &mut Burst) {
-        let Some(gather) = &mut self.gather else { return };
-        while burst.room() > 0 && self.ring.posted() > 0 {
-            let descriptor = &self.ring.descriptors[self.ring.index(self.ring.head)];
-            let status = descriptor[1].load(Ordering::Acquire);
-            if status & RX_DD == 0 {
-                break;
-            }
-            let words = [descriptor[0].load(Ordering::Relaxed), status];
-            let buffer = self.ring.pop();
-            // A length beyond the buffer counts as none, and that as a fault.
-            let len =
-                Some((status >> RX_LENGTH_SHIFT) as u16 as usize).filter(|&len| len <= self.capacity).unwrap_or(0);
-            // SAFETY: the length was checked.
-            let mut packet = unsafe { buffer.into_packet(len) };
-            let whole = status & (RX_EOP | RX_RXE) == RX_EOP && len >= ETHERNET_HEADER;
-            if whole && matches!(gather.frame, Frame::None) {
-                gather.tell(&mut packet, words);
-                burst.push(packet);
-                continue;
-            }
-            match gather.add(packet, words) {
-                Ok(Some(packet)) => burst.push(packet),
-                Ok(None) => {}
-                Err(()) => drop(self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed)),
-            }
-        }
+/// A queue that stands still.
+pub(crate) fn enable_on(window: &Window, queue: usize, config: &PortConfig) {
+    if config.offloads.vlan {
+        window.set(RXDCTL.at(queue), RXDCTL_VME); // 8.2.3.8.6: the tag goes to the descriptor
     }
 }

@@ -10,7 +10,18 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::host::Namespace;
 use crate::initramfs::Archive;
+
+mod nic;
+mod qemu;
+mod shell;
+
+pub use nic::{Tap, nic_address, nic_mac};
+pub use qemu::{Iommu, Machine, Qemu};
+
+use nic::Nic;
+use qemu::Console;
 
 /// Where `make lab` puts what guests need.
 const LAB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab");
@@ -27,26 +38,6 @@ pub fn alone() -> MutexGuard<'static, ()> {
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// QEMU's machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Machine {
-    /// PCI Express, and an IOMMU if wanted.
-    Q35,
-    /// PCI.
-    Pc,
-}
-
-/// Intel's IOMMU in the guest; needs [`Machine::Q35`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Iommu {
-    /// None.
-    Off,
-    /// Every device sees what its driver mapped, no more.
-    Translated,
-    /// Drivers of the kernel, and those without one, see the guest's memory as it is; VFIO maps.
-    Passthrough,
-}
-
 /// A guest to be.
 pub struct Builder {
     memory: u32,
@@ -55,6 +46,9 @@ pub struct Builder {
     iommu: Iommu,
     devices: Vec<String>,
     cards: u32,
+    nics: Vec<Nic>,
+    qemu: Qemu,
+    arguments: Vec<String>,
     files: Archive,
     dpdk: bool,
 }
@@ -69,6 +63,18 @@ impl Builder {
     /// Virtual processors, one unless said otherwise.
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.cpus = cpus;
+        self
+    }
+
+    /// Which QEMU, the newest unless said otherwise.
+    pub fn qemu(mut self, qemu: Qemu) -> Self {
+        self.qemu = qemu;
+        self
+    }
+
+    /// Further arguments for QEMU.
+    pub fn arguments(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
@@ -125,7 +131,7 @@ impl Builder {
         self.file(name, &read(path))
     }
 
-    /// DPDK's `testpmd` with the ixgbe driver.
+    /// DPDK's `testpmd` with the drivers of ixgbe and virtio.
     pub fn dpdk(mut self) -> Self {
         self.dpdk = true;
         self
@@ -134,17 +140,7 @@ impl Builder {
     /// Starts the guest and waits until it takes commands.
     pub fn boot(self) -> Guest {
         let start = Instant::now();
-        let lab = Path::new(LAB);
-        assert!(lab.join("recipe").exists(), "guests need what `make lab` makes; run it first");
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut initrd = read(&lab.join("base.cpio"));
-        if self.dpdk {
-            initrd.extend(read(&lab.join("dpdk.cpio")));
-        }
-        let mut command = self.command(lab, folder.path());
-        initrd.extend(self.files.finish());
-        std::fs::write(folder.path().join("initrd"), initrd).expect("room for the guest's files");
-
+        let Prepared { mut command, folder, middle, taps } = self.prepare(Console::Agent);
         let errors = File::create(folder.path().join("errors")).expect("a file for QEMU's errors");
         let mut qemu = command
             .stdin(Stdio::piped())
@@ -154,57 +150,46 @@ impl Builder {
             .expect("setpriv (package util-linux) to start QEMU with");
         let agent = qemu.stdin.take().unwrap();
         let answers = answers(qemu.stdout.take().unwrap());
-        let guest = Guest { qemu, agent, answers, folder, scripts: Cell::new(0) };
+        let guest = Guest { qemu, agent, answers, folder, scripts: Cell::new(0), middle };
         guest.answer("its boot", BOOT);
+        for tap in taps {
+            tap.settle(guest.middle.as_ref().expect("a namespace where there are TAPs"));
+        }
         eprintln!("guest up after {:.1} s", start.elapsed().as_secs_f64());
         guest
     }
 
-    fn command(&self, lab: &Path, folder: &Path) -> Command {
-        let qemu = lab.join("qemu");
-        let kvm = std::env::var_os("RINGPASS_LAB_KVM").is_some_and(|value| value == "1");
-        let machine = match self.machine {
-            Machine::Q35 => "q35,memory-backend=memory",
-            Machine::Pc => "pc,memory-backend=memory",
+    /// All that QEMU needs, and the command that starts it.
+    fn prepare(mut self, console: Console) -> Prepared {
+        let lab = Path::new(LAB);
+        assert!(lab.join("recipe").exists(), "guests need what `make lab` makes; run it first");
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let init: &[u8] = match console {
+            Console::Agent => include_bytes!("init.sh"),
+            Console::Terminal => include_bytes!("shell.sh"),
         };
-        let memory = self.memory;
-        // The last four save a second of self-tests and calibration.
-        let mut kernel =
-            "console=ttyS0 quiet panic=-1 cryptomgr.notests random.trust_cpu=on tsc=reliable no_timer_check".to_owned();
-        match self.iommu {
-            Iommu::Off => {}
-            Iommu::Translated => kernel += " intel_iommu=on",
-            Iommu::Passthrough => kernel += " intel_iommu=on iommu=pt",
+        self.files.file("init", init);
+        let taps: Vec<Tap> = self.nics.iter().filter_map(Nic::tap).cloned().collect();
+        // Its TAPs begin in a namespace of their own.
+        let middle = (!taps.is_empty()).then(Namespace::new);
+        let command = self.command(lab, folder.path(), middle.as_ref(), console);
+        let mut initrd = read(&lab.join("base.cpio"));
+        if self.dpdk {
+            initrd.extend(read(&lab.join("dpdk.cpio")));
         }
-        // A test that is killed takes its guest along.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]);
-        command.arg(qemu.join("ld-linux-x86-64.so.2")).arg("--library-path").arg(qemu.join("lib"));
-        command.arg(qemu.join("qemu-system-x86_64")).arg("-L").arg(qemu.join("share"));
-        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none"]);
-        command.args([
-            "-accel",
-            if kvm { "kvm,kernel-irqchip=split" } else { "tcg" },
-            "-cpu",
-            "max",
-            "-machine",
-            machine,
-        ]);
-        command.args(["-m", &format!("{memory}M"), "-smp", &self.cpus.to_string()]);
-        command.args(["-object", &format!("memory-backend-memfd,id=memory,size={memory}M,share=on")]);
-        command.arg("-serial").arg(format!("file:{}", folder.join("console").display()));
-        command.arg("-kernel").arg(lab.join("vmlinux")).arg("-initrd").arg(folder.join("initrd"));
-        command.args(["-append", &kernel]);
-        if self.iommu != Iommu::Off {
-            command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
-        }
-        command.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci"]);
-        command.args(["-device", "virtserialport,chardev=agent,nr=1"]);
-        for device in &self.devices {
-            command.args(["-device", device]);
-        }
-        command
+        initrd.extend(self.files.finish());
+        std::fs::write(folder.path().join("initrd"), initrd).expect("room for the guest's files");
+        Prepared { command, folder, middle, taps }
     }
+}
+
+/// A guest that can be started.
+struct Prepared {
+    command: Command,
+    folder: tempfile::TempDir,
+    /// Where QEMU runs, if it has TAPs.
+    middle: Option<Namespace>,
+    taps: Vec<Tap>,
 }
 
 fn read(path: &Path) -> Vec<u8> {
@@ -253,6 +238,8 @@ pub struct Guest {
     folder: tempfile::TempDir,
     /// How many scripts it was given; the number of the last one.
     scripts: Cell<u32>,
+    /// Where QEMU runs, if it has TAPs.
+    middle: Option<Namespace>,
 }
 
 impl Guest {
@@ -262,7 +249,7 @@ impl Guest {
         let mut files = Archive::default();
         files.folder("host");
         files.folder("host/lib");
-        files.file("init", include_bytes!("init.sh"));
+        files.file("setup", include_bytes!("setup.sh"));
         Builder {
             memory: 256,
             cpus: 1,
@@ -270,6 +257,9 @@ impl Guest {
             iommu: Iommu::Off,
             devices: Vec::new(),
             cards: 0,
+            nics: Vec::new(),
+            qemu: Qemu::Newest,
+            arguments: Vec::new(),
             files,
             dpdk: false,
         }

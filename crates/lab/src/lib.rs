@@ -15,6 +15,8 @@
 mod guest;
 mod host;
 mod initramfs;
+mod shell;
 
-pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, alone};
+pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, alone, nic_address, nic_mac};
 pub use host::{Namespace, Program, run, unique, until};
+pub use shell::{Behind, shell};

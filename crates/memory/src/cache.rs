@@ -64,9 +64,9 @@ impl Drop for Cache {
 
 /// Gathers buffers on their way back and returns them to their pool by the magazine.
 pub struct Reclaimer {
-    pool: NonNull<Shared>,
-    len: usize,
-    slots: [SlotRef; MAGAZINE],
+    pub(crate) pool: NonNull<Shared>,
+    pub(crate) len: usize,
+    pub(crate) slots: [SlotRef; MAGAZINE],
 }
 
 // SAFETY: owns the buffers that it holds.

@@ -41,6 +41,39 @@ pub struct Drain<'a> {
     start: usize,
 }
 
+impl Drain<'_> {
+    /// The next packet, if it is as wanted; it stays otherwise.
+    #[inline]
+    pub fn next_if(&mut self, wanted: impl FnOnce(&Packet) -> bool) -> Option<Packet> {
+        if self.start == self.burst.end {
+            return None;
+        }
+        // SAFETY: packets in `start..end` are initialised.
+        let packet = unsafe { self.burst.packets.get_unchecked(self.start).assume_init_ref() };
+        if wanted(packet) { self.next() } else { None }
+    }
+}
+
+impl Drain<'_> {
+    /// The next packet, if it is as wanted, with `N` bytes of zeros in front of it; it stays otherwise, or if its
+    /// headroom is smaller.
+    #[inline]
+    pub fn next_behind_zeros<const N: usize>(&mut self, wanted: impl FnOnce(&Packet) -> bool) -> Option<Packet> {
+        if self.start == self.burst.end {
+            return None;
+        }
+        // SAFETY: packets in `start..end` are initialised.
+        let packet = unsafe { self.burst.packets.get_unchecked(self.start).assume_init_ref() };
+        if !wanted(packet) {
+            return None;
+        }
+        // SAFETY: this one leaves that range with the next line.
+        let packet = unsafe { packet.copy_behind_zeros::<N>() }?;
+        self.start += 1;
+        Some(packet)
+    }
+}
+
 impl Iterator for Drain<'_> {
     type Item = Packet;
 

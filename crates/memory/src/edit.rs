@@ -4,6 +4,7 @@ use crate::{HEADROOM, Packet};
 
 impl Packet {
     /// Bytes free in front of the frame.
+    #[inline]
     pub fn headroom(&self) -> usize {
         (HEADROOM as i16 + self.offset) as usize
     }
@@ -36,6 +37,7 @@ impl Packet {
     }
 
     /// Opens `n` bytes in front of the frame; `None`, and nothing changed, if the headroom is smaller.
+    #[inline]
     pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
         self.headroom().checked_sub(n)?;
         self.offset -= n as i16;
@@ -44,6 +46,7 @@ impl Packet {
     }
 
     /// Cuts `n` bytes off the front; `false`, and nothing changed, if the frame is shorter.
+    #[inline]
     #[must_use]
     pub fn trim_front(&mut self, n: usize) -> bool {
         let fits = n <= self.len as usize;

@@ -20,26 +20,53 @@ impl Buffer {
 }
 
 impl Packet {
-    /// Cuts the frame down to `len` bytes; `false`, and nothing changed, if it is shorter. Counts this buffer alone.
+    /// The part of the frame from `front` to `end`, moved out by copying; `None` if it is shorter.
+    ///
+    /// # Safety
+    /// If there is a part, this packet is forgotten: neither used nor dropped.
     #[inline]
-    #[must_use]
-    pub fn truncate(&mut self, len: usize) -> bool {
-        let fits = len <= self.len as usize;
-        if fits {
-            self.len = len as u32;
+    pub unsafe fn copy_part(&self, front: usize, end: usize) -> Option<Packet> {
+        if end > self.len as usize || front > end {
+            return None;
         }
-        fits
+        // SAFETY: this copy is the only one used, says the caller.
+        let buffer = unsafe { std::ptr::read(&self.buffer) };
+        // Inside the frame, whose bounds fit these types.
+        let (offset, len) = (self.offset + front as i16, (end - front) as u32);
+        Some(Packet { buffer, offset, flags: self.flags, len })
+    }
+
+    /// The frame with `N` bytes of zeros in front of it, moved out by copying; `None` if the headroom is smaller.
+    ///
+    /// # Safety
+    /// If there is one, this packet is forgotten: neither used nor dropped.
+    #[inline]
+    pub(crate) unsafe fn copy_behind_zeros<const N: usize>(&self) -> Option<Packet> {
+        if self.headroom() < N {
+            return None;
+        }
+        // SAFETY: this copy is the only one used, says the caller.
+        let buffer = unsafe { std::ptr::read(&self.buffer) };
+        // Inside the headroom, which fits these types.
+        let (offset, len) = (self.offset - N as i16, self.len + N as u32);
+        // SAFETY: the first bytes of the packet that is made, which lie in its buffer's headroom.
+        unsafe { buffer.slot().data.offset(offset as isize).cast::<[u8; N]>().write([0; N]) };
+        Some(Packet { buffer, offset, flags: self.flags, len })
     }
 }
 
 impl Reclaimer {
-    /// Takes a packet's buffer back, with those of its further segments.
+    /// Takes a buffer back.
     #[inline]
-    pub fn add_packet(&mut self, packet: Packet) {
-        if packet.is_chained() {
-            return drop(packet);
+    pub fn add_one(&mut self, buffer: Buffer) {
+        let (pool, slot) = ManuallyDrop::new(buffer).home();
+        match self.slots.get_mut(self.len).filter(|_| pool == self.pool) {
+            Some(place) => *place = slot,
+            None => {
+                self.flush();
+                (self.pool, self.slots[0]) = (pool, slot);
+            }
         }
-        let packet = ManuallyDrop::new(packet);
-        self.add_all(&[packet.buffer.home()], |home| *home);
+        self.len += 1;
     }
 }

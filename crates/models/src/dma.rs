@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use ringpass_memory::{DmaRegion, ForeignMemory};
 use ringpass_port::Error;
@@ -60,6 +60,41 @@ impl Stretch {
     fn part(&self, iova: u64, len: u64) -> Self {
         Self { iova, len, start: self.at((iova - self.iova) as usize), ..self.clone() }
     }
+}
+
+/// What card and driver access in one go.
+pub(crate) trait Word: Sized {
+    /// # Safety
+    /// Valid and aligned.
+    unsafe fn load(from: *mut u8) -> Self;
+
+    /// # Safety
+    /// Likewise.
+    unsafe fn store(to: *mut u8, value: Self);
+}
+
+macro_rules! words {
+    ($($word:ty, $atomic:ty;)*) => {$(
+        impl Word for $word {
+            #[inline]
+            unsafe fn load(from: *mut u8) -> Self {
+                // SAFETY: as the caller says; atomics may change under a shared reference.
+                unsafe { <$atomic>::from_ptr(from.cast()) }.load(Ordering::Acquire)
+            }
+
+            #[inline]
+            unsafe fn store(to: *mut u8, value: Self) {
+                // SAFETY: likewise.
+                unsafe { <$atomic>::from_ptr(to.cast()) }.store(value, Ordering::Release);
+            }
+        }
+    )*};
+}
+
+words! {
+    u16, AtomicU16;
+    u32, AtomicU32;
+    u64, AtomicU64;
 }
 
 /// Which stretch a caller's last access hit; the next one mostly hits it too.
@@ -241,12 +276,20 @@ impl DmaMap {
 
     /// Writes one aligned word, after all that was written before.
     #[must_use]
-    pub(crate) fn store(&self, iova: u64, value: u32, hint: &mut Hint) -> bool {
-        let pointer = self.pointer(iova, 4, Access::ReadWrite, hint);
-        let Some(to) = pointer.filter(|to| to.addr().is_multiple_of(4)) else { return false };
+    pub(crate) fn store<W: Word>(&self, iova: u64, value: W, hint: &mut Hint) -> bool {
+        let pointer = self.pointer(iova, size_of::<W>(), Access::ReadWrite, hint);
+        let Some(to) = pointer.filter(|to| to.addr().is_multiple_of(size_of::<W>())) else { return false };
         // SAFETY: in range and aligned, as just checked; the mapping lives as long as `self`.
-        unsafe { AtomicU32::from_ptr(to.cast()) }.store(value, Ordering::Release);
+        unsafe { W::store(to, value) };
         true
+    }
+
+    /// Reads one aligned word, before all that is read afterwards.
+    pub(crate) fn load<W: Word>(&self, iova: u64, hint: &mut Hint) -> Option<W> {
+        let pointer = self.pointer(iova, size_of::<W>(), Access::Read, hint);
+        let from = pointer.filter(|from| from.addr().is_multiple_of(size_of::<W>()))?;
+        // SAFETY: as in `store`.
+        Some(unsafe { W::load(from) })
     }
 
     /// A ring of descriptors; `None` where it is not all in memory that the card may write, or a descriptor is not

@@ -8,6 +8,8 @@
 #[allow(unsafe_code)]
 mod dma;
 pub mod ixgbe;
+pub mod lies;
 mod runner;
+pub mod virtio;
 
-pub use runner::Runner;
+pub use runner::{Model, Runner, Wants};

@@ -10,7 +10,38 @@ use ringpass_port::{Idle, Queues, Wake, Wakeable};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
-use crate::ixgbe::{Card, Wants};
+/// A card that is stepped.
+pub trait Model: Send + Sync {
+    /// One round; returns how many packets moved.
+    fn step(&self, wire: &mut Queues) -> usize;
+
+    /// The stepping thread is about to sleep: from now on what the driver does makes [`bell`](Self::bell) readable. It
+    /// steps once more before it sleeps.
+    fn doze(&self);
+
+    /// Takes that back.
+    fn rise(&self);
+
+    /// What wakes the stepping thread.
+    fn bell(&self) -> BorrowedFd<'_>;
+
+    /// What else the stepping thread has to look for while it sleeps.
+    fn wants(&self) -> Wants;
+}
+
+/// What a card waits for besides its [`bell`](Model::bell).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wants {
+    /// It takes frames from the wire. Otherwise they stay there, and the wire must not wake.
+    pub frames: bool,
+    /// It has frames that the wire did not take yet.
+    pub room: bool,
+    /// It is to be stepped then, because of an interrupt that is throttled.
+    pub turn: Option<Instant>,
+}
+
+/// Models with their wires.
+type Cards = Vec<(Arc<dyn Model>, Queues)>;
 
 /// Steps cards on a thread of its own until it is dropped.
 pub struct Runner {
@@ -23,7 +54,7 @@ struct Shared {
     stop: AtomicBool,
     /// There are cards in `added`.
     news: AtomicBool,
-    added: Mutex<Vec<(Arc<Card>, Queues)>>,
+    added: Mutex<Cards>,
     /// Wakes the thread for either.
     event: OwnedFd,
 }
@@ -41,7 +72,8 @@ impl Runner {
 
     /// Steps each card with its wire, round robin, on the given CPU. Without `poll` the thread sleeps while there is
     /// nothing to do, until a doorbell, a register or a wire wakes it.
-    pub fn spawn(cards: Vec<(Arc<Card>, Queues)>, cpu: Option<usize>, poll: bool) -> Self {
+    pub fn spawn<M: Model + 'static>(cards: Vec<(Arc<M>, Queues)>, cpu: Option<usize>, poll: bool) -> Self {
+        let cards = cards.into_iter().map(|(card, wire)| (card as Arc<dyn Model>, wire)).collect();
         let event =
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("the process has a descriptor left");
         let (stop, news) = (AtomicBool::new(false), AtomicBool::new(true));
@@ -55,7 +87,7 @@ impl Runner {
     }
 
     /// Steps another card too, with its wire.
-    pub fn add(&self, card: Arc<Card>, wire: Queues) {
+    pub fn add(&self, card: Arc<dyn Model>, wire: Queues) {
         self.shared.added.lock().unwrap_or_else(PoisonError::into_inner).push((card, wire));
         self.shared.news.store(true, Ordering::Release);
         self.shared.wake();
@@ -64,7 +96,7 @@ impl Runner {
 
 /// The cards of a thread with their wires, as one thing to sleep on.
 struct Models {
-    cards: Vec<(Arc<Card>, Queues)>,
+    cards: Cards,
     /// Readable when a bell rings or, while it is armed, a wire brings something.
     any: OwnedFd,
 }
@@ -75,7 +107,7 @@ impl Models {
         Self { cards: Vec::new(), any }
     }
 
-    fn extend(&mut self, cards: Vec<(Arc<Card>, Queues)>) {
+    fn extend(&mut self, cards: Cards) {
         for (card, _) in &cards {
             self.add(card.bell()).expect("the kernel has memory left");
         }

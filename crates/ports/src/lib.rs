@@ -27,4 +27,5 @@ pub use faults::Faults;
 pub use null::Null;
 pub use packet_socket::PacketSocket;
 pub use pcap::Pcap;
+pub use sys::largest_rings;
 pub use tap::Tap;

@@ -146,6 +146,21 @@ impl Interfaces {
     }
 }
 
+/// Descriptors that the Rx and Tx rings of a kernel interface may have, if its driver says so.
+pub fn largest_rings(interface: &str) -> Option<(u32, u32)> {
+    const ETHTOOL_GRINGPARAM: u32 = 0x10;
+    // struct ethtool_ringparam: the command, the largest Rx, mini, jumbo and Tx ring, and those that are set.
+    let mut rings = [ETHTOOL_GRINGPARAM, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut request = IfReq::new(interface, (&raw mut rings).expose_provenance().to_ne_bytes()).ok()?;
+    let socket = Interfaces::new().ok()?.0;
+    // SAFETY: `request` is an `ifreq` whose data point to `rings`, which has the size and layout that the command has the
+    // kernel read and write, and outlives the call.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) } {
+        -1 => None,
+        _ => Some((rings[1], rings[4])),
+    }
+}
+
 /// Sets an option of a packet socket. All those that Ringpass uses take plain values, without pointers.
 pub(crate) fn set_packet_option<T: Copy>(socket: BorrowedFd, option: c_int, value: T) -> io::Result<()> {
     let len = size_of::<T>() as libc::socklen_t;

@@ -5,10 +5,12 @@
 ///
 /// All methods panic if the access is not aligned to its width or reaches beyond [`len`](Self::len): whoever has an
 /// offset from the device checks it first.
+#[expect(clippy::len_without_is_empty, reason = "no region is empty")]
 pub trait IoRegion: Send + Sync {
     /// Bytes.
-    #[allow(clippy::len_without_is_empty)]
     fn len(&self) -> usize;
+    /// How it is reached, in some words for people: "mapped memory", "I/O ports by in and out instructions".
+    fn description(&self) -> String;
     /// Reads 8 bits.
     fn read8(&self, offset: usize) -> u8;
     /// Reads 16 bits.

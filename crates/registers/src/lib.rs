@@ -3,6 +3,7 @@
 
 mod bell;
 mod file;
+pub mod igb;
 mod io;
 pub mod ixgbe;
 mod table;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use nix::ifaddrs::getifaddrs;
 use ringpass_bus::{DeviceId, SysfsPci};
 
+pub mod offer;
+
 /// A network card.
 pub struct NetworkCard {
     /// Its PCI address.
@@ -39,12 +41,8 @@ pub fn all() -> Vec<NetworkCard> {
 /// Kernel interfaces of a card; those of a virtio card hang below the virtio device.
 fn interfaces(address: &str) -> Vec<String> {
     let mut names = SysfsPci::interfaces(address);
-    for entry in fs::read_dir(format!("/sys/bus/pci/devices/{address}")).into_iter().flatten().flatten() {
-        if entry.file_name().to_string_lossy().starts_with("virtio") {
-            let below = fs::read_dir(entry.path().join("net")).into_iter().flatten().flatten();
-            names.extend(below.filter_map(|entry| entry.file_name().into_string().ok()));
-        }
-    }
+    let below = offer::virtio_device(address).and_then(|device| fs::read_dir(device.join("net")).ok());
+    names.extend(below.into_iter().flatten().flatten().filter_map(|entry| entry.file_name().into_string().ok()));
     names
 }
 
@@ -101,6 +99,11 @@ pub fn in_use(address: &str) -> Option<String> {
             master.map(|master| format!("its interface {name} belongs to {}", master.to_string_lossy()))
         }
     })
+}
+
+/// How many CPUs this process may use.
+pub fn cpus() -> usize {
+    core_affinity::get_core_ids().unwrap_or_default().len()
 }
 
 /// The bus that a card would be driven over, and whose it is.

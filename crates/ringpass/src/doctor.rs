@@ -9,8 +9,10 @@ use ringpass_memory::{PageSize, huge_pages_free};
 use ringpass_port::Error;
 use serde_json::json;
 
+use crate::cards::{self, offer};
+use crate::drivers;
 use crate::open::open;
-use crate::{cards, stats::say};
+use crate::stats::say;
 
 /// Check what this machine offers; each missing thing with the command that mends it
 #[derive(clap::Args)]
@@ -50,7 +52,7 @@ impl Need {
 }
 
 struct Check {
-    name: &'static str,
+    name: String,
     need: Need,
     ok: bool,
     found: String,
@@ -58,13 +60,13 @@ struct Check {
     remedy: String,
 }
 
-fn check(need: Need, name: &'static str, ok: bool, found: impl Into<String>, remedy: impl Into<String>) -> Check {
-    Check { name, need, ok, found: found.into(), remedy: remedy.into() }
+fn check(need: Need, name: &str, ok: bool, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+    Check { name: name.into(), need, ok, found: found.into(), remedy: remedy.into() }
 }
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let checks = [
+    let mut checks = vec![
         software(),
         tun(),
         root(),
@@ -79,6 +81,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         flag("constant_tsc", "cycle counts would depend on the clock speed"),
         flag("avx2", "packets are handled by narrower instructions"),
     ];
+    checks.extend(cards::all().iter().filter_map(|card| virtio(&card.address)));
     for check in &checks {
         if args.json {
             let Check { name, need, ok, found, remedy } = check;
@@ -98,7 +101,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         say("");
         for need in [Need::Software, Need::Kernel, Need::Cards, Need::Speed] {
             let missing: Vec<_> =
-                checks.iter().filter(|check| check.need == need && !check.ok).map(|c| c.name).collect();
+                checks.iter().filter(|check| check.need == need && !check.ok).map(|check| &*check.name).collect();
             let verdict =
                 if missing.is_empty() { "all there".into() } else { format!("missing: {}", missing.join(", ")) };
             say(&format!("{:<17}  {verdict}", need.name()));
@@ -166,11 +169,20 @@ fn memlock() -> Check {
 
 fn supported() -> Check {
     let all = cards::all();
-    let ours: Vec<_> = all.iter().filter(|card| ringpass_ixgbe::supports(card.id).is_some()).collect();
+    let ours: Vec<_> = all.iter().filter(|card| drivers::supports(card.id).is_some()).collect();
     let by_vfio = ours.iter().filter(|card| ringpass_bus::is_bound(&card.address)).count();
     let (cards, some) = (all.len(), !ours.is_empty());
     let found = format!("{} of {cards} network cards, {by_vfio} through VFIO; 'ringpass list' shows them", ours.len());
-    check(Need::Cards, "82599, X540, X550", some, found, "a card of the family; until then, model:PORT plays one")
+    let remedy = format!("one of the {}; until then, model:PORT plays one", drivers::FAMILIES);
+    check(Need::Cards, "cards", some, found, remedy)
+}
+
+/// What the host offers a virtio card.
+fn virtio(address: &str) -> Option<Check> {
+    let offer = offer::of(address)?;
+    let options: Vec<_> = offer.wishes(cards::cpus()).iter().map(|wish| wish.qemu).collect();
+    let remedy = format!("QEMU: {}; 'ringpass list' says what for, and how with libvirt", options.join(",").replace("),", ") "));
+    Some(check(Need::Speed, address, options.is_empty(), offer.summary(), remedy))
 }
 
 fn iommu() -> Check {
@@ -201,7 +213,7 @@ fn cpuinfo(field: &str) -> Option<String> {
 }
 
 fn cpus() -> Check {
-    let cpus = core_affinity::get_core_ids().unwrap_or_default().len();
+    let cpus = cards::cpus();
     check(Need::Speed, "CPUs", cpus > 1, format!("{cpus} for this process"), "taskset or a machine with two or more")
 }
 

@@ -3,7 +3,8 @@
 use ringpass_port::Error;
 use serde_json::json;
 
-use crate::cards::{self, NetworkCard};
+use crate::cards::{self, NetworkCard, offer};
+use crate::drivers;
 use crate::stats::say;
 
 /// Show the network cards, and which of them Ringpass could drive
@@ -21,7 +22,7 @@ const EXAMPLES: &str = "EXAMPLES:
 
 /// Whether a card could be driven, or why not.
 fn verdict(card: &NetworkCard) -> Result<&'static str, String> {
-    let Some(model) = ringpass_ixgbe::supports(card.id) else {
+    let Some(model) = drivers::supports(card.id) else {
         return Err("no driver for it".into());
     };
     match cards::in_use(&card.address) {
@@ -52,6 +53,13 @@ pub fn run(args: Args) -> Result<(), Error> {
             say(&format!("    NUMA node      {node}"));
         }
         say(&format!("    bus            {}", cards::bus(&card.address)));
+        if let Some(offer) = offer::of(&card.address) {
+            say(&format!("    virtio         {}", offer.summary()));
+            for wish in offer.wishes(cards::cpus()) {
+                say(&format!("    host could     {}: {}", wish.what, wish.qemu));
+                say(&format!("                   libvirt: {}", wish.libvirt));
+            }
+        }
         say(&match verdict {
             Ok(model) => format!("    usable         yes, as {model}: ringpass fwd {} …", card.address),
             Err(why) => format!("    usable         no: {why}"),
@@ -63,6 +71,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 fn print_json(card: &NetworkCard, what: &str, verdict: &Result<&str, String>) {
     let interface =
         |name: &String| json!({"name": name, "up": cards::is_up(name), "addresses": cards::addresses(name)});
+    let offer = offer::of(&card.address);
     let object = json!({
         "event": "card",
         "address": card.address,
@@ -72,6 +81,12 @@ fn print_json(card: &NetworkCard, what: &str, verdict: &Result<&str, String>) {
         "bus": cards::bus(&card.address),
         "interfaces": card.interfaces.iter().map(interface).collect::<Vec<_>>(),
         "numa_node": card.numa_node,
+        "virtio": offer.map(|offer| json!({
+            "features": format!("{:#x}", offer.features),
+            "queue_pairs": offer.pairs,
+            "rx_ring": offer.rx_ring,
+            "host_could": offer.wishes(cards::cpus()),
+        })),
         "usable": verdict.is_ok(),
         "why_not": verdict.as_ref().err(),
     });

@@ -6,6 +6,7 @@ mod bench;
 mod cards;
 mod demo;
 mod doctor;
+mod drivers;
 mod dump;
 mod echo;
 mod fwd;

@@ -109,7 +109,7 @@ fn runner(poll: bool) -> Arc<Runner> {
     static RUNNER: Mutex<Weak<Runner>> = Mutex::new(Weak::new());
     let mut shared = RUNNER.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
-        let runner = Arc::new(Runner::spawn(Vec::new(), None, poll));
+        let runner = Arc::new(Runner::spawn::<Card>(Vec::new(), None, poll));
         *shared = Arc::downgrade(&runner);
         runner
     })

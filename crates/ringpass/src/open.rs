@@ -1,14 +1,13 @@
 //! From a port address to a port.
 
-use ringpass_bus::{Bus, DeviceId, SysfsPci, VfioUser, addressing_of, open_pci};
-use ringpass_ixgbe::Ixgbe;
+use ringpass_bus::{SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 
-use crate::cards;
 use crate::model::Model;
 use crate::options::Options;
+use crate::{cards, drivers};
 
 /// Opens the ports at some addresses, between which packets pass, and the one pool that all packets come from: what one
 /// card writes to memory another one may read.
@@ -74,7 +73,7 @@ pub fn open_address(
 ) -> Result<Box<dyn Port>, Error> {
     let open_inner = |inner: &Address| open_address(inner, config, pool, options);
     Ok(match address {
-        Address::Pci(pci) => Box::new(Ixgbe::open(open_pci(pci)?, pci, config, pool)?),
+        Address::Pci(pci) => drivers::open(open_pci(pci)?, pci, config, pool)?,
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
@@ -85,14 +84,7 @@ pub fn open_address(
             let wire = open_address(wire, &bare, pool, options)?;
             Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
         }
-        Address::VfioUser(path) => {
-            let bus = VfioUser::open(path)?;
-            if ringpass_ixgbe::supports(bus.id()).is_none() {
-                let DeviceId { vendor, device } = bus.id();
-                return Err(Error::Other(format!("{address}: no driver for a {vendor:04x}:{device:04x}")));
-            }
-            Box::new(Ixgbe::open(bus, &address.to_string(), config, pool)?)
-        }
+        Address::VfioUser(path) => drivers::open(VfioUser::open(path)?, &address.to_string(), config, pool)?,
         Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),
         Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config, pool)?),
@@ -105,11 +97,10 @@ pub fn open_address(
 /// A real card: refused if there is no driver for it, or if the kernel uses it and nobody said to take it over.
 fn check_card(pci: &str, options: &Options) -> Result<(), Error> {
     let id = SysfsPci::identify(pci)?;
-    if ringpass_ixgbe::supports(id).is_none() {
+    if drivers::supports(id).is_none() {
         let what = cards::describe(pci, id);
-        return Err(Error::Other(format!(
-            "{pci}: no driver for this {what}; Ringpass drives 82599, X540 and X550 cards"
-        )));
+        let families = drivers::FAMILIES;
+        return Err(Error::Other(format!("{pci}: no driver for this {what}; Ringpass drives {families}")));
     }
     let taken =
         options.take_over.iter().any(|named| named.parse().is_ok_and(|named| Address::Pci(pci.into()) == named));

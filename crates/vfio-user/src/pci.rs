@@ -100,6 +100,20 @@ impl ConfigSpace {
         self
     }
 
+    /// Adds a BAR in I/O space. Its size is a power of two from 4 to 256 bytes.
+    pub fn io_bar(mut self, index: usize, size: u32) -> Self {
+        assert!(size.is_power_of_two() && (4..=256).contains(&size) && index < 6, "an I/O BAR of {size} bytes at {index}");
+        self.set(BARS + 4 * index, &1u32.to_le_bytes());
+        self.allow(BARS + 4 * index, &(!(size - 1)).to_le_bytes());
+        self.writable[COMMAND] |= 1;
+        self
+    }
+
+    /// Adds a capability of the vendor's own (PCI Local Bus 3.0, appendix H): what follows its length.
+    pub fn vendor_specific(self, at: usize, bytes: &[u8]) -> Self {
+        self.capability(at, 0x09, &[&[bytes.len() as u8 + 3], bytes].concat())
+    }
+
     /// Adds a capability: what follows its id and link.
     fn capability(mut self, at: usize, id: u8, bytes: &[u8]) -> Self {
         self.set(self.link, &[at as u8]);

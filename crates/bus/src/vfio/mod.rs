@@ -6,22 +6,23 @@ mod info;
 mod request;
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
 
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
-use ringpass_registers::Window;
+use ringpass_registers::{IoRegion, Window};
 use rustix::event::{EventfdFlags, eventfd};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_RESET, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSI_IRQ_INDEX,
-    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP,
+    VFIO_PCI_MSIX_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, vfio_region_info,
 };
 
 use self::group::Group;
 pub use self::group::group_of;
-use crate::bar::MappedBar;
-use crate::command::{BUS_MASTER, COMMAND, MEMORY};
+use crate::bar::{BARS, MappedBar};
+use crate::calls::{ByCalls, InFile, read_at, write_at};
+use crate::command::{BUS_MASTER, COMMAND, IO, MEMORY, NO_LINE};
 use crate::{Bus, DeviceId, SysfsPci};
 
 /// Whether the device at a PCI address is bound to the kernel's driver `vfio-pci`.
@@ -29,56 +30,88 @@ pub fn is_bound(address: &str) -> bool {
     SysfsPci::kernel_driver(address).as_deref() == Some("vfio-pci")
 }
 
-/// A PCI device that VFIO has given to this process. Dropped in the order of its fields: the kernel stops the device
-/// when it is closed, and then the group takes the memory from it.
+/// A PCI device that VFIO has given to this process.
 pub struct Vfio {
     address: String,
     id: DeviceId,
-    bar: Arc<MappedBar>,
     /// Where the configuration space lies in the device's file.
-    config: u64,
-    device: OwnedFd,
+    config: vfio_region_info,
+    mapped: [OnceLock<Arc<MappedBar>>; BARS],
+    device: Arc<Device>,
+}
+
+/// The device's file, shared with regions that are reached through it. Dropped in the order of its fields: the kernel
+/// stops the device when it is closed, and then the group takes the memory from it.
+struct Device {
+    file: OwnedFd,
     group: Arc<Group>,
 }
 
+impl AsFd for Device {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
 impl Vfio {
-    /// Opens the device at a PCI address, resets it and maps BAR 0.
+    /// Opens the device at a PCI address and resets it.
     pub fn open(address: &str) -> Result<Arc<Self>, Error> {
         let id = SysfsPci::identify(address)?;
-        let wrong =
-            |what| move |source: io::Error| Error::Os { what: format!("{address} through VFIO: {what}"), source };
         let group = Group::of(address)?;
-        let device = group.device(address)?;
+        let device = Arc::new(Device { file: group.device(address)?, group });
+        let wrong = |what| wrong(address, what);
         let flags = request::device_flags(&device).map_err(wrong("asking about the device"))?;
         if flags & VFIO_DEVICE_FLAGS_RESET != 0 {
             // Whatever the device did for its last owner ends here.
             request::reset(&device).map_err(wrong("resetting the device"))?;
         }
-        let region = |index| request::region(&device, index).map_err(wrong("asking about its registers"));
-        let config = region(VFIO_PCI_CONFIG_REGION_INDEX)?.offset;
-        // Before the BAR is touched: without it, that would be a SIGBUS.
-        change_command(&device, config, MEMORY, MEMORY | BUS_MASTER).map_err(wrong("turning on its registers"))?;
-        let bar = region(VFIO_PCI_BAR0_REGION_INDEX)?;
-        if bar.flags & VFIO_REGION_INFO_FLAG_MMAP == 0 {
-            let why = "BAR 0 cannot be mapped (it is no memory, or smaller than a page)";
-            return Err(Error::Other(format!("{address} through VFIO: {why}; this card cannot be driven")));
+        let config = request::region(&device, VFIO_PCI_CONFIG_REGION_INDEX);
+        let config = config.map_err(wrong("asking about its configuration space"))?;
+        // Before a BAR is touched: without it, that would be a SIGBUS. What it has none of, a device ignores.
+        let on = MEMORY | IO | NO_LINE;
+        change_command(&device, &config, on, on | BUS_MASTER).map_err(wrong("turning on its registers"))?;
+        Ok(Arc::new(Self { address: address.into(), id, config, mapped: Default::default(), device }))
+    }
+
+    /// What VFIO says of a BAR.
+    fn bar(&self, bar: usize) -> Result<vfio_region_info, Error> {
+        let asked = if bar < BARS {
+            request::region(&self.device, VFIO_PCI_BAR0_REGION_INDEX + bar as u32)
+        } else {
+            Ok(vfio_region_info::default())
+        };
+        let info = asked.map_err(wrong(&self.address, "asking about its registers"))?;
+        let none = || Error::Other(format!("{} through VFIO: it has no BAR {bar}", self.address));
+        if info.size == 0 { Err(none()) } else { Ok(info) }
+    }
+
+    /// A BAR that can be mapped, mapped the first time that it is asked for.
+    fn map_bar(&self, bar: usize, info: &vfio_region_info) -> Result<Arc<MappedBar>, Error> {
+        if let Some(mapped) = self.mapped[bar].get() {
+            return Ok(mapped.clone());
         }
-        let bar = MappedBar::new(&device, bar.offset, bar.size as usize).map_err(wrong("mapping BAR 0"))?;
-        Ok(Arc::new(Self { address: address.into(), id, bar: Arc::new(bar), config, device, group }))
+        let mapped = MappedBar::new(&self.device, info.offset, 0, info.size as usize);
+        let mapped = mapped.map_err(wrong(&self.address, &format!("mapping BAR {bar}")))?;
+        Ok(self.mapped[bar].get_or_init(|| Arc::new(mapped)).clone())
     }
 }
 
+fn wrong(address: &str, what: &str) -> impl FnOnce(io::Error) -> Error {
+    let what = format!("{address} through VFIO: {what}");
+    move |source| Error::Os { what, source }
+}
+
+/// Whether a region can be mapped: I/O ports cannot, nor what shares its page with other devices.
+fn mappable(info: &vfio_region_info) -> bool {
+    info.flags & VFIO_REGION_INFO_FLAG_MMAP != 0
+}
+
 /// Changes the bits of `mask` in the command register, the only one of the configuration space that is ever written.
-fn change_command(device: &OwnedFd, config: u64, bits: u16, mask: u16) -> io::Result<()> {
+fn change_command(device: &Device, config: &vfio_region_info, bits: u16, mask: u16) -> io::Result<()> {
     let mut command = [0; 2];
-    if rustix::io::pread(device, &mut command, config + COMMAND)? != command.len() {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
+    read_at(device, config.offset + COMMAND, &mut command)?;
     let command = u16::from_le_bytes(command) & !mask | bits;
-    match rustix::io::pwrite(device, &command.to_le_bytes(), config + COMMAND)? {
-        2 => Ok(()),
-        _ => Err(io::ErrorKind::WriteZero.into()),
-    }
+    write_at(device, config.offset + COMMAND, &command.to_le_bytes())
 }
 
 impl Drop for Vfio {
@@ -93,16 +126,48 @@ impl Bus for Vfio {
     }
 
     fn description(&self) -> String {
-        let group = self.group.number();
+        let group = self.device.group.number();
         format!("PCI through VFIO (group {group}): the IOMMU keeps the card to the memory of its packets and rings")
     }
 
     fn window(&self) -> Result<Window, Error> {
-        Ok(Window::new(self.bar.clone()))
+        let info = self.bar(0)?;
+        if !mappable(&info) {
+            let why = "BAR 0 cannot be mapped (it is no memory, or smaller than a page)";
+            return Err(Error::Other(format!("{} through VFIO: {why}; this card cannot be driven", self.address)));
+        }
+        Ok(Window::new(self.map_bar(0, &info)?))
+    }
+
+    fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
+        let info = self.bar(bar)?;
+        let why = match mappable(&info).then(|| self.map_bar(bar, &info)) {
+            Some(Ok(mapped)) => return Ok(mapped),
+            // Before Linux 4.16, of a BAR with an MSI-X table only what lies beside that could be mapped.
+            Some(Err(error)) => format!(": {error}"),
+            None => ", which cannot map them".into(),
+        };
+        let calls = InFile { file: self.device.clone(), start: info.offset };
+        let description = format!("registers by calls of the kernel (VFIO){why}");
+        Ok(Arc::new(ByCalls { calls, len: info.size as usize, description }))
+    }
+
+    fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        let inside = offset.checked_add(out.len()).is_some_and(|end| end as u64 <= self.config.size);
+        let read = if inside {
+            read_at(&self.device, self.config.offset + offset as u64, out)
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        };
+        read.map_err(wrong(&self.address, &format!("reading its configuration space at {offset:#x}")))
     }
 
     fn addressing(&self) -> Addressing {
         Addressing::Virtual
+    }
+
+    fn behind_iommu(&self) -> bool {
+        true
     }
 
     fn numa_node(&self) -> Option<u32> {
@@ -110,12 +175,12 @@ impl Bus for Vfio {
     }
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        self.group.map(&self.address, region)
+        self.device.group.map(&self.address, region)
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {
         let bits = if on { BUS_MASTER } else { 0 };
-        let changed = change_command(&self.device, self.config, bits, BUS_MASTER);
+        let changed = change_command(&self.device, &self.config, bits, BUS_MASTER);
         changed.map_err(|source| Error::Os { what: format!("{}: bus master", self.address), source })
     }
 

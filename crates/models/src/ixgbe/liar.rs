@@ -1,5 +1,6 @@
 //! Tells the lies of a card's configuration, on their occasions.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +14,7 @@ use super::doorbells::Doorbells;
 use super::lies::{Lie, Lies};
 use super::registers::canonical;
 use super::tx::BURST;
+use crate::lies::Teller;
 
 /// Lies of received frames; of several on one occasion the first is told.
 const RX: [Lie; 7] =
@@ -20,58 +22,28 @@ const RX: [Lie; 7] =
 /// Rounds that the link stays down.
 const DOWN: u64 = 1000;
 
-/// A card's lies and how often each had an occasion; shared by its parts.
+/// A card's lies; shared by its parts.
 pub(super) struct Liar {
-    lies: Lies,
-    occasions: [AtomicU64; Lie::ALL.len()],
-    /// Frames of both directions, and those that there were in the last round.
-    frames: AtomicU64,
+    teller: Teller<Lie>,
+    /// The frames that there were in the last round.
     seen: AtomicU64,
-    random: AtomicU64,
-    told: AtomicU64,
     /// Rounds until the link comes up again.
     down: AtomicU64,
+}
+
+impl Deref for Liar {
+    type Target = Teller<Lie>;
+
+    fn deref(&self) -> &Teller<Lie> {
+        &self.teller
+    }
 }
 
 impl Liar {
     /// `None` for an honest card.
     pub(super) fn new(lies: &Lies) -> Option<Arc<Self>> {
-        let occasions = std::array::from_fn(|_| AtomicU64::new(0));
-        let zero = || AtomicU64::new(0);
-        let random = AtomicU64::new(lies.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        let liar = Self { lies: *lies, occasions, frames: zero(), seen: zero(), random, told: zero(), down: zero() };
+        let liar = Self { teller: Teller::new(lies), seen: AtomicU64::new(0), down: AtomicU64::new(0) };
         lies.any().then(|| Arc::new(liar))
-    }
-
-    /// Marsaglia's xorshift.
-    pub(super) fn random(&self) -> u64 {
-        let mut x = self.random.load(Ordering::Relaxed);
-        x ^= x << 13;
-        x ^= x >> 7;
-        x ^= x << 17;
-        self.random.store(x, Ordering::Relaxed);
-        x
-    }
-
-    /// Whether a lie is told on this occasion, the next of its kind.
-    pub(super) fn tells(&self, lie: Lie) -> bool {
-        let Some(when) = self.lies.when(lie) else { return false };
-        let occasion = self.occasions[lie as usize].fetch_add(1, Ordering::Relaxed) + 1;
-        let due = (when.first..=when.last).contains(&occasion)
-            && (when.chance >= 1.0 || ((self.random() >> 11) as f64) < when.chance * (1u64 << 53) as f64);
-        self.told.fetch_add(due.into(), Ordering::Relaxed);
-        due
-    }
-
-    /// Whether something that is always so is so by now.
-    fn holds(&self, lie: Lie) -> bool {
-        let frames = self.frames.load(Ordering::Relaxed);
-        self.lies.when(lie).is_some_and(|when| when.first <= 1 || (when.first..=when.last).contains(&frames))
-    }
-
-    /// Counts frames of either direction.
-    pub(super) fn count(&self, frames: usize) {
-        self.frames.fetch_add(frames as u64, Ordering::Relaxed);
     }
 
     /// What is told of a received frame.
@@ -156,13 +128,13 @@ impl Device {
     #[cold]
     pub(super) fn lie(&mut self, wire: &mut Queues) -> Option<usize> {
         let liar = self.liar.clone()?;
-        self.counters.lies = liar.told.load(Ordering::Relaxed);
+        self.counters.lies = liar.told();
         if self.is_removed() {
             return Some(wire.rx.rx_burst(&mut Burst::new(BURST)));
         }
         match liar.down.load(Ordering::Relaxed) {
             0 if self.link.up && liar.lies.when(Lie::LinkFlap).is_some() => {
-                let frames = liar.frames.load(Ordering::Relaxed);
+                let frames = liar.frames();
                 if frames > liar.seen.swap(frames, Ordering::Relaxed) && liar.tells(Lie::LinkFlap) {
                     liar.down.store(DOWN, Ordering::Relaxed);
                     self.set_link(false);

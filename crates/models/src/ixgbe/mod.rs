@@ -39,7 +39,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
@@ -48,10 +47,13 @@ use ringpass_registers::ixgbe::VENDOR;
 use ringpass_registers::{Bar, Bell, Window};
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::Model;
+pub use crate::Wants;
 pub use crate::dma::Access;
 use device::Device;
 use doorbells::Doorbells;
-pub use lies::{Lie, Lies, When};
+pub use crate::lies::When;
+pub use lies::{Lie, Lies};
 pub use served::Served;
 pub use stats::Counters;
 
@@ -195,17 +197,6 @@ impl Card {
     }
 }
 
-/// What a card waits for besides its [`bell`](Card::bell).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wants {
-    /// It takes frames from the wire. Otherwise they stay there, and the wire must not wake.
-    pub frames: bool,
-    /// It has frames that the wire did not take yet.
-    pub room: bool,
-    /// It is to be stepped then, because of an interrupt that is throttled.
-    pub turn: Option<Instant>,
-}
-
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Device> {
         // A test that panicked with the lock held has reported that; the registers are valid at any time.
@@ -258,6 +249,28 @@ unsafe impl Bar for Shared {
 
     fn bell(&self) -> Option<Bell> {
         Some(self.doorbells.bell().clone())
+    }
+}
+
+impl Model for Card {
+    fn step(&self, wire: &mut Queues) -> usize {
+        self.step(wire)
+    }
+
+    fn doze(&self) {
+        self.doze();
+    }
+
+    fn rise(&self) {
+        self.rise();
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.bell()
+    }
+
+    fn wants(&self) -> Wants {
+        self.wants()
     }
 }
 

@@ -12,7 +12,8 @@ use super::Sandbox;
 
 /// Allowed whatever their arguments.
 const ALLOWED: &[&[c_long]] = &[
-    // Frames and statistics, through what is open: files, TAPs, packet and unix sockets, eventfds, VFIO regions.
+    // Frames and statistics, through what is open: files, TAPs, packet and unix sockets, eventfds; registers and I/O ports
+    // of cards, in files of VFIO and sysfs.
     &[libc::SYS_read, libc::SYS_write, libc::SYS_readv, libc::SYS_writev, libc::SYS_pread64, libc::SYS_pwrite64],
     &[libc::SYS_recvfrom, libc::SYS_recvmsg, libc::SYS_recvmmsg, libc::SYS_sendmsg, libc::SYS_sendmmsg],
     // A capture file is rewound; a packet socket says whether its interface is still there.

@@ -6,9 +6,10 @@ mod packed;
 mod pieces;
 mod split;
 
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, Error, Packet};
+use ringpass_memory::{DmaRegion, Error, Packet, Reclaimer};
 
 use crate::layout::{MAX_SIZE, flags};
 
@@ -83,6 +84,50 @@ pub enum Broken {
     Jump(u16),
 }
 
+/// A packet that came back, still where the queue kept it. It is taken out by one of the methods; otherwise it is lost.
+#[must_use]
+pub struct Used<'a>(&'a MaybeUninit<Packet>);
+
+impl<'a> Used<'a> {
+    /// # Safety
+    /// The place is initialised, and is not looked at again until it is written.
+    #[inline]
+    unsafe fn new(place: &'a MaybeUninit<Packet>) -> Self {
+        Self(place)
+    }
+
+    /// The packet, to look at.
+    #[inline]
+    pub fn packet(&self) -> &Packet {
+        // SAFETY: initialised, said `new`.
+        unsafe { self.0.assume_init_ref() }
+    }
+
+    /// As it was posted.
+    #[inline]
+    pub fn whole(self) -> Packet {
+        // SAFETY: the only copy that is used, as `self` is gone.
+        unsafe { self.0.assume_init_read() }
+    }
+
+    /// Its bytes from `front` to `end`, or all of it if it is shorter: then `end` cannot be true.
+    #[inline]
+    pub fn part(self, front: usize, end: usize) -> Result<Packet, Packet> {
+        // SAFETY: the only copy that is used, as `self` is gone.
+        unsafe { self.packet().copy_part(front, end) }.ok_or_else(|| self.whole())
+    }
+
+    /// Gives its buffers back.
+    #[inline]
+    pub fn reclaim(self, to: &mut Reclaimer) {
+        if self.packet().is_chained() {
+            return drop(self.whole());
+        }
+        // SAFETY: one buffer, and the only copy that is used, as `self` is gone.
+        to.add_one(unsafe { self.packet().copy_buffer() });
+    }
+}
+
 /// The driver's side of a queue, whose packets a device writes (received ones) or reads (those to be sent).
 ///
 /// A packet that is posted belongs to the queue until the device has used it. Dropped without [`reclaim`](Self::reclaim),
@@ -125,7 +170,7 @@ pub trait Virtqueue: Send + Sized {
     /// Takes back up to `most` packets that the device has used, each with the bytes that it says it wrote: this is not
     /// checked, and means nothing for packets that it reads. Returns how many. Of a batch of which the device names only
     /// the last ([`IN_ORDER`](crate::features::IN_ORDER)), the others count as written whole.
-    fn take(&mut self, most: usize, each: impl FnMut(Packet, u32)) -> Result<usize, Broken>;
+    fn take(&mut self, most: usize, each: impl FnMut(Used<'_>, u32)) -> Result<usize, Broken>;
 
     /// Asks for an interrupt when the device uses the next packet. What it used before does not interrupt: look once
     /// more.

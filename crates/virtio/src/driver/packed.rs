@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use ringpass_memory::{DmaArray, DmaRegion, Error, Packet};
 
 use super::loose::Loose;
-use super::pieces::{Cut, Descriptor, Piece, Tables};
-use super::{Access, Addresses, Broken, Config, Virtqueue};
+use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
+use super::{Access, Addresses, Broken, Config, Used, Virtqueue};
 use crate::layout::{event, flags};
 
 /// The driver's side of a packed ring.
@@ -82,6 +82,16 @@ struct Batch {
     len: u32,
 }
 
+impl Batch {
+    /// What the oldest slot names.
+    fn new(number: u16, len: u32, queue: &Packed) -> Result<Self, Broken> {
+        let (number32, size) = (u32::from(number), u32::from(queue.config.size));
+        let before = (number32 + size - u32::from(queue.head.index)) % size;
+        let right = number32 < size && before < u32::from(queue.posted);
+        right.then_some(Self { left: before as u16 + 1, len }).ok_or(Broken::NotPosted(number32))
+    }
+}
+
 /// In the upper half of a descriptor's second word: its number and the flags that say whose it is.
 const MINE: u32 = 0xffff | ((flags::AVAIL | flags::USED) as u32) << 16;
 
@@ -126,7 +136,7 @@ impl Packed {
         let next = self.loose.as_ref().map_or(self.tail.index, |loose| loose.next_free());
         let single = match &self.tables {
             _ if count == 1 => cut.pieces(packet).next(),
-            Some(tables) => tables.fill(next.into(), cut, packet, false),
+            Some(tables) => tables.fill(next.into(), cut, packet, Ring::Packed),
             None => None,
         };
         if let Some(piece) = single {
@@ -166,78 +176,36 @@ impl Packed {
         self.tail = slot;
     }
 
-    /// Takes what was used in order, up to `most` packets or the first that was not. Returns how many.
-    #[inline(always)]
-    fn take_ordered(&mut self, most: u16, each: &mut impl FnMut(Packet, u32)) -> u16 {
-        let start = usize::from(self.head.index);
-        let end = (start + usize::from(most)).min(self.config.size.into());
-        let expected = u32::from(self.head.index) | u32::from(self.head.used()) << 16;
-        let mut head = Head {
-            head: &mut self.head,
-            counters: [&mut self.slots, &mut self.posted],
-            size: self.config.size,
-            taken: 0,
-        };
-        let places = self.descriptors[start..end].iter().zip(&self.packets[start..end]);
-        for ((descriptor, packet), expected) in places.zip(expected..) {
-            let word = descriptor[1].load(Ordering::Acquire);
-            if (word >> 32) as u32 & MINE != expected {
-                break;
-            }
-            head.taken += 1;
-            // SAFETY: the place is among those posted (`most`), so it is initialised; the head moves past it.
-            each(unsafe { packet.assume_init_read() }, word as u32);
+    /// Takes what the oldest slot names, if it was used: in order that may be a batch by its last. Returns its number, and
+    /// the bytes written.
+    #[inline(never)]
+    fn take_named(&mut self) -> Result<Option<(u16, u32)>, Broken> {
+        let place = self.head.index;
+        let word = self.descriptors[usize::from(place)][1].load(Ordering::Acquire);
+        let (len, number, whose) = (word as u32, (word >> 32) as u16, (word >> 48) as u16);
+        let used = whose & (flags::AVAIL | flags::USED) == self.head.used();
+        if self.batch.is_none() && (!used || self.posted == 0) {
+            return Ok(None);
         }
-        head.taken
+        if self.config.in_order {
+            let batch = self.batch.take().map_or_else(|| Batch::new(number, len, self), Ok)?;
+            self.batch = (batch.left > 1).then_some(Batch { left: batch.left - 1, ..batch });
+            self.advance(1);
+            let whole = || self.packets[usize::from(place)].as_ptr();
+            // SAFETY: it was posted, as all of a batch.
+            let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.len() as u32 };
+            return Ok(Some((place, len)));
+        }
+        let slots = self.loosen().give_number(number.into()).ok_or(Broken::NotPosted(number.into()))?;
+        self.advance(slots);
+        Ok(Some((number, len)))
     }
 
-    /// Takes what the oldest slot names if it was used, up to `most` packets: in order that may be a batch by its last.
-    /// Returns how many were taken.
-    #[inline(never)]
-    fn take_named(&mut self, most: u16, each: &mut impl FnMut(Packet, u32)) -> Result<u16, Broken> {
-        if self.posted == 0 {
-            return Ok(0);
-        }
-        let size = self.config.size;
-        let word = self.descriptors[usize::from(self.head.index)][1].load(Ordering::Acquire);
-        let (len, number, whose) = (word as u32, (word >> 32) as u16, (word >> 48) as u16);
-        if let Some(batch) = self.batch.take() {
-            return Ok(self.take_batch(batch, most, each));
-        }
-        if whose & (flags::AVAIL | flags::USED) != self.head.used() {
-            return Ok(0);
-        }
-        let broken = Broken::NotPosted(number.into());
-        if self.config.in_order {
-            let before = (u32::from(number) + u32::from(size) - u32::from(self.head.index)) % u32::from(size);
-            if number >= size || before >= u32::from(self.posted) {
-                return Err(broken);
-            }
-            return Ok(self.take_batch(Batch { left: before as u16 + 1, len }, most, each));
-        }
-        let slots = self.loosen().give_number(number.into()).ok_or(broken)?;
-        self.head.advance(slots, size);
+    /// Moves the head past the slots of a packet.
+    fn advance(&mut self, slots: u16) {
+        self.head.advance(slots, self.config.size);
         self.slots -= slots;
         self.posted -= 1;
-        // SAFETY: the device had it, said `give_number`, and has no longer.
-        each(unsafe { self.packets[usize::from(number)].assume_init_read() }, len);
-        Ok(1)
-    }
-
-    /// Takes up to `most` packets of a batch, and keeps the rest of it for the next time.
-    fn take_batch(&mut self, mut batch: Batch, most: u16, each: &mut impl FnMut(Packet, u32)) -> u16 {
-        let count = batch.left.min(most);
-        for _ in 0..count {
-            let place = usize::from(self.head.index);
-            self.head.advance(1, self.config.size);
-            (self.slots, self.posted, batch.left) = (self.slots - 1, self.posted - 1, batch.left - 1);
-            // SAFETY: so many packets are posted from the head on, one a slot; the head moved past this one.
-            let packet = unsafe { self.packets[place].assume_init_read() };
-            let len = if batch.left == 0 { batch.len } else { packet.len() as u32 };
-            each(packet, len);
-        }
-        self.batch = Some(batch).filter(|batch| batch.left > 0);
-        count
     }
 
     /// As `post_run`, for packets of which each takes what it takes.
@@ -251,23 +219,6 @@ impl Packed {
                 break;
             }
         }
-    }
-}
-
-/// Moves the head past what was taken, even if a closure panics on the way.
-struct Head<'a> {
-    head: &'a mut Slot,
-    /// Slots and packets that the device has.
-    counters: [&'a mut u16; 2],
-    size: u16,
-    taken: u16,
-}
-
-impl Drop for Head<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.head.advance(self.taken, self.size);
-        self.counters.iter_mut().for_each(|counter| **counter -= self.taken);
     }
 }
 
@@ -319,12 +270,13 @@ impl Virtqueue for Packed {
 
     #[inline(always)]
     fn post_run(&mut self, access: Access, packets: impl Iterator<Item = Packet>) -> usize {
-        let mut packets = packets;
         let before = self.posted;
         if self.loose.is_some() || self.config.header > 0 {
+            let mut packets = packets;
             self.post_run_loosely(access, &mut packets);
             return (self.posted - before).into();
         }
+        let mut packets = packets;
         loop {
             let room = self.room();
             let start = usize::from(self.tail.index);
@@ -378,30 +330,59 @@ impl Virtqueue for Packed {
     }
 
     #[inline(always)]
-    fn take(&mut self, most: usize, mut each: impl FnMut(Packet, u32)) -> Result<usize, Broken> {
+    fn take(&mut self, most: usize, mut each: impl FnMut(Used<'_>, u32)) -> Result<usize, Broken> {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
         let most = most.min(self.posted.into()) as u16;
-        let mut taken = 0;
-        while taken < most {
-            let run = if self.loose.is_none() && self.batch.is_none() {
-                self.take_ordered(most - taken, &mut each)
+        let mut left = most;
+        let mut named = self.loose.is_some() || self.batch.is_some();
+        while left > 0 {
+            let descriptor;
+            let (places, used, descriptors) = if named {
+                let (number, len) = match self.take_named() {
+                    Ok(Some(named)) => named,
+                    Ok(None) => break,
+                    Err(broken) => return Err(*self.broken.insert(broken)),
+                };
+                let word = u64::from(len) | u64::from(number) << 32;
+                descriptor = [[0.into(), word.into()]];
+                (usize::from(number)..usize::from(number) + 1, 0, &descriptor[..])
             } else {
-                0
+                let start = usize::from(self.head.index);
+                let places = start..(start + usize::from(left)).min(self.config.size.into());
+                (places.clone(), self.head.used(), &self.descriptors[places])
             };
-            taken += run;
-            // At the ring's end the next run begins; else something else is there, or nothing.
-            if run > 0 && self.head.index == 0 {
-                continue;
+            let (start, n) = (places.start as u32 | u32::from(used) << 16, places.len() as u16);
+            let mut rest = n;
+            let head = self.head;
+            if !named {
+                // Should `each` panic, those that it has not seen are lost.
+                self.head.advance(n, self.config.size);
+                self.slots -= n;
+                self.posted -= n;
             }
-            match self.take_named(most - taken, &mut each) {
-                Ok(0) => break,
-                Ok(n) => taken += n,
-                Err(broken) => return Err(*self.broken.insert(broken)),
+            for ((descriptor, packet), expected) in descriptors.iter().zip(&self.packets[places]).zip(start..) {
+                let word = descriptor[1].load(Ordering::Acquire);
+                if (word >> 32) as u32 & MINE != expected {
+                    break;
+                }
+                rest -= 1;
+                // SAFETY: the device has had this packet (`left` are posted, or `take_named` says so), and no longer has;
+                // the head and the numbers no longer know it.
+                each(unsafe { Used::new(packet) }, word as u32);
             }
+            left -= n - rest;
+            if !named {
+                self.posted += rest;
+                self.slots += rest;
+                self.head = head;
+                self.head.advance(n - rest, self.config.size);
+            }
+            // What is there and not in order goes by its name.
+            named = rest > 0 || self.loose.is_some() || self.batch.is_some();
         }
-        Ok(taken.into())
+        Ok((most - left).into())
     }
 
     fn arm(&mut self) {

@@ -51,6 +51,13 @@ impl Cut {
     }
 }
 
+/// Whose tables: in split rings the entries are chained, in packed ones they follow each other, with the flags elsewhere.
+#[derive(Clone, Copy)]
+pub(super) enum Ring {
+    Split,
+    Packed,
+}
+
 /// Indirect tables, one for each descriptor of a ring (2.7.5.3, 2.8.8).
 pub(super) struct Tables {
     descriptors: DmaArray<Descriptor>,
@@ -68,14 +75,17 @@ impl Tables {
     }
 
     /// Writes a packet's pieces to the table of descriptor `number`; `None` if there are more than it has room for.
-    /// Returns the piece that names the table. In split rings the entries are chained by `next`, which packed ones
-    /// reserve.
-    pub(super) fn fill(&self, number: usize, cut: Cut, packet: &Packet, chained: bool) -> Option<Piece> {
+    /// Returns the piece that names the table.
+    pub(super) fn fill(&self, number: usize, cut: Cut, packet: &Packet, ring: Ring) -> Option<Piece> {
         let count = cut.pieces(packet).count();
         let table = self.descriptors.get(number * self.each..(number + 1) * self.each)?.get(..count)?;
         for (at, (entry, piece)) in table.iter().zip(cut.pieces(packet)).enumerate() {
-            let (next, flag) = if chained && at + 1 < count { (at as u64 + 1, flags::NEXT) } else { (0, 0) };
-            let word = u64::from(piece.len) | u64::from(piece.flags | flag) << 32 | next << 48;
+            let word = u64::from(piece.len)
+                | match ring {
+                    Ring::Packed => u64::from(piece.flags) << 48,
+                    Ring::Split if at + 1 == count => u64::from(piece.flags) << 32,
+                    Ring::Split => u64::from(piece.flags | flags::NEXT) << 32 | (at as u64 + 1) << 48,
+                };
             entry[0].store(piece.address, Ordering::Relaxed);
             entry[1].store(word, Ordering::Relaxed);
         }

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 use ringpass_memory::{DmaArray, DmaRegion, Error, Packet};
 
 use super::loose::Loose;
-use super::pieces::{Cut, Descriptor, Piece, Tables};
-use super::{Access, Addresses, Broken, Config, Virtqueue};
+use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
+use super::{Access, Addresses, Broken, Config, Used, Virtqueue};
 use crate::layout::{LEGACY_ALIGN, NO_NOTICE, flags};
 
 /// The driver's side of a split ring.
@@ -75,6 +75,7 @@ impl Split {
     }
 
     /// Up to `n` places from a counter on, as far as they are in one piece.
+    #[inline(always)]
     fn run(&self, counter: u16, n: u16) -> std::ops::Range<usize> {
         let start = self.place(counter);
         start..(start + usize::from(n)).min(self.config.size.into())
@@ -124,7 +125,7 @@ impl Split {
         let next = self.loose.as_ref().map_or(self.tail & self.mask(), |loose| loose.next_free());
         let single = match &self.tables {
             _ if count == 1 => pieces.next(),
-            Some(tables) => tables.fill(next.into(), cut, packet, true),
+            Some(tables) => tables.fill(next.into(), cut, packet, Ring::Split),
             None => None,
         };
         if let Some(piece) = single {
@@ -145,50 +146,25 @@ impl Split {
         Some(number)
     }
 
-    /// Takes what was used in order, up to the first that was not. Returns how many.
-    #[inline(always)]
-    fn take_ordered(&mut self, n: u16, each: &mut impl FnMut(Packet, u32)) -> u16 {
-        let mut head = Head { counter: &mut self.head, taken: 0 };
-        let start = *head.counter & (self.config.size - 1);
-        let end = (usize::from(start) + usize::from(n)).min(self.config.size.into());
-        let places = usize::from(start)..end;
-        for ((entry, packet), number) in self.used[places.clone()].iter().zip(&self.packets[places]).zip(start..) {
-            if entry[0].load(Ordering::Relaxed) != u32::from(number) {
-                break;
-            }
-            let len = entry[1].load(Ordering::Relaxed);
-            head.taken += 1;
-            // SAFETY: the place is among those posted (`n`), so it is initialised; the head moves past it.
-            each(unsafe { packet.assume_init_read() }, len);
-        }
-        head.taken
-    }
-
-    /// Takes what the oldest used entry names, up to `most` packets: in order that may be a batch by its last. `ready`
-    /// packets were used. Returns how many were taken.
+    /// Takes what the oldest used entry names, of `ready` used packets: in order that may be a batch by its last. Returns
+    /// its number, and the bytes written.
     #[cold]
-    fn take_named(&mut self, ready: u16, most: u16, each: &mut impl FnMut(Packet, u32)) -> Result<u16, Broken> {
-        let entry = &self.used[self.place(self.head)];
+    #[inline(never)]
+    fn take_named(&mut self, ready: u16) -> Result<(u16, u32), Broken> {
+        let (entry, place) = (&self.used[self.place(self.head)], self.head & self.mask());
         if self.config.in_order {
             let batch = self.batch.take().map_or_else(|| Batch::new(entry, self.head, self.mask(), ready), Ok)?;
-            let count = batch.left(self.head);
-            for at in 1..=count.min(most) {
-                let place = self.place(self.head);
-                self.head = self.head.wrapping_add(1);
-                // SAFETY: `ready` packets are posted, and the batch is not longer; the head moved past this one.
-                let packet = unsafe { self.packets[place].assume_init_read() };
-                let len = if at == count { batch.len } else { packet.len() as u32 };
-                each(packet, len);
-            }
-            self.batch = Some(batch).filter(|_| count > most);
-            return Ok(count.min(most));
+            self.head = self.head.wrapping_add(1);
+            self.batch = Some(batch).filter(|batch| batch.end != self.head);
+            let whole = || self.packets[usize::from(place)].as_ptr();
+            // SAFETY: `ready` packets are posted, and the batch is not longer.
+            let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.len() as u32 };
+            return Ok((place, len));
         }
         let (number, len) = (entry[0].load(Ordering::Relaxed), entry[1].load(Ordering::Relaxed));
         self.loosen().give(number).ok_or(Broken::NotPosted(number))?;
         self.head = self.head.wrapping_add(1);
-        // SAFETY: the device had it, said `give`, and has no longer.
-        each(unsafe { self.packets[number as usize].assume_init_read() }, len);
-        Ok(1)
+        Ok((number as u16, len))
     }
 
     fn fail(&mut self, broken: Broken) -> Broken {
@@ -213,23 +189,6 @@ impl Batch {
         let right = number <= mask.into() && before < ready;
         let batch = Self { end: head.wrapping_add(before).wrapping_add(1), len };
         right.then_some(batch).ok_or(Broken::NotPosted(number))
-    }
-
-    fn left(&self, head: u16) -> u16 {
-        self.end.wrapping_sub(head)
-    }
-}
-
-/// Moves a counter past what was taken, even if a closure panics on the way.
-struct Head<'a> {
-    counter: &'a mut u16,
-    taken: u16,
-}
-
-impl Drop for Head<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        *self.counter = self.counter.wrapping_add(self.taken);
     }
 }
 
@@ -287,12 +246,13 @@ impl Virtqueue for Split {
 
     #[inline(always)]
     fn post_run(&mut self, access: Access, packets: impl Iterator<Item = Packet>) -> usize {
-        let mut packets = packets;
         let before = self.tail;
         if self.loose.is_some() || self.config.header > 0 {
+            let mut packets = packets;
             self.post_run_loosely(access, &mut packets);
             return self.tail.wrapping_sub(before).into();
         }
+        let mut packets = packets;
         let flags = u64::from(access.flags()) << 32;
         loop {
             let room = self.config.size - self.in_flight();
@@ -340,7 +300,7 @@ impl Virtqueue for Split {
     }
 
     #[inline(always)]
-    fn take(&mut self, most: usize, mut each: impl FnMut(Packet, u32)) -> Result<usize, Broken> {
+    fn take(&mut self, most: usize, mut each: impl FnMut(Used<'_>, u32)) -> Result<usize, Broken> {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
@@ -353,21 +313,37 @@ impl Virtqueue for Split {
             return Err(self.fail(Broken::Jump(ready)));
         }
         let most = most.min(ready.into()) as u16;
-        let mut taken = 0;
-        while taken < most {
-            if self.loose.is_none() && self.batch.is_none() {
-                let run = self.take_ordered(most - taken, &mut each);
-                taken += run;
-                if run > 0 {
-                    continue;
+        let mut left = most;
+        let mut named = self.loose.is_some() || self.batch.is_some();
+        while left > 0 {
+            let entry;
+            let (places, entries) = if named {
+                let (number, len) = self.take_named(ready - (most - left)).map_err(|broken| self.fail(broken))?;
+                entry = [[u32::from(number).into(), len.into()]];
+                (usize::from(number)..usize::from(number) + 1, &entry[..])
+            } else {
+                let places = self.run(self.head, left);
+                // Should `each` panic, those that it has not seen are lost.
+                self.head = self.head.wrapping_add(places.len() as u16);
+                (places.clone(), &self.used[places])
+            };
+            let (start, n) = (places.start as u32, places.len() as u16);
+            let mut rest = n;
+            for ((entry, packet), number) in entries.iter().zip(&self.packets[places]).zip(start..) {
+                if entry[0].load(Ordering::Relaxed) != number {
+                    break;
                 }
+                rest -= 1;
+                // SAFETY: the device has had this packet (`left` are posted, or `take_named` says so), and no longer has;
+                // the head and the numbers no longer know it.
+                each(unsafe { Used::new(packet) }, entry[1].load(Ordering::Relaxed));
             }
-            match self.take_named(ready - taken, most - taken, &mut each) {
-                Ok(n) => taken += n,
-                Err(broken) => return Err(self.fail(broken)),
-            }
+            // What was not in order goes by its name.
+            self.head = self.head.wrapping_sub(rest);
+            left -= n - rest;
+            named = rest > 0 || self.loose.is_some() || self.batch.is_some();
         }
-        Ok(taken.into())
+        Ok(most.into())
     }
 
     fn arm(&mut self) {

@@ -9,19 +9,19 @@ use ringpass_port::Error;
 use ringpass_registers::ixgbe::bits::{RXDCTL_ENABLE, TXDCTL_ENABLE};
 use ringpass_registers::{DMA, Doorbell, RW, Reg};
 
-use crate::Device;
+use crate::device::Device;
 
 /// A descriptor: two words that driver and card both access.
-pub(crate) type Descriptor = [AtomicU64; 2];
+pub type Descriptor = [AtomicU64; 2];
 /// The card's side of a ring.
-pub(crate) type Descriptors = DmaArray<Descriptor>;
+pub type Descriptors = DmaArray<Descriptor>;
 
 /// In the control register of either kind of queue.
 const ENABLE: u32 = RXDCTL_ENABLE;
 const _: () = assert!(ENABLE == TXDCTL_ENABLE);
 
 /// A ring whose descriptors `head..tail` are posted: the card has them, and their buffers are in `buffers`.
-pub(crate) struct Ring {
+pub struct Ring {
     pub(crate) descriptors: Descriptors,
     /// Initialised exactly where posted.
     pub(crate) buffers: Box<[MaybeUninit<Buffer>]>,
@@ -35,10 +35,13 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// A ring of a power of two descriptors, with none posted, for a queue that stands still: base and length. Takes the
-    /// registers for base (low, high), length, head, tail and control, which Rx and Tx queues both have.
-    pub(crate) fn new(device: &Arc<Device>, descriptors: Descriptors, base: [Reg<DMA>; 2], rest: [Reg<RW>; 4]) -> Self {
+    /// registers for base (low, high), length, head, tail and control, which Rx and Tx queues of all cards have.
+    ///
+    /// # Safety
+    /// The registers are those of one queue, whose descriptors are of this size. The array is mapped for the card.
+    pub unsafe fn new(device: &Arc<Device>, descriptors: Descriptors, base: [Reg<DMA>; 2], rest: [Reg<RW>; 4]) -> Self {
         let (device, [len, head, tail, control]) = (device.clone(), rest);
-        // SAFETY: the array was mapped for the card, and is kept until `drop` has stopped the queue.
+        // SAFETY: the array is mapped for the card, as the caller promises, and is kept until `drop` has stopped the queue.
         unsafe { device.window.write_dma(base, descriptors.iova()) };
         device.window.write(len, size_of_val(&*descriptors) as u32);
         device.window.write(head, 0);

@@ -6,10 +6,11 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Buffer, Burst, Cache, Flags, Headers, L4, Mempool, Packet};
-use ringpass_port::{PortConfig, Sum};
+use ringpass_memory::{Buffer, Burst, Cache, Flags, Headers, L4, Packet};
+use ringpass_port::Sum;
 use ringpass_registers::ixgbe::descriptor::*;
 
+use crate::device::Setup;
 use crate::ring::Ring;
 use crate::tx::{COMMAND, MIN_FRAME, OVERHEAD, REPORT, Tx};
 
@@ -37,7 +38,7 @@ pub(crate) struct Offload {
 
 impl Offload {
     /// `None` if the port's packets ask for nothing and lie in one buffer.
-    pub(crate) fn new(config: &PortConfig, pool: &Mempool) -> Option<Box<Self>> {
+    pub(crate) fn new((_, config, pool): Setup) -> Option<Box<Self>> {
         let reports = vec![0; config.tx_ring / REPORT].into();
         let needed = config.offloads.any() || config.mtu + OVERHEAD > pool.buffer_size();
         needed.then(|| Box::new(Self { context: [0; 2], spare: pool.cache(), reports, mtu: config.mtu }))

@@ -1,16 +1,15 @@
 //! The sending queue (sections 1.8.1 and 7.2).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, DmaArray, Mempool, Packet, Reclaimer};
-use ringpass_port::{Error, PortConfig, TxQueue};
-use ringpass_registers::ixgbe::{descriptor::*, *};
+use ringpass_memory::{Burst, Packet, Reclaimer};
+use ringpass_port::{Error, TxQueue};
+use ringpass_registers::ixgbe::descriptor::*;
 
-use crate::Device;
+use crate::device::Setup;
 use crate::hang::Watch;
 use crate::head_write_back::WrittenHead;
-use crate::ring::{Descriptors, Ring};
+use crate::ring::Ring;
 use crate::tx_offload::Offload;
 
 /// The card is asked to report every so many descriptors, and buffers are reclaimed by so many (7.2.3.5.1).
@@ -18,15 +17,12 @@ pub(crate) const REPORT: usize = 32;
 /// The card pads frames, but not shorter ones than this.
 pub(crate) const MIN_FRAME: usize = 17;
 /// Bytes of a frame beyond its payload: Ethernet header and one VLAN tag.
-pub(crate) const OVERHEAD: usize = 18;
+pub const OVERHEAD: usize = 18;
 /// A frame in one buffer, with its CRC to be added.
 pub(crate) const COMMAND: u64 = TX_DTYP_DATA | TX_EOP | TX_IFCS | TX_DEXT;
 
-/// The ring, and where the card is to write its head, if it is; both in one region.
-pub(crate) type Memory = (Descriptors, Option<DmaArray<AtomicU32>>);
-
 /// A ring of advanced Tx data descriptors with the buffers that the card has yet to read.
-pub(crate) struct Tx {
+pub struct Tx {
     pub(crate) ring: Ring,
     reclaimer: Reclaimer,
     /// Where the card reports, if not in the descriptors.
@@ -39,21 +35,10 @@ pub(crate) struct Tx {
 }
 
 impl Tx {
-    /// Section 4.6.8.1: base and length; thresholds; enable.
-    pub(crate) fn start(
-        device: &Arc<Device>,
-        q: usize,
-        memory: Memory,
-        (config, pool): (&PortConfig, &Mempool),
-    ) -> Result<Self, Error> {
-        let rest = [TDLEN, TDH, TDT, TXDCTL].map(|registers| registers.at(q));
-        let ring = Ring::new(device, memory.0, [TDBAL.at(q), TDBAH.at(q)], rest);
-        // SAFETY: mapped for the card with the ring, whose `drop` stops the queue before their region goes.
-        let head = memory.1.map(|head| unsafe { WrittenHead::start(&device.window, q, head) });
-        // 8.2.3.9.10: prefetch at 36 and 8 descriptors; write back at once, as reports are rare already (WTHRESH 0).
-        device.window.write(TXDCTL.at(q), 36 | 8 << 8);
+    /// Enables a queue (4.6.8.1).
+    pub fn start(ring: Ring, head: Option<WrittenHead>, setup: Setup) -> Result<Self, Error> {
         ring.start()?;
-        let (longest, offload) = (config.mtu + OVERHEAD - MIN_FRAME, Offload::new(config, pool));
+        let (longest, offload) = (setup.1.mtu + OVERHEAD - MIN_FRAME, Offload::new(setup));
         Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest, offload, watch: Watch::default() })
     }
 

@@ -1,15 +1,14 @@
 //! The receiving queue (sections 1.8.2 and 7.1).
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Cache, Mempool};
-use ringpass_port::{Error, PortConfig, RxQueue};
-use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
+use ringpass_memory::{Burst, Cache};
+use ringpass_port::{Error, RxQueue};
+use ringpass_registers::ixgbe::descriptor::*;
 
-use crate::Device;
+use crate::device::Setup;
 use crate::interrupt::Interrupt;
-use crate::ring::{Descriptors, Ring};
+use crate::ring::Ring;
 use crate::rx_offload::Gather;
 
 /// Descriptors are given back to the card by at least so many.
@@ -21,38 +20,23 @@ pub(crate) const ETHERNET_HEADER: usize = 14;
 ///
 /// Of what the card writes the driver believes a status and a length, each read once and checked; a packet's buffer
 /// is the one that was posted.
-pub(crate) struct Rx {
+pub struct Rx {
     pub(crate) ring: Ring,
     cache: Cache,
     /// Bytes behind the Ethernet header that are believed at most: what a buffer has room for.
-    longest: usize,
-    /// Bytes that a buffer has room for.
-    pub(crate) capacity: usize,
+    pub(crate) longest: usize,
     /// Of a queue that tells more of frames than their bytes, or joins buffers to frames.
     pub(crate) gather: Option<Box<Gather>>,
     pub(crate) interrupt: Option<Interrupt>,
 }
 
 impl Rx {
-    /// Section 4.6.7.1: base, length and buffer size; enable; then fill and move the tail.
-    pub(crate) fn start(
-        device: &Arc<Device>,
-        q: usize,
-        ring: Descriptors,
-        (config, pool): (&PortConfig, &Mempool),
-        interrupt: Option<Interrupt>,
-    ) -> Result<Self, Error> {
-        let rest = [RDLEN, RDH, RDT, RXDCTL].map(|registers| registers.at(q));
-        let ring = Ring::new(device, ring, [RDBAL.at(q), RDBAH.at(q)], rest);
-        // 8.2.3.8.7: buffers of so many KiB; a queue without descriptors drops rather than hold up the others.
-        let kib = (pool.buffer_size() / 1024) as u32 & SRRCTL_BSIZEPACKET;
-        device.window.write(SRRCTL.at(q), SRRCTL_DESCTYPE_ADV_ONEBUF | SRRCTL_DROP_EN | kib);
-        let gather = Gather::start(&device.window, q, config, kib as usize * 1024);
-        interrupt.iter().for_each(|interrupt| interrupt.attach(q));
+    /// Enables a queue whose buffers have so many KiB, then fills its ring and moves the tail (4.6.7.1).
+    pub fn start(ring: Ring, kib: u32, setup: Setup, interrupt: Option<Interrupt>) -> Result<Self, Error> {
         ring.start()?;
         let capacity = kib as usize * 1024;
-        let (cache, longest) = (pool.cache(), capacity - ETHERNET_HEADER);
-        let mut rx = Self { ring, cache, longest, capacity, gather, interrupt };
+        let (cache, longest, gather) = (setup.2.cache(), capacity - ETHERNET_HEADER, Gather::new(setup, capacity));
+        let mut rx = Self { ring, cache, longest, gather, interrupt };
         rx.refill();
         Ok(rx)
     }
@@ -60,11 +44,11 @@ impl Rx {
     /// Takes received packets, up to the ring's end or past the first faulty one. Returns whether more may follow.
     fn take_run(&mut self, burst: &mut Burst) -> bool {
         let (mut taken, mut faulty) = (0, false);
-        let (head, posted) = (self.ring.head, self.ring.posted());
+        let (head, posted, error) = (self.ring.head, self.ring.posted(), self.ring.device.rx_errors.mac);
         for ((descriptor, buffer), place) in self.ring.run(head, posted).zip(burst.spare()) {
             let status = descriptor[1].load(Ordering::Acquire);
             let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;
-            let good = status & (RX_DD | RX_EOP | RX_RXE) == RX_DD | RX_EOP;
+            let good = status & (RX_DD | RX_EOP | error) == RX_DD | RX_EOP;
             if !good || len.wrapping_sub(ETHERNET_HEADER) > self.longest {
                 faulty = status & RX_DD != 0;
                 break;

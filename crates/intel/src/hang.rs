@@ -34,7 +34,7 @@ impl Tx {
 
 /// What the queues have reported.
 #[derive(Default)]
-pub(crate) struct Hang {
+pub struct Hang {
     stuck: AtomicBool,
     before: AtomicBool,
 }
@@ -42,12 +42,13 @@ pub(crate) struct Hang {
 impl Hang {
     /// Whether a queue has reported since the last two times that this was asked, with a link both times: a queue
     /// stands still without one, and has just begun to move when it comes back.
-    pub(crate) fn seen(&self, link: bool) -> bool {
+    pub fn seen(&self, link: bool) -> bool {
         let now = self.stuck.swap(false, Ordering::Relaxed) && link;
         self.before.swap(now, Ordering::Relaxed) && now
     }
-}
 
-pub(crate) fn report(name: &str) -> String {
-    format!("{name}: the card has sent nothing for {} s; reset it, or power it off and on", LIMIT.as_secs())
+    /// Why a port is given up.
+    pub fn report(name: &str) -> String {
+        format!("{name}: the card has sent nothing for {} s; reset it, or power it off and on", LIMIT.as_secs())
+    }
 }

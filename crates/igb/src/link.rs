@@ -1,0 +1,74 @@
+//! The link: it is the PHY that negotiates it.
+
+use std::time::Duration;
+
+use ringpass_intel::Device;
+use ringpass_port::{Error, Link};
+use ringpass_registers::Window;
+use ringpass_registers::igb::{bits::*, *};
+
+/// The PHY's control register (IEEE 802.3, 22.2.4.1), and what it is told there.
+const PHY_CONTROL: u32 = 0;
+const PHY_ENABLE_NEGOTIATION: u32 = 1 << 12;
+const PHY_RESTART_NEGOTIATION: u32 = 1 << 9;
+
+/// Section 4.5.7: the MAC follows what is negotiated, and that starts anew.
+pub(crate) fn init(device: &Device) -> Result<(), Error> {
+    let window = &device.window;
+    window.set(CTRL_EXT, CTRL_EXT_DRV_LOAD);
+    window.clear(CTRL, CTRL_FRCSPD | CTRL_FRCDPX);
+    window.set(CTRL, CTRL_SLU);
+    if window.read(CTRL_EXT) & CTRL_EXT_LINK_MODE_MASK == 0 {
+        restart_negotiation(device)
+    } else {
+        // 4.5.7.3: fiber and backplanes.
+        window.set(PCS_LCTL, PCS_LCTL_AN_ENABLE | PCS_LCTL_AN_RESTART);
+        Ok(())
+    }
+}
+
+/// Section 4.5.7.2. The bits that the PHY has beside these stay.
+fn restart_negotiation(device: &Device) -> Result<(), Error> {
+    let mine = lock_phy(device)?;
+    let done = access_phy(device, MDIC_READ).and_then(|control| {
+        access_phy(device, MDIC_WRITE | control | PHY_ENABLE_NEGOTIATION | PHY_RESTART_NEGOTIATION)
+    });
+    device.window.clear(SW_FW_SYNC, mine);
+    done.map(drop)
+}
+
+/// Reads or writes the PHY's control register (8.2.4); returns its value.
+fn access_phy(device: &Device, operation: u32) -> Result<u32, Error> {
+    device.window.write(MDIC, operation | MDIC_PHY_1 | PHY_CONTROL << 16);
+    device.wait(MDIC, MDIC_R | MDIC_E, MDIC_R)?;
+    Ok(device.window.read(MDIC) & 0xffff)
+}
+
+/// Section 8.7: the PHY is the driver's while a bit is set, which this returns. The semaphore guards that register, against
+/// the other port's driver (SMBI) and the firmware (SWESMBI).
+fn lock_phy(device: &Device) -> Result<u32, Error> {
+    let window = &device.window;
+    let port = (window.read(STATUS) & STATUS_LAN_ID) >> 2;
+    let (mine, firmware) = (SW_FW_SYNC_SW_PHY_0 << port, SW_FW_SYNC_SW_PHY_0 << (port + 16));
+    // A driver that died with the semaphore never gives it back: after a while it is taken all the same.
+    let _ = window.wait(SWSM, SWSM_SMBI, 0, Duration::from_millis(100));
+    window.set(SWSM, SWSM_SWESMBI);
+    let semaphore = device.wait(SWSM, SWSM_SWESMBI, SWSM_SWESMBI);
+    let free = semaphore.and_then(|()| device.wait(SW_FW_SYNC, firmware, 0));
+    if free.is_ok() {
+        window.set(SW_FW_SYNC, mine);
+    }
+    window.clear(SWSM, SWSM_SMBI | SWSM_SWESMBI);
+    free.map(|()| mine)
+}
+
+/// Section 8.2.2.
+pub(crate) fn state(window: &Window) -> Link {
+    let status = window.read(STATUS);
+    let mbps = match status & STATUS_SPEED_MASK {
+        STATUS_SPEED_10 => 10,
+        STATUS_SPEED_100 => 100,
+        _ => 1_000,
+    };
+    Link { up: status & STATUS_LU != 0, mbps }
+}

@@ -1,0 +1,101 @@
+//! Network cards that QEMU itself plays, and what is at the far end of their wires.
+
+use super::Builder;
+use crate::host::{Namespace, run, unique};
+
+/// The far end of a card's wire in the host's kernel: a TAP, which appears in a namespace with an address when the guest is
+/// up, and goes with the guest.
+#[derive(Clone, Debug)]
+pub struct Tap {
+    /// The interface.
+    pub name: String,
+    namespace: String,
+    address: String,
+    queues: u32,
+}
+
+impl Tap {
+    /// A TAP to be, in a namespace, with an address such as `198.18.1.1/24`.
+    pub fn new(namespace: &Namespace, address: &str) -> Self {
+        Self { name: unique("tq"), namespace: namespace.0.clone(), address: address.to_owned(), queues: 1 }
+    }
+
+    /// Queue pairs, one unless said otherwise. A card uses more than one if it is `virtio-net-pci,mq=on`.
+    pub fn queues(mut self, queues: u32) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    /// Brings the TAP from where QEMU made it to where it belongs.
+    pub(super) fn settle(&self, from: &Namespace) {
+        let Self { name, namespace, address, .. } = self;
+        run(&["ip", "-n", &from.0, "link", "set", name, "netns", namespace]);
+        run(&["ip", "-n", namespace, "address", "add", address, "dev", name]);
+        run(&["ip", "-n", namespace, "link", "set", name, "up"]);
+    }
+}
+
+/// A card of QEMU's own.
+pub(super) struct Nic {
+    device: String,
+    far_end: FarEnd,
+}
+
+enum FarEnd {
+    Tap(Tap),
+    /// QEMU's own network: it answers DHCP, and pings of 10.0.2.2.
+    User,
+}
+
+/// Where card `number` of [`Builder::nic`] is found, counted from 0.
+pub fn nic_address(number: usize) -> String {
+    format!("0000:00:{:02x}.0", slot(number))
+}
+
+/// The hardware address of card `number` of [`Builder::nic`], counted from 0.
+pub fn nic_mac(number: usize) -> String {
+    format!("02:00:00:00:02:{number:02x}")
+}
+
+/// Below are the chipset's devices, from 0x10 on those of [`Builder::card`], at 0x1e the agent's.
+fn slot(number: usize) -> usize {
+    2 + number
+}
+
+impl Builder {
+    /// A network card that QEMU plays, such as `virtio-net-pci,packed=on` or `igb`, with a TAP at the far end of its wire.
+    /// It is found at [`nic_address`], with the hardware address [`nic_mac`].
+    pub fn nic(mut self, device: &str, tap: &Tap) -> Self {
+        self.nics.push(Nic { device: device.to_owned(), far_end: FarEnd::Tap(tap.clone()) });
+        self
+    }
+
+    /// The same, with QEMU's user networking at the far end: DHCP gives 10.0.2.15, and 10.0.2.2 answers pings.
+    pub fn nic_with_user_network(mut self, device: &str) -> Self {
+        self.nics.push(Nic { device: device.to_owned(), far_end: FarEnd::User });
+        self
+    }
+}
+
+impl Nic {
+    pub(super) fn tap(&self) -> Option<&Tap> {
+        match &self.far_end {
+            FarEnd::Tap(tap) => Some(tap),
+            FarEnd::User => None,
+        }
+    }
+
+    /// QEMU's arguments for card `number`.
+    pub(super) fn arguments(&self, number: usize) -> [String; 4] {
+        let netdev = match &self.far_end {
+            FarEnd::Tap(Tap { name, queues, .. }) => {
+                format!("tap,id=nic{number},ifname={name},script=no,downscript=no,vhost=off,queues={queues}")
+            }
+            FarEnd::User => format!("user,id=nic{number}"),
+        };
+        let (device, slot, mac) = (&self.device, slot(number), nic_mac(number));
+        // Without the ROM of its boot by network, which takes the firmware time.
+        let device = format!("{device},netdev=nic{number},addr={slot:x},mac={mac},romfile=");
+        ["-netdev".to_owned(), netdev, "-device".to_owned(), device]
+    }
+}

@@ -1,0 +1,123 @@
+//! QEMU's command line.
+
+use std::path::Path;
+use std::process::Command;
+
+use super::Builder;
+use crate::host::Namespace;
+
+/// Which QEMU; `make lab` unpacks both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Qemu {
+    /// The newest that Debian has.
+    Newest,
+    /// 7.2, of Debian 12.
+    V7_2,
+}
+
+impl Qemu {
+    fn folder(self) -> &'static str {
+        match self {
+            Self::Newest => "qemu",
+            Self::V7_2 => "qemu-7.2",
+        }
+    }
+}
+
+/// QEMU's machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// PCI Express, and an IOMMU if wanted.
+    Q35,
+    /// PCI.
+    Pc,
+}
+
+/// Intel's IOMMU in the guest; needs [`Machine::Q35`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Iommu {
+    /// None.
+    Off,
+    /// Every device sees what its driver mapped, no more.
+    Translated,
+    /// Drivers of the kernel, and those without one, see the guest's memory as it is; VFIO maps.
+    Passthrough,
+}
+
+/// What is at the guest's serial console.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Console {
+    /// A file; commands go through the agent.
+    Agent,
+    /// This terminal.
+    Terminal,
+}
+
+impl Builder {
+    /// How QEMU is started, in a namespace if there is one.
+    pub(super) fn command(
+        &self,
+        lab: &Path,
+        folder: &Path,
+        namespace: Option<&Namespace>,
+        console: Console,
+    ) -> Command {
+        let qemu = lab.join(self.qemu.folder());
+        let kvm = std::env::var_os("RINGPASS_LAB_KVM").is_some_and(|value| value == "1");
+        let machine = match self.machine {
+            Machine::Q35 => "q35,memory-backend=memory",
+            Machine::Pc => "pc,memory-backend=memory",
+        };
+        let memory = self.memory;
+        // The last four save a second of self-tests and calibration.
+        let mut kernel =
+            "console=ttyS0 quiet panic=-1 cryptomgr.notests random.trust_cpu=on tsc=reliable no_timer_check".to_owned();
+        match self.iommu {
+            Iommu::Off => {}
+            Iommu::Translated => kernel += " intel_iommu=on",
+            Iommu::Passthrough => kernel += " intel_iommu=on iommu=pt",
+        }
+        // A test that is killed takes its guest along.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL"]);
+        if let Some(namespace) = namespace {
+            command.args(["ip", "netns", "exec", &namespace.0]);
+        }
+        command.env("QEMU_MODULE_DIR", qemu.join("modules"));
+        command.arg(qemu.join("ld-linux-x86-64.so.2")).arg("--library-path").arg(qemu.join("lib"));
+        command.arg(qemu.join("qemu-system-x86_64")).arg("-L").arg(qemu.join("share"));
+        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-vga", "none"]);
+        command.args([
+            "-accel",
+            if kvm { "kvm,kernel-irqchip=split" } else { "tcg" },
+            "-cpu",
+            "max",
+            "-machine",
+            machine,
+        ]);
+        command.args(["-m", &format!("{memory}M"), "-smp", &self.cpus.to_string()]);
+        command.args(["-object", &format!("memory-backend-memfd,id=memory,size={memory}M,share=on")]);
+        command.arg("-kernel").arg(lab.join("vmlinux")).arg("-initrd").arg(folder.join("initrd"));
+        command.args(["-append", &kernel]);
+        if self.iommu != Iommu::Off {
+            command.args(["-device", "intel-iommu,intremap=on,caching-mode=on"]);
+        }
+        match console {
+            Console::Agent => {
+                command.arg("-serial").arg(format!("file:{}", folder.join("console").display()));
+                command.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci,addr=1e"]);
+                command.args(["-device", "virtserialport,chardev=agent,nr=1"]);
+            }
+            // Ctrl-A X ends it, Ctrl-C goes to the guest.
+            Console::Terminal => _ = command.args(["-serial", "mon:stdio"]),
+        }
+        for device in &self.devices {
+            command.args(["-device", device]);
+        }
+        for (number, nic) in self.nics.iter().enumerate() {
+            command.args(nic.arguments(number));
+        }
+        command.args(&self.arguments);
+        command
+    }
+}

@@ -1,0 +1,92 @@
+//! Which received frames are the driver's (5.1.6.5.1 to 5.1.6.5.3).
+
+/// Most addresses of a list.
+const ADDRESSES: usize = 64;
+
+/// Filters of addresses and VLANs.
+pub(super) struct Filter {
+    pub(super) mac: [u8; 6],
+    pub(super) promiscuous: bool,
+    pub(super) all_multicast: bool,
+    pub(super) all_unicast: bool,
+    pub(super) no_multicast: bool,
+    pub(super) no_unicast: bool,
+    pub(super) no_broadcast: bool,
+    /// `None`: more than the card can hold, so all of the kind are the driver's.
+    unicast: Option<Vec<[u8; 6]>>,
+    multicast: Option<Vec<[u8; 6]>>,
+    /// Only these VLANs; without CTRL_VLAN, all.
+    vlans: Option<Box<[u64; 64]>>,
+}
+
+impl Default for Filter {
+    /// A card that knows no filters takes all frames, and so does one whose driver has set none yet.
+    fn default() -> Self {
+        Self {
+            mac: [0; 6],
+            promiscuous: true,
+            all_multicast: false,
+            all_unicast: false,
+            no_multicast: false,
+            no_unicast: false,
+            no_broadcast: false,
+            unicast: Some(Vec::new()),
+            multicast: Some(Vec::new()),
+            vlans: None,
+        }
+    }
+}
+
+impl Filter {
+    pub(super) fn reset(&mut self, mac: [u8; 6]) {
+        *self = Self { mac, ..Self::default() };
+    }
+
+    /// CTRL_VLAN was negotiated: no VLAN is the driver's until it says so.
+    pub(super) fn filter_vlans(&mut self) -> &mut [u64; 64] {
+        self.vlans.get_or_insert_with(|| Box::new([0; 64]))
+    }
+
+    /// MAC_TABLE_SET: both lists, each a count and so many addresses. `None` if that is not what `data` holds.
+    pub(super) fn set_lists(&mut self, data: &[u8]) -> Option<()> {
+        let (unicast, rest) = list(data)?;
+        let (multicast, rest) = list(rest)?;
+        if !rest.is_empty() {
+            return None;
+        }
+        (self.unicast, self.multicast) = (unicast, multicast);
+        Some(())
+    }
+
+    /// Whether a frame is the driver's.
+    pub(super) fn takes(&self, frame: &[u8]) -> bool {
+        let Some(&to) = frame.first_chunk::<6>() else { return false };
+        if let Some([0x81, 0, high, low]) = frame.get(12..16)
+            && let Some(vlans) = &self.vlans
+        {
+            let vlan = usize::from(high & 15) << 8 | usize::from(*low);
+            if vlans[vlan / 64] >> (vlan % 64) & 1 == 0 {
+                return false;
+            }
+        }
+        if self.promiscuous {
+            return true;
+        }
+        let among = |list: &Option<Vec<[u8; 6]>>| list.as_ref().is_none_or(|list| list.contains(&to));
+        if to == [0xff; 6] {
+            !self.no_broadcast
+        } else if to[0] & 1 != 0 {
+            !self.no_multicast && (self.all_multicast || among(&self.multicast))
+        } else {
+            !self.no_unicast && (self.all_unicast || to == self.mac || among(&self.unicast))
+        }
+    }
+}
+
+/// The addresses at the front of `data`, and what lies behind.
+fn list(data: &[u8]) -> Option<(Option<Vec<[u8; 6]>>, &[u8])> {
+    let (count, rest) = data.split_first_chunk::<4>()?;
+    let count = u32::from_le_bytes(*count) as usize;
+    let (addresses, rest) = rest.split_at_checked(count.checked_mul(6)?)?;
+    Some(((count <= ADDRESSES).then(|| addresses.as_chunks::<6>().0.to_vec()), rest))
+}

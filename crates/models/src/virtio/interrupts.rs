@@ -1,0 +1,72 @@
+//! Interrupts: MSI-X vectors, or the ISR register without them (4.1.4.5).
+
+use std::os::fd::OwnedFd;
+
+/// No vector (4.1.5.1.2).
+pub(super) const NO_VECTOR: u16 = 0xffff;
+
+const ISR_QUEUE: u8 = 1;
+const ISR_CONFIG: u8 = 2;
+
+pub(super) struct Interrupts {
+    vectors: Box<[Option<OwnedFd>]>,
+    isr: u8,
+    /// Of configuration changes.
+    pub(super) config_vector: u16,
+}
+
+impl Interrupts {
+    pub(super) fn new(vectors: usize) -> Self {
+        Self { vectors: (0..vectors).map(|_| None).collect(), isr: 0, config_vector: NO_VECTOR }
+    }
+
+    pub(super) fn vectors(&self) -> usize {
+        self.vectors.len()
+    }
+
+    /// MSI-X is on: somebody listens.
+    pub(super) fn msix(&self) -> bool {
+        self.vectors.iter().any(Option::is_some)
+    }
+
+    pub(super) fn set_vector(&mut self, vector: usize, event: Option<OwnedFd>) {
+        self.vectors[vector] = event;
+    }
+
+    /// What a register of a vector reads after a write: the vector, or none if there is no such one.
+    pub(super) fn accept(&self, vector: u16) -> u16 {
+        if usize::from(vector) < self.vectors.len() { vector } else { NO_VECTOR }
+    }
+
+    /// A queue's interrupt.
+    pub(super) fn queue(&mut self, vector: u16) {
+        self.fire(vector, ISR_QUEUE);
+    }
+
+    /// That of a changed configuration.
+    pub(super) fn config(&mut self) {
+        self.fire(self.config_vector, ISR_CONFIG);
+    }
+
+    fn fire(&mut self, vector: u16, isr: u8) {
+        if !self.msix() {
+            self.isr |= isr;
+        } else if let Some(Some(event)) = self.vectors.get(usize::from(vector)) {
+            // It fails only if the counter is full, and then it has been heard.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+
+    pub(super) fn storm(&mut self) {
+        (0..self.vectors.len() as u16).for_each(|vector| self.fire(vector, ISR_QUEUE));
+    }
+
+    /// Reading clears.
+    pub(super) fn take_isr(&mut self) -> u8 {
+        std::mem::take(&mut self.isr)
+    }
+
+    pub(super) fn reset(&mut self) {
+        (self.isr, self.config_vector) = (0, NO_VECTOR);
+    }
+}

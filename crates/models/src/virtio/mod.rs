@@ -1,0 +1,439 @@
+//! A virtio network card, seen from the driver's side (configuration space, registers, virtqueues) and from the wire's.
+//! Sections are those of *Virtual I/O Device (VIRTIO) Version 1.3*.
+//!
+//! It judges its driver: rings and buffers that are not as drivers must make them end in [`VirtioCard::fault`], and a
+//! queue is looked at only when the driver has notified the card as the specification demands, so that a notification
+//! that is missing shows as frames that do not come.
+//!
+//! What is not modelled: RSS and hash reports, UDP segmentation, announcements, guest offloads at run time.
+
+mod control;
+mod counters;
+mod device;
+mod filter;
+mod header;
+mod interrupts;
+mod kicks;
+mod liar;
+mod lies;
+mod outlet;
+mod pci;
+mod queue;
+mod registers;
+mod ring;
+mod rx;
+mod steer;
+mod tx;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ringpass_bus::{Bus, DeviceId};
+use ringpass_memory::{Addressing, DmaRegion, ForeignMemory, Mempool, MempoolConfig};
+use ringpass_port::{Error, MacAddress, Queues};
+use ringpass_registers::{IoRegion, Window};
+use ringpass_vfio_user::ConfigSpace;
+use ringpass_virtio::features;
+use rustix::event::{EventfdFlags, eventfd};
+
+pub use crate::dma::Access;
+pub use crate::lies::When;
+use crate::runner::{Model, Wants};
+pub use counters::Counters;
+use device::{Device, LEGACY_FEATURES};
+use kicks::Kicks;
+pub use lies::{Lie, Lies};
+
+/// Which interfaces a card has (4.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interface {
+    /// I/O ports in BAR 0, as before the first standard.
+    Legacy,
+    /// Both.
+    Transitional,
+    /// Structures in memory that capabilities point to.
+    #[default]
+    Modern,
+}
+
+/// What a [`VirtioCard`] is.
+#[derive(Clone, Copy, Debug)]
+pub struct VirtioConfig {
+    /// MAC address.
+    pub mac: MacAddress,
+    /// Interfaces.
+    pub interface: Interface,
+    /// Features that are offered, of [`ringpass_virtio::features`]. `VERSION_1` follows the interface.
+    pub features: u64,
+    /// Most pairs of queues; more than one takes the feature `MQ`.
+    pub queue_pairs: u16,
+    /// Most descriptors of a queue, and with the legacy interface their number.
+    pub queue_size: u16,
+    /// The largest MTU, as the feature `MTU` says it.
+    pub mtu: u16,
+    /// Addresses that the bus says the card uses.
+    pub addressing: Addressing,
+    /// What it lies about.
+    pub lies: Lies,
+}
+
+impl VirtioConfig {
+    /// What QEMU's card offers by default.
+    pub const USUAL: u64 = features::CSUM
+        | features::GUEST_CSUM
+        | features::MAC
+        | features::GUEST_TSO4
+        | features::GUEST_TSO6
+        | features::GUEST_ECN
+        | features::HOST_TSO4
+        | features::HOST_TSO6
+        | features::HOST_ECN
+        | features::MRG_RXBUF
+        | features::STATUS
+        | features::CTRL_VQ
+        | features::CTRL_RX
+        | features::CTRL_VLAN
+        | features::CTRL_RX_EXTRA
+        | features::CTRL_MAC_ADDR
+        | features::ANY_LAYOUT
+        | features::INDIRECT_DESC
+        | features::EVENT_IDX
+        | features::ACCESS_PLATFORM
+        | features::RING_RESET;
+
+    /// Queues of the card.
+    fn queues(&self) -> usize {
+        2 * usize::from(self.queue_pairs) + usize::from(self.features & features::CTRL_VQ != 0)
+    }
+
+    /// MSI-X vectors: one for each queue, one for changes of the configuration.
+    fn vectors(&self) -> usize {
+        self.queues() + 1
+    }
+
+    fn offered(&self) -> u64 {
+        match self.interface {
+            Interface::Legacy => self.features & LEGACY_FEATURES,
+            Interface::Transitional | Interface::Modern => self.features | features::VERSION_1,
+        }
+    }
+}
+
+impl Default for VirtioConfig {
+    fn default() -> Self {
+        Self {
+            mac: MacAddress([0x02, 0x1a, 0xf4, 0x10, 0x41, 1]),
+            interface: Interface::Modern,
+            features: Self::USUAL,
+            queue_pairs: 1,
+            queue_size: 256,
+            mtu: 1500,
+            addressing: Addressing::Virtual,
+            lies: Lies::default(),
+        }
+    }
+}
+
+/// A card in the process: the bus that a driver opens, with a wire on the other side.
+pub struct VirtioCard {
+    config: VirtioConfig,
+    shared: Arc<Shared>,
+}
+
+/// What the card shares with its BARs.
+struct Shared {
+    device: Mutex<Device>,
+    space: Mutex<ConfigSpace>,
+    kicks: Kicks,
+    /// Register accesses under way. The stepping thread, which has the lock nearly all the time, lets them in first.
+    waiting: AtomicU32,
+}
+
+impl VirtioCard {
+    /// A card as after power-on.
+    ///
+    /// # Panics
+    /// If the configuration has no queues, or more of them or of their descriptors than there can be.
+    pub fn new(config: &VirtioConfig) -> Arc<Self> {
+        let pairs = (1..=256).contains(&config.queue_pairs);
+        assert!(pairs && (1..=ringpass_virtio::layout::MAX_SIZE).contains(&config.queue_size), "{config:?}");
+        let pool = Mempool::new(&MempoolConfig { buffers: 2048, size: 2048, ..Default::default() });
+        let pool = pool.expect("some MiB of ordinary pages for the model's frames");
+        let shared = Shared {
+            device: Mutex::new(Device::new(config, &pool)),
+            space: Mutex::new(pci::config_space(config)),
+            kicks: Kicks::new(config.queues()),
+            waiting: AtomicU32::new(0),
+        };
+        Arc::new(Self { config: *config, shared: Arc::new(shared) })
+    }
+
+    /// MSI-X vectors.
+    pub fn vectors(&self) -> usize {
+        self.config.vectors()
+    }
+
+    /// Gives the card a part of another process's memory.
+    pub fn map_foreign(
+        &self,
+        iova: u64,
+        memory: &Arc<ForeignMemory>,
+        offset: usize,
+        len: usize,
+        access: Access,
+    ) -> Result<(), Error> {
+        self.shared.change(|device| device.dma.add_foreign(iova, memory, offset, len, access))
+    }
+
+    /// Takes memory away: any span, with many maps, a part of one, or none. The card does not touch it afterwards.
+    pub fn unmap(&self, iova: u64, len: u64) {
+        self.shared.access(|device| device.dma.remove(iova, len));
+    }
+
+    /// Takes all memory away.
+    pub fn unmap_all(&self) {
+        self.shared.access(|device| device.dma.clear());
+    }
+
+    /// Where an MSI-X vector is heard; MSI-X is on while any is. The event is written to without waiting.
+    ///
+    /// # Panics
+    /// If the card has no such vector.
+    pub fn set_vector(&self, vector: usize, event: Option<OwnedFd>) {
+        self.shared.access(|device| device.interrupts.set_vector(vector, event));
+    }
+
+    /// A reset of the function: all as after power-on, but memory, vectors, link and wire stay.
+    pub fn reset(&self) {
+        self.shared.change(|device| device.reset(&self.shared.kicks));
+    }
+
+    /// One round: what the driver's notifications ask for, up to a burst from the wire, up to a burst from each queue to
+    /// it. Returns how many packets moved. The same state, notifications and wire give the same round.
+    pub fn step(&self, wire: &mut Queues) -> usize {
+        self.shared.let_registers_in();
+        self.shared.lock().step(wire, &self.shared.kicks)
+    }
+
+    /// The model's own totals, which no driver can clear.
+    pub fn counters(&self) -> Counters {
+        let (notifications, wrong_notifications) = self.shared.kicks.counts();
+        Counters { notifications, wrong_notifications, ..self.shared.access(|device| device.counters) }
+    }
+
+    /// What the driver did that drivers may not do, if the card is broken for it; until the next reset.
+    pub fn fault(&self) -> Option<&'static str> {
+        self.shared.access(|device| device.fault)
+    }
+
+    /// The features that the driver has accepted.
+    pub fn accepted(&self) -> u64 {
+        self.shared.access(|device| device.accepted)
+    }
+
+    /// Plugs the cable in or out. While it is out, frames from the wire are lost and none is sent.
+    pub fn set_link(&self, up: bool) {
+        self.shared.change(|device| device.set_link(up));
+    }
+}
+
+impl Model for VirtioCard {
+    fn step(&self, wire: &mut Queues) -> usize {
+        self.step(wire)
+    }
+
+    fn doze(&self) {
+        self.shared.kicks.doze();
+    }
+
+    fn rise(&self) {
+        self.shared.kicks.rise();
+    }
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.shared.kicks.event()
+    }
+
+    fn wants(&self) -> Wants {
+        self.shared.access(|device| device.wants())
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Device> {
+        // A test that panicked with the lock held has reported that; the registers are valid at any time.
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn space(&self) -> MutexGuard<'_, ConfigSpace> {
+        self.space.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs `f` between two steps.
+    fn access<R>(&self, f: impl FnOnce(&mut Device) -> R) -> R {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let result = f(&mut self.lock());
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
+    /// As `access`, where that may give the card something to do.
+    fn change<R>(&self, f: impl FnOnce(&mut Device) -> R) -> R {
+        let result = self.access(f);
+        self.kicks.ring();
+        result
+    }
+
+    /// A mutex that is unlocked and locked again at once starves those who sleep on it.
+    fn let_registers_in(&self) {
+        for _ in 0..100 {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// A driver's read of a BAR.
+    fn read(&self, bar: usize, at: usize, bytes: usize) -> u32 {
+        self.access(|device| match bar {
+            _ if device.is_removed() => u32::MAX,
+            pci::LEGACY_BAR => device.read_legacy(at, bytes),
+            _ => device.read_modern(at, bytes),
+        })
+    }
+
+    /// A driver's write to a BAR.
+    fn write(&self, bar: usize, at: usize, value: u32, bytes: usize) {
+        match bar {
+            pci::LEGACY_BAR if at == registers::LEGACY_NOTIFY => self.kicks.legacy(value as u16),
+            pci::MODERN_BAR if at >= registers::NOTIFY => {
+                self.kicks.modern((at - registers::NOTIFY) / registers::MULTIPLIER, value, bytes);
+            }
+            _ => self.change(|device| match bar {
+                _ if device.is_removed() => {}
+                pci::LEGACY_BAR => device.write_legacy(at, value, bytes, &self.kicks),
+                _ => device.write_modern(at, value, bytes, &self.kicks),
+            }),
+        }
+    }
+}
+
+/// A BAR.
+struct View {
+    shared: Arc<Shared>,
+    bar: usize,
+    len: usize,
+}
+
+impl View {
+    fn read(&self, offset: usize, bytes: usize) -> u32 {
+        assert!(offset.is_multiple_of(bytes) && offset + bytes <= self.len, "{bytes} bytes at {offset:#x}");
+        self.shared.read(self.bar, offset, bytes)
+    }
+
+    fn write(&self, offset: usize, value: u32, bytes: usize) {
+        assert!(offset.is_multiple_of(bytes) && offset + bytes <= self.len, "{bytes} bytes at {offset:#x}");
+        self.shared.write(self.bar, offset, value, bytes);
+    }
+}
+
+impl IoRegion for View {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn description(&self) -> String {
+        "a model".into()
+    }
+
+    fn read8(&self, offset: usize) -> u8 {
+        self.read(offset, 1) as u8
+    }
+
+    fn read16(&self, offset: usize) -> u16 {
+        self.read(offset, 2) as u16
+    }
+
+    fn read32(&self, offset: usize) -> u32 {
+        self.read(offset, 4)
+    }
+
+    fn write8(&self, offset: usize, value: u8) {
+        self.write(offset, value.into(), 1);
+    }
+
+    fn write16(&self, offset: usize, value: u16) {
+        self.write(offset, value.into(), 2);
+    }
+
+    fn write32(&self, offset: usize, value: u32) {
+        self.write(offset, value, 4);
+    }
+}
+
+impl Bus for VirtioCard {
+    fn id(&self) -> DeviceId {
+        pci::id(self.config.interface)
+    }
+
+    fn description(&self) -> String {
+        "a model in this process".into()
+    }
+
+    fn window(&self) -> Result<Window, Error> {
+        Err(Error::Other("a virtio card has no registers of 32 bits alone".into()))
+    }
+
+    fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
+        if !self.shared.access(|device| device.has_bar(bar)) {
+            return Err(Error::Other(format!("the model has no registers in BAR {bar}")));
+        }
+        let len = if bar == pci::LEGACY_BAR { registers::LEGACY_LEN } else { registers::MODERN_LEN };
+        Ok(Arc::new(View { shared: self.shared.clone(), bar, len }))
+    }
+
+    fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
+        if offset.checked_add(out.len()).is_none_or(|end| end as u64 > ConfigSpace::SIZE) {
+            return Err(Error::Other(format!("a configuration space ends before {offset:#x} and {} bytes", out.len())));
+        }
+        match self.shared.access(|device| device.is_removed()) {
+            true => out.fill(0xff),
+            false => self.shared.space().read(offset as u64, out),
+        }
+        Ok(())
+    }
+
+    fn addressing(&self) -> Addressing {
+        self.config.addressing
+    }
+
+    fn numa_node(&self) -> Option<u32> {
+        None
+    }
+
+    fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
+        self.shared.change(|device| device.dma.add(region));
+        Ok(())
+    }
+
+    fn set_bus_master(&self, on: bool) -> Result<(), Error> {
+        self.shared.change(|device| device.bus_master = on);
+        Ok(())
+    }
+
+    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+        let what = || "an eventfd for an interrupt".into();
+        let pair = |vector| {
+            let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+                .map_err(|errno| Error::Os { what: what(), source: errno.into() })?;
+            let its = event.as_fd().try_clone_to_owned().map_err(|source| Error::Os { what: what(), source })?;
+            self.set_vector(vector, Some(its));
+            Ok(event)
+        };
+        let events = (0..vectors.min(self.vectors())).map(pair).collect();
+        self.shared.space().write(pci::MSIX_CONTROL, &[0x80]);
+        events
+    }
+}

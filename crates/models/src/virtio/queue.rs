@@ -1,0 +1,32 @@
+//! A queue as its registers describe it, and its ring once it is enabled.
+
+use super::interrupts::NO_VECTOR;
+use super::ring::{Areas, Ring};
+
+/// How far the reset of a queue is (4.1.4.3).
+#[derive(Default)]
+pub(super) struct Queue {
+    /// Most descriptors; 0 if there is no such queue.
+    pub(super) most: u16,
+    pub(super) size: u16,
+    pub(super) areas: Areas,
+    pub(super) vector: u16,
+    pub(super) enabled: bool,
+    /// The legacy interface's page number.
+    pub(super) page: u32,
+    /// A reset that never ends.
+    pub(super) resetting: bool,
+    pub(super) ring: Option<Box<dyn Ring>>,
+    /// The card looks at the ring; otherwise it waits for a notification.
+    pub(super) awake: bool,
+}
+
+impl Queue {
+    pub(super) fn new(most: u16) -> Self {
+        Self { most, size: most, vector: NO_VECTOR, ..Self::default() }
+    }
+
+    pub(super) fn reset(&mut self) {
+        *self = Self::new(self.most);
+    }
+}

@@ -1,0 +1,110 @@
+//! Cards that QEMU itself plays, in pairs: one ends in one namespace, one in the other, and whoever forwards between them
+//! in the guest is their only connection. Pair N (from 0) carries 198.18.N.1 in `a` and 198.18.N.2 in `b`.
+
+use std::time::Duration;
+
+use ringpass_lab::{Builder, Guest, Job, Namespace, Program, Tap, nic_address, until};
+use serde_json::Value;
+
+use super::guest::answered;
+use super::{folder, noise, text};
+
+/// A guest with pairs of cards.
+pub struct Pairs {
+    pub a: Namespace,
+    pub b: Namespace,
+    pub taps: Vec<[Tap; 2]>,
+    pub guest: Guest,
+    /// Of a file, in `b`.
+    _server: Program,
+    folder: tempfile::TempDir,
+    file: Vec<u8>,
+}
+
+impl Pairs {
+    /// A pair for each device, which is as [`Builder::nic`] takes it.
+    pub fn boot<'a>(guest: Builder, devices: impl IntoIterator<Item = &'a str>) -> Self {
+        let (a, b) = (Namespace::new(), Namespace::new());
+        let mut taps = Vec::new();
+        let guest = devices.into_iter().enumerate().fold(guest, |guest, (pair, device)| {
+            let queues = if device.contains("mq=on") { 2 } else { 1 };
+            let tap = |namespace, host| Tap::new(namespace, &format!("198.18.{pair}.{host}/24")).queues(queues);
+            taps.push([tap(&a, 1), tap(&b, 2)]);
+            let [left, right] = taps.last().unwrap();
+            guest.nic(device, left).nic(device, right)
+        });
+        let guest = guest.boot();
+        for (pair, [left, right]) in taps.iter().enumerate() {
+            a.neighbour(&left.name, &format!("198.18.{pair}.2"), &b.mac(&right.name));
+            b.neighbour(&right.name, &format!("198.18.{pair}.1"), &a.mac(&left.name));
+        }
+        let (folder, file) = (folder(), noise(256 << 10));
+        std::fs::write(folder.path().join("file"), &file).unwrap();
+        let server = b.spawn(&["python3", "-u", "-m", "http.server", "8000", "--directory", text(folder.path())]);
+        until("the server", || server.line().contains("Serving"));
+        Self { a, b, taps, guest, _server: server, folder, file }
+    }
+
+    /// The PCI addresses of a pair.
+    pub fn cards(pair: usize) -> [String; 2] {
+        [2 * pair, 2 * pair + 1].map(nic_address)
+    }
+
+    /// Starts `ringpass fwd` between the cards of a pair, and waits until packets pass.
+    pub fn forward(&self, pair: usize, user: &str, options: &str) -> Job {
+        let [a, b] = Self::cards(pair);
+        let job = self.guest.spawn(&format!(
+            "echo $$ >/run/forwarder; ulimit -l 131072; exec su {user} -c 'exec ringpass fwd {a} {b} --json {options} 2>&1'"
+        ));
+        until("the forwarder's first line", || {
+            let text = self.guest.printed(&job);
+            assert!(!text.contains("ringpass: "), "{text}");
+            text.contains("\"stats\"")
+        });
+        self.first_ping(pair);
+        job
+    }
+
+    /// Waits until packets pass between the cards of a pair.
+    pub fn first_ping(&self, pair: usize) {
+        until("the first ping", || {
+            let first = self.a.spawn(&["ping", "-c", "1", "-W", "1", &format!("198.18.{pair}.2")]);
+            first.wait(Duration::from_secs(5)).0 == Some(0)
+        });
+    }
+
+    /// A hundred pings, of which none may be lost.
+    pub fn pings(&self, pair: usize) {
+        let far = format!("198.18.{pair}.2");
+        let text = self.a.run(&["ping", "-c", "100", "-i", "0.005", "-s", "1000", "-w", "20", &far]);
+        assert!(answered(&text, 100), "{text}");
+    }
+
+    /// TCP for a second, in bits a second; 1 Mbit/s must arrive.
+    pub fn tcp(&self, pair: usize) -> f64 {
+        let server = self.b.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
+        until("the iperf3 server", || server.line().contains("listening"));
+        let text = self.a.run(&["iperf3", "-c", &format!("198.18.{pair}.2"), "-t", "1", "-J"]);
+        let result: Value = serde_json::from_str(&text).unwrap();
+        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+        assert!(bits > 1e6, "{text}");
+        bits
+    }
+
+    /// A file from one side to the other, which must arrive as it is.
+    pub fn file(&self, pair: usize) {
+        let fetched = self.folder.path().join("fetched");
+        let url = format!("http://198.18.{pair}.2:8000/file");
+        self.a.run(&["curl", "-sS", "--max-time", "20", "-o", text(&fetched), &url]);
+        assert!(std::fs::read(&fetched).unwrap() == self.file, "the file differs");
+    }
+
+    /// Ends the forwarder as Ctrl-C does: what it printed, and its summary.
+    pub fn end(&self, job: &Job) -> (String, Value) {
+        self.guest.run("kill -INT $(cat /run/forwarder)");
+        let output = self.guest.wait(job, Duration::from_secs(20));
+        assert_eq!(output.status, 0, "{}", output.text);
+        let summary: Value = serde_json::from_str(output.text.lines().last().unwrap()).expect("a summary");
+        (output.text, summary)
+    }
+}

@@ -1,0 +1,122 @@
+//! A queue of the device with its doorbell and its counters.
+
+use std::mem::ManuallyDrop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use ringpass_memory::DmaRegion;
+use ringpass_port::Error;
+use ringpass_virtio::driver::{Broken, Config, Virtqueue};
+use ringpass_virtio::features::{NOTIFICATION_DATA, RING_RESET};
+
+use crate::device::Device;
+use crate::transport::{Notify, Setup};
+
+/// What a queue counts; on cache lines of its own, since its thread alone writes them.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    pub(crate) packets: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) drops: AtomicU64,
+    pub(crate) doorbells: AtomicU64,
+    pub(crate) errors: AtomicU64,
+}
+
+impl Counters {
+    /// Adds to one of them, without a locked instruction: only the queue's thread writes.
+    #[inline]
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+}
+
+/// Where a queue lies.
+pub(crate) struct Memory<'a> {
+    pub(crate) region: &'a Arc<DmaRegion>,
+    pub(crate) offset: usize,
+}
+
+/// A queue that the device uses.
+pub(crate) struct Ring<Q: Virtqueue + 'static> {
+    pub(crate) queue: ManuallyDrop<Q>,
+    pub(crate) counters: Arc<Counters>,
+    pub(crate) device: Arc<Device>,
+    notify: Box<dyn Notify>,
+    number: u16,
+    config: Config,
+    /// The queue can be reset alone.
+    resets: bool,
+}
+
+impl<Q: Virtqueue + 'static> Ring<Q> {
+    /// Makes a queue and has the device start it. The memory is mapped for the device.
+    pub(crate) fn start(
+        device: &Arc<Device>,
+        number: u16,
+        features: u64,
+        memory: &Memory,
+        config: &Config,
+        vector: Option<u16>,
+    ) -> Result<Self, Error> {
+        let queue = Q::new(memory.region, memory.offset, config)?;
+        let notification_data = features & NOTIFICATION_DATA != 0;
+        let setup = Setup { size: config.size, addresses: queue.addresses(), vector, notification_data };
+        // SAFETY: mapped for the device, says the caller. The queue keeps its memory until it is reclaimed after a
+        // reset, or for ever.
+        let notify = unsafe { device.transport().start_queue(number, &setup) };
+        let notify = match notify {
+            Ok(notify) => notify,
+            Err(error) => {
+                device.give_up(queue);
+                return Err(error);
+            }
+        };
+        let (queue, counters, resets) = (ManuallyDrop::new(queue), Arc::default(), features & RING_RESET != 0);
+        Ok(Self { queue, counters, device: device.clone(), notify, number, config: *config, resets })
+    }
+
+    /// Descriptors.
+    pub(crate) fn size(&self) -> usize {
+        self.config.size.into()
+    }
+
+    /// Whether packets of several pieces take one descriptor.
+    pub(crate) fn indirect(&self) -> bool {
+        self.config.indirect > 0
+    }
+
+    /// Shows the device what was posted, and rings if it must be told.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if let Some(position) = self.queue.publish() {
+            self.ring(position);
+        }
+    }
+
+    #[inline(never)]
+    fn ring(&self, position: u16) {
+        Counters::add(&self.counters.doorbells, 1);
+        self.notify.notify(position);
+    }
+
+    /// Reports that the device broke the rules. The queue stays as it is; the port's end follows.
+    #[cold]
+    pub(crate) fn fail(&self, broken: Broken) {
+        Counters::add(&self.counters.errors, 1);
+        self.device.broken.get_or_init(|| format!("queue {}: {broken}", self.number));
+    }
+}
+
+impl<Q: Virtqueue + 'static> Drop for Ring<Q> {
+    fn drop(&mut self) {
+        // SAFETY: taken once, as the ring is dropped once, and not used again.
+        let mut queue = unsafe { ManuallyDrop::take(&mut self.queue) };
+        if self.resets && self.device.transport().reset_queue(self.number).is_ok() {
+            // SAFETY: the device has said that the queue is reset, after which it does not use it (2.6.1.1).
+            unsafe { queue.reclaim() };
+        } else {
+            self.device.give_up(queue);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! The receiving queue (VIRTIO 1.3, 5.1.6.3).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use ringpass_memory::{Buffer, Burst, Cache, Mempool, Packet};
+use ringpass_port::{RxQueue, Wake, Wakeable};
+use ringpass_virtio::driver::{Access, Broken, Used, Virtqueue};
+
+use crate::gather::{Gather, Needed, merged_buffers};
+use crate::negotiate::{Agreed, Layout, SHORTEST};
+use crate::ring::{Counters, Ring};
+
+/// Buffers are given to the device by at least so many, if the ring takes that many.
+const REFILL: usize = 32;
+
+/// A queue of free buffers that the device writes frames to, each behind a header.
+///
+/// Of what the device says the driver believes a length, read once and checked.
+pub(crate) struct Rx<Q: Virtqueue + 'static> {
+    ring: Ring<Q>,
+    cache: Cache,
+    /// Bytes in front of the frame.
+    header: usize,
+    /// Bytes of a frame behind its Ethernet header.
+    span: usize,
+    /// Packets that are posted at most, and by how many at least.
+    most: usize,
+    refill: usize,
+    /// Buffers of each packet.
+    buffers: usize,
+    gather: Gather,
+    event: Option<OwnedFd>,
+}
+
+impl<Q: Virtqueue + 'static> Rx<Q> {
+    /// A queue that posts up to `most` buffers, in descriptors of which each takes a packet, or a part of one. The device
+    /// is not told of them before [`begin`](Self::begin).
+    pub(crate) fn new(ring: Ring<Q>, agreed: &Agreed, pool: &Mempool, most: usize, event: Option<OwnedFd>) -> Self {
+        let buffers = match agreed.layout {
+            Layout::Single | Layout::Merged => 1,
+            Layout::Chained(buffers) => buffers,
+        };
+        let each = if ring.indirect() { 1 } else { agreed.rx_tables() };
+        let most = (most / buffers).min(ring.size() / each).max(1);
+        let (header, span) = (agreed.header, agreed.longest_received - SHORTEST);
+        let refill = REFILL.min(most.div_ceil(2));
+        Self { ring, cache: pool.cache(), header, span, most, refill, buffers, gather: Gather::new(agreed), event }
+    }
+
+    /// Gives the device its first buffers. It is up by now: it may not be notified before (3.1.1).
+    pub(crate) fn begin(&mut self) {
+        self.refill();
+    }
+
+    /// Takes received frames behind headers that say nothing of use, but with `MERGED` in how many buffers they lie.
+    fn take_plain<const MERGED: bool>(&mut self, burst: &mut Burst) -> usize {
+        let (header, least, span) = (self.header, self.header + SHORTEST, self.span);
+        let (room, gather) = (burst.room(), &mut self.gather);
+        let (mut bytes, mut faulty, mut joining) = (0, 0, gather.joining());
+        let mut places = burst.spare().iter_mut();
+        let taken = self.ring.queue.take(room, |used, written| {
+            let end = written as usize;
+            let whole = !MERGED || !joining && merged_buffers(used.packet()) == 1;
+            let frame = if whole && end.wrapping_sub(least) <= span {
+                used.part(header, end).map(Some).map_err(discard)
+            } else {
+                let frame = odd(gather, used, end);
+                joining = gather.joining();
+                frame
+            };
+            match frame {
+                Ok(None) => {}
+                Err(()) => faulty += 1,
+                Ok(Some(packet)) => {
+                    let Some(place) = places.next() else { return discard(packet) };
+                    bytes += packet.len() as u64;
+                    place.write(packet);
+                }
+            }
+        });
+        let packets = room - places.len();
+        // SAFETY: as many places were written, from the first on.
+        unsafe { burst.commit(packets) };
+        self.count(packets, bytes, faulty, taken.err());
+        packets
+    }
+
+    /// Likewise, by what headers say.
+    #[inline(never)]
+    fn take_gathered(&mut self, burst: &mut Burst) -> usize {
+        let gather = &mut self.gather;
+        let (before, mut bytes, mut faulty) = (burst.len(), 0, 0);
+        let taken =
+            self.ring.queue.take(burst.room(), |used, written| match gather.add(used.whole(), written as usize) {
+                Ok(Some(packet)) => {
+                    bytes += packet.total_len() as u64;
+                    burst.push(packet);
+                }
+                Ok(None) => {}
+                Err(()) => faulty += 1,
+            });
+        let packets = burst.len() - before;
+        self.count(packets, bytes, faulty, taken.err());
+        packets
+    }
+
+    #[inline]
+    fn count(&self, packets: usize, bytes: u64, faulty: u64, broken: Option<Broken>) {
+        if packets > 0 {
+            Counters::add(&self.ring.counters.packets, packets as u64);
+            Counters::add(&self.ring.counters.bytes, bytes);
+        }
+        if faulty > 0 {
+            Counters::add(&self.ring.counters.drops, faulty);
+        }
+        if let Some(broken) = broken {
+            self.ring.fail(broken);
+        }
+    }
+
+    /// Posts free buffers in place of those taken. When the pool has run dry the ring runs shorter until buffers come
+    /// back.
+    #[inline(always)]
+    fn refill(&mut self) {
+        let room = self.most - self.ring.queue.posted().min(self.most);
+        if room >= self.refill {
+            self.post(room);
+        }
+    }
+
+    #[inline(never)]
+    fn post(&mut self, mut room: usize) {
+        while room > 0 {
+            let posted = if self.buffers == 1 {
+                self.ring.queue.post_run(Access::Write, self.cache.buffers(room).map(Buffer::into_whole))
+            } else {
+                self.post_chain()
+            };
+            if posted == 0 {
+                break;
+            }
+            room -= posted;
+        }
+        self.ring.publish();
+    }
+
+    /// Posts one packet of several buffers.
+    fn post_chain(&mut self) -> usize {
+        let mut pieces = self.cache.buffers(self.buffers).map(Buffer::into_whole);
+        if pieces.len() < self.buffers {
+            return 0;
+        }
+        let Some(mut packet) = pieces.next() else { return 0 };
+        pieces.for_each(|piece| packet.append(piece));
+        self.ring.queue.post_chain(Access::Write, packet).map_or(0, |()| 1)
+    }
+}
+
+/// A frame that lies in several buffers, or is faulty.
+#[cold]
+#[inline(never)]
+fn odd(gather: &mut Gather, used: Used, written: usize) -> Result<Option<Packet>, ()> {
+    gather.add(used.whole(), written)
+}
+
+#[cold]
+#[inline(never)]
+fn discard(packet: Packet) {
+    drop(packet);
+}
+
+impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let packets = match self.gather.needed() {
+            Needed::No => self.take_plain::<false>(burst),
+            Needed::IfJoined => self.take_plain::<true>(burst),
+            Needed::Always => self.take_gathered(burst),
+        };
+        self.refill();
+        packets
+    }
+}
+
+impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {
+    fn arm(&mut self) {
+        if self.event.is_some() {
+            self.ring.queue.arm();
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(event) = &self.event {
+            self.ring.queue.disarm();
+            // Empty if something else woke the queue's thread.
+            let _ = rustix::io::read(event, &mut [0; 8]);
+        }
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.event.as_ref().map_or(Wake::Turns, |event| Wake::Readable(event.as_fd()))
+    }
+}

@@ -1,0 +1,67 @@
+//! Lists of capabilities.
+
+use super::*;
+
+#[test]
+fn capabilities_that_lie_are_errors_of_one_line() {
+    let memory = Memory::new(0x240);
+    let with = |capabilities: &[(usize, &[u8])]| card(config(capabilities), &[(4, &memory)]);
+    let notify = structure(0, 2, 4, 0x200, 0x40, &4u32.to_le_bytes());
+    let common = |next, bar, offset, len| structure(next, 1, bar, offset, len, &[]);
+    for (card, reason) in [
+        (with(&[(0x40, &[0x01, 0x50]), (0x50, &[0x05, 0x40])]), "does not end"),
+        (with(&[(0x40, &[0x09, 0x40, 16, 9])]), "does not end"),
+        (with(&[(0x40, &[0x01, 0x3c])]), "inside the header"),
+        (with(&[(0x40, &[0x01, 0xfc]), (0xfc, &[0x09, 0, 16, 1])]), "does not fit"),
+        // Each structure beyond its BAR, or too short, or unaligned.
+        (with(&[(0x40, &common(0x60, 4, 0x210, 60)), (0x60, &notify)]), "cannot be 60 bytes at 0x210 of BAR 4"),
+        (with(&[(0x40, &common(0x60, 4, u32::MAX - 3, 60)), (0x60, &notify)]), "common configuration"),
+        (with(&[(0x40, &common(0x60, 4, 0, u32::MAX)), (0x60, &notify)]), "common configuration"),
+        (with(&[(0x40, &common(0x60, 4, 0, 55)), (0x60, &notify)]), "cannot be 55 bytes"),
+        (with(&[(0x40, &common(0x60, 4, 2, 60)), (0x60, &notify)]), "cannot be 60 bytes at 0x2 "),
+        (with(&[(0x40, &common(0x60, 4, 0, 60)), (0x60, &structure(0, 2, 4, 0x23f, 2, &[0; 4]))]), "notification"),
+        (with(&[(0x40, &common(0x60, 3, 0, 60)), (0x60, &notify)]), "no BAR 3"),
+        // BAR 7 is reserved: such a structure is not there.
+        (with(&[(0x40, &common(0x60, 7, 0, 60)), (0x60, &notify)]), "lacks the common configuration structure"),
+        (with(&[(0x40, &common(0, 4, 0, 60))]), "lacks the notification structure"),
+        (with(&[(0x40, &common(0x60, 4, 0, 60)), (0x60, &structure(0, 2, 4, 0, 64, &[]))]), "16 bytes at 0x60"),
+        (with(&[(0x40, &common(0xf0, 4, 0, 60)), (0xf0, &[0x09, 0, 20, 2, 4])]), "at 0xf0; it takes 20"),
+    ] {
+        let error = refused(&card);
+        assert!(error.contains(reason) && error.lines().count() == 1, "{reason}: {error}");
+    }
+    // A space that cannot be read.
+    let short = card(vec![0; 16], &[]);
+    short.config.lock().unwrap()[6] = 0x10;
+    assert!(refused(&short).contains("beyond the end"));
+}
+
+#[test]
+fn the_first_usable_structure_of_each_type_counts() {
+    let memory = Memory::new(0x240);
+    let card = card(
+        config(&[
+            (0x40, &structure(0x50, 1, 7, 0, 60, &[])),
+            (0x50, &structure(0x60, 1, 4, 0x80, 56, &[])),
+            (0x60, &structure(0x70, 1, 4, 0, 60, &[])),
+            (0x70, &structure(0x80, 77, 4, u32::MAX, u32::MAX, &[])),
+            (0x80, &structure(0, 2, 4, 0x200, 0x40, &[0; 4])),
+        ]),
+        &[(4, &memory)],
+    );
+    let mut transport = open(&card).expect("a card");
+    transport.set_status(1);
+    assert_eq!(memory.accesses(), [Write(0x80 + 20, 1, 1)]);
+    // It has 56 bytes, without the register that resets a queue, and no device configuration.
+    let error = transport.reset_queue(0).expect_err("none").to_string();
+    assert!(error.contains("no register"), "{error}");
+    let error = transport.read_config(0, &mut [0]).expect_err("none").to_string();
+    assert!(error.contains("no device configuration"), "{error}");
+}
+
+#[test]
+fn cards_without_an_interface_are_refused() {
+    assert!(refused(&card(config(&[]), &[])).contains("no BAR 0"));
+    let error = refused(&card(config(&[]), &[(0, &Memory::new(16))]));
+    assert!(error.contains("BAR 0 has 16 bytes"), "{error}");
+}

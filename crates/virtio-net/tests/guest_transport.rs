@@ -1,0 +1,235 @@
+//! Both interfaces on virtio cards that QEMU plays, in a guest: queues are started, one is reset and started again, and
+//! each time a frame goes out and its answer comes in. The test itself runs in the guest too.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringpass_bus::{Bus, addressing_of, open_pci};
+use ringpass_lab::{Builder, Guest, Iommu, Qemu, alone, nic_address, nic_mac};
+use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
+use ringpass_virtio::driver::{Access, Config, Split, Virtqueue};
+use ringpass_virtio::features::{ACCESS_PLATFORM, MAC, RING_RESET, VERSION_1};
+use ringpass_virtio_net::transport::{Notify, Setup, Transport, find};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+/// A guest with cards whose far ends answer ARP, this program, and huge pages.
+fn boot(guest: Builder, cards: &[&str]) -> Guest {
+    let program = std::env::current_exe().expect("this program's file");
+    let guest = cards.iter().fold(guest, |guest, card| guest.nic_with_user_network(card));
+    let guest = guest.program(&program).boot();
+    guest.run("echo 16 >/proc/sys/vm/nr_hugepages");
+    guest
+}
+
+/// Runs a test of this file in the guest, with one of the cards. Returns what it printed.
+fn inside(guest: &Guest, test: &str, card: usize) -> String {
+    let program = std::env::current_exe().expect("this program's file");
+    let name = program.file_name().and_then(|name| name.to_str()).expect("a name in UTF-8");
+    let text = guest.run(&format!("CARD={card} {name} --ignored --exact {test} --nocapture --test-threads 1 2>&1"));
+    assert!(text.contains("1 passed"), "{text}");
+    println!("{text}");
+    text
+}
+
+#[test]
+fn cards_of_each_interface_answer() {
+    let _alone = alone();
+    for qemu in [Qemu::Newest, Qemu::V7_2] {
+        let cards = [
+            "virtio-net-pci,disable-modern=on",
+            "virtio-net-pci,disable-legacy=off,packed=on",
+            "virtio-net-pci,disable-legacy=on,queue_reset=on,modern-pio-notify=on",
+        ];
+        let guest = boot(Guest::new().qemu(qemu), &cards);
+        let text = inside(&guest, "guest_exchanges_frames", 0);
+        assert!(text.contains("legacy, I/O ports by in and out instructions"), "{text}");
+        let text = inside(&guest, "guest_exchanges_frames_without_port_instructions", 0);
+        assert!(text.contains("legacy, I/O ports by calls of the kernel (sysfs)"), "{text}");
+        let text = inside(&guest, "guest_exchanges_frames", 1);
+        assert!(text.contains("modern, registers in mapped memory\n"), "{text}");
+        let text = inside(&guest, "guest_exchanges_frames", 2);
+        assert!(text.contains("modern, registers in mapped memory, doorbells: I/O ports by in and out"), "{text}");
+        assert!(text.contains("queue reset"), "{text}");
+    }
+}
+
+#[test]
+fn a_card_behind_an_iommu_interrupts() {
+    let _alone = alone();
+    let card = "virtio-net-pci,disable-legacy=on,iommu_platform=on,vectors=3";
+    let guest = boot(Guest::new().iommu(Iommu::Translated), &[card]);
+    guest.run(&format!(
+        "modprobe vfio-pci; d=/sys/bus/pci/devices/{0}; echo vfio-pci >$d/driver_override; \
+         echo {0} >$d/driver/unbind; echo {0} >/sys/bus/pci/drivers_probe",
+        nic_address(0)
+    ));
+    let text = inside(&guest, "guest_exchanges_frames", 0);
+    assert!(text.contains("modern") && text.contains("interrupted"), "{text}");
+    let faults = guest.run("dmesg | grep -i 'DMAR.*fault addr' || true");
+    assert_eq!(faults, "");
+}
+
+// ---- In the guest.
+
+const SIZE: u16 = 256;
+/// Room for a queue; they lie at multiples of this.
+const ROOM: usize = 64 << 10;
+
+struct Card {
+    transport: Box<dyn Transport>,
+    mac: [u8; 6],
+    features: u64,
+    events: Vec<OwnedFd>,
+    pool: Mempool,
+    region: Arc<DmaRegion>,
+    bus: Arc<dyn Bus>,
+}
+
+impl Card {
+    /// Steps 1 to 6 of 3.1.1.
+    fn open() -> Self {
+        let number = std::env::var("CARD").expect("a card's number").parse().expect("a number");
+        let address = nic_address(number);
+        let bus = open_pci(&address).expect("the card");
+        let mut transport = find(&bus).expect("an interface");
+        println!("{}", transport.description());
+        transport.reset().expect("a reset");
+        transport.set_status(1);
+        transport.set_status(3);
+        let wanted = MAC | VERSION_1 | ACCESS_PLATFORM | RING_RESET;
+        let features = transport.features() & wanted;
+        transport.accept(features);
+        if !transport.is_legacy() {
+            transport.set_status(3 | 8);
+            assert_eq!(transport.status(), 3 | 8, "FEATURES_OK");
+        }
+        let mut mac = [0; 6];
+        transport.read_config(0, &mut mac).expect("the MAC address");
+        assert_eq!(mac.map(|byte| format!("{byte:02x}")).join(":"), nic_mac(number));
+        let mut link = [0; 2];
+        transport.read_config(6, &mut link).expect("the link's status");
+        assert_eq!(u16::from_le_bytes(link), 1);
+        assert_eq!([0, 1, 7].map(|queue| transport.queue_size(queue)), [SIZE, SIZE, 0]);
+
+        // Physical addresses for a card of sysfs.
+        let addressing = addressing_of(&address);
+        let pages = if addressing == Addressing::Physical { PageSize::Huge2M } else { PageSize::Ordinary };
+        let region = RegionConfig { pages, addressing, numa_node: None };
+        let pool = Mempool::new(&MempoolConfig { buffers: 512, region, ..Default::default() }).expect("a pool");
+        let region = DmaRegion::new(4 * ROOM, &region).expect("a region");
+        bus.map(pool.region()).expect("the pool for the card");
+        bus.map(&region).expect("the queues for the card");
+        let events = bus.interrupts(2).expect("vectors");
+        Self { transport, mac, features, events, pool, region, bus }
+    }
+
+    fn has(&self, feature: u64) -> bool {
+        self.features & feature != 0
+    }
+
+    /// Starts a queue in the memory of a number.
+    fn start(&mut self, queue: u16, place: usize) -> (Split, Box<dyn Notify>) {
+        let config = Config { size: SIZE, event_idx: false, in_order: false, indirect: 0, header: 0 };
+        let ring = Split::new(&self.region, place * ROOM, &config).expect("a ring");
+        let vector = (!self.events.is_empty()).then_some(queue);
+        let setup = Setup { size: SIZE, addresses: ring.addresses(), vector, notification_data: false };
+        // SAFETY: the region was mapped for the card; it lives, and the queue has it alone, until the card is reset.
+        let notify = unsafe { self.transport.start_queue(queue, &setup) }.expect("a queue");
+        (ring, notify)
+    }
+
+    /// Sends a request for the address of 10.0.2.2 and waits for the answer, and for interrupts of both if there are any.
+    fn exchange(&mut self, rx: &mut (Split, Box<dyn Notify>), tx: &mut (Split, Box<dyn Notify>)) {
+        let header = if self.transport.is_legacy() { 10 } else { 12 };
+        let empty = self.pool.cache().buffers(16).map(|buffer| buffer.into_whole()).collect::<Vec<_>>();
+        assert_eq!(rx.0.post_run(Access::Write, empty.into_iter()), 16);
+        rx.0.arm();
+        tx.0.arm();
+        rx.1.notify(rx.0.publish().expect("a new queue is notified"));
+        let mut frame = vec![0; header];
+        frame.extend([0xff; 6]);
+        frame.extend(self.mac);
+        frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+        frame.extend(self.mac);
+        frame.extend([10, 0, 2, 15, 0, 0, 0, 0, 0, 0, 10, 0, 2, 2]);
+        let mut packet = self.pool.alloc().expect("a buffer");
+        assert!(packet.copy_from(&frame));
+        assert_eq!(tx.0.post_run(Access::Read, std::iter::once(packet)), 1);
+        tx.1.notify(tx.0.publish().expect("a new queue is notified"));
+
+        let take = |queue: &mut Split| {
+            let mut taken = Vec::new();
+            let start = Instant::now();
+            while taken.is_empty() {
+                assert!(start.elapsed() < Duration::from_secs(5), "nothing came back");
+                queue.take(16, |used, len| taken.push((used.whole(), len))).expect("a device that keeps the rules");
+            }
+            taken
+        };
+        let answer = take(&mut rx.0).into_iter().map(|(mut packet, len)| {
+            packet.set_len(len as usize);
+            packet.to_vec()
+        });
+        let answer = answer.last().unwrap();
+        assert_eq!(answer[header..header + 6], self.mac);
+        assert_eq!(answer[header + 12..][..2], [0x08, 0x06]);
+        assert_eq!(answer[header + 28..][..4], [10, 0, 2, 2], "who answers");
+        assert_eq!(take(&mut tx.0).len(), 1);
+        for event in &self.events {
+            let start = Instant::now();
+            while rustix::io::read(event, &mut [0; 8]).is_err() {
+                assert!(start.elapsed() < Duration::from_secs(5), "no interrupt");
+            }
+            println!("interrupted");
+        }
+    }
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_exchanges_frames_without_port_instructions() {
+    let mut sets = capabilities(None).expect("this thread's capabilities");
+    sets.effective.remove(CapabilitySet::SYS_RAWIO);
+    sets.permitted.remove(CapabilitySet::SYS_RAWIO);
+    set_capabilities(None, sets).expect("fewer capabilities");
+    guest_exchanges_frames();
+}
+
+#[test]
+#[ignore = "runs in a guest"]
+fn guest_exchanges_frames() {
+    let mut card = Card::open();
+    card.bus.set_bus_master(true).expect("bus mastering");
+    let (mut rx, mut tx) = (card.start(0, 0), card.start(1, 1));
+    let driver_ok = card.transport.status() | 4;
+    card.transport.set_status(driver_ok);
+    card.exchange(&mut rx, &mut tx);
+    let refused = card.transport.reset_queue(0);
+    if card.has(RING_RESET) {
+        refused.expect("a reset");
+        // SAFETY: the queue was just reset.
+        unsafe { rx.0.reclaim() };
+        card.transport.reset_queue(1).expect("a reset");
+        // SAFETY: as above.
+        unsafe { tx.0.reclaim() };
+        (rx, tx) = (card.start(0, 2), card.start(1, 3));
+        card.exchange(&mut rx, &mut tx);
+        println!("and again after a queue reset");
+    } else if card.transport.is_legacy() {
+        assert!(refused.is_err());
+    }
+    if !card.transport.is_legacy() {
+        // A vector that it does not have.
+        let setup = Setup { size: SIZE, addresses: rx.0.addresses(), vector: Some(100), notification_data: false };
+        // SAFETY: as in `start`.
+        let error = unsafe { card.transport.start_queue(0, &setup) }.map(drop).expect_err("so many it has not");
+        assert!(error.to_string().contains("vector 100"), "{error}");
+    }
+    card.transport.reset().expect("a reset");
+    // SAFETY: the card was just reset.
+    unsafe {
+        rx.0.reclaim();
+        tx.0.reclaim();
+    }
+}

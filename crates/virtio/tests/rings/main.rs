@@ -1,0 +1,7 @@
+//! The driver's side of split and packed rings against an oracle: a device of a few lines, which uses buffers in any
+//! order that was negotiated, and knows what each of them must hold.
+
+mod device;
+
+mod oracle;
+mod random;
