@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_intel::{Device, Hang, check, ring_memory};
-use ringpass_memory::Mempool;
+use ringpass_memory::{Mempool, PageSize};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Spread, State, Stats};
 use ringpass_registers::Window;
 use ringpass_registers::igb::{bits::*, *};
@@ -119,6 +119,10 @@ impl Igb {
         let (model, pages) = (supports(bus.id()).unwrap_or("unknown card"), pool.region().config().pages);
         self.notes.push(format!("{model}, {}, {waiting}", bus.description()));
         self.notes.push(format!("{queues} queues, rings of {rx_ring} and {tx_ring} on {pages} pages"));
+        if bus.behind_iommu() && pages == PageSize::Ordinary {
+            let why = "behind an IOMMU QEMU's card drops frames to be sent that straddle ordinary pages";
+            self.notes.push(format!("{why}; in a guest take --hugepages on"));
+        }
         Ok(())
     }
 }

@@ -10,8 +10,8 @@ use crate::pool::{Mempool, Shared, SlotRef, put};
 /// A stack of free buffers that belongs to one queue.
 pub struct Cache {
     pool: Mempool,
-    free: usize,
-    slots: [SlotRef; 2 * MAGAZINE],
+    pub(crate) free: usize,
+    pub(crate) slots: [SlotRef; 2 * MAGAZINE],
 }
 
 // SAFETY: owns the slots that it holds.
@@ -45,7 +45,7 @@ impl Cache {
 
     /// Out of line for its rarity: once in [`MAGAZINE`] packets.
     #[cold]
-    fn refill(&mut self) -> usize {
+    pub(crate) fn refill(&mut self) -> usize {
         let room = self.slots[self.free..].first_chunk_mut().expect("room for a magazine");
         let taken = self.pool.shared().take(room);
         self.free += taken;

@@ -1,6 +1,8 @@
 //! A burst packet by packet: put in at the end, taken out from either.
 
-use crate::{Burst, Packet};
+use std::ops::RangeInclusive;
+
+use crate::{Burst, Flags, Packet};
 
 impl Burst {
     /// Adds a packet behind the others.
@@ -29,47 +31,54 @@ impl Burst {
     /// Hands out packets from the front, in order. Those that are left when the iterator is dropped stay, in order.
     #[inline]
     pub fn drain(&mut self) -> Drain<'_> {
+        let packets = self.packets[self.start..self.end].as_ptr_range();
         // Should the iterator be forgotten, so are its packets: the burst has none until it comes back.
-        let start = std::mem::replace(&mut self.start, self.end);
-        Drain { burst: self, start }
+        self.start = self.end;
+        Drain { burst: self, next: packets.start.cast(), end: packets.end.cast() }
     }
 }
 
 /// See [`Burst::drain`].
 pub struct Drain<'a> {
     burst: &'a mut Burst,
-    start: usize,
+    /// Those from `next` to `end`, the burst's last, are this iterator's.
+    next: *const Packet,
+    end: *const Packet,
 }
 
 impl Drain<'_> {
+    /// The next packet, to look at.
+    #[inline]
+    fn peek(&self) -> Option<&Packet> {
+        // SAFETY: packets from `next` to `end` are initialised.
+        (self.next != self.end).then(|| unsafe { &*self.next })
+    }
+
+    #[inline]
+    fn skip_one(&mut self) {
+        // SAFETY: called when there is a packet, so this points to the next one or to the end.
+        self.next = unsafe { self.next.add(1) };
+    }
+
     /// The next packet, if it is as wanted; it stays otherwise.
     #[inline]
     pub fn next_if(&mut self, wanted: impl FnOnce(&Packet) -> bool) -> Option<Packet> {
-        if self.start == self.burst.end {
-            return None;
-        }
-        // SAFETY: packets in `start..end` are initialised.
-        let packet = unsafe { self.burst.packets.get_unchecked(self.start).assume_init_ref() };
-        if wanted(packet) { self.next() } else { None }
+        if wanted(self.peek()?) { self.next() } else { None }
     }
-}
 
-impl Drain<'_> {
-    /// The next packet, if it is as wanted, with `N` bytes of zeros in front of it; it stays otherwise, or if its
-    /// headroom is smaller.
+    /// The next packet with `N` bytes of zeros in front of it and without flags, if it has none of those that are named,
+    /// no further segments, and such a length. It stays otherwise, or if its headroom is smaller.
     #[inline]
-    pub fn next_behind_zeros<const N: usize>(&mut self, wanted: impl FnOnce(&Packet) -> bool) -> Option<Packet> {
-        if self.start == self.burst.end {
+    pub fn next_behind_zeros<const N: usize>(&mut self, unlike: Flags, len: RangeInclusive<usize>) -> Option<Packet> {
+        let packet = self.peek()?;
+        if packet.flags().any(unlike | Flags::CHAINED)
+            || packet.len().wrapping_sub(*len.start()) > len.end() - len.start()
+        {
             return None;
         }
-        // SAFETY: packets in `start..end` are initialised.
-        let packet = unsafe { self.burst.packets.get_unchecked(self.start).assume_init_ref() };
-        if !wanted(packet) {
-            return None;
-        }
-        // SAFETY: this one leaves that range with the next line.
+        // SAFETY: this one leaves the range with the next line.
         let packet = unsafe { packet.copy_behind_zeros::<N>() }?;
-        self.start += 1;
+        self.skip_one();
         Some(packet)
     }
 }
@@ -79,12 +88,9 @@ impl Iterator for Drain<'_> {
 
     #[inline]
     fn next(&mut self) -> Option<Packet> {
-        if self.start == self.burst.end {
-            return None;
-        }
-        // SAFETY: packets in `start..end` are initialised, and this one leaves that range with the next line.
-        let packet = unsafe { self.burst.packets.get_unchecked(self.start).assume_init_read() };
-        self.start += 1;
+        // SAFETY: initialised, and leaves the range with the next line.
+        let packet = unsafe { std::ptr::read(self.peek()?) };
+        self.skip_one();
         Some(packet)
     }
 }
@@ -92,7 +98,9 @@ impl Iterator for Drain<'_> {
 impl Drop for Drain<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.burst.start = self.start;
+        // SAFETY: both point into the same array, or behind its end.
+        let left = unsafe { self.end.offset_from_unsigned(self.next) };
+        self.burst.start = self.burst.end - left;
         self.burst.rewind();
     }
 }

@@ -39,6 +39,7 @@ pub use error::Error;
 pub use flags::{Flags, Headers, L4};
 pub use foreign::ForeignMemory;
 pub use huge_pages::huge_pages_free;
+pub use one_by_one::Packets;
 pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};
 pub use region::{Addressing, DmaRegion, PageSize, RegionConfig};

@@ -45,12 +45,12 @@ impl Default for When {
 /// What a card lies about, and when. The same lies with the same seed are told on the same occasions.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Lies<K> {
-    when: [Option<When>; KINDS],
+    pub(crate) when: [Option<When>; KINDS],
     /// Makes the lies that are told by chance.
     pub seed: u64,
     /// Where the lie that takes an address writes.
     pub address: u64,
-    kind: PhantomData<K>,
+    pub(crate) kind: PhantomData<K>,
 }
 
 impl<K> Default for Lies<K> {

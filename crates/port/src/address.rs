@@ -14,8 +14,8 @@ use crate::{Error, MacAddress};
 pub enum Address {
     /// `0000:01:00.0`: a network card by its PCI address, driven by Ringpass.
     Pci(String),
-    /// `model[,mac=…][,device=10fb][,lie=…]:WIRE`: a software 82599 in this process, driven by Ringpass; the far side of its
-    /// wire is another port.
+    /// `model[,mac=…][,device=10fb][,features=…][,lie=…]:WIRE`: a software 82599 (or with `device=1041` or `1000` virtio
+    /// card) in this process, driven by Ringpass; the far side of its wire is another port.
     Model(ModelConfig, Box<Address>),
     /// `vfio-user:PATH`: a device that another process serves, such as `ringpass model`.
     VfioUser(PathBuf),
@@ -40,7 +40,9 @@ pub struct ModelConfig {
     pub device: u16,
     /// MAC address; made from a counter if not given.
     pub mac: Option<MacAddress>,
-    /// What the card lies about, as the models have it.
+    /// Virtio: what the card offers beyond or short of the usual, as the models have it.
+    pub features: Option<String>,
+    /// What the card lies about, likewise.
     pub lie: Option<String>,
 }
 
@@ -146,16 +148,17 @@ fn number<T: FromStr>(key: &str, value: &str, example: &str) -> Result<T, String
 }
 
 fn model(options: &str) -> Result<ModelConfig, String> {
-    let mut config = ModelConfig { device: 0x10fb, mac: None, lie: None };
+    let mut config = ModelConfig { device: 0x10fb, mac: None, features: None, lie: None };
     for pair in pairs(options) {
         match pair? {
             ("mac", value) => config.mac = Some(value.replace('-', ":").parse()?),
             ("lie", value) => config.lie = Some(value.into()),
+            ("features", value) => config.features = Some(value.into()),
             ("device", value) => {
                 config.device = u16::from_str_radix(value.trim_start_matches("0x"), 16)
                     .map_err(|_| format!("'{value}' is no device id; write four hexadecimal digits, as device=10fb"))?;
             }
-            (key, _) => return Err(format!("'model' has no option '{key}'; it has mac, device and lie")),
+            (key, _) => return Err(format!("'model' has no option '{key}'; it has mac, device, features and lie")),
         }
     }
     Ok(config)
@@ -280,7 +283,7 @@ mod tests {
             ("tap,queues=2:x", "behind"),
             ("model", "model:PORT"),
             ("model,mac=1:null", "six bytes"),
-            ("model,speed=1:null", "mac, device"),
+            ("model,speed=1:null", "mac, device, features and lie"),
             ("pcap:", "pcap:FILE"),
             ("pcap:x,speed=-1", "above 0"),
             ("capture:null", "file=FILE"),

@@ -4,16 +4,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ringpass_bus::{Bus, DeviceId};
-use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::Mempool;
-use ringpass_models::Runner;
-use ringpass_models::ixgbe::{Card, CardConfig, Lies};
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig, offer};
+use ringpass_models::{Model as Stepped, Runner};
 use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, Rule, State, Stats};
 
 /// `model:WIRE`. Dropped in the order of its fields.
 pub struct Model {
-    driver: Ixgbe,
-    card: Arc<Card>,
+    driver: Box<dyn Port>,
+    card: Kind,
     /// The thread that plays the card.
     runner: Option<Arc<Runner>>,
     poll: bool,
@@ -31,16 +31,106 @@ impl Model {
     ) -> Result<Self, Error> {
         static COUNTER: AtomicU8 = AtomicU8::new(1);
         let mac = model.mac.unwrap_or_else(|| MacAddress([2, 0, 0, 0, 0, COUNTER.fetch_add(1, Ordering::Relaxed)]));
-        let lies = model.lie.as_deref().map_or(Ok(Lies::default()), str::parse);
-        let lies = lies.map_err(|why| Error::Address(format!("{name}: {why}")))?;
-        let card = Card::new(&CardConfig { device: model.device, mac, lies, ..Default::default() });
-        let DeviceId { vendor, device } = card.id();
-        if ringpass_ixgbe::supports(card.id()).is_none() {
-            return Err(Error::Address(format!("{name}: no model of a {vendor:04x}:{device:04x}; write device=10fb")));
-        }
-        let driver = Ixgbe::open(card.clone(), name, config, pool)?;
+        let wrong = |why| Error::Address(format!("{name}: {why}"));
+        let card = Kind::new(model, mac, config).map_err(wrong)?;
+        let driver = crate::drivers::open(card.bus(), name, config, pool)?;
         Ok(Self { driver, card, runner: None, poll, wire })
     }
+}
+
+const INTEL: u16 = 0x8086;
+
+/// The card.
+enum Kind {
+    Ixgbe(Arc<Card>),
+    Virtio(Arc<VirtioCard>),
+}
+
+impl Kind {
+    fn new(model: &ModelConfig, mac: MacAddress, config: &PortConfig) -> Result<Self, String> {
+        let &ModelConfig { device, ref features, ref lie, .. } = model;
+        let id = DeviceId { vendor: INTEL, device };
+        let interface = match device {
+            0x1041 => Interface::Modern,
+            0x1000 => Interface::Transitional,
+            _ if ringpass_ixgbe::supports(id).is_some() => {
+                if let Some(features) = features {
+                    return Err(format!("features={features} is for virtio cards; write device=1041"));
+                }
+                let lies = lie.as_deref().map_or(Ok(Default::default()), str::parse)?;
+                return Ok(Self::Ixgbe(Card::new(&CardConfig { device, mac, lies, ..Default::default() })));
+            }
+            _ => {
+                return Err(format!("no model of a {device:04x}; write device=10fb (82599), 1528 (X540), 1041 (virtio)"));
+            }
+        };
+        let lies = lie.as_deref().map_or(Ok(Default::default()), str::parse)?;
+        let several = if config.queues > 1 { ringpass_virtio::features::MQ } else { 0 };
+        Ok(Self::Virtio(VirtioCard::new(&VirtioConfig {
+            mac,
+            interface,
+            features: offer(features.as_deref().unwrap_or_default())? | several | ringpass_virtio::features::MTU,
+            queue_pairs: config.queues as u16,
+            queue_size: config.rx_ring.max(config.tx_ring) as u16,
+            mtu: config.mtu as u16,
+            lies,
+            ..Default::default()
+        })))
+    }
+
+    fn bus(&self) -> Arc<dyn Bus> {
+        match self {
+            Self::Ixgbe(card) => card.clone(),
+            Self::Virtio(card) => card.clone(),
+        }
+    }
+
+    fn stepped(&self) -> Arc<dyn Stepped> {
+        match self {
+            Self::Ixgbe(card) => card.clone(),
+            Self::Virtio(card) => card.clone(),
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        match self {
+            Self::Ixgbe(card) => {
+                let counters = card.counters();
+                vec![
+                    ("model_rx_packets", counters.rx_packets),
+                    ("model_rx_bytes", counters.rx_bytes),
+                    ("model_tx_packets", counters.tx_packets),
+                    ("model_tx_bytes", counters.tx_bytes),
+                    ("model_rx_filtered", counters.rx_filtered),
+                    ("model_rx_no_descriptor", counters.rx_no_descriptor),
+                    ("model_rx_buffer_full", counters.rx_buffer_full),
+                    ("model_tx_malformed", counters.tx_malformed),
+                    ("model_dma_faults", counters.dma_faults),
+                ]
+            }
+            Self::Virtio(card) => virtio_counters(card),
+        }
+    }
+}
+
+/// What a virtio card has counted.
+pub fn virtio_counters(card: &VirtioCard) -> Vec<(&'static str, u64)> {
+    let counters = card.counters();
+    vec![
+        ("model_rx_packets", counters.rx_packets),
+        ("model_rx_bytes", counters.rx_bytes),
+        ("model_tx_packets", counters.tx_packets),
+        ("model_tx_bytes", counters.tx_bytes),
+        ("model_rx_filtered", counters.rx_filtered),
+        ("model_rx_unfit", counters.rx_unfit),
+        ("model_tx_malformed", counters.tx_malformed),
+        ("model_tx_odd_headers", counters.tx_odd_headers),
+        ("model_notifications", counters.notifications),
+        ("model_wrong_notifications", counters.wrong_notifications),
+        ("model_wrong_accesses", counters.wrong_accesses),
+        ("model_faults", counters.faults),
+        ("model_dma_faults", counters.dma_faults),
+    ]
 }
 
 impl Port for Model {
@@ -62,18 +152,7 @@ impl Port for Model {
 
     /// The model's own counters, beside those of the driver.
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        let counters = self.card.counters();
-        vec![
-            ("model_rx_packets", counters.rx_packets),
-            ("model_rx_bytes", counters.rx_bytes),
-            ("model_tx_packets", counters.tx_packets),
-            ("model_tx_bytes", counters.tx_bytes),
-            ("model_rx_filtered", counters.rx_filtered),
-            ("model_rx_no_descriptor", counters.rx_no_descriptor),
-            ("model_rx_buffer_full", counters.rx_buffer_full),
-            ("model_tx_malformed", counters.tx_malformed),
-            ("model_dma_faults", counters.dma_faults),
-        ]
+        self.driver.extended().into_iter().chain(self.card.counters()).collect()
     }
 
     fn state(&mut self) -> State {
@@ -86,7 +165,7 @@ impl Port for Model {
     /// The wire comes to life with the first look at the queues: what it brings before would only be dropped.
     fn take_queues(&mut self) -> Vec<Queues> {
         let runner = self.runner.get_or_insert_with(|| runner(self.poll));
-        self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.clone(), wire));
+        self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.stepped(), wire));
         self.driver.take_queues()
     }
 

@@ -1,4 +1,4 @@
-//! `ringpass model 82599`: software cards for other processes, over vfio-user.
+//! `ringpass model 82599` and `ringpass model virtio-net`: software cards for other processes, over vfio-user.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use ringpass_memory::{Mempool, MempoolConfig};
-use ringpass_models::ixgbe::{Card, CardConfig, Lies, Served};
+use ringpass_models::{Model, ixgbe, virtio};
 use ringpass_port::{Error, MacAddress, Port, PortConfig, Queues, Wake, Wakeable};
-use ringpass_vfio_user::{Event, Listener, Server};
+use ringpass_vfio_user::{Device, Event, Listener, Server};
 use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ use crate::worker::Worker;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Which card: 82599
-    #[arg(value_parser = ["82599"])]
+    /// Which card: 82599 or virtio-net
+    #[arg(value_parser = ["82599", "virtio-net"])]
     card: String,
     /// Socket to serve a card at; again for another card
     #[arg(long, value_name = "PATH", required = true)]
@@ -34,15 +34,21 @@ pub struct Args {
     /// Port at the far end of that card's wire; one for each socket, in the same order
     #[arg(long, value_name = "PORT", required = true)]
     wire: Vec<String>,
-    /// PCI device id of the cards
-    #[arg(long, value_name = "ID", default_value = "10fb", value_parser = device)]
-    device: u16,
+    /// PCI device id of the cards [default: 10fb, or 1041 for virtio-net; 1000 has the legacy interface too]
+    #[arg(long, value_name = "ID", value_parser = device)]
+    device: Option<u16>,
+    /// virtio-net: features to offer beyond or short of the usual, as packed+in_order-mrg_rxbuf
+    #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
+    features: Option<String>,
+    /// virtio-net: most pairs of queues
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=64))]
+    queues: usize,
     /// MAC address of a card; again for the next [default: 02:82:59:90:00:01, …]
     #[arg(long)]
     mac: Vec<MacAddress>,
     /// What the cards lie about and when, to test drivers: no-eop@100-100+removed@5000, length-long%0.01
     #[arg(long, value_name = "LIST", default_value = "seed=1", hide_default_value = true)]
-    lies: Lies,
+    lies: String,
     /// Largest payload of a frame on the wires in bytes, 68 to 9710
     #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=9710))]
     mtu: usize,
@@ -72,6 +78,8 @@ const EXAMPLES: &str = r#"EXAMPLES:
       (QEMU 10.1 or newer, as the user that the socket belongs to)
   the same card under Ringpass's own driver:
       sudo ringpass fwd vfio-user:/run/card0 tap:other
+  a virtio card, for a guest that has no driver for the other one:
+      sudo ringpass model virtio-net --features packed --socket /run/card0 --wire tap:wire0
   two cards, jumbo frames:
       sudo ringpass model 82599 --mtu 9710 --socket /run/card0 --wire tap:wire0 \
           --socket /run/card1 --wire packet:eth1"#;
@@ -82,6 +90,60 @@ fn device(text: &str) -> Result<u16, String> {
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
+    if args.card == "virtio-net" { virtio_net(args) } else { intel(args) }
+}
+
+fn intel(args: Args) -> Result<(), Error> {
+    let lies = args.lies.parse().map_err(Error::Other)?;
+    let device = args.device.unwrap_or(0x10fb);
+    if let Some(features) = &args.features {
+        return Err(Error::Other(format!("--features {features} is for virtio-net")));
+    }
+    serve_all(&args, |mac| {
+        let card = ixgbe::Card::new(&ixgbe::CardConfig { device, mac, lies, ..Default::default() });
+        let counted = card.clone();
+        let counters: Counters = Arc::new(move || intel_counters(&counted));
+        (ixgbe::Served::new(card.clone()), card as Arc<dyn Model>, counters)
+    })
+}
+
+fn virtio_net(args: Args) -> Result<(), Error> {
+    use ringpass_virtio::features::{ACCESS_PLATFORM, MQ, MTU};
+    let interface = match args.device {
+        None | Some(0x1041) => virtio::Interface::Modern,
+        Some(0x1000) => virtio::Interface::Transitional,
+        Some(other) => return Err(Error::Other(format!("--device {other:04x}: virtio-net is 1041 or 1000"))),
+    };
+    // A guest's kernel without an IOMMU uses the card's own addresses all the same.
+    let offered = virtio::offer(args.features.as_deref().unwrap_or_default()).map_err(Error::Other)?;
+    let several = if args.queues > 1 { MQ } else { 0 };
+    let config = virtio::VirtioConfig {
+        interface,
+        features: (offered | MTU | several) & !ACCESS_PLATFORM,
+        queue_pairs: args.queues as u16,
+        mtu: args.mtu as u16,
+        lies: args.lies.parse().map_err(Error::Other)?,
+        ..Default::default()
+    };
+    serve_all(&args, |mac| {
+        let card = virtio::VirtioCard::new(&virtio::VirtioConfig { mac, ..config });
+        let counted = card.clone();
+        let counters: Counters = Arc::new(move || {
+            let bare = |(name, count): (&'static str, u64)| (name.trim_start_matches("model_"), count);
+            crate::model::virtio_counters(&counted).into_iter().map(bare).collect()
+        });
+        (virtio::Served::new(card.clone()), card as Arc<dyn Model>, counters)
+    })
+}
+
+/// What a card has counted.
+type Counters = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+
+/// Serves a card that `make` makes at each socket.
+fn serve_all<D: Device + Send + 'static>(
+    args: &Args,
+    make: impl Fn(MacAddress) -> (D, Arc<dyn Model>, Counters),
+) -> Result<(), Error> {
     if args.socket.len() != args.wire.len() || args.mac.len() > args.socket.len() {
         let (sockets, wires, macs) = (args.socket.len(), args.wire.len(), args.mac.len());
         return Err(Error::Other(format!(
@@ -90,7 +152,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         )));
     }
     let options = Options {
-        cpu: args.cpu.into_iter().collect(),
+        cpu: args.cpu.iter().copied().collect(),
         mtu: args.mtu,
         time: args.time,
         json: args.json,
@@ -100,16 +162,15 @@ pub fn run(args: Args) -> Result<(), Error> {
     };
     let mut run = Run::new(options)?;
     let pool = pool(args.wire.len(), args.mtu)?;
-    let (mut wires, mut machines): (Vec<Box<dyn Port>>, Vec<Machine>) = Default::default();
+    let (mut wires, mut machines): (Vec<Box<dyn Port>>, Vec<Machine<D>>) = Default::default();
     for (i, (socket, wire)) in args.socket.iter().zip(&args.wire).enumerate() {
         let listener = Listener::bind(socket).map_err(|error| Error::Other(error.to_string()))?;
         let mac = args.mac.get(i).copied().unwrap_or_else(|| MacAddress([2, 0x82, 0x59, 0x90, 0, i as u8 + 1]));
-        let card = Card::new(&CardConfig { device: args.device, mac, lies: args.lies, ..CardConfig::default() });
         let wire = wire.parse()?;
         // What the driver does not listen for, the card filters.
         let config = PortConfig { queues: 1, promiscuous: true, ..run.options.port() };
         wires.push(open_address(&wire, &config, &pool, &run.options)?);
-        machines.push(Machine::new(listener, card));
+        machines.push(Machine::new(listener, make(mac)));
     }
     let shown: Vec<Shown> = machines.iter().map(|machine| machine.shown.clone()).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
@@ -130,9 +191,9 @@ fn pool(wires: usize, mtu: usize) -> Result<Mempool, Error> {
 }
 
 /// A card, its wire, and the server that has it.
-struct Machine {
-    server: Server<Served>,
-    card: Arc<Card>,
+struct Machine<D> {
+    server: Server<D>,
+    card: Arc<dyn Model>,
     wire: Option<Queues>,
     shown: Shown,
     log: Log,
@@ -146,12 +207,12 @@ struct Machine {
 #[derive(Clone)]
 struct Shown {
     socket: PathBuf,
-    card: Arc<Card>,
+    counters: Counters,
     connected: Arc<AtomicBool>,
     clients: Arc<AtomicU64>,
 }
 
-impl Machine {
+impl<D: Device> Machine<D> {
     /// Messages and clients are looked for every so many rounds: each look is a system call.
     const ROUNDS: u32 = 8;
     /// Messages that come so soon after one another are a conversation.
@@ -160,11 +221,11 @@ impl Machine {
     const TALK: u32 = 2000;
     const PAUSE: u32 = 50;
 
-    fn new(listener: Listener, card: Arc<Card>) -> Self {
+    fn new(listener: Listener, (device, card, counters): (D, Arc<dyn Model>, Counters)) -> Self {
         let socket = listener.path().to_owned();
-        let shown = Shown { socket, card: card.clone(), connected: Arc::default(), clients: Arc::default() };
+        let shown = Shown { socket, counters, connected: Arc::default(), clients: Arc::default() };
         let log = Log::new(format!("{}", shown.socket.display()));
-        let server = Server::new(listener, Served::new(card.clone()));
+        let server = Server::new(listener, device);
         Self { server, card, wire: None, shown, log, unseen: 0, spoken: Instant::now() }
     }
 
@@ -253,18 +314,18 @@ impl Log {
 }
 
 /// All machines, as one thing to wait for.
-struct Machines {
-    all: Vec<Machine>,
+struct Machines<D> {
+    all: Vec<Machine<D>>,
     epoll: OwnedFd,
 }
 
-impl Machines {
+impl<D: Device> Machines<D> {
     fn turn(&mut self) -> usize {
         self.all.iter_mut().map(Machine::turn).sum()
     }
 }
 
-impl Wakeable for Machines {
+impl<D: Device> Wakeable for Machines<D> {
     fn arm(&mut self) {
         for machine in &mut self.all {
             machine.card.doze();
@@ -299,7 +360,7 @@ impl Wakeable for Machines {
             }
             machine.card.rise();
             // It may be a message that has woken.
-            machine.unseen = Machine::ROUNDS;
+            machine.unseen = Machine::<D>::ROUNDS;
         }
     }
 
@@ -314,7 +375,7 @@ impl Wakeable for Machines {
 }
 
 /// The worker.
-fn serve(mut machines: Machines, mut worker: Worker) {
+fn serve<D: Device>(mut machines: Machines<D>, mut worker: Worker) {
     while worker.running() {
         let moved = machines.turn();
         worker.after(moved, &mut [&mut machines]);
@@ -330,13 +391,13 @@ fn report(shown: &[Shown]) -> Fields {
             ("connected", shown.connected.load(Ordering::Relaxed).into()),
             ("clients", shown.clients.load(Ordering::Relaxed).into()),
         ]);
-        card.extend(counters(&shown.card).into_iter().map(|(name, count)| (name.to_owned(), count.into())));
+        card.extend((shown.counters)().into_iter().map(|(name, count)| (name.to_owned(), count.into())));
         Value::Object(card)
     };
     let mut all = fields([("cards", shown.iter().map(card).collect::<Vec<_>>().into())]);
     for (i, shown) in shown.iter().enumerate() {
         // In words, what is not in the wires' statistics: why frames were lost.
-        for (name, count) in counters(&shown.card).into_iter().filter(|(_, count)| *count > 0) {
+        for (name, count) in (shown.counters)().into_iter().filter(|(_, count)| *count > 0) {
             if !name.ends_with("_packets") && !name.ends_with("_bytes") {
                 all.insert(format!("card{i}_{name}"), count.into());
             }
@@ -345,7 +406,7 @@ fn report(shown: &[Shown]) -> Fields {
     all
 }
 
-fn counters(card: &Card) -> Vec<(&'static str, u64)> {
+fn intel_counters(card: &ixgbe::Card) -> Vec<(&'static str, u64)> {
     let counters = card.counters();
     vec![
         ("rx_packets", counters.rx_packets),

@@ -1,5 +1,6 @@
 //! What a port and its queues share: the device, and what becomes of queues that are given up.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringpass_bus::Bus;
@@ -24,6 +25,8 @@ pub(crate) struct Device {
     /// What a queue's device did that devices may not do.
     pub(crate) broken: OnceLock<String>,
     pub(crate) hang: Hang,
+    /// Queues can be reset one by one.
+    resets_queues: AtomicBool,
     given_up: Mutex<Vec<Box<dyn GivenUp>>>,
 }
 
@@ -43,16 +46,30 @@ impl<Q: Virtqueue> GivenUp for Q {
 
 impl Device {
     pub(crate) fn new(transport: Box<dyn Transport>, bus: Arc<dyn Bus>) -> Self {
-        let (broken, hang, given_up) = Default::default();
-        Self { transport: Mutex::new(transport), bus, broken, hang, given_up }
+        let (broken, hang, resets_queues, given_up) = Default::default();
+        Self { transport: Mutex::new(transport), bus, broken, hang, resets_queues, given_up }
+    }
+
+    /// Lets queues be reset one by one.
+    pub(crate) fn reset_queues(&self) {
+        self.resets_queues.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn transport(&self) -> MutexGuard<'_, Box<dyn Transport>> {
         self.transport.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a queue that is no longer used but by the device. It goes when the device has been reset.
-    pub(crate) fn give_up(&self, queue: impl Virtqueue + 'static) {
+    /// Takes a queue that is no longer used but by the device. It goes when the device has said that it, or the whole of
+    /// the device, is reset.
+    pub(crate) fn retire(&self, number: u16, mut queue: impl Virtqueue + 'static) {
+        if self.resets_queues.load(Ordering::Relaxed) {
+            if self.transport().reset_queue(number).is_ok() {
+                // SAFETY: the device has said that the queue is reset, after which it does not use it (2.6.1.1).
+                return unsafe { queue.reclaim() };
+            }
+            // It is not asked again: each time would cost a second.
+            self.resets_queues.store(false, Ordering::Relaxed);
+        }
         self.given_up.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(queue));
     }
 }

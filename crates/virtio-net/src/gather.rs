@@ -170,3 +170,114 @@ fn cut(mut packet: Packet, len: usize) -> Option<Packet> {
     }
     Some(packet)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_port::PortConfig;
+    use ringpass_virtio::features::*;
+
+    use super::*;
+    use crate::negotiate::Circumstances;
+
+    const BUFFERS: usize = 64;
+    const SIZE: usize = 256;
+
+    /// With buffers of [`SIZE`] bytes and an MTU of 1000.
+    fn gather(features: u64, tso: bool) -> Gather {
+        let offloads = Offloads { checksum: tso, tso, ..Offloads::default() };
+        let config = PortConfig { mtu: 1000, offloads, ..Default::default() };
+        let circumstances = Circumstances { config: &config, buffer: SIZE, legacy: false, iommu: false };
+        Gather::new(&Agreed::new(VERSION_1 | features, &circumstances).expect("can be worked with"))
+    }
+
+    fn pool() -> Mempool {
+        Mempool::new(&MempoolConfig { buffers: BUFFERS, size: SIZE, ..Default::default() }).unwrap()
+    }
+
+    /// A buffer as it was posted, with a header in it.
+    fn buffer(pool: &Mempool, buffers: u16) -> Packet {
+        let mut packet = pool.alloc().expect("a buffer is left");
+        packet.set_len(SIZE);
+        packet.fill(buffers as u8);
+        packet[..10].fill(0);
+        packet[10..12].copy_from_slice(&buffers.to_le_bytes());
+        packet
+    }
+
+    #[test]
+    fn buffers_become_one_frame() {
+        let (pool, mut gather) = (pool(), gather(MRG_RXBUF, false));
+        assert!(gather.add(buffer(&pool, 3), SIZE).unwrap().is_none());
+        assert!(gather.joining());
+        assert!(gather.add(buffer(&pool, 9), SIZE).unwrap().is_none());
+        let frame = gather.add(buffer(&pool, 9), 100).unwrap().expect("the frame");
+        assert_eq!(frame.segments().map(|part| part.len()).collect::<Vec<_>>(), [SIZE - 12, SIZE, 100]);
+        assert!(!gather.joining());
+        assert_eq!(gather.add(buffer(&pool, 1), 72).unwrap().expect("a frame in one buffer").len(), 60);
+    }
+
+    #[test]
+    fn a_faulty_frame_takes_its_own_buffers_along_and_no_more() {
+        let (pool, mut gather) = (pool(), gather(MRG_RXBUF, false));
+        for (first, second) in [(SIZE + 1, 10), (SIZE, SIZE + 1), (11, 10), (0, 10), (SIZE, 0)] {
+            assert!(gather.add(buffer(&pool, 3), first).unwrap().is_none(), "{first}");
+            assert!(gather.add(buffer(&pool, 0), second).unwrap().is_none(), "{second}");
+            assert!(gather.add(buffer(&pool, 0), 10).is_err(), "{first}, {second}");
+            assert!(gather.add(buffer(&pool, 1), 72).unwrap().is_some(), "the next one");
+        }
+        assert!(gather.add(buffer(&pool, 0), 72).is_err(), "in no buffers");
+        // Longer than the MTU allows: no more buffers are held.
+        for _ in 0..5 {
+            assert!(gather.add(buffer(&pool, 6), SIZE).unwrap().is_none());
+        }
+        assert!(gather.part.is_none());
+    }
+
+    #[test]
+    fn chains_are_cut() {
+        let (pool, mut gather) = (pool(), gather(0, false));
+        for (written, parts) in [(72, vec![60]), (SIZE, vec![SIZE - 12]), (SIZE + 1, vec![SIZE - 12, 1])] {
+            let mut chain = buffer(&pool, 0);
+            (0..4).for_each(|_| chain.append(buffer(&pool, 0)));
+            let frame = gather.add(chain, written).unwrap().expect("a frame");
+            assert_eq!(frame.segments().map(|part| part.len()).collect::<Vec<_>>(), parts);
+        }
+        for written in [0, 12, 25, 1031, 5 * SIZE + 1, usize::MAX] {
+            let mut chain = buffer(&pool, 0);
+            (0..4).for_each(|_| chain.append(buffer(&pool, 0)));
+            assert!(gather.add(chain, written).is_err(), "{written}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a device writes, frames keep to their bounds, and no buffer is lost.
+        #[test]
+        fn any_headers_and_lengths_are_survived(
+            tso: bool,
+            writes in prop::collection::vec((any::<[u8; 10]>(), 0..5u16, 0..300usize, any::<bool>()), 0..200),
+        ) {
+            let pool = pool();
+            let mut gather = gather(MRG_RXBUF | GUEST_CSUM | GUEST_TSO4, tso);
+            // Segments of 64 KiB would take more than there is.
+            gather.longest = 2000;
+            for (header, buffers, written, ip) in writes {
+                let mut packet = buffer(&pool, buffers);
+                packet[..10].copy_from_slice(&header);
+                if ip {
+                    packet[24..28].copy_from_slice(&[8, 0, 0x45, 0]);
+                    (packet[35], packet[58]) = (6, 0x50);
+                }
+                if let Ok(Some(frame)) = gather.add(packet, written) {
+                    prop_assert!((SHORTEST..=2000).contains(&frame.total_len()));
+                    prop_assert!(frame.segments().all(|part| !part.is_empty() && part.len() <= SIZE));
+                    prop_assert!(frame.headers().is_none_or(|headers| headers.payload_start() <= frame.len()));
+                }
+            }
+            drop(gather);
+            let left: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
+            prop_assert_eq!(left.len(), BUFFERS);
+        }
+    }
+}

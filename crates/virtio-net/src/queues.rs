@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ringpass_memory::{Addressing, DmaRegion, Mempool, RegionConfig};
 use ringpass_port::{Error, PortConfig, Queues, Software};
 use ringpass_virtio::driver::{Config, Packed, Split, Virtqueue};
-use ringpass_virtio::features::{CTRL_VQ, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MQ, RING_PACKED};
+use ringpass_virtio::features::{CTRL_VQ, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MQ, RING_PACKED, RING_RESET};
 
 use crate::control::{Control, ControlQueue};
 use crate::device::{Device, status};
@@ -88,6 +88,9 @@ impl Plan<'_> {
         if let Some(control) = control {
             let ring = start(&control, None)?;
             started.control = Some(Box::new(ControlQueue { ring, pool: pool.clone() }));
+        }
+        if agreed.has(RING_RESET) {
+            device.reset_queues();
         }
         let up = device.transport().status() | status::DRIVER_OK;
         device.transport().set_status(up);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ringpass_memory::DmaRegion;
 use ringpass_port::Error;
 use ringpass_virtio::driver::{Broken, Config, Virtqueue};
-use ringpass_virtio::features::{NOTIFICATION_DATA, RING_RESET};
+use ringpass_virtio::features::NOTIFICATION_DATA;
 
 use crate::device::Device;
 use crate::transport::{Notify, Setup};
@@ -45,8 +45,6 @@ pub(crate) struct Ring<Q: Virtqueue + 'static> {
     notify: Box<dyn Notify>,
     number: u16,
     config: Config,
-    /// The queue can be reset alone.
-    resets: bool,
 }
 
 impl<Q: Virtqueue + 'static> Ring<Q> {
@@ -68,12 +66,12 @@ impl<Q: Virtqueue + 'static> Ring<Q> {
         let notify = match notify {
             Ok(notify) => notify,
             Err(error) => {
-                device.give_up(queue);
+                device.retire(number, queue);
                 return Err(error);
             }
         };
-        let (queue, counters, resets) = (ManuallyDrop::new(queue), Arc::default(), features & RING_RESET != 0);
-        Ok(Self { queue, counters, device: device.clone(), notify, number, config: *config, resets })
+        let (queue, counters) = (ManuallyDrop::new(queue), Arc::default());
+        Ok(Self { queue, counters, device: device.clone(), notify, number, config: *config })
     }
 
     /// Descriptors.
@@ -100,10 +98,10 @@ impl<Q: Virtqueue + 'static> Ring<Q> {
         self.notify.notify(position);
     }
 
-    /// Reports that the device broke the rules. The queue stays as it is; the port's end follows.
+    /// Reports that the device broke the rules, which it does once: the queue stays broken, and the port's end follows.
     #[cold]
     pub(crate) fn fail(&self, broken: Broken) {
-        Counters::add(&self.counters.errors, 1);
+        self.counters.errors.store(1, Relaxed);
         self.device.broken.get_or_init(|| format!("queue {}: {broken}", self.number));
     }
 }
@@ -111,12 +109,7 @@ impl<Q: Virtqueue + 'static> Ring<Q> {
 impl<Q: Virtqueue + 'static> Drop for Ring<Q> {
     fn drop(&mut self) {
         // SAFETY: taken once, as the ring is dropped once, and not used again.
-        let mut queue = unsafe { ManuallyDrop::take(&mut self.queue) };
-        if self.resets && self.device.transport().reset_queue(self.number).is_ok() {
-            // SAFETY: the device has said that the queue is reset, after which it does not use it (2.6.1.1).
-            unsafe { queue.reclaim() };
-        } else {
-            self.device.give_up(queue);
-        }
+        let queue = unsafe { ManuallyDrop::take(&mut self.queue) };
+        self.device.retire(self.number, queue);
     }
 }

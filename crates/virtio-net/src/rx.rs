@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringpass_memory::{Buffer, Burst, Cache, Mempool, Packet};
+use ringpass_memory::{Burst, Cache, Mempool, Packet};
 use ringpass_port::{RxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Access, Broken, Used, Virtqueue};
 
@@ -11,7 +11,7 @@ use crate::negotiate::{Agreed, Layout, SHORTEST};
 use crate::ring::{Counters, Ring};
 
 /// Buffers are given to the device by at least so many, if the ring takes that many.
-const REFILL: usize = 32;
+const REFILL: usize = 64;
 
 /// A queue of free buffers that the device writes frames to, each behind a header.
 ///
@@ -42,7 +42,8 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         };
         let each = if ring.indirect() { 1 } else { agreed.rx_tables() };
         let most = (most / buffers).min(ring.size() / each).max(1);
-        let (header, span) = (agreed.header, agreed.longest_received - SHORTEST);
+        let header = agreed.header;
+        let span = agreed.longest_received.min(pool.buffer_size() - header) - SHORTEST;
         let refill = REFILL.min(most.div_ceil(2));
         Self { ring, cache: pool.cache(), header, span, most, refill, buffers, gather: Gather::new(agreed), event }
     }
@@ -60,28 +61,30 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         let mut places = burst.spare().iter_mut();
         let taken = self.ring.queue.take(room, |used, written| {
             let end = written as usize;
-            let whole = !MERGED || !joining && merged_buffers(used.packet()) == 1;
-            let frame = if whole && end.wrapping_sub(least) <= span {
-                used.part(header, end).map(Some).map_err(discard)
-            } else {
-                let frame = odd(gather, used, end);
-                joining = gather.joining();
-                frame
-            };
-            match frame {
-                Ok(None) => {}
-                Err(()) => faulty += 1,
-                Ok(Some(packet)) => {
-                    let Some(place) = places.next() else { return discard(packet) };
-                    bytes += packet.len() as u64;
-                    place.write(packet);
-                }
+            let plain = end.wrapping_sub(least) <= span;
+            if plain && (!MERGED || !joining && merged_buffers(used.packet()) == 1) {
+                // SAFETY: posted whole; `least + span` is at most what a buffer holds (`new`).
+                let packet = unsafe { used.received(header, end) };
+                bytes += packet.len();
+                // SAFETY: there are `room` places, and `take` calls no more often.
+                unsafe { places.next().unwrap_unchecked() }.write(packet);
+                return;
             }
+            match odd(gather, used, end) {
+                Ok(None) => {}
+                Ok(Some(packet)) => {
+                    bytes += packet.total_len();
+                    // SAFETY: as above.
+                    unsafe { places.next().unwrap_unchecked() }.write(packet);
+                }
+                Err(()) => faulty += 1,
+            }
+            joining = gather.joining();
         });
         let packets = room - places.len();
         // SAFETY: as many places were written, from the first on.
         unsafe { burst.commit(packets) };
-        self.count(packets, bytes, faulty, taken.err());
+        self.count(packets, bytes as u64, faulty, taken.err());
         packets
     }
 
@@ -132,7 +135,7 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     fn post(&mut self, mut room: usize) {
         while room > 0 {
             let posted = if self.buffers == 1 {
-                self.ring.queue.post_run(Access::Write, self.cache.buffers(room).map(Buffer::into_whole))
+                self.ring.queue.post_run(Access::Write, self.cache.packets(room))
             } else {
                 self.post_chain()
             };
@@ -146,12 +149,12 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
 
     /// Posts one packet of several buffers.
     fn post_chain(&mut self) -> usize {
-        let mut pieces = self.cache.buffers(self.buffers).map(Buffer::into_whole);
-        if pieces.len() < self.buffers {
+        let mut pieces = self.cache.packets(self.buffers);
+        let Some(mut packet) = pieces.next() else { return 0 };
+        let more = pieces.by_ref().map(|piece| packet.append(piece)).count();
+        if more + 1 < self.buffers {
             return 0;
         }
-        let Some(mut packet) = pieces.next() else { return 0 };
-        pieces.for_each(|piece| packet.append(piece));
         self.ring.queue.post_chain(Access::Write, packet).map_or(0, |()| 1)
     }
 }
@@ -161,12 +164,6 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
 #[inline(never)]
 fn odd(gather: &mut Gather, used: Used, written: usize) -> Result<Option<Packet>, ()> {
     gather.add(used.whole(), written)
-}
-
-#[cold]
-#[inline(never)]
-fn discard(packet: Packet) {
-    drop(packet);
 }
 
 impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {

@@ -11,9 +11,9 @@ use crate::negotiate::{Agreed, MOST_PIECES, SHORTEST};
 use crate::ring::{Counters, Ring};
 
 /// Buffers are reclaimed by so many, if the ring has that many.
-const RECLAIM: usize = 32;
-/// What makes a packet more than a frame in a buffer.
-const SPECIAL: Flags = Flags::CHAINED.or(Flags::CHECKSUM).or(Flags::TSO);
+const RECLAIM: usize = 64;
+/// What makes a packet more than a frame, beside further segments.
+const SPECIAL: Flags = Flags::CHECKSUM.or(Flags::TSO);
 
 /// A queue of packets that the device has yet to read, each with a header in front.
 pub(crate) struct Tx<Q: Virtqueue + 'static> {
@@ -58,9 +58,7 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     /// Takes back the buffers of packets that the device has read. `false` if it broke the rules.
     #[inline(never)]
     fn reclaim(&mut self) -> bool {
-        let most = self.ring.queue.posted();
-        let reclaimer = &mut self.reclaimer;
-        match self.ring.queue.take(most, |used, _| used.reclaim(reclaimer)) {
+        match self.ring.queue.take_back(&mut self.reclaimer) {
             Ok(count) => {
                 self.sent += count as u64;
                 true
@@ -80,9 +78,7 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         loop {
             let mut drain = burst.drain();
             let plain = std::iter::from_fn(|| {
-                let packet = drain.next_behind_zeros::<HEADER>(|packet| {
-                    packet.len().wrapping_sub(SHORTEST) <= span && !packet.flags().any(SPECIAL)
-                })?;
+                let packet = drain.next_behind_zeros::<HEADER>(SPECIAL, SHORTEST..=SHORTEST + span)?;
                 bytes += packet.len() as u64;
                 Some(packet)
             });
@@ -135,16 +131,21 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     /// Whether a packet can ever be sent, but for the number of its pieces.
     fn sendable(&self, packet: &Packet, len: usize) -> bool {
         let requests = packet.flags().and(Flags::CHECKSUM | Flags::TSO);
-        let headers = packet.headers().unwrap_or_default().payload_start();
+        let headers = packet.headers().unwrap_or_default();
+        let payload = headers.payload_start();
         if requests.without(self.special.hardware) != Flags::default()
-            || packet.len() < headers.max(SHORTEST)
+            || packet.len() < payload.max(SHORTEST)
             || packet.segments().any(|segment| segment.is_empty())
         {
             return false;
         }
         let longest = self.span + SHORTEST;
         match packet.mss() {
-            Some(mss) => mss > 0 && headers + usize::from(mss) <= longest && len <= 65_535 + headers && len > headers,
+            // What is cut is an IP packet, which has a longest length of its own.
+            Some(mss) => {
+                let ip = len - usize::from(headers.l2);
+                mss > 0 && payload + usize::from(mss) <= longest && ip <= 65_535 && len > payload
+            }
             None => len <= longest,
         }
     }

@@ -12,17 +12,24 @@ pub struct Tap {
     namespace: String,
     address: String,
     queues: u32,
+    vnet_hdr: &'static str,
 }
 
 impl Tap {
     /// A TAP to be, in a namespace, with an address such as `198.18.1.1/24`.
     pub fn new(namespace: &Namespace, address: &str) -> Self {
-        Self { name: unique("tq"), namespace: namespace.0.clone(), address: address.to_owned(), queues: 1 }
+        Self { name: unique("tq"), namespace: namespace.0.clone(), address: address.to_owned(), queues: 1, vnet_hdr: "on" }
     }
 
     /// Queue pairs, one unless said otherwise. A card uses more than one if it is `virtio-net-pci,mq=on`.
     pub fn queues(mut self, queues: u32) -> Self {
         self.queues = queues;
+        self
+    }
+
+    /// For finished frames only: QEMU cuts segments and fills in checksums for its card, and the kernel checks what arrives.
+    pub fn bare(mut self) -> Self {
+        self.vnet_hdr = "off";
         self
     }
 
@@ -88,8 +95,8 @@ impl Nic {
     /// QEMU's arguments for card `number`.
     pub(super) fn arguments(&self, number: usize) -> [String; 4] {
         let netdev = match &self.far_end {
-            FarEnd::Tap(Tap { name, queues, .. }) => {
-                format!("tap,id=nic{number},ifname={name},script=no,downscript=no,vhost=off,queues={queues}")
+            FarEnd::Tap(Tap { name, queues, vnet_hdr, .. }) => {
+                format!("tap,id=nic{number},ifname={name},script=no,downscript=no,vhost=off,queues={queues},vnet_hdr={vnet_hdr}")
             }
             FarEnd::User => format!("user,id=nic{number}"),
         };

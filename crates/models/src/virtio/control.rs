@@ -15,8 +15,7 @@ const LONGEST: usize = 64 << 10;
 
 impl Device {
     /// Carries out the commands that the driver has posted.
-    pub(super) fn command(&mut self) {
-        let Some(queue) = self.control_queue().filter(|&queue| self.queues[queue].awake) else { return };
+    pub(super) fn carry_out_all(&mut self, queue: usize) {
         self.with_ring(queue, |device, ring| {
             let (mut chain, mut bytes) = (Chain::default(), Vec::new());
             for _ in 0..MOST {

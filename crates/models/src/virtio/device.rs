@@ -35,7 +35,7 @@ pub(super) const NEEDS_RESET: u8 = 0x40;
 pub(super) const LEGACY_FEATURES: u64 = 0xffff_ffff;
 
 /// Features that need others (5.1.3.1).
-const NEEDS: [(u64, u64); 12] = [
+pub(super) const NEEDS: [(u64, u64); 12] = [
     (GUEST_TSO4, GUEST_CSUM),
     (GUEST_TSO6, GUEST_CSUM),
     (GUEST_UFO, GUEST_CSUM),
@@ -164,8 +164,11 @@ impl Device {
             kicks.data.store(self.has(NOTIFICATION_DATA), Ordering::Relaxed);
             kicks.config_data.store(self.has(NOTIF_CONFIG_DATA), Ordering::Relaxed);
         }
-        if self.status & DRIVER_OK != 0 && self.has(CTRL_VLAN) {
-            self.filter.filter_vlans();
+        if self.status & DRIVER_OK != 0 {
+            kicks.control.store(self.control_queue().unwrap_or(usize::MAX), Ordering::Relaxed);
+            if self.has(CTRL_VLAN) {
+                self.filter.filter_vlans();
+            }
         }
     }
 
@@ -182,6 +185,7 @@ impl Device {
         }
         self.queues.iter_mut().for_each(Queue::reset);
         kicks.clear();
+        kicks.control.store(usize::MAX, Ordering::Relaxed);
         kicks.data.store(false, Ordering::Relaxed);
         kicks.config_data.store(false, Ordering::Relaxed);
         self.interrupts.reset();
@@ -333,15 +337,24 @@ impl Device {
         {
             return lost;
         }
-        if self.status & DRIVER_OK == 0 || !self.bus_master {
-            return self.flush(wire);
-        }
-        self.wake(kicks);
+        self.command(kicks);
         if !self.is_running() {
             return self.flush(wire);
         }
-        self.command();
         self.send(wire) + self.receive(wire)
+    }
+
+    /// Carries out commands, at a driver's notification of them already: it may wait for the answer.
+    pub(super) fn command(&mut self, kicks: &Kicks) {
+        if self.status & DRIVER_OK == 0 || !self.bus_master {
+            return;
+        }
+        self.wake(kicks);
+        if self.is_running()
+            && let Some(queue) = self.control_queue().filter(|&queue| self.queues[queue].awake)
+        {
+            self.carry_out_all(queue);
+        }
     }
 
     pub(super) fn wants(&self) -> Wants {

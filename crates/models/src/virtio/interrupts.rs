@@ -20,10 +20,6 @@ impl Interrupts {
         Self { vectors: (0..vectors).map(|_| None).collect(), isr: 0, config_vector: NO_VECTOR }
     }
 
-    pub(super) fn vectors(&self) -> usize {
-        self.vectors.len()
-    }
-
     /// MSI-X is on: somebody listens.
     pub(super) fn msix(&self) -> bool {
         self.vectors.iter().any(Option::is_some)

@@ -3,7 +3,7 @@
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ringpass_registers::Bell;
 
@@ -25,6 +25,8 @@ pub(super) struct Kicks {
     /// What was negotiated: notifications with the ring's position, with other data than the queue's number.
     pub(super) data: AtomicBool,
     pub(super) config_data: AtomicBool,
+    /// The queue of commands, if there is one.
+    pub(super) control: AtomicUsize,
     total: AtomicU64,
     wrong: AtomicU64,
 }
@@ -41,28 +43,29 @@ impl Kicks {
             queues: (0..queues).map(|_| AtomicU32::new(0)).collect(),
             data: AtomicBool::new(false),
             config_data: AtomicBool::new(false),
+            control: AtomicUsize::new(usize::MAX),
             total: AtomicU64::new(0),
             wrong: AtomicU64::new(0),
         }
     }
 
-    /// A write to the notification structure (4.1.4.4) at queue `at`'s place.
-    pub(super) fn modern(&self, at: usize, value: u32, bytes: usize) {
+    /// A write to the notification structure (4.1.4.4) at queue `at`'s place. Whether there is a command.
+    pub(super) fn modern(&self, at: usize, value: u32, bytes: usize) -> bool {
         let expected = match self.config_data.load(Ordering::Relaxed) {
             true => config_data(at as u16),
             false => at as u16,
         };
         let width = if self.data.load(Ordering::Relaxed) { 4 } else { 2 };
         let right = bytes == width && value as u16 == expected;
-        self.kick(at, (value >> 16) as u16, right);
+        self.kick(at, (value >> 16) as u16, right)
     }
 
-    /// A write to the legacy interface's register.
-    pub(super) fn legacy(&self, queue: u16) {
-        self.kick(queue.into(), 0, true);
+    /// A write to the legacy interface's register, likewise.
+    pub(super) fn legacy(&self, queue: u16) -> bool {
+        self.kick(queue.into(), 0, true)
     }
 
-    fn kick(&self, queue: usize, position: u16, right: bool) {
+    fn kick(&self, queue: usize, position: u16, right: bool) -> bool {
         self.total.fetch_add(1, Ordering::Relaxed);
         match self.queues.get(queue).filter(|_| right) {
             Some(cell) => {
@@ -71,6 +74,7 @@ impl Kicks {
             }
             None => _ = self.wrong.fetch_add(1, Ordering::Relaxed),
         }
+        right && queue == self.control.load(Ordering::Relaxed)
     }
 
     /// Whether a queue was notified since the last look, and with which position.

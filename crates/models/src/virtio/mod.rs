@@ -10,6 +10,7 @@
 mod control;
 mod counters;
 mod device;
+mod feature_names;
 mod filter;
 mod header;
 mod interrupts;
@@ -22,6 +23,7 @@ mod queue;
 mod registers;
 mod ring;
 mod rx;
+mod served;
 mod steer;
 mod tx;
 
@@ -42,8 +44,10 @@ pub use crate::lies::When;
 use crate::runner::{Model, Wants};
 pub use counters::Counters;
 use device::{Device, LEGACY_FEATURES};
+pub use feature_names::offer;
 use kicks::Kicks;
 pub use lies::{Lie, Lies};
+pub use served::Served;
 
 /// Which interfaces a card has (4.1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -306,16 +310,22 @@ impl Shared {
 
     /// A driver's write to a BAR.
     fn write(&self, bar: usize, at: usize, value: u32, bytes: usize) {
-        match bar {
+        let commanded = match bar {
             pci::LEGACY_BAR if at == registers::LEGACY_NOTIFY => self.kicks.legacy(value as u16),
             pci::MODERN_BAR if at >= registers::NOTIFY => {
-                self.kicks.modern((at - registers::NOTIFY) / registers::MULTIPLIER, value, bytes);
+                self.kicks.modern((at - registers::NOTIFY) / registers::MULTIPLIER, value, bytes)
             }
-            _ => self.change(|device| match bar {
-                _ if device.is_removed() => {}
-                pci::LEGACY_BAR => device.write_legacy(at, value, bytes, &self.kicks),
-                _ => device.write_modern(at, value, bytes, &self.kicks),
-            }),
+            _ => {
+                self.change(|device| match bar {
+                    _ if device.is_removed() => {}
+                    pci::LEGACY_BAR => device.write_legacy(at, value, bytes, &self.kicks),
+                    _ => device.write_modern(at, value, bytes, &self.kicks),
+                });
+                false
+            }
+        };
+        if commanded {
+            self.access(|device| if !device.is_removed() { device.command(&self.kicks) });
         }
     }
 }

@@ -9,6 +9,7 @@ use ringpass_port::Error;
 use serde::Serialize;
 
 use super::measure::{Bench, Cell, Samples, Stage};
+use super::rig::Driver;
 use super::table::{self, number, row};
 use super::{instructions, machine, paper, plot, tsc};
 use crate::options::{ring_size, within};
@@ -18,6 +19,9 @@ use crate::stats::say;
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
+    /// Driver to measure: ixgbe, or virtio with each kind of its rings
+    #[arg(long, value_name = "NAME", default_value = "ixgbe")]
+    driver: Family,
     /// Batch sizes, 1 to 256
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = within(1..=256),
         default_value = "1,2,4,8,16,32,64,128,256")]
@@ -41,20 +45,35 @@ pub struct Args {
     /// Write plots into this directory
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
+    #[arg(long, hide = true, value_parser = kind)]
+    kind: Option<Driver>,
     #[arg(long, hide = true)]
     under_callgrind: bool,
     #[arg(long, hide = true)]
     offloads: bool,
 }
 
+/// What `--driver` may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Family {
+    Ixgbe,
+    Virtio,
+}
+
 const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver                               all of it, in some seconds
   ringpass bench driver --instructions --svg plots    instructions too, and plots
+  ringpass bench driver --driver virtio --instructions    each kind of ring of virtio
   ringpass bench driver --batch 32 --ring 512 --pages ordinary --rounds 5000 --json";
 
 fn pages(text: &str) -> Result<PageSize, String> {
     let known = [PageSize::Ordinary, PageSize::Huge2M].into_iter().find(|&pages| pages_name(pages) == text);
     known.ok_or_else(|| "write ordinary or huge2m".into())
+}
+
+fn kind(text: &str) -> Result<Driver, String> {
+    let known = Driver::ALL.into_iter().find(|(name, _)| *name == text);
+    known.map(|(_, driver)| driver).ok_or_else(|| format!("no driver is called '{text}'"))
 }
 
 /// Pages as they are written on the command line and in JSON.
@@ -88,11 +107,17 @@ pub struct Row {
 #[derive(Serialize)]
 #[serde(remote = "Cell")]
 struct CellFields {
+    #[serde(serialize_with = "driver_name")]
+    driver: Driver,
     batch: usize,
     ring: usize,
     #[serde(serialize_with = "serialize_pages")]
     pages: PageSize,
     offloads: bool,
+}
+
+fn driver_name<S: serde::Serializer>(driver: &Driver, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(driver.name())
 }
 
 fn serialize_pages<S: serde::Serializer>(pages: &PageSize, serializer: S) -> Result<S::Ok, S::Error> {
@@ -133,18 +158,19 @@ impl Results {
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let base =
-        |pages| Cell { batch: prefer(&args.batch, 32), ring: prefer(&args.ring, 512), pages, offloads: args.offloads };
+    let driver = args.kind.unwrap_or(Driver::Ixgbe);
+    let (batch, ring, offloads) = (prefer(&args.batch, 32), prefer(&args.ring, 512), args.offloads);
+    let base = |pages| Cell { driver, batch, ring, pages, offloads };
     if args.under_callgrind {
         return instructions::run_rounds(&base(args.pages[0]), args.rounds as u64);
     }
     args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let pages = usable(&args)?;
     let base = base(prefer(&pages, PageSize::Huge2M));
-    let mut cells: Vec<Cell> = args.batch.iter().map(|&batch| Cell { batch, ..base }).collect();
-    cells.extend(args.ring.iter().flat_map(|&ring| pages.iter().map(move |&pages| Cell { ring, pages, ..base })));
-    cells.push(Cell { offloads: true, ..base });
-    cells.sort_by_key(|cell| (cell.offloads, cell.batch, cell.ring, cell.pages.bytes()));
+    let mut cells = match args.driver {
+        Family::Ixgbe => ixgbe(&args, base, &pages),
+        Family::Virtio => virtio(base),
+    };
     cells.dedup();
     let mut samples: Vec<Samples> = cells.iter().map(|_| Samples::default()).collect();
     for pass in 0..PASSES {
@@ -171,15 +197,55 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.json {
         results.rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
         eprintln!("{}", machine::line());
+    } else if args.driver == Family::Virtio {
+        print_virtio(&results);
     } else {
         print(&results, &pages);
     }
-    args.svg.map_or(Ok(()), |directory| plot::driver(&results, &pages, &directory))
+    match args.svg {
+        Some(directory) if args.driver == Family::Ixgbe => plot::driver(&results, &pages, &directory),
+        _ => Ok(()),
+    }
+}
+
+/// All configurations of the 82599's driver.
+fn ixgbe(args: &Args, base: Cell, pages: &[PageSize]) -> Vec<Cell> {
+    let mut cells: Vec<Cell> = args.batch.iter().map(|&batch| Cell { batch, ..base }).collect();
+    cells.extend(args.ring.iter().flat_map(|&ring| pages.iter().map(move |&pages| Cell { ring, pages, ..base })));
+    cells.push(Cell { offloads: true, ..base });
+    cells.sort_by_key(|cell| (cell.offloads, cell.batch, cell.ring, cell.pages.bytes()));
+    cells
+}
+
+/// Each kind of virtio's rings, without and with offloads.
+fn virtio(base: Cell) -> Vec<Cell> {
+    let kinds = Driver::ALL.into_iter().map(|(_, driver)| driver).filter(|driver| *driver != Driver::Ixgbe);
+    kinds.flat_map(|driver| [false, true].map(|offloads| Cell { driver, offloads, ..base })).collect()
 }
 
 fn describe(cell: &Cell) -> String {
     let offloads = if cell.offloads { ", with offloads" } else { "" };
-    format!("batch {}, rings of {}, {} pages{offloads}", cell.batch, cell.ring, pages_name(cell.pages))
+    let Cell { driver, batch, ring, pages, .. } = *cell;
+    format!("{}, batch {batch}, rings of {ring}, {} pages{offloads}", driver.name(), pages_name(pages))
+}
+
+fn print_virtio(results: &Results) {
+    let mut rows = vec![row(["ring", "offloads", "rx", "tx", "forward", "total", "min", "instructions", "rx", "tx"])];
+    for total in results.totals() {
+        let cell = |stage| results.row(total.cell, stage);
+        let cycles = [Stage::Rx, Stage::Tx, Stage::Forward, Stage::Total]
+            .map(|stage| cell(stage).map(|row| row.cycles_per_packet));
+        let instructions = [Stage::Total, Stage::Rx, Stage::Tx].map(|stage| cell(stage)?.instructions_per_packet);
+        let mut cells = vec![total.cell.driver.name().to_owned()];
+        cells.push(if total.cell.offloads { "on" } else { "off" }.into());
+        cells.extend(cycles.into_iter().chain([Some(total.cycles_min)]).chain(instructions).map(number));
+        rows.push(cells);
+    }
+    let Cell { batch, ring, pages, .. } = results.base;
+    let title = "Cycles per packet, forwarding 60-byte frames between two virtio cards, one thread";
+    table::print(&format!("{title}\nbatch {batch}, rings of {ring}, {} pages", pages_name(pages)), &rows);
+    say("  The last three columns are instructions per packet: in total, of rx and of tx.");
+    say(&machine::line());
 }
 
 /// A value that the papers take, if it is in the list, or else the list's first.
@@ -197,7 +263,7 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
     let mut usable = Vec::new();
     let mut missing = None;
     for &pages in &args.pages {
-        match Bench::new(&Cell { batch: 32, ring, pages, offloads: false }) {
+        match Bench::new(&Cell { driver: Driver::Ixgbe, batch: 32, ring, pages, offloads: false }) {
             Ok(_) => usable.push(pages),
             Err(error @ Error::Memory(MemoryError::HugePages { .. })) => {
                 eprintln!("left out {} pages: {error}", pages_name(pages));
@@ -327,12 +393,12 @@ mod tests {
 
     #[test]
     fn a_row_is_an_object() {
-        let cell = Cell { batch: 32, ring: 512, pages: PageSize::Huge2M, offloads: false };
+        let cell = Cell { driver: Driver::Ixgbe, batch: 32, ring: 512, pages: PageSize::Huge2M, offloads: false };
         let (stage, cycles_per_packet, cycles_min, cycles_p90) = (Stage::Total, 31.4, 17.5, 37.3);
         let row = Row { cell, stage, cycles_per_packet, cycles_min, cycles_p90, instructions_per_packet: None };
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
-            r#"{"batch":32,"ring":512,"pages":"huge2m","offloads":false,"stage":"total","cycles_per_packet":31.4,"#
+            r#"{"driver":"ixgbe","batch":32,"ring":512,"pages":"huge2m","offloads":false,"stage":"total","cycles_per_packet":31.4,"#
                 .to_owned()
                 + r#""cycles_min":17.5,"cycles_p90":37.3,"instructions_per_packet":null}"#
         );

@@ -53,7 +53,7 @@ fn child(cell: &Cell, rounds: u64) -> Result<Counts, Error> {
     let program = std::env::current_exe().map_err(|error| os("this program's own file", error))?;
     let mut command = Command::new("valgrind");
     command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display())).arg(program);
-    command.args(["bench", "driver", "--pages", pages_name(cell.pages)]);
+    command.args(["bench", "driver", "--kind", cell.driver.name(), "--pages", pages_name(cell.pages)]);
     for (option, value) in [("--batch", cell.batch as u64), ("--ring", cell.ring as u64), ("--rounds", rounds)] {
         command.args([option, &value.to_string()]);
     }

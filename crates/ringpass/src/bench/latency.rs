@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use core_affinity::CoreId;
 use hdrhistogram::Histogram;
 use ringpass_memory::{Burst, Error as MemoryError, PageSize};
-use ringpass_models::ixgbe::Card;
+use ringpass_models::Model;
 use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wakeable};
 use serde::Serialize;
 
 use super::driver::{pages_name, progress};
 use super::paper::{self, Load};
-use super::rig::{Frames, Rig};
+use super::rig::{Driver, Frames, Rig};
 use super::table::{self, row};
 use super::{machine, plot, tsc};
 use crate::options::{ring_size, seconds, within};
@@ -110,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     };
     args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let largest = args.ring.iter().copied().max().unwrap_or(512);
-    let pages = match Rig::new(largest, PageSize::Huge2M, false) {
+    let pages = match Rig::new(Driver::Ixgbe, largest, PageSize::Huge2M, false) {
         Err(Error::Memory(error @ MemoryError::HugePages { .. })) => {
             eprintln!("on ordinary pages: {error}");
             PageSize::Ordinary
@@ -217,7 +217,7 @@ impl Lab {
 
     /// Offers so many packets a second to the first card, and looks at what the second one sends.
     fn measure(&self, ring: usize, rate: f64) -> Result<Seen, Error> {
-        let mut rig = Rig::new(ring, self.pages, false)?;
+        let mut rig = Rig::new(Driver::Ixgbe, ring, self.pages, false)?;
         let record = Arc::new(Record::new());
         let wires = [
             Queues { rx: Box::new(Generator::new(rate, &record)?), tx: Box::new(Nothing) },
@@ -241,7 +241,7 @@ impl Lab {
 
     /// Steps the cards: some time to warm up, the time to be recorded, then until nothing is under way. Returns the
     /// seconds that were recorded, and how often the CPU was lost.
-    fn run_cards(&self, cards: &[Arc<Card>; 2], mut wires: [Queues; 2], record: &Record) -> (f64, u64) {
+    fn run_cards(&self, cards: &[Arc<dyn Model>; 2], mut wires: [Queues; 2], record: &Record) -> (f64, u64) {
         core_affinity::set_for_current(self.cards);
         let mut step_for = |time| {
             let start = Instant::now();

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Error, Queues, RxQueue, TxQueue};
 
-use super::rig::{Rig, Wire};
+use super::rig::{Driver, Rig, Wire};
 use super::tsc;
 
 /// A part of the packet path that is measured by itself.
@@ -42,6 +42,8 @@ impl Stage {
 /// One configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
+    /// The driver under test.
+    pub driver: Driver,
     /// Packets in a burst.
     pub batch: usize,
     /// Descriptors in each ring.
@@ -88,7 +90,7 @@ impl Bench {
     pub fn new(cell: &Cell) -> Result<Self, Error> {
         let region = RegionConfig { pages: cell.pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 2 * cell.ring + 1024, region, ..Default::default() })?;
-        let rig = Rig::new(cell.ring, cell.pages, cell.offloads)?;
+        let rig = Rig::new(cell.driver, cell.ring, cell.pages, cell.offloads)?;
         let wires = [Wire::new(&rig.cards[0])?, Wire::new(&rig.cards[1])?];
         Ok(Self {
             rig,
@@ -251,19 +253,24 @@ mod tests {
 
     #[test]
     fn every_frame_of_a_round_is_forwarded_and_every_stage_takes_time() {
-        for (batch, ring, offloads) in [(1, 64, false), (7, 256, true), (256, 64, false), (32, 4096, true)] {
-            let mut bench = Bench::new(&Cell { batch, ring, pages: PageSize::Ordinary, offloads }).unwrap();
+        let sizes = [(1, 64, false), (7, 256, true), (256, 64, false), (32, 4096, true)];
+        for ((batch, ring, offloads), (_, driver)) in sizes.into_iter().cycle().zip(Driver::ALL) {
+            let mut bench = Bench::new(&Cell { driver, batch, ring, pages: PageSize::Ordinary, offloads }).unwrap();
             for _ in 0..3 {
                 // An error if a frame is missing.
                 let cycles = bench.round().unwrap();
-                assert!(cycles.iter().all(|&cycles| cycles > 0.0), "batch {batch}, ring {ring}: {cycles:?}");
+                assert!(
+                    cycles.iter().all(|&cycles| cycles > 0.0),
+                    "{driver:?}, batch {batch}, ring {ring}: {cycles:?}"
+                );
             }
         }
     }
 
     #[test]
     fn a_forwarder_that_loses_frames_is_an_error() {
-        let mut bench = Bench::new(&Cell { batch: 32, ring: 64, pages: PageSize::Ordinary, offloads: false }).unwrap();
+        let cell = Cell { driver: Driver::Ixgbe, batch: 32, ring: 64, pages: PageSize::Ordinary, offloads: false };
+        let mut bench = Bench::new(&cell).unwrap();
         bench.fill_rings();
         let [a, b] = &mut bench.rig.queues;
         pass::<false>(&mut *a.rx, &mut *b.tx, &mut bench.burst);

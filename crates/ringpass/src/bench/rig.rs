@@ -3,37 +3,84 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ringpass_ixgbe::Ixgbe;
+use ringpass_bus::Bus;
 use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
+use ringpass_models::Model;
 use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_models::virtio::{VirtioCard, VirtioConfig};
 use ringpass_port::{Error, Offloads, Port, PortConfig, Queues, RxQueue, TxQueue, Wakeable};
+use ringpass_virtio::features::{IN_ORDER, MRG_RXBUF, RING_PACKED};
+
+use crate::drivers;
 
 /// Bytes of the frames, without their checksum: the shortest that Ethernet has.
 pub const FRAME: usize = 60;
+
+/// Which driver a rig has, and with virtio which kind of ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Driver {
+    /// For the 82599.
+    Ixgbe,
+    /// For virtio cards that offer this beside their rings, as feature bits.
+    Virtio(u64),
+}
+
+impl Driver {
+    /// The drivers by name: kinds of virtio's rings are those that its specification has.
+    pub const ALL: [(&str, Self); 7] = [
+        ("ixgbe", Self::Ixgbe),
+        ("virtio split", Self::Virtio(0)),
+        ("virtio split, mergeable", Self::Virtio(MRG_RXBUF)),
+        ("virtio split, in order", Self::Virtio(IN_ORDER)),
+        ("virtio packed", Self::Virtio(RING_PACKED)),
+        ("virtio packed, mergeable", Self::Virtio(RING_PACKED | MRG_RXBUF)),
+        ("virtio packed, in order", Self::Virtio(RING_PACKED | IN_ORDER)),
+    ];
+
+    /// In tables and JSON.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|(_, driver)| *driver == self).map_or("virtio", |(name, _)| name)
+    }
+
+    /// A card of this driver's in this process, as a model and as what its driver opens.
+    fn card(self, ring: usize) -> (Arc<dyn Model>, Arc<dyn Bus>) {
+        match self {
+            Self::Ixgbe => {
+                let card = Card::new(&CardConfig::default());
+                (card.clone(), card)
+            }
+            Self::Virtio(kind) => {
+                let features = VirtioConfig::USUAL & !MRG_RXBUF | kind;
+                let card = VirtioCard::new(&VirtioConfig { features, queue_size: ring as u16, ..Default::default() });
+                (card.clone(), card)
+            }
+        }
+    }
+}
 
 /// Two cards and the queues of their drivers. Queues stop their cards when dropped, so they come first.
 pub struct Rig {
     /// One pair of queues for each card.
     pub queues: [Queues; 2],
     /// The cards, to be stepped.
-    pub cards: [Arc<Card>; 2],
-    _ports: [Ixgbe; 2],
+    pub cards: [Arc<dyn Model>; 2],
+    _ports: [Box<dyn Port>; 2],
 }
 
 impl Rig {
     /// Opens both drivers with one queue each, with all offloads or none.
-    pub fn new(ring: usize, pages: PageSize, offloads: bool) -> Result<Self, Error> {
+    pub fn new(driver: Driver, ring: usize, pages: PageSize, offloads: bool) -> Result<Self, Error> {
         let offloads = Offloads { checksum: offloads, hash: offloads, vlan: offloads, tso: offloads };
         let config = PortConfig { rx_ring: ring, tx_ring: ring, offloads, ..Default::default() };
         let region = RegionConfig { pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 4 * ring + 2048, region, ..Default::default() })?;
-        let cards = [Card::new(&CardConfig::default()), Card::new(&CardConfig::default())];
-        let open = |card: usize| {
-            let mut port = Ixgbe::open(cards[card].clone(), "bench", &config, &pool)?;
-            Ok::<_, Error>((port.take_queues().remove(0), port))
+        let open = || {
+            let (card, bus) = driver.card(ring);
+            let mut port = drivers::open(bus, "bench", &config, &pool)?;
+            Ok::<_, Error>((port.take_queues().remove(0), card, port))
         };
-        let ((a, port_a), (b, port_b)) = (open(0)?, open(1)?);
-        Ok(Self { queues: [a, b], cards, _ports: [port_a, port_b] })
+        let ((a, card_a, port_a), (b, card_b, port_b)) = (open()?, open()?);
+        Ok(Self { queues: [a, b], cards: [card_a, card_b], _ports: [port_a, port_b] })
     }
 }
 
@@ -79,7 +126,7 @@ impl Frames {
 
 /// A card on its wire: so many frames come as were ordered, and what is sent is counted and dropped.
 pub struct Wire {
-    card: Arc<Card>,
+    card: Arc<dyn Model>,
     wire: Queues,
     ordered: Arc<AtomicUsize>,
     sent: Arc<AtomicUsize>,
@@ -87,7 +134,7 @@ pub struct Wire {
 
 impl Wire {
     /// Connects a card.
-    pub fn new(card: &Arc<Card>) -> Result<Self, Error> {
+    pub fn new(card: &Arc<dyn Model>) -> Result<Self, Error> {
         let (ordered, sent) = (Arc::default(), Arc::default());
         let generator = Generator { frames: Frames::new(1024)?, ordered: Arc::clone(&ordered) };
         let sink = Sink { sent: Arc::clone(&sent) };

@@ -38,7 +38,8 @@ pub struct Wish {
 pub fn virtio_device(address: &str) -> Option<PathBuf> {
     let entries = fs::read_dir(Path::new("/sys/bus/pci/devices").join(address)).ok()?.flatten();
     entries.map(|entry| entry.path()).find(|path| {
-        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("virtio")) && path.join("features").exists()
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("virtio"))
+            && path.join("features").exists()
     })
 }
 

@@ -11,6 +11,7 @@ use super::{Namespace, Program, RINGPASS, folder, text, unique, until};
 
 /// A card for a guest. Its wire ends in a namespace, with the address 198.18.N.1 for card N.
 pub struct Wire {
+    kind: &'static str,
     number: u8,
     options: Vec<String>,
     folder: tempfile::TempDir,
@@ -23,20 +24,31 @@ pub struct Wire {
 impl Wire {
     /// Card `number`, as `options` of `ringpass model` want it.
     pub fn new(number: u8, options: &[&str]) -> Self {
-        let options = options.iter().map(|&option| option.to_owned()).collect();
-        Self::start(number, options, folder(), Namespace::new(), Namespace::new())
+        Self::of("82599", number, options)
     }
 
-    fn start(number: u8, options: Vec<String>, folder: tempfile::TempDir, middle: Namespace, host: Namespace) -> Self {
+    /// Likewise, a card of some kind.
+    pub fn of(kind: &'static str, number: u8, options: &[&str]) -> Self {
+        let options = options.iter().map(|&option| option.to_owned()).collect();
+        Self::start((kind, number), options, folder(), Namespace::new(), Namespace::new())
+    }
+
+    fn start(
+        (kind, number): (&'static str, u8),
+        options: Vec<String>,
+        folder: tempfile::TempDir,
+        middle: Namespace,
+        host: Namespace,
+    ) -> Self {
         let tap = unique("tg");
         let (mac, wire, socket) = (mac(number), format!("tap:{tap}"), folder.path().join("card"));
-        let mut command = vec![RINGPASS, "model", "82599", "--socket", text(&socket), "--wire", &wire];
+        let mut command = vec![RINGPASS, "model", kind, "--socket", text(&socket), "--wire", &wire];
         command.extend(["--mac", &mac, "--json"]);
         command.extend(options.iter().map(String::as_str));
         let model = middle.spawn(&command);
         until("the model's first line", || model.line().contains("cards"));
         host.take(&middle, &tap, &format!("198.18.{number}.1/24"));
-        Self { number, options, folder, middle, model, host, tap }
+        Self { kind, number, options, folder, middle, model, host, tap }
     }
 
     /// Where the card is served.
@@ -51,9 +63,9 @@ impl Wire {
 
     /// Kills the model and starts it anew, on the same socket.
     pub fn restart(self) -> Self {
-        let Self { number, options, folder, middle, model, host, .. } = self;
+        let Self { kind, number, options, folder, middle, model, host, .. } = self;
         drop(model);
-        Self::start(number, options, folder, middle, host)
+        Self::start((kind, number), options, folder, middle, host)
     }
 
     /// Ends the model, which prints what it has counted.

@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 pub mod guest;
+pub mod matrix;
 pub mod pairs;
 
 pub use ringpass_lab::{Namespace, Program, run, unique, until};

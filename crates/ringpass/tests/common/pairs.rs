@@ -33,7 +33,11 @@ impl Pairs {
             let [left, right] = taps.last().unwrap();
             guest.nic(device, left).nic(device, right)
         });
-        let guest = guest.boot();
+        Self::over(guest.boot(), [a, b], taps)
+    }
+
+    /// In a running guest, pairs of cards with these TAPs in two namespaces.
+    pub fn over(guest: Guest, [a, b]: [Namespace; 2], taps: Vec<[Tap; 2]>) -> Self {
         for (pair, [left, right]) in taps.iter().enumerate() {
             a.neighbour(&left.name, &format!("198.18.{pair}.2"), &b.mac(&right.name));
             b.neighbour(&right.name, &format!("198.18.{pair}.1"), &a.mac(&left.name));
@@ -52,7 +56,11 @@ impl Pairs {
 
     /// Starts `ringpass fwd` between the cards of a pair, and waits until packets pass.
     pub fn forward(&self, pair: usize, user: &str, options: &str) -> Job {
-        let [a, b] = Self::cards(pair);
+        self.forward_between(&Self::cards(pair), pair, user, options)
+    }
+
+    /// The same, for cards of a pair that are elsewhere.
+    pub fn forward_between(&self, [a, b]: &[String; 2], pair: usize, user: &str, options: &str) -> Job {
         let job = self.guest.spawn(&format!(
             "echo $$ >/run/forwarder; ulimit -l 131072; exec su {user} -c 'exec ringpass fwd {a} {b} --json {options} 2>&1'"
         ));
@@ -75,8 +83,13 @@ impl Pairs {
 
     /// A hundred pings, of which none may be lost.
     pub fn pings(&self, pair: usize) {
-        let far = format!("198.18.{pair}.2");
-        let text = self.a.run(&["ping", "-c", "100", "-i", "0.005", "-s", "1000", "-w", "20", &far]);
+        self.pings_of(pair, 1000);
+    }
+
+    /// The same with so many bytes of data, in one frame each.
+    pub fn pings_of(&self, pair: usize, size: u32) {
+        let (far, size) = (format!("198.18.{pair}.2"), size.to_string());
+        let text = self.a.run(&["ping", "-c", "100", "-i", "0.005", "-s", &size, "-M", "do", "-w", "20", &far]);
         assert!(answered(&text, 100), "{text}");
     }
 

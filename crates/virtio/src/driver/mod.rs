@@ -110,21 +110,15 @@ impl<'a> Used<'a> {
         unsafe { self.0.assume_init_read() }
     }
 
-    /// Its bytes from `front` to `end`, or all of it if it is shorter: then `end` cannot be true.
+    /// Its bytes from `front` to `end`.
+    ///
+    /// # Safety
+    /// It was posted as [`Cache::packets`](ringpass_memory::Cache::packets) made it; `front <= end`, and `end` is at most
+    /// its pool's buffer size.
     #[inline]
-    pub fn part(self, front: usize, end: usize) -> Result<Packet, Packet> {
-        // SAFETY: the only copy that is used, as `self` is gone.
-        unsafe { self.packet().copy_part(front, end) }.ok_or_else(|| self.whole())
-    }
-
-    /// Gives its buffers back.
-    #[inline]
-    pub fn reclaim(self, to: &mut Reclaimer) {
-        if self.packet().is_chained() {
-            return drop(self.whole());
-        }
-        // SAFETY: one buffer, and the only copy that is used, as `self` is gone.
-        to.add_one(unsafe { self.packet().copy_buffer() });
+    pub unsafe fn received(self, front: usize, end: usize) -> Packet {
+        // SAFETY: the only copy that is used, as `self` is gone; the rest says the caller.
+        unsafe { self.packet().copy_received(front, end) }
     }
 }
 
@@ -171,6 +165,9 @@ pub trait Virtqueue: Send + Sized {
     /// checked, and means nothing for packets that it reads. Returns how many. Of a batch of which the device names only
     /// the last ([`IN_ORDER`](crate::features::IN_ORDER)), the others count as written whole.
     fn take(&mut self, most: usize, each: impl FnMut(Used<'_>, u32)) -> Result<usize, Broken>;
+
+    /// As `take`, for all that was used, and gives the buffers back.
+    fn take_back(&mut self, to: &mut Reclaimer) -> Result<usize, Broken>;
 
     /// Asks for an interrupt when the device uses the next packet. What it used before does not interrupt: look once
     /// more.

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use ringpass_memory::{DmaArray, DmaRegion, Error, Packet};
+use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::loose::Loose;
 use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
@@ -32,6 +32,8 @@ pub struct Packed {
     slots: u16,
     fresh: u16,
     posted: u16,
+    /// Whether packets of several segments may be among those posted.
+    chains: bool,
     loose: Option<Box<Loose>>,
     batch: Option<Batch>,
     broken: Option<Broken>,
@@ -123,6 +125,7 @@ impl Packed {
     #[inline(never)]
     fn post_cut(&mut self, cut: Cut, packet: Packet) -> Result<(), Packet> {
         let Some(number) = self.write_pieces(cut, &packet) else { return Err(packet) };
+        self.chains |= packet.is_chained();
         self.packets[usize::from(number)].write(packet);
         Ok(())
     }
@@ -193,12 +196,29 @@ impl Packed {
             self.advance(1);
             let whole = || self.packets[usize::from(place)].as_ptr();
             // SAFETY: it was posted, as all of a batch.
-            let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.len() as u32 };
+            let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.total_len() as u32 };
             return Ok(Some((place, len)));
         }
         let slots = self.loosen().give_number(number.into()).ok_or(Broken::NotPosted(number.into()))?;
         self.advance(slots);
         Ok(Some((number, len)))
+    }
+
+    /// In order, how many of the oldest `most` packets were used as a batch by the name of the last.
+    fn batch_in_run(&mut self, most: usize) -> Result<usize, Broken> {
+        let word = self.descriptors[usize::from(self.head.index)][1].load(Ordering::Acquire);
+        let (number, whose) = ((word >> 32) as u16, (word >> 48) as u16);
+        let used = self.posted > 0 && whose & (flags::AVAIL | flags::USED) == self.head.used();
+        let left = match self.batch.take() {
+            Some(batch) => batch.left,
+            None if self.config.in_order && used => {
+                Batch::new(number, 0, self).map_err(|broken| *self.broken.insert(broken))?.left
+            }
+            None => return Ok(0),
+        };
+        let count = left.min(most as u16);
+        self.batch = (left > count).then_some(Batch { left: left - count, len: 0 });
+        Ok(count.into())
     }
 
     /// Moves the head past the slots of a packet.
@@ -209,8 +229,8 @@ impl Packed {
     }
 
     /// As `post_run`, for packets of which each takes what it takes.
-    #[inline(never)]
-    fn post_run_loosely(&mut self, access: Access, packets: &mut dyn Iterator<Item = Packet>) {
+    #[inline(always)]
+    fn post_run_loosely(&mut self, access: Access, mut packets: impl Iterator<Item = Packet>) {
         let needed = if self.config.header > 0 && self.tables.is_none() { 2 } else { 1 };
         while self.room() >= needed
             && let Some(packet) = packets.next()
@@ -245,6 +265,7 @@ impl Virtqueue for Packed {
             slots: 0,
             fresh: 0,
             posted: 0,
+            chains: false,
             loose: None,
             batch: None,
             broken: None,
@@ -272,8 +293,7 @@ impl Virtqueue for Packed {
     fn post_run(&mut self, access: Access, packets: impl Iterator<Item = Packet>) -> usize {
         let before = self.posted;
         if self.loose.is_some() || self.config.header > 0 {
-            let mut packets = packets;
-            self.post_run_loosely(access, &mut packets);
+            self.post_run_loosely(access, packets);
             return (self.posted - before).into();
         }
         let mut packets = packets;
@@ -383,6 +403,35 @@ impl Virtqueue for Packed {
             named = rest > 0 || self.loose.is_some() || self.batch.is_some();
         }
         Ok((most - left).into())
+    }
+
+    fn take_back(&mut self, to: &mut Reclaimer) -> Result<usize, Broken> {
+        self.chains &= self.posted > 0;
+        if self.chains || self.loose.is_some() || self.broken.is_some() {
+            return self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()));
+        }
+        let mut total = 0;
+        loop {
+            let start = usize::from(self.head.index);
+            let places = start..(start + usize::from(self.posted)).min(self.config.size.into());
+            let expected = start as u32 | u32::from(self.head.used()) << 16;
+            let in_order = |(descriptor, expected): &(&Descriptor, u32)| {
+                (descriptor[1].load(Ordering::Acquire) >> 32) as u32 & MINE == *expected
+            };
+            let run = self.descriptors[places.clone()].iter().zip(expected..).take_while(in_order).count();
+            let count = if self.batch.is_some() || run == 0 { self.batch_in_run(places.len())? } else { run };
+            let taken = count as u16;
+            self.head.advance(taken, self.config.size);
+            (self.slots, self.posted) = (self.slots - taken, self.posted - taken);
+            // SAFETY: they were posted, none has further segments, and the device no longer has them; the head moved past
+            // them.
+            unsafe { to.add_packets(&self.packets[places][..count]) };
+            total += count;
+            if count == 0 {
+                // What was not in order goes by its name.
+                return Ok(total + self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()))?);
+            }
+        }
     }
 
     fn arm(&mut self) {

@@ -8,7 +8,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-use ringpass_memory::{DmaArray, DmaRegion, Error, Packet};
+use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::loose::Loose;
 use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
@@ -33,6 +33,8 @@ pub struct Split {
     head: u16,
     tail: u16,
     shown: u16,
+    /// Whether packets of several segments may be among those posted.
+    chains: bool,
     loose: Option<Box<Loose>>,
     batch: Option<Batch>,
     broken: Option<Broken>,
@@ -111,6 +113,7 @@ impl Split {
         let Some(number) = self.write_pieces(cut, &packet) else { return Err(packet) };
         // In order, what stands there is the same number already.
         self.available[RING + self.place(self.tail)].store(number, Ordering::Relaxed);
+        self.chains |= packet.is_chained();
         self.packets[usize::from(number)].write(packet);
         self.tail = self.tail.wrapping_add(1);
         Ok(())
@@ -158,13 +161,27 @@ impl Split {
             self.batch = Some(batch).filter(|batch| batch.end != self.head);
             let whole = || self.packets[usize::from(place)].as_ptr();
             // SAFETY: `ready` packets are posted, and the batch is not longer.
-            let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.len() as u32 };
+            let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.total_len() as u32 };
             return Ok((place, len));
         }
         let (number, len) = (entry[0].load(Ordering::Relaxed), entry[1].load(Ordering::Relaxed));
         self.loosen().give(number).ok_or(Broken::NotPosted(number))?;
         self.head = self.head.wrapping_add(1);
         Ok((number as u16, len))
+    }
+
+    /// How many packets the device has used.
+    #[inline(always)]
+    fn ready(&mut self) -> Result<u16, Broken> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        let ready = self.used_head[INDEX].load(Ordering::Acquire).wrapping_sub(self.head);
+        // What the device has not seen yet it cannot have used.
+        if ready > self.shown.wrapping_sub(self.head) {
+            return Err(self.fail(Broken::Jump(ready)));
+        }
+        Ok(ready)
     }
 
     fn fail(&mut self, broken: Broken) -> Broken {
@@ -215,6 +232,7 @@ impl Virtqueue for Split {
             head: 0,
             tail: 0,
             shown: 0,
+            chains: false,
             loose: None,
             batch: None,
             broken: None,
@@ -248,8 +266,7 @@ impl Virtqueue for Split {
     fn post_run(&mut self, access: Access, packets: impl Iterator<Item = Packet>) -> usize {
         let before = self.tail;
         if self.loose.is_some() || self.config.header > 0 {
-            let mut packets = packets;
-            self.post_run_loosely(access, &mut packets);
+            self.post_run_loosely(access, packets);
             return self.tail.wrapping_sub(before).into();
         }
         let mut packets = packets;
@@ -301,17 +318,7 @@ impl Virtqueue for Split {
 
     #[inline(always)]
     fn take(&mut self, most: usize, mut each: impl FnMut(Used<'_>, u32)) -> Result<usize, Broken> {
-        if let Some(broken) = self.broken {
-            return Err(broken);
-        }
-        let ready = self.used_head[INDEX].load(Ordering::Acquire).wrapping_sub(self.head);
-        if ready == 0 {
-            return Ok(0);
-        }
-        // What the device has not seen yet it cannot have used.
-        if ready > self.shown.wrapping_sub(self.head) {
-            return Err(self.fail(Broken::Jump(ready)));
-        }
+        let ready = self.ready()?;
         let most = most.min(ready.into()) as u16;
         let mut left = most;
         let mut named = self.loose.is_some() || self.batch.is_some();
@@ -344,6 +351,31 @@ impl Virtqueue for Split {
             named = rest > 0 || self.loose.is_some() || self.batch.is_some();
         }
         Ok(most.into())
+    }
+
+    fn take_back(&mut self, to: &mut Reclaimer) -> Result<usize, Broken> {
+        self.chains &= self.in_flight() > 0;
+        if self.chains || self.loose.is_some() || self.batch.is_some() || self.broken.is_some() {
+            return self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()));
+        }
+        let (ready, mut total) = (self.ready()?, 0);
+        while total < ready {
+            let places = self.run(self.head, ready - total);
+            let numbers = places.start as u32..;
+            let in_order = |(entry, number): &(&[AtomicU32; 2], u32)| entry[0].load(Ordering::Relaxed) == *number;
+            let count = self.used[places.clone()].iter().zip(numbers).take_while(in_order).count();
+            self.head = self.head.wrapping_add(count as u16);
+            total += count as u16;
+            // SAFETY: they were posted, none has further segments, and the device no longer has them; the head moved
+            // past them.
+            unsafe { to.add_packets(&self.packets[places.clone()][..count]) };
+            if count < places.len() {
+                // What was not in order goes by its name.
+                let rest = self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()))?;
+                return Ok(usize::from(total) + rest);
+            }
+        }
+        Ok(total.into())
     }
 
     fn arm(&mut self) {
@@ -380,8 +412,8 @@ impl Virtqueue for Split {
 
 impl Split {
     /// As `post_run`, for packets of which each takes what it takes.
-    #[inline(never)]
-    fn post_run_loosely(&mut self, access: Access, packets: &mut dyn Iterator<Item = Packet>) {
+    #[inline(always)]
+    fn post_run_loosely(&mut self, access: Access, mut packets: impl Iterator<Item = Packet>) {
         let needed = if self.config.header > 0 && self.tables.is_none() { 2 } else { 1 };
         while self.room() >= needed
             && let Some(packet) = packets.next()

@@ -189,8 +189,7 @@ impl Device {
         for &(position, id, written) in entries.iter().rev() {
             match self.kind {
                 Kind::Split => {
-                    let [first, second] =
-                        at::<[AtomicU32; 2]>(self.at.device + 4 + 8 * (position % self.size()));
+                    let [first, second] = at::<[AtomicU32; 2]>(self.at.device + 4 + 8 * (position % self.size()));
                     first.store(id.into(), Ordering::Relaxed);
                     second.store(written, Ordering::Relaxed);
                 }
@@ -255,9 +254,7 @@ impl Device {
                 let word = match asked {
                     Asked::Always => u32::from(event::ENABLE) << 16,
                     Asked::Never => u32::from(event::DISABLE) << 16,
-                    Asked::At(position) => {
-                        u32::from(event::DESCRIPTOR) << 16 | u32::from(self.encoded(position))
-                    }
+                    Asked::At(position) => u32::from(event::DESCRIPTOR) << 16 | u32::from(self.encoded(position)),
                 };
                 at::<AtomicU32>(self.at.device).store(word, Ordering::Relaxed);
             }

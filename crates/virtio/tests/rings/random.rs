@@ -20,6 +20,7 @@ fn op() -> impl Strategy<Value = Op> {
         5 => (prop::collection::vec(0..1000usize, 1..12), any::<bool>()).prop_map(|(which, named)| Op::Use { which, named }),
         2 => prop_oneof![Just(Asked::Always), Just(Asked::Never), (0..100u64).prop_map(Asked::At)].prop_map(Op::Ask),
         4 => prop_oneof![1..9usize, Just(usize::MAX)].prop_map(Op::Take),
+        1 => Just(Op::TakeBack),
         1 => Just(Op::Arm),
         1 => Just(Op::Disarm),
     ]
@@ -79,7 +80,15 @@ fn traffic(rounds: u64, plain: bool) -> impl Iterator<Item = Op> {
         let which = if plain { vec![0; 8] } else { (0..8).map(|_| random.below(100) as usize).collect() };
         let ask = [Asked::Always, Asked::Never, Asked::At(0), Asked::At(0), Asked::At(0)][random.below(5) as usize];
         let arm = if random.below(4) == 0 { Op::Disarm } else { Op::Arm };
-        [post, Op::Publish, Op::Look(8), Op::Ask(ask), arm, Op::Use { which, named: round % 2 == 0 }, Op::Take(8)]
+        [
+            post,
+            Op::Publish,
+            Op::Look(8),
+            Op::Ask(ask),
+            arm,
+            Op::Use { which, named: round % 2 == 0 },
+            if random.below(3) == 0 { Op::TakeBack } else { Op::Take(8) },
+        ]
     })
 }
 

@@ -99,11 +99,6 @@ impl Chain {
         self.read.first().or(self.write.first()).map_or(0, |piece| piece.len as usize)
     }
 
-    /// Where the driver is to find the first bytes.
-    pub(in super::super) fn address(&self) -> u64 {
-        self.write.first().map_or(0, |piece| piece.address)
-    }
-
     /// Reads all that is to be read.
     pub(in super::super) fn read(&mut self, dma: &DmaMap, out: &mut Vec<u8>) -> Result<(), Fault> {
         out.clear();

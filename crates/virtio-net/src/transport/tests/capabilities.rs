@@ -1,6 +1,10 @@
 //! Lists of capabilities.
 
+use proptest::prelude::*;
+use ringpass_virtio::driver::Addresses;
+
 use super::*;
+use crate::transport::Setup;
 
 #[test]
 fn capabilities_that_lie_are_errors_of_one_line() {
@@ -64,4 +68,56 @@ fn cards_without_an_interface_are_refused() {
     assert!(refused(&card(config(&[]), &[])).contains("no BAR 0"));
     let error = refused(&card(config(&[]), &[(0, &Memory::new(16))]));
     assert!(error.contains("BAR 0 has 16 bytes"), "{error}");
+}
+
+/// A structure of any content, mostly nearly right, and where it leads.
+fn any_structure() -> impl Strategy<Value = (Vec<u8>, Option<u8>)> {
+    let odd = || prop_oneof![0u32..0x260, any::<u32>(), Just(u32::MAX)];
+    let offset = prop_oneof![8 => (0u32..0x80).prop_map(|at| 4 * at), 1 => odd()];
+    let len = prop_oneof![8 => 50u32..0x100, 1 => odd()];
+    let multiplier = prop_oneof![4 => 0u32..9, 1 => odd()];
+    let (kind, bar) = (prop_oneof![8 => 1u8..5, 1 => any::<u8>()], prop_oneof![8 => Just(4u8), 1 => any::<u8>()]);
+    let next = prop_oneof![30 => Just(None), 1 => any::<u8>().prop_map(Some)];
+    (kind, bar, offset, len, multiplier, next).prop_map(|(kind, bar, offset, len, multiplier, next)| {
+        (structure(0, kind, bar, offset, len, &multiplier.to_le_bytes()), next)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    /// Whatever a card says, no access leaves its BARs: the memory that plays them would panic.
+    #[test]
+    fn no_card_leads_outside_its_bars(
+        structures in prop::collection::vec(any_structure(), 2..8),
+        doorbell in prop_oneof![0u16..0x40, any::<u16>()],
+        notification_data: bool,
+    ) {
+        let at = |i: usize| 0x40 + 24 * i;
+        let mut config = config(&[(0x40, &[0x09])]);
+        for (i, (bytes, next)) in structures.iter().enumerate() {
+            config[at(i)..at(i) + bytes.len()].copy_from_slice(bytes);
+            config[at(i) + 1] = next.unwrap_or(if i + 1 < structures.len() { at(i + 1) as u8 } else { 0 });
+        }
+        let memory = Memory::new(0x240);
+        let ports = Memory::new(64);
+        let Ok(mut card) = open(&card(config, &[(0, &ports), (4, &memory)])) else { return Ok(()) };
+        (0..0x120).for_each(|i| memory.set(2 * i, &doorbell.to_le_bytes()));
+        card.reset().expect("what is written is read");
+        let features = card.features();
+        card.accept(features);
+        let addresses = Addresses { descriptors: 0, driver: 4096, device: 8192 };
+        for queue in [0, 1, 0xffff] {
+            let size = card.queue_size(queue);
+            let setup = Setup { size, addresses, vector: None, notification_data };
+            // SAFETY: a card of memory uses no addresses.
+            if let Ok(doorbell) = unsafe { card.start_queue(queue, &setup) } {
+                doorbell.notify(7);
+            }
+        }
+        for offset in [0, 6, 10, 0x1f0, usize::MAX] {
+            let _ = card.read_config(offset, &mut [0; 2]);
+            let _ = card.write_config(offset, &[0; 8]);
+        }
+    }
 }

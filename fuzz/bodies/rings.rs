@@ -1,0 +1,225 @@
+//! The driver's side of a virtqueue whose device does anything: the input drives both what the driver does and what the
+//! device writes, anywhere in the queue's memory. Whatever that is, each packet that was posted comes back once or stays
+//! with the queue, as it was but for the bytes that the device writes, and no buffer is lost.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ringpass_memory::{DmaArray, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
+use ringpass_virtio::driver::{Access, Config, Virtqueue};
+
+/// Bytes of memory: more than the largest queue here.
+const MEMORY: usize = 16 << 10;
+const BUFFERS: usize = 96;
+const BUFFER: usize = 128;
+/// Actions in a case.
+const ACTIONS: usize = 96;
+/// Descriptors of the largest queue.
+const LARGEST: u16 = 16;
+const MOST_INDIRECT: u16 = 4;
+
+/// Memory and buffers; made once, as that takes longer than a case.
+struct Bench {
+    region: Arc<DmaRegion>,
+    words: DmaArray<[AtomicU64; 2]>,
+    pool: Mempool,
+}
+
+thread_local! {
+    static BENCH: Bench = Bench::new();
+}
+
+/// The bytes of a case, as numbers.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn number(&mut self, width: usize) -> u64 {
+        let (now, later) = self.0.split_at(width.min(self.0.len()));
+        self.0 = later;
+        now.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+    }
+}
+
+/// A queue, what it was given, and what its device remembers.
+struct Run<'a, Q: Virtqueue> {
+    bench: &'a Bench,
+    config: Config,
+    queue: Q,
+    /// First address, length of the first buffer and of the whole, of packets that the queue has.
+    posted: Vec<(u64, usize, usize)>,
+    /// Used entries or slots so far.
+    used: u64,
+    /// Packets are only given back, not looked at: of `posted`, the number is right.
+    back: bool,
+    broken: bool,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let region = DmaRegion::new(MEMORY, &RegionConfig::default()).expect("some KiB");
+        let words = DmaArray::new(&region, 0, MEMORY / 16).expect("all of it");
+        let config = MempoolConfig { buffers: BUFFERS, size: BUFFER, ..Default::default() };
+        Self { region, words, pool: Mempool::new(&config).expect("some KiB") }
+    }
+
+    /// Writes 2, 4 or 8 bytes, aligned.
+    fn write(&self, offset: usize, width: usize, value: u64) {
+        let offset = offset % MEMORY / width * width;
+        let word = &self.words[offset / 16][offset / 8 % 2];
+        let (shift, mask) = (offset % 8 * 8, u64::MAX >> (64 - 8 * width));
+        let kept = word.load(Ordering::Relaxed) & !(mask << shift);
+        word.store(kept | (value & mask) << shift, Ordering::Relaxed);
+    }
+
+    fn packet(&self, len: usize) -> Option<Packet> {
+        let mut packet = self.pool.alloc()?;
+        packet.set_len(len);
+        Some(packet)
+    }
+}
+
+impl<Q: Virtqueue> Run<'_, Q> {
+    fn access(number: u64) -> Access {
+        if number & 1 == 0 { Access::Read } else { Access::Write }
+    }
+
+    fn note(packet: &Packet) -> (u64, usize, usize) {
+        (packet.iova(), packet.len(), packet.total_len())
+    }
+
+    fn post_run(&mut self, bytes: &mut Bytes) {
+        let number = bytes.number(1);
+        let packets: Vec<Packet> = (0..number >> 1 & 15).map_while(|i| self.bench.packet(1 + i as usize * 7)).collect();
+        let notes: Vec<_> = packets.iter().map(Self::note).collect();
+        let count = self.queue.post_run(Self::access(number), packets.into_iter());
+        self.posted.extend(&notes[..count]);
+    }
+
+    fn post_chain(&mut self, bytes: &mut Bytes) {
+        let number = bytes.number(1);
+        let Some(mut packet) = self.bench.packet(1 + (number >> 5) as usize * 9) else { return };
+        for _ in 0..number >> 1 & 7 {
+            let Some(more) = self.bench.packet(11) else { break };
+            packet.append(more);
+        }
+        let note = Self::note(&packet);
+        if self.queue.post_chain(Self::access(number), packet).is_ok() {
+            self.posted.push(note);
+        }
+    }
+
+    fn post_request(&mut self, bytes: &mut Bytes) {
+        let Some(packet) = self.bench.packet(40) else { return };
+        let note = Self::note(&packet);
+        if self.queue.post_request(packet, bytes.number(1) as usize % 41).is_ok() {
+            self.posted.push(note);
+        }
+    }
+
+    fn take(&mut self, most: usize) {
+        if self.back {
+            let mut reclaimer = Reclaimer::default();
+            let before = self.queue.posted();
+            self.broken |= self.queue.take_back(&mut reclaimer).is_err();
+            assert!(self.queue.posted() <= before);
+            return self.posted.truncate(self.queue.posted());
+        }
+        let Self { queue, posted, broken, .. } = self;
+        let mut count = 0;
+        let result = queue.take(most, |used, _| {
+            let packet = used.whole();
+            let note = Self::note(&packet);
+            let at =
+                posted.iter().position(|posted| *posted == note).expect("a packet that was posted and not taken back");
+            posted.swap_remove(at);
+            count += 1;
+        });
+        match result {
+            Ok(taken) => assert!(taken == count && count <= most && !*broken),
+            Err(_) => *broken = true,
+        }
+    }
+
+    /// A used entry as an honest device writes it, but for what it names.
+    fn give(&mut self, ring: Range<usize>, bytes: &mut Bytes) {
+        let (id, len) = (bytes.number(1), bytes.number(2));
+        // Mostly what is next in order.
+        let size = u64::from(self.config.size);
+        let id = if id < 192 { self.used % size } else { id - 192 };
+        let split = ring.start != ring.end;
+        if split {
+            let entry = ring.start + 4 + 8 * (self.used % size) as usize;
+            self.bench.write(entry, 4, id);
+            self.bench.write(entry + 4, 4, len);
+            self.used += 1;
+            self.bench.write(ring.start + 2, 2, self.used);
+        } else {
+            let marks = if (self.used / size).is_multiple_of(2) { 0x8080 } else { 0 };
+            let slot = 16 * (self.used % size) as usize;
+            self.bench.write(slot + 8, 8, len | id << 32 | marks << 48);
+            self.used += 1;
+        }
+    }
+
+    fn act(&mut self, ring: Range<usize>, bytes: &mut Bytes) {
+        match bytes.number(1) % 16 {
+            0..=2 => self.post_run(bytes),
+            3 => self.post_chain(bytes),
+            4 => self.post_request(bytes),
+            5 => _ = self.queue.publish(),
+            6..=7 => self.take(bytes.number(1) as usize),
+            8 => self.queue.arm(),
+            9 => self.queue.disarm(),
+            10..=13 => self.give(ring, bytes),
+            14 => {
+                // Where the device has something to write.
+                let (offset, value) = (bytes.number(1) as usize, bytes.number(2));
+                self.bench.write(ring.start + 2 * offset, 2, value);
+            }
+            _ => {
+                let (offset, value) = (bytes.number(2) as usize, bytes.number(8));
+                self.bench.write(offset, [2, 4, 8, 8][offset >> 14], value);
+            }
+        }
+        assert_eq!(self.queue.posted(), self.posted.len());
+        assert!(self.queue.room() <= self.config.size.into());
+    }
+}
+
+/// One case, of a queue of some kind; `size` makes a number one that such queues may have.
+pub fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
+    BENCH.with(|bench| {
+        let mut bytes = Bytes(data);
+        let (number, flags) = (bytes.number(1) as u16, bytes.number(1));
+        let indirect = if flags & 1 != 0 { 1 + (flags >> 4) as u16 % MOST_INDIRECT } else { 0 };
+        let config = Config {
+            size: size(number % LARGEST),
+            event_idx: flags & 2 != 0,
+            in_order: flags & 4 != 0 && indirect > 0,
+            indirect,
+            header: if flags & 8 != 0 { 10 } else { 0 },
+        };
+        let used = Q::bytes(&config);
+        bench.words[..used.div_ceil(16)].iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+        let queue = Q::new(&bench.region, 0, &config).expect("a queue that may be");
+        let addresses = queue.addresses();
+        // The used ring; packed queues have none.
+        let device = (addresses.device - bench.region.iova(0)) as usize;
+        let ring = if addresses.device.is_multiple_of(4096) { device..device + 4 } else { 0..0 };
+        let back = flags & 0x40 != 0;
+        let mut run = Run { bench, config, queue, posted: Vec::new(), used: 0, back, broken: false };
+        for _ in 0..ACTIONS {
+            if bytes.0.is_empty() {
+                break;
+            }
+            run.act(ring.clone(), &mut bytes);
+        }
+        run.queue.publish();
+        run.take(usize::MAX);
+        // SAFETY: there is no device but this one.
+        unsafe { run.queue.reclaim() };
+        drop(run);
+        assert_eq!(bench.pool.outstanding(1), 0, "buffers were lost");
+    });
+}
