@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_memory::{DmaArray, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
-use ringpass_virtio::driver::{Access, Config, Virtqueue};
+use ringpass_virtio::driver::{Access, Config, Packed, Split, Virtqueue};
 
 /// Bytes of memory: more than the largest queue here.
 const MEMORY: usize = 16 << 10;
@@ -187,8 +187,18 @@ impl<Q: Virtqueue> Run<'_, Q> {
     }
 }
 
-/// One case, of a queue of some kind; `size` makes a number one that such queues may have.
-pub fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
+/// One case of a split ring.
+pub fn split(data: &[u8]) {
+    case::<Split>(data, |number| 1 << (number % 5));
+}
+
+/// One case of a packed ring.
+pub fn packed(data: &[u8]) {
+    case::<Packed>(data, |number| number + 1);
+}
+
+/// `size` makes a number one that such queues may have.
+fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
     BENCH.with(|bench| {
         let mut bytes = Bytes(data);
         let (number, flags) = (bytes.number(1) as u16, bytes.number(1));

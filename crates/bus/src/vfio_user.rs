@@ -157,8 +157,8 @@ impl Bus for VfioUser {
     }
 
     fn description(&self) -> String {
-        let doorbells = if self.window.get().is_some() { ", doorbells in shared memory" } else { "" };
-        format!("in another process, over vfio-user: registers by messages{doorbells}")
+        let registers = self.window.get().map_or("", |_| ": registers by messages, doorbells in shared memory");
+        format!("in another process, over vfio-user{registers}")
     }
 
     fn window(&self) -> Result<Window, Error> {

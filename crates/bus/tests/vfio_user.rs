@@ -81,7 +81,7 @@ fn during(client: impl FnOnce(&Path) + Send) -> Plain {
 fn registers_are_reached_by_messages_of_their_width() {
     let device = during(|path| {
         let bus = VfioUser::open(path).expect("the device");
-        assert_eq!(bus.description(), "in another process, over vfio-user: registers by messages");
+        assert_eq!(bus.description(), "in another process, over vfio-user");
         let region = bus.region(2).expect("BAR 2");
         assert_eq!((region.len(), region.description().as_str()), (32, "registers by messages (vfio-user)"));
         region.write32(8, 0x4433_2211);

@@ -1,7 +1,7 @@
 //! The driver for Intel's 82599, X540 and X550.
 //!
 //! [`Ixgbe::open`] brings the card up in the datasheet's order (section 4.6), each step with its section. After that
-//! the card is driven through descriptor rings alone: `rx` and `tx`.
+//! the card is driven through descriptor rings alone: `rx` and `tx` of [`ringpass_intel`].
 
 mod head_write_back;
 mod interrupt;

@@ -61,7 +61,9 @@ impl Kind {
                 return Ok(Self::Ixgbe(Card::new(&CardConfig { device, mac, lies, ..Default::default() })));
             }
             _ => {
-                return Err(format!("no model of a {device:04x}; write device=10fb (82599), 1528 (X540), 1041 (virtio)"));
+                return Err(format!(
+                    "no model of a {device:04x}; write device=10fb (82599), 1528 (X540), 1041 (virtio)"
+                ));
             }
         };
         let lies = lie.as_deref().map_or(Ok(Default::default()), str::parse)?;

@@ -1,6 +1,6 @@
 //! The sending queue (VIRTIO 1.3, 5.1.6.2).
 
-use ringpass_memory::{Burst, Cache, Flags, Mempool, Packet, Reclaimer};
+use ringpass_memory::{Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
 use ringpass_port::TxQueue;
 use ringpass_virtio::driver::{Access, Virtqueue};
 use ringpass_virtio::features::HOST_ECN;
@@ -12,16 +12,14 @@ use crate::ring::{Counters, Ring};
 
 /// Buffers are reclaimed by so many, if the ring has that many.
 const RECLAIM: usize = 64;
-/// What makes a packet more than a frame, beside further segments.
-const SPECIAL: Flags = Flags::CHECKSUM.or(Flags::TSO);
+/// What packets may ask of the device.
+const REQUESTS: Flags = Flags::CHECKSUM.or(Flags::TSO);
 
 /// A queue of packets that the device has yet to read, each with a header in front.
 pub(crate) struct Tx<Q: Virtqueue + 'static> {
     ring: Ring<Q>,
     reclaimer: Reclaimer,
     header: usize,
-    /// Bytes of a frame behind its Ethernet header.
-    span: usize,
     /// With no more free descriptors than this, buffers are reclaimed.
     reclaim_at: usize,
     special: Special,
@@ -29,15 +27,19 @@ pub(crate) struct Tx<Q: Virtqueue + 'static> {
     watch: Watch,
 }
 
-/// What packets other than frames in one buffer need.
+/// What packets need that ask for something, or lie in several buffers.
 struct Special {
+    /// Bytes of a frame at most.
+    longest: usize,
     /// Headers for packets without headroom.
     cache: Cache,
     /// What packets may ask of the device.
     hardware: Flags,
     /// The device is told of congestion.
     ecn: bool,
-    /// Buffers of a packet at most, with one for the header; and whether they take one descriptor together.
+    /// The header takes a descriptor of its own, wherever it lies.
+    header_apart: bool,
+    /// Pieces of a packet at most, with one for the header; and whether they take one descriptor together.
     pieces: usize,
     indirect: bool,
 }
@@ -48,11 +50,13 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         let (size, indirect) = (ring.size(), ring.indirect());
         let pieces = if indirect { agreed.tx_tables() } else { MOST_PIECES + 1 }.min(size);
         let (hardware, ecn) = (agreed.hardware(), agreed.has(HOST_ECN));
-        let special = Special { cache: pool.cache(), hardware, ecn, pieces, indirect };
-        let (header, span) = (agreed.header, agreed.longest_sent - SHORTEST);
+        let header_apart = agreed.header_apart;
+        let (cache, longest) = (pool.cache(), agreed.longest_sent);
+        let special = Special { longest, cache, hardware, ecn, header_apart, pieces, indirect };
+        let header = agreed.header;
         let reclaim_at = size - RECLAIM.min(size.div_ceil(2));
         let (reclaimer, watch) = Default::default();
-        Self { ring, reclaimer, header, span, reclaim_at, special, sent: 0, watch }
+        Self { ring, reclaimer, header, reclaim_at, special, sent: 0, watch }
     }
 
     /// Takes back the buffers of packets that the device has read. `false` if it broke the rules.
@@ -73,28 +77,48 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     /// Posts what there is room for.
     #[inline(always)]
     fn post_all<const HEADER: usize>(&mut self, burst: &mut Burst) {
-        let (mut packets, mut bytes) = (0, 0);
-        let span = self.span;
         loop {
-            let mut drain = burst.drain();
+            let (mut drain, longest, mut bytes) = (burst.drain(), self.special.longest, 0);
             let plain = std::iter::from_fn(|| {
-                let packet = drain.next_behind_zeros::<HEADER>(SPECIAL, SHORTEST..=SHORTEST + span)?;
-                bytes += packet.len() as u64;
+                let packet = drain.next_behind_zeros::<HEADER>(REQUESTS, SHORTEST..=longest)?;
+                bytes += packet.len();
                 Some(packet)
             });
-            packets += self.ring.queue.post_run(Access::Read, plain);
+            let packets = self.ring.queue.post_run(Access::Read, plain);
             drop(drain);
-            if burst.is_empty() || self.ring.queue.room() == 0 || !self.post_special(burst) {
+            self.count(packets, bytes);
+            let full = burst.is_empty() || self.ring.queue.room() == 0;
+            if full || !(self.post_requests(burst) || self.post_special(burst)) {
                 break;
             }
         }
+    }
+
+    /// Posts packets from here on that lie in one buffer, whatever they ask for; `false` if the first is none of these.
+    #[inline(never)]
+    fn post_requests(&mut self, burst: &mut Burst) -> bool {
+        let (mut drain, special, header, mut bytes) = (burst.drain(), &self.special, self.header, 0);
+        let requests = std::iter::from_fn(|| {
+            let packet = special.next_request(&mut drain, header)?;
+            bytes += packet.len();
+            Some(packet)
+        });
+        let packets = self.ring.queue.post_run(Access::Read, requests);
+        drop(drain);
+        self.count(packets, bytes);
+        packets > 0
+    }
+
+    /// Counts packets that were posted, with the bytes of their headers.
+    #[inline]
+    fn count(&self, packets: usize, bytes: usize) {
         if packets > 0 {
             Counters::add(&self.ring.counters.packets, packets as u64);
-            Counters::add(&self.ring.counters.bytes, bytes - (packets * HEADER) as u64);
+            Counters::add(&self.ring.counters.bytes, (bytes - packets * self.header) as u64);
         }
     }
 
-    /// Posts the first packet, which is more than a frame in a buffer, or drops it if it cannot be sent. `false` if
+    /// Posts the first packet, which takes more than a buffer, or drops it if it cannot be sent. `false` if
     /// there is no room for it now.
     #[inline(never)]
     fn post_special(&mut self, burst: &mut Burst) -> bool {
@@ -102,15 +126,14 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         let counters = &self.ring.counters;
         let len = packet.total_len();
         let apart = packet.headroom() < self.header;
-        let pieces = packet.segments().count() + usize::from(apart);
-        if !self.sendable(packet, len) || pieces > self.special.pieces {
+        let pieces = packet.segments().count() + usize::from(apart || self.special.header_apart);
+        if !self.special.sendable(packet, len) || pieces > self.special.pieces {
             burst.discard(1);
             Counters::add(&counters.drops, 1);
             return true;
         }
-        // One more for a header that is a descriptor of its own.
-        let needed = if self.special.indirect { 1 } else { pieces + 1 };
-        if self.ring.queue.room() < needed.min(self.special.pieces) {
+        let needed = if self.special.indirect { 1 } else { pieces };
+        if self.ring.queue.room() < needed {
             return false;
         }
         let spare = if apart { self.special.cache.take(1).next() } else { None };
@@ -127,31 +150,38 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         }
         true
     }
+}
+
+impl Special {
+    /// The next packet behind its header, if it lies in one buffer with room for that and can be sent.
+    #[inline]
+    fn next_request(&self, drain: &mut Drain, header: usize) -> Option<Packet> {
+        let single = |packet: &Packet| !packet.is_chained() && packet.headroom() >= header;
+        let packet = drain.next_if(|packet| single(packet) && self.sendable(packet, packet.len()))?;
+        self.with_header(packet, None, header)
+    }
 
     /// Whether a packet can ever be sent, but for the number of its pieces.
     fn sendable(&self, packet: &Packet, len: usize) -> bool {
-        let requests = packet.flags().and(Flags::CHECKSUM | Flags::TSO);
+        let requests = packet.flags().and(REQUESTS);
         let headers = packet.headers().unwrap_or_default();
         let payload = headers.payload_start();
-        if requests.without(self.special.hardware) != Flags::default()
+        if requests.without(self.hardware) != Flags::default()
             || packet.len() < payload.max(SHORTEST)
             || packet.segments().any(|segment| segment.is_empty())
         {
             return false;
         }
-        let longest = self.span + SHORTEST;
         match packet.mss() {
             // What is cut is an IP packet, which has a longest length of its own.
             Some(mss) => {
                 let ip = len - usize::from(headers.l2);
-                mss > 0 && payload + usize::from(mss) <= longest && ip <= 65_535 && len > payload
+                mss > 0 && payload + usize::from(mss) <= self.longest && ip <= 65_535 && len > payload
             }
-            None => len <= longest,
+            None => len <= self.longest,
         }
     }
-}
 
-impl Special {
     /// Puts the header before a packet, in a buffer of its own if there is one.
     fn with_header(&self, mut packet: Packet, spare: Option<Packet>, len: usize) -> Option<Packet> {
         const NEEDS_CSUM: u8 = 1;

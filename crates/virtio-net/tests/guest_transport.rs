@@ -142,8 +142,7 @@ impl Card {
     /// Sends a request for the address of 10.0.2.2 and waits for the answer, and for interrupts of both if there are any.
     fn exchange(&mut self, rx: &mut (Split, Box<dyn Notify>), tx: &mut (Split, Box<dyn Notify>)) {
         let header = if self.transport.is_legacy() { 10 } else { 12 };
-        let empty = self.pool.cache().buffers(16).map(|buffer| buffer.into_whole()).collect::<Vec<_>>();
-        assert_eq!(rx.0.post_run(Access::Write, empty.into_iter()), 16);
+        assert_eq!(rx.0.post_run(Access::Write, self.pool.cache().packets(16)), 16);
         rx.0.arm();
         tx.0.arm();
         rx.1.notify(rx.0.publish().expect("a new queue is notified"));
@@ -167,11 +166,8 @@ impl Card {
             }
             taken
         };
-        let answer = take(&mut rx.0).into_iter().map(|(mut packet, len)| {
-            packet.set_len(len as usize);
-            packet.to_vec()
-        });
-        let answer = answer.last().unwrap();
+        let (mut answer, len) = take(&mut rx.0).pop().unwrap();
+        answer.set_len(len as usize);
         assert_eq!(answer[header..header + 6], self.mac);
         assert_eq!(answer[header + 12..][..2], [0x08, 0x06]);
         assert_eq!(answer[header + 28..][..4], [10, 0, 2, 2], "who answers");

@@ -2,17 +2,15 @@
 
 #[path = "../../../fuzz/bodies/mutations.rs"]
 mod mutations;
-#[path = "../../../fuzz/bodies/packed_ring.rs"]
-mod packed_ring;
-#[path = "../../../fuzz/bodies/split_ring.rs"]
-mod split_ring;
+#[path = "../../../fuzz/bodies/rings.rs"]
+mod rings;
 
 #[test]
 fn split_rings() {
-    mutations::run("split_ring", 1_000_000, split_ring::case);
+    mutations::run("split_ring", 1_000_000, rings::split);
 }
 
 #[test]
 fn packed_rings() {
-    mutations::run("packed_ring", 1_000_000, packed_ring::case);
+    mutations::run("packed_ring", 1_000_000, rings::packed);
 }

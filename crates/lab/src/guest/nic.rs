@@ -18,7 +18,13 @@ pub struct Tap {
 impl Tap {
     /// A TAP to be, in a namespace, with an address such as `198.18.1.1/24`.
     pub fn new(namespace: &Namespace, address: &str) -> Self {
-        Self { name: unique("tq"), namespace: namespace.0.clone(), address: address.to_owned(), queues: 1, vnet_hdr: "on" }
+        Self {
+            name: unique("tq"),
+            namespace: namespace.0.clone(),
+            address: address.to_owned(),
+            queues: 1,
+            vnet_hdr: "on",
+        }
     }
 
     /// Queue pairs, one unless said otherwise. A card uses more than one if it is `virtio-net-pci,mq=on`.
@@ -96,7 +102,9 @@ impl Nic {
     pub(super) fn arguments(&self, number: usize) -> [String; 4] {
         let netdev = match &self.far_end {
             FarEnd::Tap(Tap { name, queues, vnet_hdr, .. }) => {
-                format!("tap,id=nic{number},ifname={name},script=no,downscript=no,vhost=off,queues={queues},vnet_hdr={vnet_hdr}")
+                format!(
+                    "tap,id=nic{number},ifname={name},script=no,downscript=no,vhost=off,queues={queues},vnet_hdr={vnet_hdr}"
+                )
             }
             FarEnd::User => format!("user,id=nic{number}"),
         };

@@ -9,6 +9,7 @@ use ringpass_port::Queues;
 use ringpass_virtio::features::*;
 use ringpass_virtio::layout::LEGACY_ALIGN;
 
+use super::VirtioConfig;
 use super::counters::Counters;
 use super::filter::Filter;
 use super::interrupts::Interrupts;
@@ -19,7 +20,6 @@ use super::outlet::Outlet;
 use super::queue::Queue;
 use super::ring::{Chain, Fault, NOT_MAPPED, Packed, Ring, Rules, Split};
 use super::steer::Flows;
-use super::VirtioConfig;
 use crate::dma::DmaMap;
 use crate::runner::Wants;
 
@@ -214,7 +214,7 @@ impl Device {
             false => Split::new(areas, size, rules).map(|ring| Box::new(ring) as Box<dyn Ring>),
         };
         // The card looks for receive buffers when a frame comes, whether or not it was notified of them.
-        (queue.enabled, queue.awake) = (true, number % 2 == 0);
+        (queue.enabled, queue.awake) = (true, number.is_multiple_of(2));
         match ring {
             Ok(ring) => queue.ring = Some(ring),
             Err(why) => self.break_down(why),
@@ -316,14 +316,14 @@ impl Device {
     /// Queues that were notified are looked at again.
     fn wake(&mut self, kicks: &Kicks) {
         for queue in 0..self.queues.len() {
-            if kicks.take(queue).is_some()
+            if let Some(position) = kicks.take(queue)
                 && let Some(mut ring) = self.queues[queue].ring.take()
             {
-                let quiet = if std::mem::replace(&mut self.queues[queue].awake, true) {
-                    Ok(())
-                } else {
-                    ring.quiet(&self.dma)
-                };
+                if self.has(NOTIFICATION_DATA) && !ring.may_be_at(&self.dma, position) {
+                    self.counters.wrong_notifications += 1;
+                }
+                let slept = !std::mem::replace(&mut self.queues[queue].awake, true);
+                let quiet = if slept { ring.quiet(&self.dma) } else { Ok(()) };
                 self.queues[queue].ring = Some(ring);
                 quiet.unwrap_or_else(|why| self.break_down(why));
             }
@@ -364,5 +364,4 @@ impl Device {
             turn: self.lies_on().then(std::time::Instant::now),
         }
     }
-
 }

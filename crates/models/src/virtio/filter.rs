@@ -3,6 +3,9 @@
 /// Most addresses of a list.
 const ADDRESSES: usize = 64;
 
+/// Addresses; `None`: more than the card can hold, so all of the kind are the driver's.
+type List = Option<Vec<[u8; 6]>>;
+
 /// Filters of addresses and VLANs.
 pub(super) struct Filter {
     pub(super) mac: [u8; 6],
@@ -12,9 +15,8 @@ pub(super) struct Filter {
     pub(super) no_multicast: bool,
     pub(super) no_unicast: bool,
     pub(super) no_broadcast: bool,
-    /// `None`: more than the card can hold, so all of the kind are the driver's.
-    unicast: Option<Vec<[u8; 6]>>,
-    multicast: Option<Vec<[u8; 6]>>,
+    unicast: List,
+    multicast: List,
     /// Only these VLANs; without CTRL_VLAN, all.
     vlans: Option<Box<[u64; 64]>>,
 }
@@ -72,7 +74,7 @@ impl Filter {
         if self.promiscuous {
             return true;
         }
-        let among = |list: &Option<Vec<[u8; 6]>>| list.as_ref().is_none_or(|list| list.contains(&to));
+        let among = |list: &List| list.as_ref().is_none_or(|list| list.contains(&to));
         if to == [0xff; 6] {
             !self.no_broadcast
         } else if to[0] & 1 != 0 {
@@ -84,7 +86,7 @@ impl Filter {
 }
 
 /// The addresses at the front of `data`, and what lies behind.
-fn list(data: &[u8]) -> Option<(Option<Vec<[u8; 6]>>, &[u8])> {
+fn list(data: &[u8]) -> Option<(List, &[u8])> {
     let (count, rest) = data.split_first_chunk::<4>()?;
     let count = u32::from_le_bytes(*count) as usize;
     let (addresses, rest) = rest.split_at_checked(count.checked_mul(6)?)?;

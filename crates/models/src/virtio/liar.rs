@@ -135,7 +135,8 @@ impl Device {
             }
         }
         if moved && liar.tells(Lie::ConfigChanges) {
-            self.mac = [liar.random(), liar.random()].map(u64::to_le_bytes).concat()[..6].try_into().expect("six bytes");
+            self.mac =
+                [liar.random(), liar.random()].map(u64::to_le_bytes).concat()[..6].try_into().expect("six bytes");
             self.mtu = liar.random() as u16;
             self.pairs_said = liar.random() as u16;
             self.changed();
@@ -147,9 +148,7 @@ impl Device {
         if liar.tells(Lie::InterruptStorm) {
             self.interrupts.storm();
         }
-        if moved
-            && liar.tells(Lie::DmaOutside)
-            && !self.dma.write(liar.lies.address, &[0xa5; 16], &mut Hint::default())
+        if moved && liar.tells(Lie::DmaOutside) && !self.dma.write(liar.lies.address, &[0xa5; 16], &mut Hint::default())
         {
             self.counters.dma_faults += 1;
         }

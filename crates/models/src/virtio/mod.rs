@@ -7,6 +7,8 @@
 //!
 //! What is not modelled: RSS and hash reports, UDP segmentation, announcements, guest offloads at run time.
 
+mod bars;
+mod config;
 mod control;
 mod counters;
 mod device;
@@ -33,111 +35,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory, Mempool, MempoolConfig};
-use ringpass_port::{Error, MacAddress, Queues};
+use ringpass_port::{Error, Queues};
 use ringpass_registers::{IoRegion, Window};
 use ringpass_vfio_user::ConfigSpace;
-use ringpass_virtio::features;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use crate::dma::Access;
 pub use crate::lies::When;
 use crate::runner::{Model, Wants};
+use bars::View;
+pub use config::{Interface, VirtioConfig};
 pub use counters::Counters;
-use device::{Device, LEGACY_FEATURES};
+use device::Device;
 pub use feature_names::offer;
 use kicks::Kicks;
 pub use lies::{Lie, Lies};
 pub use served::Served;
-
-/// Which interfaces a card has (4.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Interface {
-    /// I/O ports in BAR 0, as before the first standard.
-    Legacy,
-    /// Both.
-    Transitional,
-    /// Structures in memory that capabilities point to.
-    #[default]
-    Modern,
-}
-
-/// What a [`VirtioCard`] is.
-#[derive(Clone, Copy, Debug)]
-pub struct VirtioConfig {
-    /// MAC address.
-    pub mac: MacAddress,
-    /// Interfaces.
-    pub interface: Interface,
-    /// Features that are offered, of [`ringpass_virtio::features`]. `VERSION_1` follows the interface.
-    pub features: u64,
-    /// Most pairs of queues; more than one takes the feature `MQ`.
-    pub queue_pairs: u16,
-    /// Most descriptors of a queue, and with the legacy interface their number.
-    pub queue_size: u16,
-    /// The largest MTU, as the feature `MTU` says it.
-    pub mtu: u16,
-    /// Addresses that the bus says the card uses.
-    pub addressing: Addressing,
-    /// What it lies about.
-    pub lies: Lies,
-}
-
-impl VirtioConfig {
-    /// What QEMU's card offers by default.
-    pub const USUAL: u64 = features::CSUM
-        | features::GUEST_CSUM
-        | features::MAC
-        | features::GUEST_TSO4
-        | features::GUEST_TSO6
-        | features::GUEST_ECN
-        | features::HOST_TSO4
-        | features::HOST_TSO6
-        | features::HOST_ECN
-        | features::MRG_RXBUF
-        | features::STATUS
-        | features::CTRL_VQ
-        | features::CTRL_RX
-        | features::CTRL_VLAN
-        | features::CTRL_RX_EXTRA
-        | features::CTRL_MAC_ADDR
-        | features::ANY_LAYOUT
-        | features::INDIRECT_DESC
-        | features::EVENT_IDX
-        | features::ACCESS_PLATFORM
-        | features::RING_RESET;
-
-    /// Queues of the card.
-    fn queues(&self) -> usize {
-        2 * usize::from(self.queue_pairs) + usize::from(self.features & features::CTRL_VQ != 0)
-    }
-
-    /// MSI-X vectors: one for each queue, one for changes of the configuration.
-    fn vectors(&self) -> usize {
-        self.queues() + 1
-    }
-
-    fn offered(&self) -> u64 {
-        match self.interface {
-            Interface::Legacy => self.features & LEGACY_FEATURES,
-            Interface::Transitional | Interface::Modern => self.features | features::VERSION_1,
-        }
-    }
-}
-
-impl Default for VirtioConfig {
-    fn default() -> Self {
-        Self {
-            mac: MacAddress([0x02, 0x1a, 0xf4, 0x10, 0x41, 1]),
-            interface: Interface::Modern,
-            features: Self::USUAL,
-            queue_pairs: 1,
-            queue_size: 256,
-            mtu: 1500,
-            addressing: Addressing::Virtual,
-            lies: Lies::default(),
-        }
-    }
-}
 
 /// A card in the process: the bus that a driver opens, with a wire on the other side.
 pub struct VirtioCard {
@@ -222,8 +135,9 @@ impl VirtioCard {
 
     /// The model's own totals, which no driver can clear.
     pub fn counters(&self) -> Counters {
-        let (notifications, wrong_notifications) = self.shared.kicks.counts();
-        Counters { notifications, wrong_notifications, ..self.shared.access(|device| device.counters) }
+        let (notifications, wrong) = self.shared.kicks.counts();
+        let counters = self.shared.access(|device| device.counters);
+        Counters { notifications, wrong_notifications: counters.wrong_notifications + wrong, ..counters }
     }
 
     /// What the driver did that drivers may not do, if the card is broken for it; until the next reset.
@@ -297,89 +211,6 @@ impl Shared {
             }
             std::thread::yield_now();
         }
-    }
-
-    /// A driver's read of a BAR.
-    fn read(&self, bar: usize, at: usize, bytes: usize) -> u32 {
-        self.access(|device| match bar {
-            _ if device.is_removed() => u32::MAX,
-            pci::LEGACY_BAR => device.read_legacy(at, bytes),
-            _ => device.read_modern(at, bytes),
-        })
-    }
-
-    /// A driver's write to a BAR.
-    fn write(&self, bar: usize, at: usize, value: u32, bytes: usize) {
-        let commanded = match bar {
-            pci::LEGACY_BAR if at == registers::LEGACY_NOTIFY => self.kicks.legacy(value as u16),
-            pci::MODERN_BAR if at >= registers::NOTIFY => {
-                self.kicks.modern((at - registers::NOTIFY) / registers::MULTIPLIER, value, bytes)
-            }
-            _ => {
-                self.change(|device| match bar {
-                    _ if device.is_removed() => {}
-                    pci::LEGACY_BAR => device.write_legacy(at, value, bytes, &self.kicks),
-                    _ => device.write_modern(at, value, bytes, &self.kicks),
-                });
-                false
-            }
-        };
-        if commanded {
-            self.access(|device| if !device.is_removed() { device.command(&self.kicks) });
-        }
-    }
-}
-
-/// A BAR.
-struct View {
-    shared: Arc<Shared>,
-    bar: usize,
-    len: usize,
-}
-
-impl View {
-    fn read(&self, offset: usize, bytes: usize) -> u32 {
-        assert!(offset.is_multiple_of(bytes) && offset + bytes <= self.len, "{bytes} bytes at {offset:#x}");
-        self.shared.read(self.bar, offset, bytes)
-    }
-
-    fn write(&self, offset: usize, value: u32, bytes: usize) {
-        assert!(offset.is_multiple_of(bytes) && offset + bytes <= self.len, "{bytes} bytes at {offset:#x}");
-        self.shared.write(self.bar, offset, value, bytes);
-    }
-}
-
-impl IoRegion for View {
-    fn len(&self) -> usize {
-        self.len
-    }
-
-    fn description(&self) -> String {
-        "a model".into()
-    }
-
-    fn read8(&self, offset: usize) -> u8 {
-        self.read(offset, 1) as u8
-    }
-
-    fn read16(&self, offset: usize) -> u16 {
-        self.read(offset, 2) as u16
-    }
-
-    fn read32(&self, offset: usize) -> u32 {
-        self.read(offset, 4)
-    }
-
-    fn write8(&self, offset: usize, value: u8) {
-        self.write(offset, value.into(), 1);
-    }
-
-    fn write16(&self, offset: usize, value: u16) {
-        self.write(offset, value.into(), 2);
-    }
-
-    fn write32(&self, offset: usize, value: u32) {
-        self.write(offset, value, 4);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::interrupts::NO_VECTOR;
 use super::ring::{Areas, Ring};
 
-/// How far the reset of a queue is (4.1.4.3).
+/// What the registers say of a queue (4.1.4.3), and what the card does with it.
 #[derive(Default)]
 pub(super) struct Queue {
     /// Most descriptors; 0 if there is no such queue.

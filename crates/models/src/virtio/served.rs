@@ -62,7 +62,11 @@ impl Served {
         let (offset, len) = (word(4), word(8) as usize);
         let region = self.region(bar.into()).size;
         let right = matches!(len, 1 | 2 | 4) && u64::from(offset) + len as u64 <= region;
-        (right && bar < 6 && offset.is_multiple_of(len as u32)).then_some((bar.into(), offset.into(), len))
+        (right && is_registers(bar.into()) && offset.is_multiple_of(len as u32)).then_some((
+            bar.into(),
+            offset.into(),
+            len,
+        ))
     }
 
     fn read_config(&mut self, offset: u64, out: &mut [u8]) {
@@ -104,6 +108,10 @@ impl Served {
             Change::Reset => self.restart(),
         }
     }
+}
+
+fn is_registers(bar: usize) -> bool {
+    matches!(bar, LEGACY_BAR | MODERN_BAR)
 }
 
 /// How wide the accesses are that a client's is made of.

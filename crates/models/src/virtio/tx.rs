@@ -25,7 +25,10 @@ impl Buffers {
 
     pub(super) fn new(pool: &Mempool) -> Self {
         let jumbo = MempoolConfig { buffers: 64, size: Self::JUMBO, ..Default::default() };
-        Self { cache: pool.cache(), jumbo: Mempool::new(&jumbo).expect("a MiB of ordinary pages for the model's frames") }
+        Self {
+            cache: pool.cache(),
+            jumbo: Mempool::new(&jumbo).expect("a MiB of ordinary pages for the model's frames"),
+        }
     }
 
     /// A packet with the frame, in one buffer unless it is longer than any.

@@ -34,7 +34,7 @@ pub const NOTIFY: usize = 0x3000;
 
 /// Where the memory is for the card: low, so that legacy queues have a page number.
 pub const BASE: u64 = 0x10_0000;
-const REGION: usize = 4 << 20;
+const REGION: usize = 8 << 20;
 /// Each queue has a part of the region: its ring, then places for buffers.
 const PART: usize = 0x8_0000;
 const BUFFERS: usize = 0x1_0000;

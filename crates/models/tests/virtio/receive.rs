@@ -18,7 +18,8 @@ fn frames_arrive_whole_and_in_order_turn_after_turn() {
             let frames: Vec<_> = (0..7).map(|i| any_frame(60 + (turn * 37 + i * 100) % 1400)).collect();
             driver.arrive(&frames);
             for frame in &frames {
-                let received = driver.receive().unwrap_or_else(|| panic!("{ring:#x}, turn {turn}: {:?}", driver.card.fault()));
+                let received =
+                    driver.receive().unwrap_or_else(|| panic!("{ring:#x}, turn {turn}: {:?}", driver.card.fault()));
                 assert_eq!(&received.bytes, frame);
                 assert_eq!(received.header, [&[0; 10][..], &[1, 0]].concat());
             }

@@ -36,8 +36,9 @@ fn a_frame_may_lie_in_several_pieces_and_in_a_table() {
         let frame = any_frame(600);
         let bytes = [&[0; 12], &frame[..]].concat();
         for indirect in [false, true, false, true] {
-            let pieces: Vec<Piece> =
-                [&bytes[..12], &bytes[12..13], &bytes[13..500], &bytes[500..]].map(|part| driver.filled(1, part)).into();
+            let pieces: Vec<Piece> = [&bytes[..12], &bytes[12..13], &bytes[13..500], &bytes[500..]]
+                .map(|part| driver.filled(1, part))
+                .into();
             let count = if indirect { 1 } else { 4 };
             if indirect {
                 let table = driver.table(1, &pieces);

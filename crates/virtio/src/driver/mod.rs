@@ -129,7 +129,10 @@ impl<'a> Used<'a> {
 ///
 /// Each packet takes one descriptor; one with several pieces (segments, a header apart, a request with its answer) takes
 /// one for each, or an indirect table of them.
-pub trait Virtqueue: Send + Sized {
+///
+/// # Safety
+/// [`take`](Self::take) calls no more often than it was asked to, and hands out each packet that was posted once.
+pub unsafe trait Virtqueue: Send + Sized {
     /// Bytes of memory that a queue takes.
     fn bytes(config: &Config) -> usize;
 

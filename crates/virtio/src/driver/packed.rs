@@ -242,7 +242,8 @@ impl Packed {
     }
 }
 
-impl Virtqueue for Packed {
+// SAFETY: what is taken is posted, at most `most` of it, and the head moves past it before it is handed out.
+unsafe impl Virtqueue for Packed {
     fn bytes(config: &Config) -> usize {
         tables(config) + Tables::bytes(config)
     }
@@ -427,6 +428,9 @@ impl Virtqueue for Packed {
             // them.
             unsafe { to.add_packets(&self.packets[places][..count]) };
             total += count;
+            if count == 0 && (self.config.in_order || self.posted == 0) {
+                return Ok(total);
+            }
             if count == 0 {
                 // What was not in order goes by its name.
                 return Ok(total + self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()))?);

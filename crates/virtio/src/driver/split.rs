@@ -170,6 +170,19 @@ impl Split {
         Ok((number as u16, len))
     }
 
+    /// In order, how many of the oldest `most` packets were used as a batch by the name of the last; `ready` were used.
+    fn batch_in_run(&mut self, ready: u16, most: u16) -> Result<u16, Broken> {
+        if !self.config.in_order {
+            return Ok(0);
+        }
+        let entry = &self.used[self.place(self.head)];
+        let batch = self.batch.take().map_or_else(|| Batch::new(entry, self.head, self.mask(), ready), Ok);
+        let batch = batch.map_err(|broken| self.fail(broken))?;
+        let left = batch.end.wrapping_sub(self.head);
+        self.batch = Some(batch).filter(|_| left > most);
+        Ok(left.min(most))
+    }
+
     /// How many packets the device has used.
     #[inline(always)]
     fn ready(&mut self) -> Result<u16, Broken> {
@@ -209,7 +222,8 @@ impl Batch {
     }
 }
 
-impl Virtqueue for Split {
+// SAFETY: what is taken lies between head and tail, at most `most` of it, and the head moves past it before it is handed out.
+unsafe impl Virtqueue for Split {
     fn bytes(config: &Config) -> usize {
         Places::of(config).end
     }
@@ -355,25 +369,28 @@ impl Virtqueue for Split {
 
     fn take_back(&mut self, to: &mut Reclaimer) -> Result<usize, Broken> {
         self.chains &= self.in_flight() > 0;
-        if self.chains || self.loose.is_some() || self.batch.is_some() || self.broken.is_some() {
+        if self.chains || self.loose.is_some() || self.broken.is_some() {
             return self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()));
         }
         let (ready, mut total) = (self.ready()?, 0);
         while total < ready {
             let places = self.run(self.head, ready - total);
-            let numbers = places.start as u32..;
-            let in_order = |(entry, number): &(&[AtomicU32; 2], u32)| entry[0].load(Ordering::Relaxed) == *number;
-            let count = self.used[places.clone()].iter().zip(numbers).take_while(in_order).count();
-            self.head = self.head.wrapping_add(count as u16);
-            total += count as u16;
-            // SAFETY: they were posted, none has further segments, and the device no longer has them; the head moved
-            // past them.
-            unsafe { to.add_packets(&self.packets[places.clone()][..count]) };
-            if count < places.len() {
-                // What was not in order goes by its name.
+            let (start, count) = (places.start as u32, places.len() as u16);
+            // Without a branch for each, which would cost more than to look at all.
+            let strange =
+                |found, (entry, number): (&[AtomicU32; 2], u32)| found | entry[0].load(Ordering::Relaxed) ^ number;
+            let ordered = self.batch.is_none() && self.used[places.clone()].iter().zip(start..).fold(0, strange) == 0;
+            let count = if ordered { count } else { self.batch_in_run(ready - total, count)? };
+            if count == 0 {
+                // What is not in order goes by its name.
                 let rest = self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()))?;
                 return Ok(usize::from(total) + rest);
             }
+            self.head = self.head.wrapping_add(count);
+            total += count;
+            // SAFETY: they were posted, none has further segments, and the device no longer has them; the head moved
+            // past them.
+            unsafe { to.add_packets(&self.packets[places][..count.into()]) };
         }
         Ok(total.into())
     }

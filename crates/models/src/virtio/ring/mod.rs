@@ -41,6 +41,9 @@ pub(super) trait Ring: Send {
     /// Takes the next chain that the driver has made available; `false` if there is none.
     fn next(&mut self, dma: &DmaMap, chain: &mut Chain) -> Result<bool, Fault>;
 
+    /// Whether a notification's position (4.1.5.2) can be that of a driver of this ring.
+    fn may_be_at(&mut self, dma: &DmaMap, position: u16) -> bool;
+
     /// Where it is read.
     fn mark(&self) -> Mark;
 

@@ -54,13 +54,13 @@ impl Packed {
     }
 
     fn address(&self, slot: u16) -> u64 {
-        self.ring + 16 * u64::from(slot)
+        self.ring.wrapping_add(16 * u64::from(slot))
     }
 
     /// The second half of a descriptor first: it has the flags.
     fn entry(&mut self, dma: &DmaMap, slot: u16) -> Result<Entry, Fault> {
         let address = self.address(slot);
-        let second = dma.load(address + 8, &mut self.hint).ok_or(NOT_MAPPED)?;
+        let second = dma.load(address.wrapping_add(8), &mut self.hint).ok_or(NOT_MAPPED)?;
         Ok(Entry::new([dma.load(address, &mut self.hint).ok_or(NOT_MAPPED)?, second]))
     }
 
@@ -118,6 +118,10 @@ impl Ring for Packed {
         Ok(true)
     }
 
+    fn may_be_at(&mut self, _: &DmaMap, position: u16) -> bool {
+        position & 0x7fff < self.size
+    }
+
     fn mark(&self) -> Mark {
         Mark(self.next.slot, self.next.wrap.into())
     }
@@ -130,7 +134,7 @@ impl Ring for Packed {
         let place = u32::from(self.used.encoded());
         self.batch.add((place, chain.id, written), whole, self.rules.in_order);
         self.used.advance(chain.slots, self.size);
-        self.added += chain.slots;
+        self.added = self.added.saturating_add(chain.slots);
     }
 
     /// The first comes last, so that the driver sees all of a frame's buffers or none (5.1.6.4.1).
@@ -144,13 +148,13 @@ impl Ring for Packed {
             let mut marks = if wrap { flags::AVAIL | flags::USED } else { 0 };
             marks |= if written > 0 { flags::WRITE } else { 0 };
             let second = |id: u32| u64::from(written) | u64::from(id as u16) << 32 | u64::from(marks) << 48;
-            let address = self.ring + 16 * u64::from(slot) + 8;
+            let address = self.ring.wrapping_add(16 * u64::from(slot) + 8);
             if liar.is_some_and(early) {
                 // The next slot is used too, it says.
                 let after = (slot + 1) % u32::from(self.size);
                 let marks = if after == 0 { marks ^ (flags::AVAIL | flags::USED) } else { marks };
                 let word = u64::from(used.id) << 32 | u64::from(marks) << 48;
-                let _ = dma.store(self.ring + 16 * u64::from(after) + 8, word, &mut self.hint);
+                let _ = dma.store(self.ring.wrapping_add(16 * u64::from(after) + 8), word, &mut self.hint);
             }
             if !dma.store(address, second(id), &mut self.hint) {
                 return Err(NOT_MAPPED);

@@ -47,16 +47,16 @@ impl Split {
 
     /// How many chains are available.
     fn waiting(&mut self, dma: &DmaMap) -> Result<u16, Fault> {
-        let waiting = self.load(dma, self.available + 2)?.wrapping_sub(self.next);
+        let waiting = self.load(dma, self.available.wrapping_add(2))?.wrapping_sub(self.next);
         if waiting > self.size { Err("the available index runs ahead of the ring") } else { Ok(waiting) }
     }
 
     fn used_event(&self) -> u64 {
-        self.available + 4 + 2 * u64::from(self.size)
+        self.available.wrapping_add(4 + 2 * u64::from(self.size))
     }
 
     fn available_event(&self) -> u64 {
-        self.used + 4 + 8 * u64::from(self.size)
+        self.used.wrapping_add(4 + 8 * u64::from(self.size))
     }
 
     /// Follows a chain (2.7.5).
@@ -69,7 +69,7 @@ impl Split {
                 Entry::read(dma, address, &mut self.hint)?
             } else {
                 chain.slots += 1;
-                let mut word = |at| dma.load(address + at, &mut self.hint).ok_or(NOT_MAPPED);
+                let mut word = |at| dma.load(address.wrapping_add(at), &mut self.hint).ok_or(NOT_MAPPED);
                 Entry::new([word(0)?, word(8)?])
             };
             let (flags, next) = (entry.third, entry.fourth);
@@ -103,7 +103,7 @@ impl Ring for Split {
             return Ok(false);
         }
         chain.clear();
-        let head = self.load(dma, self.available + 4 + 2 * u64::from(self.next % self.size))?;
+        let head = self.load(dma, self.available.wrapping_add(4 + 2 * u64::from(self.next % self.size)))?;
         if head >= self.size {
             return Err("an available entry that names no descriptor");
         }
@@ -115,6 +115,13 @@ impl Ring for Split {
         self.next = self.next.wrapping_add(1);
         self.head = head.wrapping_add(chain.slots) % self.size;
         Ok(true)
+    }
+
+    /// The available index at some time since the card last looked, or shortly before.
+    fn may_be_at(&mut self, dma: &DmaMap, position: u16) -> bool {
+        let shown = self.load(dma, self.available.wrapping_add(2)).unwrap_or_default().wrapping_sub(position);
+        let seen = position.wrapping_sub(self.next).min(self.next.wrapping_sub(position));
+        shown <= self.size.saturating_mul(2) && seen <= self.size
     }
 
     fn mark(&self) -> Mark {
@@ -137,8 +144,8 @@ impl Ring for Split {
         for used in self.batch.entries() {
             let (id, written) =
                 liar.map_or((u32::from(used.id), used.written), |liar| liar.used(used.id, used.written, self.size));
-            let address = self.used + 4 + 8 * u64::from(used.place as u16 % self.size);
-            if !dma.store(address, id, &mut self.hint) || !dma.store(address + 4, written, &mut self.hint) {
+            let address = self.used.wrapping_add(4 + 8 * u64::from(used.place as u16 % self.size));
+            if !dma.store(address, id, &mut self.hint) || !dma.store(address.wrapping_add(4), written, &mut self.hint) {
                 return Err(NOT_MAPPED);
             }
         }
@@ -148,7 +155,7 @@ impl Ring for Split {
             Some(liar) if liar.tells(Lie::IndexBack) => self.used_next.wrapping_sub(self.size / 2 + 1),
             _ => self.used_next,
         };
-        self.store(dma, self.used + 2, index)
+        self.store(dma, self.used.wrapping_add(2), index)
     }
 
     fn interrupts(&mut self, dma: &DmaMap) -> Result<bool, Fault> {
