@@ -182,7 +182,7 @@ fn virtio(address: &str) -> Option<Check> {
     let offer = offer::of(address)?;
     let options: Vec<_> = offer.wishes(cards::cpus()).iter().map(|wish| wish.qemu).collect();
     let remedy =
-        format!("QEMU: {}; 'ringpass list' says what for, and how with libvirt", options.join(",").replace("),", ") "));
+        format!("options of QEMU: {}; 'ringpass list' says what for, and how with libvirt", options.join("; "));
     Some(check(Need::Speed, address, options.is_empty(), offer.summary(), remedy))
 }
 

@@ -51,6 +51,8 @@ impl Cards {
     fn forward(&self) -> Program {
         let [a, b] = self.sockets.each_ref().map(|socket| format!("vfio-user:{}", socket.display()));
         let forwarder = self.middle.spawn(&[RINGPASS, "fwd", &a, &b, "--json"]);
+        // What comes before the cards receive is counted by nobody but the kernel.
+        until("the forwarder's first line", || !forwarder.line().is_empty());
         until("the first ping", || {
             let ping =
                 Command::new("ip").args(["netns", "exec", &self.a.0, "ping", "-c1", "-W1", "198.18.0.2"]).output();

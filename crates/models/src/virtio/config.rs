@@ -19,7 +19,7 @@ pub enum Interface {
     Modern,
 }
 
-/// What a [`VirtioCard`] is.
+/// What a [`VirtioCard`](super::VirtioCard) is.
 #[derive(Clone, Copy, Debug)]
 pub struct VirtioConfig {
     /// MAC address.

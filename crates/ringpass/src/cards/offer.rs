@@ -91,7 +91,7 @@ impl Offer {
             ),
             wish(
                 lacks(IN_ORDER),
-                "rings used in order, if it does not yet (older kernels do not ask for it)",
+                "rings used in order, unless they are (only new kernels ask for it and show it)",
                 "in_order=on",
                 "<qemu:property name='in_order' type='bool' value='true'/>",
             ),

@@ -5,3 +5,4 @@ mod device;
 
 mod oracle;
 mod random;
+mod wrong;
