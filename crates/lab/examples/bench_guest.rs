@@ -92,7 +92,11 @@ impl Rig {
     fn count(&self, namespace: &Namespace, tap: &Tap) -> Run {
         let slow = self.count == Count::Instructions;
         let before = namespace.counter(&tap.name, "rx_packets");
-        until("packets", || namespace.counter(&tap.name, "rx_packets") > before + 100);
+        // Programs take their time to start, and some have begun when nothing of it is to be seen.
+        let end = Instant::now() + Duration::from_secs(60);
+        while namespace.counter(&tap.name, "rx_packets") < before + 100 && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(50));
+        }
         if slow {
             self.monitor("one-insn-per-tb on");
             self.monitor("trace-event virtio_queue_notify on");
@@ -136,7 +140,9 @@ impl Rig {
              until [ -e /sys/class/net/eth1 ]; do sleep 0.1; done
              ip link add br0 type bridge; ip link set br0 up
              for i in eth0 eth1; do ip link set $i master br0; ip link set $i up; done
-             until [ \"$(cat /sys/class/net/eth1/brport/state)\" = 3 ]; do sleep 0.1; done",
+             for i in eth0 eth1; do
+                 until [ \"$(cat /sys/class/net/$i/brport/state)\" = 3 ]; do sleep 0.1; done
+             done",
         );
         // Its instructions are those of the whole guest, which does nothing else, in 0.3 s of its clock.
         let mut instructions = None;

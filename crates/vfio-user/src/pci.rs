@@ -102,7 +102,10 @@ impl ConfigSpace {
 
     /// Adds a BAR in I/O space. Its size is a power of two from 4 to 256 bytes.
     pub fn io_bar(mut self, index: usize, size: u32) -> Self {
-        assert!(size.is_power_of_two() && (4..=256).contains(&size) && index < 6, "an I/O BAR of {size} bytes at {index}");
+        assert!(
+            size.is_power_of_two() && (4..=256).contains(&size) && index < 6,
+            "an I/O BAR of {size} bytes at {index}"
+        );
         self.set(BARS + 4 * index, &1u32.to_le_bytes());
         self.allow(BARS + 4 * index, &(!(size - 1)).to_le_bytes());
         self.writable[COMMAND] |= 1;
