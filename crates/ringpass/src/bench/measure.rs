@@ -67,8 +67,13 @@ impl Samples {
     }
 }
 
-/// Descriptors of a ring that may be waiting to be posted or reclaimed: the driver does that by 32.
-const RESERVE: usize = 32;
+/// Descriptors of a ring that may be waiting to be posted or reclaimed: drivers do that by so many.
+fn reserve(cell: &Cell) -> usize {
+    match cell.driver {
+        Driver::Ixgbe => 32,
+        Driver::Virtio(_) => 64.min(cell.ring / 2),
+    }
+}
 
 /// The forwarder with all that surrounds it.
 pub struct Bench {
@@ -95,7 +100,7 @@ impl Bench {
         Ok(Self {
             rig,
             wires,
-            fill: cell.ring - RESERVE,
+            fill: cell.ring - reserve(cell),
             burst: Burst::new(cell.batch),
             cache: pool.cache(),
             offloads: cell.offloads,

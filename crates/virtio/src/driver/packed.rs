@@ -199,6 +199,11 @@ impl Packed {
             let len = if self.batch.is_none() { batch.len } else { unsafe { &*whole() }.total_len() as u32 };
             return Ok(Some((place, len)));
         }
+        // It is the next one after all: the device was not done with it a moment ago.
+        if self.loose.is_none() && number == place {
+            self.advance(1);
+            return Ok(Some((place, len)));
+        }
         let slots = self.loosen().give_number(number.into()).ok_or(Broken::NotPosted(number.into()))?;
         self.advance(slots);
         Ok(Some((number, len)))
@@ -488,5 +493,52 @@ impl Drop for Packed {
         if !self.reclaimed {
             self.descriptors.leak();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringpass_memory::{Mempool, MempoolConfig, RegionConfig};
+
+    use super::*;
+
+    /// The device's side, in order and one by one, as fast as it can.
+    fn use_all(ring: &DmaArray<Descriptor>, packets: usize) {
+        let mut slot = Slot { index: 0, wrap: true };
+        for _ in 0..packets {
+            let word = &ring[usize::from(slot.index)][1];
+            let mine = u64::from(flags::AVAIL | flags::USED) << 48;
+            while word.load(Ordering::Acquire) & mine != u64::from(slot.available()) << 48 {
+                std::thread::yield_now();
+            }
+            word.store(u64::from(slot.index) << 32 | u64::from(slot.used()) << 48, Ordering::Release);
+            slot.advance(1, ring.len() as u16);
+        }
+    }
+
+    #[test]
+    fn a_device_that_is_caught_at_work_is_in_order_still() {
+        const PACKETS: usize = 50_000;
+        let config = Config { size: 64, event_idx: false, in_order: false, indirect: 0, header: 0 };
+        let region = DmaRegion::new(Packed::bytes(&config), &RegionConfig::default()).unwrap();
+        let mut queue = Packed::new(&region, 0, &config).unwrap();
+        let ring = DmaArray::new(&region, 0, 64).unwrap();
+        let pool = Mempool::new(&MempoolConfig { buffers: 256, ..Default::default() }).unwrap();
+        let mut cache = pool.cache();
+        std::thread::scope(|scope| {
+            scope.spawn(|| use_all(&ring, PACKETS));
+            let (mut posted, mut taken) = (0, 0);
+            while taken < PACKETS {
+                posted += queue.post_run(Access::Write, cache.packets((PACKETS - posted).min(8)));
+                let count = queue.take(8, |used, _| drop(used.whole())).unwrap();
+                taken += count;
+                if count == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        assert!(queue.loose.is_none());
+        // SAFETY: the device has ended.
+        unsafe { queue.reclaim() };
     }
 }

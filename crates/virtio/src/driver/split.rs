@@ -222,7 +222,8 @@ impl Batch {
     }
 }
 
-// SAFETY: what is taken lies between head and tail, at most `most` of it, and the head moves past it before it is handed out.
+// SAFETY: what is taken lies between head and tail, at most `most` of it, and the head moves past it before it is handed
+// out.
 unsafe impl Virtqueue for Split {
     fn bytes(config: &Config) -> usize {
         Places::of(config).end
