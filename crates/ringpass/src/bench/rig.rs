@@ -71,7 +71,9 @@ impl Rig {
     /// Opens both drivers with one queue each, with all offloads or none.
     pub fn new(driver: Driver, ring: usize, pages: PageSize, offloads: bool) -> Result<Self, Error> {
         let offloads = Offloads { checksum: offloads, hash: offloads, vlan: offloads, tso: offloads };
-        let config = PortConfig { rx_ring: ring, tx_ring: ring, offloads, ..Default::default() };
+        // Mergeable buffers are taken where frames may be longer than a buffer.
+        let mtu = if matches!(driver, Driver::Virtio(kind) if kind & MRG_RXBUF != 0) { 9000 } else { 1500 };
+        let config = PortConfig { rx_ring: ring, tx_ring: ring, mtu, offloads, ..Default::default() };
         let region = RegionConfig { pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 4 * ring + 2048, region, ..Default::default() })?;
         let open = || {
