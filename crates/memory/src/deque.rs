@@ -1,6 +1,8 @@
 //! A burst packet by packet: put in at the end, taken out from either.
 
+use std::marker::PhantomData;
 use std::ops::RangeInclusive;
+use std::ptr::NonNull;
 
 use crate::{Burst, Flags, Packet};
 
@@ -31,19 +33,27 @@ impl Burst {
     /// Hands out packets from the front, in order. Those that are left when the iterator is dropped stay, in order.
     #[inline]
     pub fn drain(&mut self) -> Drain<'_> {
-        let packets = self.packets[self.start..self.end].as_ptr_range();
+        let (start, end) = (self.start, self.end);
         // Should the iterator be forgotten, so are its packets: the burst has none until it comes back.
-        self.start = self.end;
-        Drain { burst: self, next: packets.start.cast(), end: packets.end.cast() }
+        self.start = end;
+        let burst = NonNull::from(self);
+        // SAFETY: a field of the burst, and `start <= end <= MAX_BATCH` in its array.
+        let (next, end) = unsafe {
+            let packets = (&raw const (*burst.as_ptr()).packets).cast::<Packet>();
+            (packets.add(start), packets.add(end))
+        };
+        Drain { burst, next, end, lent: PhantomData }
     }
 }
 
 /// See [`Burst::drain`].
 pub struct Drain<'a> {
-    burst: &'a mut Burst,
+    /// Lent to this iterator; by pointer, as `next` and `end` point into it.
+    burst: NonNull<Burst>,
     /// Those from `next` to `end`, the burst's last, are this iterator's.
     next: *const Packet,
     end: *const Packet,
+    lent: PhantomData<&'a mut Burst>,
 }
 
 impl Drain<'_> {
@@ -100,7 +110,9 @@ impl Drop for Drain<'_> {
     fn drop(&mut self) {
         // SAFETY: both point into the same array, or behind its end.
         let left = unsafe { self.end.offset_from_unsigned(self.next) };
-        self.burst.start = self.burst.end - left;
-        self.burst.rewind();
+        // SAFETY: lent to this iterator, whose other pointers are not used again.
+        let burst = unsafe { self.burst.as_mut() };
+        burst.start = burst.end - left;
+        burst.rewind();
     }
 }
