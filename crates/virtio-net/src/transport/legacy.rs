@@ -155,8 +155,4 @@ impl Transport for Legacy {
     fn write_config(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.config()?.write(offset, bytes)
     }
-
-    fn config_changes(&mut self) -> u8 {
-        0
-    }
 }

@@ -68,9 +68,6 @@ pub trait Transport: Send {
 
     /// Writes a field of the device-specific configuration, or an array of bytes; an error beyond the end.
     fn write_config(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error>;
-
-    /// A number that changes when the configuration does; always 0 with the legacy interface.
-    fn config_changes(&mut self) -> u8;
 }
 
 /// How a queue is started.

@@ -206,8 +206,4 @@ impl Transport for Modern {
     fn write_config(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {
         self.config()?.write(offset, bytes)
     }
-
-    fn config_changes(&mut self) -> u8 {
-        self.generation()
-    }
 }
