@@ -1,0 +1,125 @@
+//! The device's side of virtqueues that lie in a guest's memory. The guest is not trusted: what it writes is read once and
+//! checked, and a queue whose guest broke the rules stays [`Broken`].
+
+mod memory;
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ringpass_memory::{Error, ForeignMemory};
+
+pub use memory::{GuestMemory, GuestRegion, Hint};
+
+/// Where a queue lies, and how it works.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Descriptors: 1 to 32,768; for split rings a power of two.
+    pub size: u16,
+    /// Features that were negotiated: packed, event index, indirect, in order.
+    pub features: u64,
+    /// Where its parts lie, as the front-end's own addresses ([`GuestRegion::user`]).
+    pub descriptors: u64,
+    /// Available ring, or driver's event suppression.
+    pub driver: u64,
+    /// Used ring, or device's event suppression.
+    pub device: u64,
+    /// Where it stands: split, the next available index; packed, the next available slot with its wrap counter in bit 15,
+    /// and in the upper half the same of the used ones.
+    pub base: u32,
+    /// Where what was taken and not yet given back is noted, so that it survives this process.
+    pub inflight: Option<Inflight>,
+}
+
+/// A queue's part of an inflight region.
+#[derive(Clone, Debug)]
+pub struct Inflight {
+    /// The region.
+    pub memory: Arc<ForeignMemory>,
+    /// Where the queue's part begins.
+    pub offset: usize,
+    /// Its length.
+    pub len: usize,
+}
+
+/// What the device does to a chain's pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It reads them (the guest sends).
+    Read,
+    /// It writes them (the guest receives).
+    Write,
+}
+
+/// Memory of the guest that was found to be its own, and in one piece here. What lies there may change at any time.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// The first byte.
+    pub start: NonNull<u8>,
+    /// Bytes; 0 only for a chain of nothing else.
+    pub len: u32,
+}
+
+/// A chain that was taken from a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// What it is given back by.
+    pub id: u16,
+    /// Descriptors that it takes in the ring.
+    pub descriptors: u16,
+    /// Its first piece.
+    pub first: Piece,
+    /// Further ones: so many of [`Taken::pieces`], from there.
+    pub more: (u32, u32),
+}
+
+/// Chains that were taken together, in order. Made once for a queue, and used again and again: no burst allocates.
+#[derive(Default)]
+pub struct Taken {
+    /// The chains.
+    pub chains: Vec<Chain>,
+    /// Pieces behind the first ones.
+    pub pieces: Vec<Piece>,
+}
+
+/// What a guest did that guests may not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// It made more available than there can be.
+    #[error("the guest made {0} chains available at once, more than the ring has")]
+    Jump(u16),
+}
+
+/// The device's side of a queue.
+///
+/// # Safety
+/// Pieces that [`take`](Self::take) hands out lie in the queue's memory, which the queue keeps until it is dropped or given
+/// other memory.
+pub unsafe trait Virtqueue: Send + Sized {
+    /// A queue in a guest's memory.
+    fn new(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Self, Error>;
+
+    /// Another table of the guest's memory, in which the queue goes on.
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error>;
+
+    /// Takes up to `most` chains that are available, in order, behind those in `taken`. Returns how many. A chain that
+    /// the guest may not make breaks the queue; what was taken before it in the same call is handed out first.
+    fn take(&mut self, access: Access, most: usize, taken: &mut Taken) -> Result<usize, Broken>;
+
+    /// Puts the last `n` chains back that were taken, as if they had not been.
+    fn put_back(&mut self, n: usize);
+
+    /// Gives a chain back, with so many bytes written. In any order; with IN_ORDER in that of taking.
+    fn give(&mut self, chain: &Chain, written: u32);
+
+    /// Shows the guest what was given back since the last time. Whether it wants to be interrupted for it.
+    fn publish(&mut self) -> bool;
+
+    /// Asks to be notified of the next chain. Whether some are available already.
+    fn arm(&mut self) -> bool;
+
+    /// Asks for no notifications.
+    fn disarm(&mut self);
+
+    /// Where it stands, once all that was taken was given back or put back.
+    fn base(&self) -> u32;
+}
