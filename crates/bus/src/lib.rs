@@ -3,6 +3,7 @@
 mod bar;
 mod calls;
 mod command;
+mod foreign;
 mod open;
 mod ports;
 mod sysfs;
@@ -12,10 +13,11 @@ mod vfio_user;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use ringpass_registers::{IoRegion, Window};
 
+pub use foreign::{ForeignMaps, GrantOnBus};
 pub use open::{addressing_of, open_pci};
 pub use sysfs::{SysfsPci, present};
 pub use vfio::{Vfio, group_of, is_bound};
@@ -66,6 +68,17 @@ pub trait Bus: Send + Sync {
 
     /// Lets the device use a region, until the bus is dropped.
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error>;
+
+    /// Lets the device use memory of another process, at the addresses of this one, until that is taken back.
+    fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
+        let _ = memory;
+        Err(Error::Other("the card cannot be given a guest's memory: only VFIO, vfio-user and models do that".into()))
+    }
+
+    /// Takes memory of another process back. The device was told to stop using it before.
+    fn unmap_foreign(&self, memory: &Arc<ForeignMemory>) {
+        let _ = memory;
+    }
 
     /// Lets the device start DMA, or no longer.
     fn set_bus_master(&self, on: bool) -> Result<(), Error>;

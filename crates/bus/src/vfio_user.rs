@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::bar::BARS;
 use crate::calls::{ByCalls, Calls};
 use crate::command::{BUS_MASTER, COMMAND, IO, MEMORY};
-use crate::{Bus, DeviceId};
+use crate::{Bus, DeviceId, ForeignMaps};
 
 /// How long a server may take for one answer.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -34,6 +34,7 @@ pub struct VfioUser {
     window: OnceLock<Arc<Remote>>,
     /// What the device may access. Kept, so that no address comes to mean something else.
     regions: Mutex<Vec<Arc<DmaRegion>>>,
+    foreign: ForeignMaps,
 }
 
 /// The connection, which the bus shares with what it has opened.
@@ -82,7 +83,8 @@ impl VfioUser {
         let [a, b, c, d] = id;
         let id = DeviceId { vendor: u16::from_le_bytes([a, b]), device: u16::from_le_bytes([c, d]) };
         let client = Arc::new(Connection(Mutex::new(client)));
-        Ok(Arc::new(Self { name, id, client, window: OnceLock::new(), regions: Mutex::default() }))
+        let (window, regions, foreign) = Default::default();
+        Ok(Arc::new(Self { name, id, client, window, regions, foreign }))
     }
 
     fn client(&self) -> MutexGuard<'_, Client> {
@@ -204,6 +206,21 @@ impl Bus for VfioUser {
         }
         self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region.clone());
         Ok(())
+    }
+
+    fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
+        let (iova, len) = (memory.as_ptr() as u64, memory.mapped_len() as u64);
+        let Some(file) = memory.file() else {
+            return Err(failed(&self.name)("memory without its file cannot be passed on"));
+        };
+        self.foreign
+            .add(memory, || self.client().dma_map(iova, len, file, Access::ReadWrite).map_err(failed(&self.name)))
+    }
+
+    fn unmap_foreign(&self, memory: &Arc<ForeignMemory>) {
+        let (iova, len) = (memory.as_ptr() as u64, memory.mapped_len() as u64);
+        // A server that is gone has no maps.
+        self.foreign.remove(memory, || drop(self.client().dma_unmap(iova, len)));
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {

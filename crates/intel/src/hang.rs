@@ -37,18 +37,30 @@ impl Tx {
 pub struct Hang {
     stuck: AtomicBool,
     before: AtomicBool,
+    rx_stuck: AtomicBool,
 }
 
 impl Hang {
     /// Whether a queue has reported since the last two times that this was asked, with a link both times: a queue
     /// stands still without one, and has just begun to move when it comes back.
     pub fn seen(&self, link: bool) -> bool {
+        if self.rx_stuck.load(Ordering::Relaxed) {
+            return true;
+        }
         let now = self.stuck.swap(false, Ordering::Relaxed) && link;
         self.before.swap(now, Ordering::Relaxed) && now
     }
 
+    /// An Rx queue did not stop when it was told to.
+    pub(crate) fn rx_stuck(&self) {
+        self.rx_stuck.store(true, Ordering::Relaxed);
+    }
+
     /// Why a port is given up.
     pub fn report(name: &str) -> String {
-        format!("{name}: the card has sent nothing for {} s; reset it, or power it off and on", LIMIT.as_secs())
+        let limit = LIMIT.as_secs();
+        format!(
+            "{name}: the card has sent nothing for {limit} s, or does not stop a queue; reset it, or power it off and on"
+        )
     }
 }

@@ -8,6 +8,7 @@ mod device;
 mod hang;
 mod head_write_back;
 mod interrupt;
+mod mapped;
 mod memory;
 mod ring;
 mod rx;

@@ -28,8 +28,9 @@ pub struct Ring {
     /// These count on for ever; modulo the ring's size they are indices.
     pub(crate) head: usize,
     pub(crate) tail: usize,
-    doorbell: Doorbell,
-    control: Reg<RW>,
+    pub(crate) doorbell: Doorbell,
+    /// RDH or TDH, and RXDCTL or TXDCTL.
+    pub(crate) registers: [Reg<RW>; 2],
     pub(crate) device: Arc<Device>,
 }
 
@@ -47,13 +48,14 @@ impl Ring {
         device.window.write(head, 0);
         device.window.write(tail, 0);
         let buffers = descriptors.iter().map(|_| MaybeUninit::uninit()).collect();
-        Self { buffers, descriptors, head: 0, tail: 0, doorbell: device.window.doorbell(tail), control, device }
+        let (doorbell, registers) = (device.window.doorbell(tail), [head, control]);
+        Self { buffers, descriptors, head: 0, tail: 0, doorbell, registers, device }
     }
 
     /// Starts the queue and waits until the card says so (8.2.3.8.6, 8.2.3.9.10).
     pub(crate) fn start(&self) -> Result<(), Error> {
-        self.device.window.set(self.control, ENABLE);
-        self.device.wait(self.control, ENABLE, ENABLE)
+        self.device.window.set(self.registers[1], ENABLE);
+        self.device.wait(self.registers[1], ENABLE, ENABLE)
     }
 
     pub(crate) fn posted(&self) -> usize {
@@ -101,17 +103,21 @@ impl Ring {
             self.doorbell.ring(self.index(self.tail) as u32);
         }
     }
+
+    /// Stops the queue and drops the buffers that are posted, when the card says that it has stopped.
+    pub(crate) fn stop(&mut self) -> Result<(), Error> {
+        self.device.window.clear(self.registers[1], ENABLE);
+        self.device.wait(self.registers[1], ENABLE, 0)?;
+        while self.posted() > 0 {
+            drop(self.pop());
+        }
+        Ok(())
+    }
 }
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        self.device.window.clear(self.control, ENABLE);
-        if self.device.wait(self.control, ENABLE, 0).is_err() {
-            // A card that does not stop may still use the memory: then that is never given back.
-            return self.descriptors.leak();
-        }
-        while self.posted() > 0 {
-            drop(self.pop());
-        }
+        // A card that does not stop may still use the memory: then that is never given back.
+        self.stop().unwrap_or_else(|_| self.descriptors.leak());
     }
 }

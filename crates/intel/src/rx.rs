@@ -1,18 +1,21 @@
 //! The receiving queue (sections 1.8.2 and 7.1).
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Cache};
+use ringpass_memory::{Burst, Cache, Lending};
 use ringpass_port::{Error, RxQueue};
 use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::device::Setup;
 use crate::interrupt::Interrupt;
+use crate::mapped::Mapped;
 use crate::ring::Ring;
 use crate::rx_offload::Gather;
+use crate::tx::OVERHEAD;
 
 /// Descriptors are given back to the card by at least so many.
-const REFILL: usize = 32;
+pub(crate) const REFILL: usize = 32;
 /// A frame that is shorter has no type.
 pub(crate) const ETHERNET_HEADER: usize = 14;
 
@@ -22,21 +25,23 @@ pub(crate) const ETHERNET_HEADER: usize = 14;
 /// is the one that was posted.
 pub struct Rx {
     pub(crate) ring: Ring,
-    cache: Cache,
-    /// Bytes behind the Ethernet header that are believed at most: what a buffer has room for.
+    pub(crate) cache: Cache,
+    /// Bytes behind the Ethernet header that are believed at most: of a frame, and what a buffer has room for.
     pub(crate) longest: usize,
     /// Of a queue that tells more of frames than their bytes, or joins buffers to frames.
     pub(crate) gather: Option<Box<Gather>>,
     pub(crate) interrupt: Option<Interrupt>,
+    /// Of a queue that receives into a guest's buffers.
+    pub(crate) mapped: Option<Box<Mapped>>,
 }
 
 impl Rx {
     /// Enables a queue whose buffers have so many KiB, then fills its ring and moves the tail (4.6.7.1).
     pub fn start(ring: Ring, kib: u32, setup: Setup, interrupt: Option<Interrupt>) -> Result<Self, Error> {
         ring.start()?;
-        let capacity = kib as usize * 1024;
-        let (cache, longest, gather) = (setup.2.cache(), capacity - ETHERNET_HEADER, Gather::new(setup, capacity));
-        let mut rx = Self { ring, cache, longest, gather, interrupt };
+        let longest = (kib as usize * 1024).min(setup.1.mtu.max(1500) + OVERHEAD) - ETHERNET_HEADER;
+        let (cache, gather) = (setup.2.cache(), Gather::new(setup, kib as usize * 1024));
+        let mut rx = Self { ring, cache, longest, gather, interrupt, mapped: None };
         rx.refill();
         Ok(rx)
     }
@@ -71,7 +76,7 @@ impl Rx {
     /// Posts free buffers in place of those taken, by [`REFILL`] or more. When the pool has run dry the ring runs
     /// shorter until buffers come back; meanwhile the card drops and counts.
     #[inline(always)]
-    fn refill(&mut self) {
+    pub(crate) fn refill(&mut self) {
         let before = self.ring.tail;
         while self.ring.room() >= REFILL {
             let (tail, room) = (self.ring.tail, self.ring.room());
@@ -99,7 +104,12 @@ impl RxQueue for Rx {
             None => while self.take_run(burst) {},
             Some(_) => self.take_offloaded(burst),
         }
-        self.refill();
-        before - burst.room()
+        let received = before - burst.room();
+        self.refill_from_owner(burst, received);
+        received
+    }
+
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.map(lending)
     }
 }

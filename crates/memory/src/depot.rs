@@ -5,7 +5,8 @@
 
 use std::ptr::NonNull;
 
-use crate::pool::{Slot, SlotRef};
+use crate::lending::{SlotCell, slot_ref};
+use crate::pool::SlotRef;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
 /// Slots that one exchange with the depot moves at most.
@@ -57,7 +58,7 @@ struct Magazine(UnsafeCell<(usize, [SlotRef; MAGAZINE])>);
 
 /// The slots of one pool, and which of them are free.
 pub(crate) struct Depot {
-    pub(crate) slots: Box<[Slot]>,
+    pub(crate) slots: Box<[SlotCell]>,
     full: IndexStack,
     empty: IndexStack,
     /// Slots that found no empty magazine, or came alone.
@@ -65,14 +66,14 @@ pub(crate) struct Depot {
     magazines: Box<[Magazine]>,
 }
 
-// SAFETY: a magazine's content is reached only between popping its index from one stack and pushing it onto another;
+// SAFETY: a slot is written by whoever has it to lend, alone (see `Slot`). A magazine's content is reached only between popping its index from one stack and pushing it onto another;
 // an index is on at most one stack, so one thread at a time has it. Release on push and Acquire on pop order the
 // accesses of successive owners.
 unsafe impl Sync for Depot {}
 
 impl Depot {
     /// A depot of these slots (slot `i` has the index `i`), none of which is in it yet.
-    pub(crate) fn new(slots: Box<[Slot]>) -> Self {
+    pub(crate) fn new(slots: Box<[SlotCell]>) -> Self {
         let count = slots.len().div_ceil(MAGAZINE) * 2;
         let magazine = |_| Magazine(UnsafeCell::new((0, [NonNull::dangling(); MAGAZINE])));
         let magazines = (0..count).map(magazine).collect();
@@ -83,7 +84,7 @@ impl Depot {
 
     /// Puts all slots in, once.
     pub(crate) fn fill(&self) {
-        let all: Vec<_> = self.slots.iter().map(NonNull::from).collect();
+        let all: Vec<_> = self.slots.iter().map(slot_ref).collect();
         all.chunks(MAGAZINE).for_each(|some| self.put(some));
     }
 
@@ -120,7 +121,7 @@ impl Depot {
         }
         let loose = std::iter::from_fn(|| self.loose.pop());
         let places = out.iter_mut().zip(loose);
-        places.map(|(place, index)| *place = NonNull::from(&self.slots[index as usize])).count()
+        places.map(|(place, index)| *place = slot_ref(&self.slots[index as usize])).count()
     }
 }
 
@@ -133,12 +134,12 @@ mod loom_tests {
 
     fn depot(slots: u32) -> Depot {
         let pool = NonNull::dangling();
-        let slot = |index| Slot { data: std::ptr::null_mut(), iova: 0, pool, index, size: 0 };
+        let slot = |index| Slot { data: std::ptr::null_mut(), iova: 0, pool, index, size: 0, headroom: 0 }.into();
         Depot::new((0..slots).map(slot).collect())
     }
 
     fn put(depot: &Depot, slots: &[u32]) {
-        let slots: Vec<SlotRef> = slots.iter().map(|&index| (&depot.slots[index as usize]).into()).collect();
+        let slots: Vec<SlotRef> = slots.iter().map(|&index| slot_ref(&depot.slots[index as usize])).collect();
         depot.put(&slots);
     }
 

@@ -1,12 +1,12 @@
 //! Editing frames: their length and their start.
 
-use crate::{HEADROOM, Packet};
+use crate::Packet;
 
 impl Packet {
     /// Bytes free in front of the frame.
     #[inline]
     pub fn headroom(&self) -> usize {
-        (HEADROOM as i16 + self.offset) as usize
+        (self.buffer.slot().headroom as i32 + i32::from(self.offset)) as usize
     }
 
     /// Bytes that the frame can have at most from where it starts now.

@@ -28,6 +28,9 @@ impl Flags {
     pub const L3_CHECKSUM: Self = Self(1 << 7);
     /// Both ways: TCP over IPv4 or IPv6, to be cut into frames, [`Packet::mss`]. Comes with [`CHECKSUM`](Self::CHECKSUM).
     pub const TSO: Self = Self(1 << 8);
+    /// The buffer is lent by a guest ([`Lending`](crate::Lending)): the packet goes to that guest's port, or is copied. Set by
+    /// the queue that borrowed it.
+    pub const LENT: Self = Self(1 << 14);
     /// The frame goes on in further buffers, [`Packet::segments`]. Set and cleared by these methods only.
     pub const CHAINED: Self = Self(1 << 15);
 
@@ -134,7 +137,7 @@ impl Packet {
         self.flags
     }
 
-    /// Adds flags that need nothing beside: verdicts and [`L3_CHECKSUM`](Flags::L3_CHECKSUM).
+    /// Adds flags that need nothing beside: verdicts, [`L3_CHECKSUM`](Flags::L3_CHECKSUM) and [`LENT`](Flags::LENT).
     #[inline]
     pub fn add_flags(&mut self, flags: Flags) {
         let beside = Flags::HASH | Flags::VLAN | Flags::CHECKSUM | Flags::TSO | Flags::CHAINED;
@@ -145,7 +148,7 @@ impl Packet {
     /// Takes flags away; what they spoke of is forgotten. A packet with further segments keeps those.
     #[inline]
     pub fn clear_flags(&mut self, flags: Flags) {
-        self.flags = self.flags.without(flags.without(Flags::CHAINED));
+        self.flags = self.flags.without(flags.without(Flags::CHAINED.or(Flags::LENT)));
     }
 
     /// The RSS hash that the card made over addresses and ports.

@@ -1,7 +1,7 @@
 //! Memory of another process, by descriptor. That process may take it away while it is used here.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
@@ -19,6 +19,8 @@ pub struct ForeignMemory {
     len: usize,
     /// What is mapped: `len`, up to whole pages of the file's.
     mapped: usize,
+    /// The file and where in it this begins, if others are to map it too.
+    file: Option<(OwnedFd, u64)>,
     slot: &'static Slot,
 }
 
@@ -30,15 +32,22 @@ unsafe impl Sync for ForeignMemory {}
 impl ForeignMemory {
     /// Maps `len` bytes from `offset` of a file in memory (a memfd, of /dev/shm, of hugetlbfs), to read and to write.
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
-        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE)
+        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(Arc::new)
+    }
+
+    /// As [`map`](Self::map), with the file kept, for devices that are to map it [too](Self::file).
+    pub fn map_shared(file: OwnedFd, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        let mut memory = Self::new(file.as_fd(), offset, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        memory.file = Some((file, offset));
+        Ok(Arc::new(memory))
     }
 
     /// As [`map`](Self::map), only to read. A write through [`as_ptr`](Self::as_ptr) ends the process.
     pub fn map_read_only(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
-        Self::new(file, offset, len, ProtFlags::READ)
+        Self::new(file, offset, len, ProtFlags::READ).map(Arc::new)
     }
 
-    fn new(file: BorrowedFd<'_>, offset: u64, len: usize, access: ProtFlags) -> Result<Arc<Self>, Error> {
+    fn new(file: BorrowedFd<'_>, offset: u64, len: usize, access: ProtFlags) -> Result<Self, Error> {
         // A file on a disk or of FUSE could keep an access waiting as long as its owner likes.
         let kind = rustix::fs::fstatfs(file).map_err(|errno| os("memory of another process")(errno.into()))?.f_type;
         if ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&kind) {
@@ -66,7 +75,7 @@ impl ForeignMemory {
             return Err(Error::Config("too many mappings of other processes' memory; end some of their sessions"));
         };
         let start = NonNull::new(start.cast()).expect("a mapping is not at address 0");
-        Ok(Arc::new(Self { start, len, mapped, slot }))
+        Ok(Self { start, len, mapped, file: None, slot })
     }
 
     /// The first byte. What lies there may change at any time.
@@ -78,6 +87,16 @@ impl ForeignMemory {
     #[allow(clippy::len_without_is_empty)]
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Bytes that are mapped: whole pages of the file's.
+    pub fn mapped_len(&self) -> usize {
+        self.mapped
+    }
+
+    /// The file, and where in it this begins; `None` unless it was kept.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset))
     }
 
     /// Whether an access has found the file cut short. What is read since then are zeros, what is written goes nowhere.

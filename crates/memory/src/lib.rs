@@ -19,6 +19,7 @@ mod error;
 mod flags;
 mod foreign;
 mod huge_pages;
+mod lending;
 #[cfg(miri)]
 mod miri;
 mod one_by_one;
@@ -39,6 +40,7 @@ pub use error::Error;
 pub use flags::{Flags, Headers, L4};
 pub use foreign::ForeignMemory;
 pub use huge_pages::huge_pages_free;
+pub use lending::{Borrower, Grant, Lender, Lending, Lent, Loans, Settling};
 pub use one_by_one::Packets;
 pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::cache::Cache;
 use crate::depot::{Depot, MAGAZINE};
 use crate::flags::Beside;
+use crate::lending::{Memory, slot_ref};
 use crate::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
 
 /// Bytes kept free in front of a received frame, for headers to be put before it.
@@ -30,15 +31,17 @@ impl Default for MempoolConfig {
     }
 }
 
-/// One buffer: where it lies, and whose it is. Never written after the pool is made.
+/// One buffer: where it lies, and whose it is. Never written after the pool is made, but in pools of lent buffers: before
+/// one is lent.
 pub(crate) struct Slot {
     /// Behind the headroom, where a device writes a frame.
     pub(crate) data: *mut u8,
     pub(crate) iova: u64,
     pub(crate) pool: NonNull<Shared>,
     pub(crate) index: u32,
-    /// Bytes from `data`.
-    pub(crate) size: u32,
+    /// Bytes from `data`, and in front of it.
+    pub(crate) size: u16,
+    pub(crate) headroom: u16,
 }
 
 /// A slot, wherever it is just now. Arrays of them are filled with dangling ones, which are never looked at.
@@ -54,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) exhausted: AtomicU64,
     /// By slot; whoever owns the packet owns its entry.
     pub(crate) beside: Box<[UnsafeCell<Beside>]>,
-    region: Arc<DmaRegion>,
+    pub(crate) memory: Memory,
 }
 
 impl Shared {
@@ -82,7 +85,7 @@ pub(crate) unsafe fn put(pool: NonNull<Shared>, slots: &[SlotRef]) {
 
 /// # Safety
 /// The caller holds `count` references and gives them up.
-unsafe fn release(pool: NonNull<Shared>, count: usize) {
+pub(crate) unsafe fn release(pool: NonNull<Shared>, count: usize) {
     // SAFETY: the references about to be given up keep it alive. Release and Acquire as in `Arc`: all uses of the pool
     // happen before it is freed.
     if unsafe { pool.as_ref() }.references.fetch_sub(count, Ordering::AcqRel) == count {
@@ -97,8 +100,8 @@ unsafe fn release(pool: NonNull<Shared>, count: usize) {
 #[derive(Debug)]
 pub struct Mempool(pub(crate) NonNull<Shared>);
 
-// SAFETY: `Shared` is made of atomics, an `Arc`, a slot table that is never written after `new`, whose raw pointers are
-// into the region that it keeps, and what lies beside packets, an entry of which only the packet's owner reaches.
+// SAFETY: `Shared` is made of atomics, the memory, a slot table whose raw pointers are into that, an entry of which is
+// written by the lender of its buffer only, while nobody else has it, and what lies beside packets, an entry of which only the packet's owner reaches.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
@@ -122,13 +125,13 @@ impl Mempool {
         let slot = |index| {
             let offset = index / per_page * page + index % per_page * stride + HEADROOM;
             let (data, iova) = (region.at(offset), region.iova(offset));
-            Slot { data, iova, pool, index: index as u32, size: config.size as u32 }
+            Slot { data, iova, pool, index: index as u32, size: config.size as u16, headroom: HEADROOM as u16 }.into()
         };
         let depot = Depot::new((0..config.buffers).map(slot).collect());
         let (references, exhausted) = (AtomicUsize::new(1), AtomicU64::new(0));
         let beside = (0..config.buffers).map(|_| UnsafeCell::default()).collect();
         // SAFETY: allocated just now, and nobody else knows it yet.
-        unsafe { pool.write(Shared { depot, references, exhausted, beside, region: region.clone() }) };
+        unsafe { pool.write(Shared { depot, references, exhausted, beside, memory: Memory::Own(region.clone()) }) };
         let pool = Self(pool);
         pool.shared().depot.fill();
         Ok(pool)
@@ -144,14 +147,18 @@ impl Mempool {
         Cache::new(self.clone())
     }
 
-    /// Bytes of frame that a buffer takes behind the headroom.
+    /// Bytes of frame that a buffer takes behind the headroom. Of lent buffers, each has its own.
     pub fn buffer_size(&self) -> usize {
-        self.shared().depot.slots[0].size as usize
+        // SAFETY: see `Slot`.
+        unsafe { slot_ref(&self.shared().depot.slots[0]).as_ref() }.size as usize
     }
 
     /// The memory beneath, to be mapped for a device.
+    ///
+    /// # Panics
+    /// If the buffers are lent.
     pub fn region(&self) -> &Arc<DmaRegion> {
-        &self.shared().region
+        self.shared().memory.region()
     }
 }
 

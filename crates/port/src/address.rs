@@ -3,11 +3,15 @@
 //! An address is `KIND:ARGUMENT[,OPTION=VALUE…]`. Kinds that wrap another port take their options in front:
 //! `KIND[,OPTION=VALUE…]:ADDRESS`.
 
+mod vhost;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::{Error, MacAddress};
+
+pub use vhost::{Role, VhostConfig, VirtioUserConfig};
 
 /// A port that an address names.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +23,11 @@ pub enum Address {
     Model(ModelConfig, Box<Address>),
     /// `vfio-user:PATH`: a device that another process serves, such as `ringpass model`.
     VfioUser(PathBuf),
+    /// `vhost:PATH[,client][,queues=N][,features=…]`: a virtual machine or a process whose virtio card ends here, over
+    /// vhost-user.
+    Vhost(VhostConfig),
+    /// `virtio-user:PATH[,server][,queues=N][,features=…][,mac=…]`: the other end of that, a virtio card that another process plays.
+    VirtioUser(VirtioUserConfig),
     /// `tap:NAME`: a TAP interface of the kernel, made if it does not exist.
     Tap(String),
     /// `packet:NAME`: a kernel interface through a packet socket.
@@ -84,8 +93,8 @@ pub struct FaultsConfig {
     pub seed: u64,
 }
 
-const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, tap:NAME, packet:NAME, pcap:FILE, null, \
-                     capture,file=FILE:PORT or faults,drop=0.01:PORT";
+const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, vhost:PATH, virtio-user:PATH, tap:NAME, packet:NAME, \
+                     pcap:FILE, null, capture,file=FILE:PORT or faults,drop=0.01:PORT";
 
 impl FromStr for Address {
     type Err = Error;
@@ -113,13 +122,15 @@ impl FromStr for Address {
             "null" if argument.is_empty() && options.is_empty() => Ok(Self::Null),
             "vfio-user" if options.is_empty() && !argument.is_empty() => Ok(Self::VfioUser(argument.into())),
             "vfio-user" if options.is_empty() => Err(wrong("the socket is missing; write vfio-user:PATH".into())),
+            "vhost" if options.is_empty() => vhost::vhost(argument).map(Self::Vhost).map_err(wrong),
+            "virtio-user" if options.is_empty() => vhost::virtio_user(argument).map(Self::VirtioUser).map_err(wrong),
             "tap" if options.is_empty() => Ok(Self::Tap(interface()?)),
             "packet" if options.is_empty() => Ok(Self::Packet(interface()?)),
             "pcap" if options.is_empty() => pcap(argument).map(Self::Pcap).map_err(wrong),
             "model" => Ok(Self::Model(model(options).map_err(wrong)?, inner()?)),
             "capture" => Ok(Self::Capture(capture(options).map_err(wrong)?, inner()?)),
             "faults" => Ok(Self::Faults(faults(options).map_err(wrong)?, inner()?)),
-            "null" | "tap" | "packet" | "pcap" | "vfio-user" => {
+            "null" | "tap" | "packet" | "pcap" | "vfio-user" | "vhost" | "virtio-user" => {
                 Err(wrong(format!("options of '{kind}' go behind its argument")))
             }
             _ => Err(wrong(format!("no such kind of port '{kind}'; write one of {KINDS}"))),
@@ -233,6 +244,8 @@ impl fmt::Display for Address {
             Self::Pci(address) => write!(f, "{address}"),
             Self::Model(_, wire) => write!(f, "model:{wire}"),
             Self::VfioUser(path) => write!(f, "vfio-user:{}", path.display()),
+            Self::Vhost(config) => write!(f, "vhost:{}", config.path.display()),
+            Self::VirtioUser(config) => write!(f, "virtio-user:{}", config.path.display()),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Pcap(PcapConfig { input: Some(path), .. }) => write!(f, "pcap:{}", path.display()),

@@ -32,6 +32,11 @@ pub trait Wakeable {
     fn wake(&self) -> Wake<'_> {
         Wake::Turns
     }
+
+    /// The same, of something that is woken in more than one way.
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(self.wake());
+    }
 }
 
 /// Polls while packets come and for a while after; then sleeps until one of its sources wakes it.
@@ -117,12 +122,12 @@ fn sleep(sources: &[&mut dyn Wakeable], now: Instant) -> bool {
     let mut limit = Idle::LIMIT;
     let mut descriptors = Vec::with_capacity(sources.len());
     for source in sources {
-        match source.wake() {
+        source.wakes(&mut |wake| match wake {
             Wake::Readable(fd) => descriptors.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
             Wake::Never => {}
             Wake::At(time) => limit = limit.min(time.saturating_duration_since(now)),
             Wake::Turns => limit = limit.min(Idle::TURN),
-        }
+        });
     }
     let limit = Timespec::try_from(limit).expect("a short time");
     // An error is a signal, after which the caller looks around anyway.

@@ -7,12 +7,13 @@ mod chain;
 mod error;
 mod idle;
 mod mac;
+mod mac_text;
 mod offloads;
 mod port;
 mod software;
 mod steering;
 
-pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed};
+pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig};
 pub use chain::{chain, copy_flags};
 pub use error::Error;
 pub use idle::{Idle, Wake, Wakeable};

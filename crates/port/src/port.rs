@@ -1,6 +1,8 @@
 //! The traits Port, RxQueue and TxQueue.
 
-use ringpass_memory::Burst;
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, Lending};
 use serde::Serialize;
 
 use crate::{Error, MacAddress, Offloads, Rule, Spread, Wakeable};
@@ -85,6 +87,12 @@ pub enum State {
 pub trait RxQueue: Wakeable + Send {
     /// Adds received packets to the burst until it has no room or none is left; does not wait. Returns how many.
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
+
+    /// Receives into buffers that a guest lends from now on, where there are some, so that frames for the guest need not be
+    /// copied. Before the first burst.
+    fn borrow_from(&mut self, _lending: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::Other("only queues of Intel's cards can be mapped to a guest's".into()))
+    }
 }
 
 /// Sends packets. Belongs to one thread at a time.
@@ -137,6 +145,11 @@ pub trait Port: Send {
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
         let _ = (rule, queue);
         Err(Error::Other(format!("{} cannot steer frames to queues; only network cards can", self.name())))
+    }
+
+    /// What a pair's guest lends to a queue of another port; `None` if there is no guest, or pair.
+    fn lending(&self, _pair: usize) -> Option<Arc<Lending>> {
+        None
     }
 
     /// Choices that were made when the port was opened (pages, queues, zero-copy or copy), a line each, with what would

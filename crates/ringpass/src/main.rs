@@ -20,6 +20,7 @@ mod pktgen;
 mod run;
 mod sandbox;
 mod stats;
+mod switch;
 mod worker;
 
 use std::process::ExitCode;
@@ -62,6 +63,7 @@ EXAMPLES:
 enum Command {
     Demo(demo::Args),
     Fwd(fwd::Args),
+    Switch(switch::Args),
     Pktgen(pktgen::Args),
     Dump(dump::Args),
     Echo(echo::Args),
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command.unwrap_or_else(without) {
         Command::Demo(args) => demo::run(args),
         Command::Fwd(args) => fwd::run(args),
+        Command::Switch(args) => switch::run(args),
         Command::Pktgen(args) => pktgen::run(args),
         Command::Dump(args) => dump::run(args),
         Command::Echo(args) => echo::run(args),

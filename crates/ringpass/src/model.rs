@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::Mempool;
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig, offer};
+use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_models::{Model as Stepped, Runner};
 use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, Rule, State, Stats};
+use ringpass_virtio::features::{MQ, MTU, offer};
 
 /// `model:WIRE`. Dropped in the order of its fields.
 pub struct Model {
@@ -67,11 +68,11 @@ impl Kind {
             }
         };
         let lies = lie.as_deref().map_or(Ok(Default::default()), str::parse)?;
-        let several = if config.queues > 1 { ringpass_virtio::features::MQ } else { 0 };
+        let several = if config.queues > 1 { MQ } else { 0 };
         Ok(Self::Virtio(VirtioCard::new(&VirtioConfig {
             mac,
             interface,
-            features: offer(features.as_deref().unwrap_or_default())? | several | ringpass_virtio::features::MTU,
+            features: offer(VirtioConfig::USUAL, features.as_deref().unwrap_or_default())? | several | MTU,
             queue_pairs: config.queues as u16,
             queue_size: config.rx_ring.max(config.tx_ring) as u16,
             mtu: config.mtu as u16,

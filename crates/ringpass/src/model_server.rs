@@ -108,14 +108,15 @@ fn intel(args: Args) -> Result<(), Error> {
 }
 
 fn virtio_net(args: Args) -> Result<(), Error> {
-    use ringpass_virtio::features::{ACCESS_PLATFORM, MQ, MTU};
+    use ringpass_virtio::features::{ACCESS_PLATFORM, MQ, MTU, offer};
     let interface = match args.device {
         None | Some(0x1041) => virtio::Interface::Modern,
         Some(0x1000) => virtio::Interface::Transitional,
         Some(other) => return Err(Error::Other(format!("--device {other:04x}: virtio-net is 1041 or 1000"))),
     };
     // A guest's kernel without an IOMMU uses the card's own addresses all the same.
-    let offered = virtio::offer(args.features.as_deref().unwrap_or_default()).map_err(Error::Other)?;
+    let wishes = args.features.as_deref().unwrap_or_default();
+    let offered = offer(virtio::VirtioConfig::USUAL, wishes).map_err(Error::Other)?;
     let several = if args.queues > 1 { MQ } else { 0 };
     let config = virtio::VirtioConfig {
         interface,

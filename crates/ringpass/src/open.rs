@@ -4,29 +4,32 @@ use ringpass_bus::{SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
+use ringpass_vhost::{Copies, Vhost};
+use ringpass_virtio_user::VirtioUser;
 
 use crate::model::Model;
 use crate::options::Options;
-use crate::{cards, drivers};
+use crate::{cards, drivers, sandbox};
 
 /// Opens the ports at some addresses, between which packets pass, and the one pool that all packets come from: what one
 /// card writes to memory another one may read.
 pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<([Box<dyn Port>; N], Mempool), Error> {
-    let mut parsed = Vec::new();
-    for address in addresses {
-        parsed.push(address.parse()?);
-    }
+    let (ports, pool) = open_all(&addresses, options)?;
+    Ok((ports.try_into().unwrap_or_else(|_| unreachable!("a port for each address")), pool))
+}
+
+/// As [`open`], for any number of ports.
+pub fn open_all(addresses: &[&str], options: &Options) -> Result<(Vec<Box<dyn Port>>, Mempool), Error> {
+    let parsed = addresses.iter().map(|address| address.parse()).collect::<Result<Vec<Address>, _>>()?;
     // Before anything is taken or made.
     parsed.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))?;
     // One that sees physical addresses, if there is one: the others are told those.
     let mut cards: Vec<&str> = parsed.iter().filter_map(card).collect();
     cards.sort_by_key(|pci| addressing_of(pci) == Addressing::Virtual);
-    let pool = pool(N, cards.first().copied(), options)?;
-    let mut ports = Vec::new();
-    for address in &parsed {
-        ports.push(open_address(address, &options.port(), &pool, options)?);
-    }
-    Ok((ports.try_into().unwrap_or_else(|_| unreachable!("a port for each address")), pool))
+    let pool = pool(parsed.len(), cards.first().copied(), options)?;
+    let open = |address| open_address(address, &options.port(), &pool, options);
+    let ports = parsed.iter().map(open).collect::<Result<_, _>>()?;
+    Ok((ports, pool))
 }
 
 /// A pool for so many ports: enough to fill all rings, and to have some in bursts and caches. On huge pages, unless the
@@ -85,6 +88,14 @@ pub fn open_address(
             Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
         }
         Address::VfioUser(path) => drivers::open(VfioUser::open(path)?, &address.to_string(), config, pool)?,
+        Address::Vhost(vhost) => {
+            sandbox::allow_sessions();
+            Box::new(Vhost::open(vhost, config, pool, Copies::default())?)
+        }
+        Address::VirtioUser(card) => {
+            sandbox::allow_sessions();
+            Box::new(VirtioUser::open(&address.to_string(), card, config, pool)?)
+        }
         Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),
         Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config, pool)?),

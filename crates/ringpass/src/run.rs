@@ -1,5 +1,6 @@
 //! What subcommands that move packets share: workers on their cores, and the loop that watches over them.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -20,6 +21,63 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Ends the run as Ctrl-C does.
 pub fn interrupt() {
     INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// Whether Ctrl-C or the like has come.
+pub fn interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
+const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+
+/// From now on Ctrl-C and the like do not end the process, but are noticed.
+pub fn notice_interrupts() -> Result<(), Error> {
+    SIGNALS.iter().try_for_each(|&signal| flag::register(signal, &INTERRUPTED).map(drop)).map_err(taking)
+}
+
+fn taking(source: io::Error) -> Error {
+    Error::Os { what: "taking Ctrl-C".into(), source }
+}
+
+/// What a subcommand has a say in while its run goes on.
+pub trait Watch {
+    /// What it adds to the statistics of all ports.
+    fn fields(&mut self, totals: &Totals) -> Fields;
+
+    /// What it adds to those of one port in the summary.
+    fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
+        let _ = port;
+        Vec::new()
+    }
+
+    /// Looks at the ports, some times a second: whether the run goes on.
+    fn look(&mut self, ports: &mut [Box<dyn Port>]) -> Verdict {
+        let mut finished = false;
+        match ports.iter_mut().find_map(|port| fault(&mut **port, &mut finished)) {
+            Some(error) => Verdict::Failed(error),
+            None if finished => Verdict::EndWhenQuiet,
+            None => Verdict::GoOn,
+        }
+    }
+}
+
+/// Whether a run goes on.
+pub enum Verdict {
+    /// It does.
+    GoOn,
+    /// An input has ended: until all that is in flight has arrived.
+    EndWhenQuiet,
+    /// It cannot.
+    Failed(Error),
+}
+
+/// A run that ends with any of its ports.
+struct Plain<'a>(&'a mut dyn FnMut(&Totals) -> Fields);
+
+impl Watch for Plain<'_> {
+    fn fields(&mut self, totals: &Totals) -> Fields {
+        self.0(totals)
+    }
 }
 
 /// Workers, and the loop on the main thread that watches over them and the ports.
@@ -47,13 +105,11 @@ impl Run {
         if let Some(cpu) = options.cpu.iter().find(|cpu| !cpus.contains(cpu)) {
             return Err(Error::Other(format!("--cpu {cpu}: this process may run on CPUs {cpus:?} only")));
         }
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            // In this order: the second one ends at once. Without a thread, which would miss the sandbox.
-            let taken = flag::register_conditional_shutdown(signal, 130, &INTERRUPTED);
-            taken
-                .and_then(|_| flag::register(signal, &INTERRUPTED))
-                .map_err(|source| Error::Os { what: "taking Ctrl-C".into(), source })?;
+        // In this order: the second one ends at once. Without a thread, which would miss the sandbox.
+        for signal in SIGNALS {
+            flag::register_conditional_shutdown(signal, 130, &INTERRUPTED).map_err(taking)?;
         }
+        notice_interrupts()?;
         let printer = Printer::new(options.json);
         let (sandbox, shared, threads, tallies) = Default::default();
         Ok(Self { options, printer, sandbox, shared, threads, tallies })
@@ -89,14 +145,15 @@ impl Run {
 
     /// Prints statistics every second until the run ends: by Ctrl-C, `--time`, `--count`, workers that have finished,
     /// an input that has ended, or a port that is gone, which is an error. `more` gives what the subcommand adds.
-    pub fn control(
-        mut self,
-        ports: &mut [Box<dyn Port>],
-        more: &mut dyn FnMut(&Totals) -> Fields,
-    ) -> Result<(), Error> {
+    pub fn control(self, ports: &mut [Box<dyn Port>], more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
+        self.control_with(ports, &mut Plain(more))
+    }
+
+    /// As [`control`](Self::control), for a subcommand that judges its ports itself.
+    pub fn control_with(mut self, ports: &mut [Box<dyn Port>], watch: &mut dyn Watch) -> Result<(), Error> {
         self.printer.start(ports, &self.sandbox);
         let start = Instant::now();
-        let gone = self.watch(start, ports, more);
+        let failed = self.until_end(start, ports, watch);
         self.shared.stop();
         let elapsed = start.elapsed();
         let ends: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
@@ -107,22 +164,23 @@ impl Run {
             let Stats { tx_packets, tx_bytes, tx_drops, .. } = port.stats();
             *stats = Stats { tx_packets, tx_bytes, tx_drops, ..*stats };
         }
-        self.printer.summary(elapsed, ports, &stats, more(&Totals::of(&self.tallies)));
+        let extended = ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), watch.extended(index)].concat());
+        let extended = extended.collect();
+        self.printer.summary(elapsed, ports, &stats, extended, watch.fields(&Totals::of(&self.tallies)));
         // A capture file is written to the end by its worker's last act, which may have failed.
-        match gone.or_else(|| ports.iter_mut().find_map(|port| fault(&mut **port, &mut false))) {
+        let failed = failed.or_else(|| match watch.look(ports) {
+            Verdict::Failed(error) => Some(error),
+            Verdict::GoOn | Verdict::EndWhenQuiet => None,
+        });
+        match failed {
             Some(error) => Err(error),
             None if ends.iter().any(|end| end.is_err()) => Err(Error::Other("a worker failed; see above".into())),
             None => Ok(()),
         }
     }
 
-    /// Returns when the run is to end, with the reason if that is a port's fault.
-    fn watch(
-        &mut self,
-        start: Instant,
-        ports: &mut [Box<dyn Port>],
-        more: &mut dyn FnMut(&Totals) -> Fields,
-    ) -> Option<Error> {
+    /// Returns when the run is to end, with the reason if it has failed.
+    fn until_end(&mut self, start: Instant, ports: &mut [Box<dyn Port>], watch: &mut dyn Watch) -> Option<Error> {
         let (mut second, mut moved, mut quiet_since) = (Duration::from_secs(1), 0, start);
         loop {
             let elapsed = start.elapsed();
@@ -137,15 +195,12 @@ impl Run {
             }
             if elapsed >= second {
                 second += Duration::from_secs(1);
-                self.printer.live(elapsed, ports, more(&totals));
+                self.printer.live(elapsed, ports, watch.fields(&totals));
             }
-            let mut finished = false;
-            let fault = ports.iter_mut().find_map(|port| fault(&mut **port, &mut finished));
-            if fault.is_some() {
-                return fault;
-            }
-            if finished && quiet_since.elapsed() > Self::QUIET {
-                return None;
+            match watch.look(ports) {
+                Verdict::Failed(error) => return Some(error),
+                Verdict::EndWhenQuiet if quiet_since.elapsed() > Self::QUIET => return None,
+                Verdict::EndWhenQuiet | Verdict::GoOn => {}
             }
             std::thread::sleep(left.min(Self::TICK));
         }

@@ -131,10 +131,17 @@ impl Printer {
         self.before = (elapsed, stats);
     }
 
-    /// Prints the totals.
-    pub fn summary(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], stats: &[Stats], more: Fields) {
-        let extended = ports.iter_mut().map(|port| port.extended().into_iter().map(|(k, v)| (k.to_owned(), v.into())));
-        let extended: Vec<Fields> = extended.map(Iterator::collect).collect();
+    /// Prints the totals, with further counters of each port.
+    pub fn summary(
+        &mut self,
+        elapsed: Duration,
+        ports: &[Box<dyn Port>],
+        stats: &[Stats],
+        extended: Vec<Vec<(&'static str, u64)>>,
+        more: Fields,
+    ) {
+        let named = |(name, n): (&str, u64)| (name.to_owned(), n.into());
+        let extended: Vec<Fields> = extended.into_iter().map(|port| port.into_iter().map(named).collect()).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
         if self.json {
             let mut events = Vec::new();

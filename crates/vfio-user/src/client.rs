@@ -6,16 +6,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use ringpass_peer::Connecting;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, SocketFlags, recvmsg, sendmsg,
+    SendFlags, recvmsg, sendmsg,
 };
 
 use crate::eventfd::check_eventfd;
 use crate::message::irq_set;
-use crate::server::{address, socket};
 use crate::version::{self, Agreed};
 use crate::{Access, DeviceInfo, Error, HEADER, Header, IoEvent, IrqInfo, Kind, MAX_FDS, MAX_TRANSFER};
 use crate::{Refusal, RegionInfo, Request};
@@ -39,20 +39,19 @@ type Reply = (Vec<u8>, Vec<OwnedFd>);
 impl Client {
     /// Connects and exchanges versions. Every call is to be done within `limit`.
     pub fn connect(path: &Path, limit: Duration) -> Result<Self, Error> {
-        let os = |source: Errno| Error::Os {
-            what: format!("{}: is a server running there?", path.display()),
-            source: source.into(),
-        };
-        let socket = socket(SocketFlags::NONBLOCK).map_err(os)?;
         let start = Instant::now();
         loop {
-            match rustix::net::connect(&socket, &address(path)?) {
-                // So many wait to be let in already.
-                Err(Errno::AGAIN) if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(1)),
-                result => break result.map_err(os)?,
+            let refused = match ringpass_peer::connect(path)? {
+                Connecting::Connected(socket) => return Self::over(socket, limit),
+                Connecting::Queued => Errno::AGAIN,
+                Connecting::Refused(errno) => errno,
+            };
+            if refused != Errno::AGAIN || start.elapsed() >= limit {
+                let what = format!("{}: is a server running there?", path.display());
+                return Err(Error::Os { what, source: refused.into() });
             }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        Self::over(socket, limit)
     }
 
     /// As [`connect`](Self::connect), over a socket that is connected.

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::io;
-use std::path::PathBuf;
 
 use rustix::io::Errno;
 
@@ -65,15 +64,12 @@ pub enum Ended {
     Socket(io::Error),
 }
 
-/// What goes wrong at the door, and on a client's side.
+/// What goes wrong on a client's side.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Another server has that path.
-    #[error("{0} is served by another process; end that one, or take another path")]
-    InUse(PathBuf),
-    /// There is something else.
-    #[error("{0} exists and is no socket; take another path")]
-    NoSocket(PathBuf),
+    /// The path is none for a socket, or there are no sockets left.
+    #[error(transparent)]
+    Connecting(#[from] ringpass_peer::Error),
     /// The kernel refused.
     #[error("{what}: {source}")]
     Os {

@@ -30,8 +30,10 @@ pub use device::{Access, CONFIG_REGION, Device, MSIX, Mapping, PCI_IRQS, PCI_REG
 pub use dispatch::{Answer, Dispatcher};
 pub use error::{Ended, Error, Refusal};
 pub use eventfd::check_eventfd;
-pub use message::{Command, HEADER, Header, Kind, MAX_FDS, MAX_MESSAGE, MAX_TRANSFER, Request, Write};
+pub use message::{Command, HEADER, Header, Kind, MAX_MESSAGE, MAX_TRANSFER, Request, Write};
 pub use pci::{Change, ConfigSpace, Identity};
 pub use reply::{Area, Cells, DeviceInfo, Doorbells, IoEvent, IrqInfo, RegionInfo};
-pub use server::{Event, Listener, Server};
+pub use server::{Event, Server};
 pub use session::Session;
+
+pub use ringpass_peer::{Listener, MAX_FDS};

@@ -9,8 +9,6 @@ pub const HEADER: usize = 16;
 pub const MAX_TRANSFER: usize = 64 << 10;
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = HEADER + 16 + MAX_TRANSFER;
-/// File descriptors that one message carries at most.
-pub const MAX_FDS: usize = 16;
 
 /// What a message asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,14 +3,15 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use ringpass_peer::{Arrived, Stream};
 use rustix::event::PollFlags;
 
-use crate::transport::{Arrived, Message, Transport};
+use crate::transport::{Message, message, stream};
 use crate::{Device, Dispatcher, Ended};
 
 /// A client's session. It never waits for the client.
 pub struct Session {
-    transport: Transport,
+    stream: Stream,
     dispatcher: Dispatcher,
     /// Since when the client owes something: its version, the rest of a message, or a look at its replies.
     owing: Option<Instant>,
@@ -31,8 +32,8 @@ impl Session {
 
     /// As [`new`](Self::new), with another limit on what a client may leave undone.
     pub fn with_patience(socket: OwnedFd, patience: Duration) -> Self {
-        let (transport, dispatcher) = (Transport::new(socket), Dispatcher::default());
-        Self { transport, dispatcher, owing: Some(Instant::now()), greeted: false, patience }
+        let (stream, dispatcher) = (stream(socket), Dispatcher::default());
+        Self { stream, dispatcher, owing: Some(Instant::now()), greeted: false, patience }
     }
 
     /// Handles what has arrived, without waiting. Returns how many messages that were.
@@ -42,21 +43,21 @@ impl Session {
         }
         let mut handled = 0;
         while handled < Self::BATCH {
-            self.transport.flush()?;
-            if self.transport.blocked() {
+            self.stream.flush()?;
+            if self.stream.blocked() {
                 self.owes(handled > 0, Ended::Deaf)?;
                 return Ok(handled);
             }
-            match self.transport.message()? {
+            match message(&mut self.stream)? {
                 Some(Message { header, body, fds }) => {
-                    let body = self.transport.body(body);
+                    let body = self.stream.bytes(body);
                     if let Some(answer) = self.dispatcher.message(header, body, fds, device)? {
-                        self.transport.send(answer)?;
+                        self.stream.send(answer.bytes, answer.fds)?;
                     }
                     (handled, self.greeted) = (handled + 1, true);
                 }
-                None if self.transport.receive()? == Arrived::Nothing => {
-                    if self.transport.torn() || !self.greeted {
+                None if self.stream.receive()? == Arrived::Nothing => {
+                    if self.stream.torn() || !self.greeted {
                         self.owes(handled > 0, Ended::Stopped)?;
                     } else {
                         self.owing = None;
@@ -82,8 +83,8 @@ impl Session {
 
     /// What to wait on before handling more, and for what; and how long at most, if the client owes something.
     pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags, Option<Duration>) {
-        let flags = if self.transport.blocked() { PollFlags::OUT } else { PollFlags::IN };
-        (self.transport.socket(), flags, self.owing.map(|since| self.patience.saturating_sub(since.elapsed())))
+        let flags = if self.stream.blocked() { PollFlags::OUT } else { PollFlags::IN };
+        (self.stream.socket(), flags, self.owing.map(|since| self.patience.saturating_sub(since.elapsed())))
     }
 
     /// The first refusal since this was last asked for.

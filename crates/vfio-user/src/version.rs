@@ -3,7 +3,8 @@
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
 
-use crate::message::{Body, Fields, MAX_FDS, MAX_TRANSFER};
+use crate::MAX_FDS;
+use crate::message::{Body, Fields, MAX_TRANSFER};
 use crate::{Ended, Refusal, Request};
 
 /// The protocol that is spoken here: 0.1, and 0.0, which differs in nothing that is used.

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use common::*;
@@ -422,33 +422,4 @@ fn a_second_client_is_turned_away() {
     drop(first);
     bench.ended();
     bench.serves_a_good_client();
-}
-
-#[test]
-fn the_place_in_the_file_system() {
-    use std::os::unix::fs::PermissionsExt;
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("card");
-    let listener = Listener::bind(&path).unwrap();
-    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
-    let error = Listener::bind(&path).err().unwrap();
-    assert!(matches!(error, Error::InUse(_)), "{error}");
-    drop(listener);
-    assert!(!path.exists(), "removed");
-    // What a server left that was killed.
-    drop(UnixListener::bind(&path).unwrap());
-    assert!(path.exists());
-    let listener = Listener::bind(&path).unwrap();
-    // Replaced by another while it was served: that one's stays.
-    std::fs::remove_file(&path).unwrap();
-    let other = UnixListener::bind(&path).unwrap();
-    drop(listener);
-    assert!(path.exists());
-    drop(other);
-    std::fs::remove_file(&path).unwrap();
-    std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(Listener::bind(&path).err().unwrap(), Error::NoSocket(_)));
-    assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    assert!(Listener::bind(&folder.path().join("no/such/folder")).is_err());
-    assert!(Listener::bind(&folder.path().join("x".repeat(200))).err().unwrap().to_string().contains("107 bytes"));
 }

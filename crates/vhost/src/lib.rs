@@ -1,1 +1,24 @@
-//! The vhost-user back-end as a port.
+//! The vhost-user back-end as a port: what a guest (a virtual machine, or a process) sends is received here, and the other
+//! way round, by way of the virtqueues in its memory.
+//!
+//! Seen from a packet: [`Vhost`] is the port, `rx` and `tx` are its queues, `vring` is a guest's queue that both they and
+//! the session reach, `backend` is what the session drives.
+
+mod agreed;
+mod announce;
+mod backend;
+mod bytes;
+mod counters;
+mod fault;
+mod pair;
+mod port;
+mod rx;
+mod rx_chain;
+mod shared;
+mod tx;
+mod tx_chain;
+mod vring;
+
+pub use agreed::USUAL;
+pub use backend::Backend;
+pub use port::{Copies, Copying, Vhost};

@@ -67,6 +67,11 @@ impl Gather {
         self.part.is_some() || self.skip > 0
     }
 
+    /// Gives up a frame whose end will not come.
+    pub(crate) fn abandon(&mut self) {
+        (self.part, self.skip) = (None, 0);
+    }
+
     /// Adds what the device has written. Returns the frame at its end, `Err` at the end of a faulty one.
     #[inline]
     pub(crate) fn add(&mut self, mut packet: Packet, written: usize) -> Result<Option<Packet>, ()> {
@@ -180,6 +185,7 @@ mod tests {
 
     use super::*;
     use crate::negotiate::Circumstances;
+    use crate::transport::Pairs;
 
     const BUFFERS: usize = 64;
     const SIZE: usize = 256;
@@ -188,7 +194,8 @@ mod tests {
     fn gather(features: u64, tso: bool) -> Gather {
         let offloads = Offloads { checksum: tso, tso, ..Offloads::default() };
         let config = PortConfig { mtu: 1000, offloads, ..Default::default() };
-        let circumstances = Circumstances { config: &config, buffer: SIZE, legacy: false, iommu: false };
+        let circumstances =
+            Circumstances { config: &config, buffer: SIZE, legacy: false, iommu: false, pairs: Pairs::ByCommand };
         Gather::new(&Agreed::new(VERSION_1 | features, &circumstances).expect("can be worked with"))
     }
 

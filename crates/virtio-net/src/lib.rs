@@ -12,6 +12,7 @@ mod negotiate;
 mod queues;
 mod ring;
 mod rx;
+mod shared;
 pub mod transport;
 mod tx;
 
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::Mempool;
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
-use ringpass_virtio::features::{CTRL_MAC_ADDR, CTRL_RX, MQ};
+use ringpass_virtio::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VQ, MQ};
 
 use config::{Config, MAC_AT};
 use control::{Command, Control};
@@ -30,6 +31,7 @@ use device::{Device, status};
 use negotiate::{Agreed, Circumstances};
 use queues::Plan;
 use ring::Counters;
+use transport::Transport;
 
 /// The card's name, if this driver drives it (4.1.2): a transitional or legacy one, or a modern one.
 pub fn supports(id: DeviceId) -> Option<&'static str> {
@@ -58,28 +60,38 @@ pub struct VirtioNet {
 }
 
 impl VirtioNet {
-    /// Resets the card, agrees with it on features and starts its queues. Rings of 64 to 4096 descriptors, a power of
+    /// Resets the card, agrees with it on features and starts its queues. Rings of 64 to 32768 descriptors, a power of
     /// two, or as many as the card has; an MTU of 68 to 9710 bytes.
     ///
     /// Received packets are the pool's; so must be those that are sent, which the card is shown no other memory of.
     pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        Self::bring_up(bus, name, config, pool).map_err(|error| match error {
-            Error::Other(why) => Error::Other(format!("{name}: {why}")),
-            error => error,
-        })
+        let transport = transport::find(&bus).map_err(named(name))?;
+        Self::open_over(transport, bus, name, config, pool)
+    }
+
+    /// Likewise, over a transport other than that of PCI. The bus is the way to memory and interrupts.
+    pub fn open_over(
+        transport: Box<dyn Transport>,
+        bus: Arc<dyn Bus>,
+        name: &str,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<Self, Error> {
+        let device = Arc::new(Device::new(transport, bus));
+        Self::bring_up(device, name, config, pool).map_err(named(name))
     }
 
     /// Section 3.1.1, step by step.
-    fn bring_up(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
+    fn bring_up(device: Arc<Device>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         check(config)?;
-        let device = Arc::new(Device::new(transport::find(&bus)?, bus));
         let (agreed, found) = {
             let mut transport = device.transport();
             transport.reset()?;
             transport.set_status(status::ACKNOWLEDGE);
             transport.set_status(status::ACKNOWLEDGE | status::DRIVER);
             let (buffer, legacy) = (pool.buffer_size(), transport.is_legacy());
-            let circumstances = Circumstances { config, buffer, legacy, iommu: device.bus.behind_iommu() };
+            let (iommu, pairs) = (device.bus.behind_iommu(), transport.pairs());
+            let circumstances = Circumstances { config, buffer, legacy, iommu, pairs };
             let agreed = Agreed::new(transport.features(), &circumstances)?;
             transport.accept(agreed.features);
             if !legacy {
@@ -104,7 +116,7 @@ impl VirtioNet {
 
     /// What is told by the control queue, or by configuration.
     fn set_up(&mut self, config: &PortConfig) -> Result<(), Error> {
-        if self.features & MQ != 0 {
+        if self.features & (MQ | CTRL_VQ) == MQ | CTRL_VQ {
             self.command(Command::Pairs(config.queues as u16))?;
         }
         if self.config.mac.is_none() {
@@ -166,11 +178,19 @@ impl VirtioNet {
     }
 }
 
+/// An error of the port of that name.
+fn named(name: &str) -> impl Fn(Error) -> Error {
+    move |error| match error {
+        Error::Other(why) => Error::Other(format!("{name}: {why}")),
+        error => error,
+    }
+}
+
 fn check(config: &PortConfig) -> Result<(), Error> {
     let PortConfig { queues, rx_ring, tx_ring, mtu, spread, .. } = *config;
-    let ring = |size: usize| size.is_power_of_two() && (64..=4096).contains(&size);
+    let ring = |size: usize| size.is_power_of_two() && (64..=32_768).contains(&size);
     let ensure = |right, otherwise| if right { Ok(()) } else { Err(Error::Other(otherwise)) };
-    let rings = format!("rings of {rx_ring} and {tx_ring} descriptors; take a power of two, 64 to 4096");
+    let rings = format!("rings of {rx_ring} and {tx_ring} descriptors; take a power of two, 64 to 32768");
     ensure(ring(rx_ring) && ring(tx_ring), rings)?;
     ensure((1..=128).contains(&queues), format!("{queues} queues; take 1 to 128"))?;
     ensure((68..=9710).contains(&mtu), format!("an MTU of {mtu}; take 68 to 9710"))?;

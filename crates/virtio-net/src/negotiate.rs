@@ -5,6 +5,8 @@ use ringpass_port::{Error, PortConfig};
 use ringpass_virtio::features::*;
 use ringpass_virtio::net_header;
 
+use crate::transport::Pairs;
+
 /// Bytes of a frame beyond its payload: Ethernet header and one VLAN tag.
 const OVERHEAD: usize = 18;
 /// A frame that is shorter has no type.
@@ -37,6 +39,8 @@ pub(crate) struct Circumstances<'a> {
     pub(crate) legacy: bool,
     /// An IOMMU keeps the device to its memory.
     pub(crate) iommu: bool,
+    /// Who has the device use several pairs of queues.
+    pub(crate) pairs: Pairs,
 }
 
 /// How received frames lie in buffers.
@@ -109,9 +113,9 @@ impl Agreed {
         // Commands with their header in one descriptor need any layout, too.
         if any_layout && offered & CTRL_VQ != 0 {
             features |= offered & (CTRL_VQ | CTRL_RX | CTRL_MAC_ADDR);
-            if config.queues > 1 {
-                features |= offered & MQ;
-            }
+        }
+        if config.queues > 1 && (features & CTRL_VQ != 0 || circumstances.pairs == Pairs::ByTransport) {
+            features |= offered & MQ;
         }
         let chains = long || offloads.tso;
         let tables = Self::tables(chains) * 16 * config.tx_ring.max(config.rx_ring);
@@ -216,7 +220,7 @@ const NAMES: [(u64, &str); 9] = [
 
 /// Offers that cannot be worked with.
 fn check(offered: u64, circumstances: &Circumstances) -> Result<(), Error> {
-    let &Circumstances { config, legacy, iommu, .. } = circumstances;
+    let &Circumstances { config, legacy, iommu, pairs, .. } = circumstances;
     let ensure = |right, otherwise: &str| if right { Ok(()) } else { Err(Error::Other(otherwise.to_owned())) };
     ensure(
         legacy || offered & VERSION_1 != 0,
@@ -227,7 +231,11 @@ fn check(offered: u64, circumstances: &Circumstances) -> Result<(), Error> {
         "the card would bypass the IOMMU (it does not offer ACCESS_PLATFORM); in QEMU: \
          iommu_platform=on,disable-legacy=on, or use the card without VFIO",
     )?;
-    let several = config.queues == 1 || offered & (MQ | CTRL_VQ) == MQ | CTRL_VQ;
+    let several = match pairs {
+        Pairs::ByCommand => MQ | CTRL_VQ,
+        Pairs::ByTransport => MQ,
+    };
+    let several = config.queues == 1 || offered & several == several;
     let queues = config.queues;
     ensure(
         several,
@@ -244,7 +252,11 @@ mod tests {
     const MODERN: u64 = VERSION_1 | MAC | STATUS | CTRL_VQ | CTRL_RX | MQ | MRG_RXBUF | INDIRECT_DESC;
 
     fn agreed(offered: u64, config: PortConfig, legacy: bool) -> Agreed {
-        Agreed::new(offered, &Circumstances { config: &config, buffer: 2048, legacy, iommu: false }).unwrap()
+        Agreed::new(
+            offered,
+            &Circumstances { config: &config, buffer: 2048, legacy, iommu: false, pairs: Pairs::ByCommand },
+        )
+        .unwrap()
     }
 
     #[test]
@@ -309,7 +321,7 @@ mod tests {
     fn what_cannot_work_is_refused_in_one_line() {
         let refused = |offered, config: PortConfig, iommu| {
             let legacy = offered & VERSION_1 == 0 && offered != 0;
-            let circumstances = Circumstances { config: &config, buffer: 2048, legacy, iommu };
+            let circumstances = Circumstances { config: &config, buffer: 2048, legacy, iommu, pairs: Pairs::ByCommand };
             Agreed::new(offered, &circumstances).unwrap_err().to_string()
         };
         let several = PortConfig { queues: 2, ..Default::default() };

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion, Mempool, RegionConfig};
-use ringpass_port::{Error, PortConfig, Queues, Software};
+use ringpass_port::{Error, PortConfig, Queues, RxQueue, Software, TxQueue};
 use ringpass_virtio::driver::{Config, Packed, Split, Virtqueue};
 use ringpass_virtio::features::{CTRL_VQ, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MQ, RING_PACKED, RING_RESET};
 
@@ -13,6 +13,7 @@ use crate::device::{Device, status};
 use crate::negotiate::Agreed;
 use crate::ring::{Counters, Memory, Ring};
 use crate::rx::Rx;
+use crate::shared::Shared;
 use crate::tx::Tx;
 
 /// Queues start at multiples of their size, a power of two of at least this: so none straddles a huge page, and legacy
@@ -92,18 +93,38 @@ impl Plan<'_> {
         if agreed.has(RING_RESET) {
             device.reset_queues();
         }
+        let pairs = receivers.into_iter().zip(senders);
         let up = device.transport().status() | status::DRIVER_OK;
+        if !device.transport().outlives_device() {
+            device.transport().set_status(up);
+            for (mut rx, tx) in pairs {
+                rx.begin();
+                started.pairs.push(self.pair(rx, tx));
+            }
+            return Ok(started);
+        }
+        let mut shared = Vec::new();
+        for ((rx, tx), number) in pairs.zip((0..).step_by(2)) {
+            let (rx, tx) = (Shared::receiving(rx)?, Shared::sending(tx));
+            device.transport().adopt(number, rx.handle());
+            device.transport().adopt(number + 1, tx.handle());
+            shared.push((rx, tx));
+        }
         device.transport().set_status(up);
-        for (mut rx, tx) in receivers.into_iter().zip(senders) {
+        for (mut rx, tx) in shared {
             rx.begin();
-            let tx = if config.offloads.any() {
-                Box::new(Software::new(tx, agreed.hardware(), pool)) as Box<_>
-            } else {
-                Box::new(tx) as Box<_>
-            };
-            started.pairs.push(Queues { rx: Box::new(rx), tx });
+            started.pairs.push(self.pair(rx, tx));
         }
         Ok(started)
+    }
+
+    /// Queues as the port has them: what the device does not do is done before.
+    fn pair(&self, rx: impl RxQueue + 'static, tx: impl TxQueue + 'static) -> Queues {
+        let tx: Box<dyn TxQueue> = match self.config.offloads.any() {
+            true => Box::new(Software::new(tx, self.agreed.hardware(), self.pool)),
+            false => Box::new(tx),
+        };
+        Queues { rx: Box::new(rx), tx }
     }
 
     /// The control queue comes behind all pairs that there are, or that there could be (5.1.2).

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ringpass_memory::{Burst, Cache, Mempool, Packet};
 use ringpass_port::{RxQueue, Wake, Wakeable};
-use ringpass_virtio::driver::{Access, Broken, Used, Virtqueue};
+use ringpass_virtio::driver::{Access, Broken, Unreturned, Used, Virtqueue};
 
 use crate::gather::{Gather, Needed, merged_buffers};
 use crate::negotiate::{Agreed, Layout, SHORTEST};
@@ -51,6 +51,22 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     /// Gives the device its first buffers. It is up by now: it may not be notified before (3.1.1).
     pub(crate) fn begin(&mut self) {
         self.refill();
+    }
+
+    /// What becomes readable when packets have come, if there is an interrupt.
+    pub(crate) fn event(&self) -> Option<&OwnedFd> {
+        self.event.as_ref()
+    }
+
+    /// Asks for no interrupts any more, and leaves the event as it is.
+    pub(crate) fn disarm_ring(&mut self) {
+        self.ring.queue.disarm();
+    }
+
+    /// Hands the queue over to another device. What the dead one was writing is lost with it.
+    pub(crate) fn hand_over(&mut self, rest: Unreturned) -> Result<u32, Broken> {
+        self.gather.abandon();
+        self.ring.queue.hand_over(Access::Write, rest).inspect_err(|&broken| self.ring.fail(broken))
     }
 
     /// Takes received frames behind headers that say nothing of use, but with `MERGED` in how many buffers they lie.

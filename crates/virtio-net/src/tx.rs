@@ -2,7 +2,7 @@
 
 use ringpass_memory::{Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
 use ringpass_port::TxQueue;
-use ringpass_virtio::driver::{Access, Virtqueue};
+use ringpass_virtio::driver::{Access, Broken, Unreturned, Virtqueue};
 use ringpass_virtio::features::HOST_ECN;
 use ringpass_virtio::net_header;
 
@@ -57,6 +57,11 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         let reclaim_at = size - RECLAIM.min(size.div_ceil(2));
         let (reclaimer, watch) = Default::default();
         Self { ring, reclaimer, header, reclaim_at, special, sent: 0, watch }
+    }
+
+    /// Hands the queue over to another device.
+    pub(crate) fn hand_over(&mut self, rest: Unreturned) -> Result<u32, Broken> {
+        self.ring.queue.hand_over(Access::Read, rest).inspect_err(|&broken| self.ring.fail(broken))
     }
 
     /// Takes back the buffers of packets that the device has read. `false` if it broke the rules.

@@ -1,5 +1,9 @@
 //! Feature bits, as masks: of network cards (section 5.1.3) and of all devices (section 6).
 
+mod names;
+
+pub use names::{NEEDS, describe, offer};
+
 /// The device completes checksums of frames that it is sent.
 pub const CSUM: u64 = 1 << 0;
 /// The driver takes frames whose checksum is not filled in.

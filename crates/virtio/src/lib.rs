@@ -6,3 +6,4 @@ pub mod driver;
 pub mod features;
 pub mod layout;
 pub mod net_header;
+mod slot;

@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ringpass_memory::DmaRegion;
+use ringpass_memory::{DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -15,8 +15,8 @@ use rustix::process::{Resource, getrlimit};
 use vfio_bindings::bindings::vfio::VFIO_GROUP_FLAGS_VIABLE;
 
 use super::{info, is_bound, request};
-use crate::SysfsPci;
 use crate::sysfs::DEVICES;
+use crate::{ForeignMaps, SysfsPci};
 
 /// A group in a container of its own. When it is dropped its devices are closed already; then group and container are,
 /// which takes all mappings from the IOMMU, and then the memory is given back.
@@ -27,6 +27,7 @@ pub(super) struct Group {
     /// Addresses that the IOMMU takes.
     ranges: Vec<(u64, u64)>,
     mapped: Mutex<Vec<Arc<DmaRegion>>>,
+    foreign: ForeignMaps,
 }
 
 /// Groups of this process: the kernel opens each only once, and two devices may be in one.
@@ -72,7 +73,7 @@ impl Group {
             wrong(&format!("turning on the IOMMU{remedy}"))(source)
         })?;
         let ranges = info::ranges(&request::iommu_info(&container).map_err(wrong("asking about the IOMMU"))?);
-        Ok(Self { number, group, container, ranges, mapped: Mutex::default() })
+        Ok(Self { number, group, container, ranges, mapped: Mutex::default(), foreign: ForeignMaps::default() })
     }
 
     /// Its number, the name of its file in `/dev/vfio`.
@@ -116,6 +117,25 @@ impl Group {
         }
         mapped.push(region.clone());
         Ok(())
+    }
+
+    /// Shows memory of another process to the group's devices, at its addresses in this one.
+    pub(super) fn map_foreign(&self, address: &str, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
+        let (iova, len) = (memory.as_ptr() as u64, memory.mapped_len());
+        self.foreign.add(memory, || {
+            if !info::inside(&self.ranges, iova, len) {
+                return Err(self.outside(address, iova));
+            }
+            // SAFETY: a guest's memory may change at any time. It is kept until it is unmapped or the container closed.
+            let mapped = unsafe { request::map(&self.container, memory.as_ptr(), iova, len) };
+            mapped.map_err(|source| map_error(address, len, source))
+        })
+    }
+
+    /// Takes that back.
+    pub(super) fn unmap_foreign(&self, memory: &Arc<ForeignMemory>) {
+        let (iova, len) = (memory.as_ptr() as u64, memory.mapped_len());
+        self.foreign.remove(memory, || drop(request::unmap(&self.container, iova, len)));
     }
 
     fn outside(&self, address: &str, iova: u64) -> Error {

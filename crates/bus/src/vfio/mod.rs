@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
-use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use ringpass_registers::{IoRegion, Window};
 use rustix::event::{EventfdFlags, eventfd};
@@ -176,6 +176,14 @@ impl Bus for Vfio {
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
         self.device.group.map(&self.address, region)
+    }
+
+    fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
+        self.device.group.map_foreign(&self.address, memory)
+    }
+
+    fn unmap_foreign(&self, memory: &Arc<ForeignMemory>) {
+        self.device.group.unmap_foreign(memory);
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {

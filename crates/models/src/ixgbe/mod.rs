@@ -40,7 +40,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringpass_bus::{Bus, DeviceId};
+use ringpass_bus::{Bus, DeviceId, ForeignMaps};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::{Error, Link, MacAddress, Queues};
 use ringpass_registers::ixgbe::VENDOR;
@@ -80,6 +80,7 @@ impl Default for CardConfig {
 /// A card in the process: the bus that a driver opens, with a wire on the other side.
 pub struct Card {
     id: DeviceId,
+    foreign: ForeignMaps,
     shared: Arc<Shared>,
 }
 
@@ -102,7 +103,7 @@ impl Card {
         let id = DeviceId { vendor: VENDOR, device: config.device };
         let doorbells = Doorbells::new();
         let device = Mutex::new(Device::new(config));
-        Arc::new(Self { id, shared: Arc::new(Shared { device, doorbells, waiting: AtomicU32::new(0) }) })
+        Arc::new(Self { id, foreign: ForeignMaps::default(), shared: Arc::new(Shared { device, doorbells, waiting: AtomicU32::new(0) }) })
     }
 
     /// A driver's read of a register of BAR 0, with its side effects.
@@ -298,6 +299,15 @@ impl Bus for Card {
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
         self.shared.change(|device| device.map(region));
         Ok(())
+    }
+
+    fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
+        let (iova, len) = (memory.as_ptr() as u64, memory.len());
+        self.foreign.add(memory, || Card::map_foreign(self, iova, memory, 0, len, Access::ReadWrite))
+    }
+
+    fn unmap_foreign(&self, memory: &Arc<ForeignMemory>) {
+        self.foreign.remove(memory, || self.unmap(memory.as_ptr() as u64, memory.len() as u64));
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {

@@ -34,22 +34,6 @@ pub(super) const NEEDS_RESET: u8 = 0x40;
 /// What the legacy interface can offer (2.2.2): the lower half.
 pub(super) const LEGACY_FEATURES: u64 = 0xffff_ffff;
 
-/// Features that need others (5.1.3.1).
-pub(super) const NEEDS: [(u64, u64); 12] = [
-    (GUEST_TSO4, GUEST_CSUM),
-    (GUEST_TSO6, GUEST_CSUM),
-    (GUEST_UFO, GUEST_CSUM),
-    (GUEST_ECN, GUEST_TSO4 | GUEST_TSO6),
-    (HOST_TSO4, CSUM),
-    (HOST_TSO6, CSUM),
-    (HOST_ECN, HOST_TSO4 | HOST_TSO6),
-    (CTRL_RX, CTRL_VQ),
-    (CTRL_VLAN, CTRL_VQ),
-    (GUEST_ANNOUNCE, CTRL_VQ),
-    (MQ, CTRL_VQ),
-    (CTRL_MAC_ADDR, CTRL_VQ),
-];
-
 pub(super) struct Device {
     pub(super) config: VirtioConfig,
     pub(super) dma: DmaMap,

@@ -30,11 +30,18 @@ pub struct Software<T: TxQueue> {
 impl<T: TxQueue> Software<T> {
     /// Does all that may be asked but `hardware`, which the queue does. Frames are cut into buffers of `pool`.
     pub fn new(inner: T, hardware: Flags, pool: &Mempool) -> Self {
-        let all = Flags::CHECKSUM | Flags::L3_CHECKSUM | Flags::VLAN | Flags::TSO;
-        let work = all.without(hardware);
+        let work = ALL.without(hardware);
         Self { inner, work, cache: pool.cache(), ready: Burst::new(MAX_BATCH), cut: None }
     }
+
+    /// The queue does something else from now on. What waits was made for what it did before.
+    pub fn set_hardware(&mut self, hardware: Flags) {
+        self.work = ALL.without(hardware);
+    }
 }
+
+/// All that may be asked.
+const ALL: Flags = Flags::CHECKSUM.or(Flags::L3_CHECKSUM).or(Flags::VLAN).or(Flags::TSO);
 
 impl<T: TxQueue> TxQueue for Software<T> {
     #[inline]

@@ -1,7 +1,6 @@
 //! `ringpass bench idle`: what a forwarder without traffic uses, and how long the first packet after a silence takes.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use ringpass_ports::PacketSocket;
 use serde::Serialize;
 
 use super::driver::progress;
+use super::folder::Folder;
 use super::table::{self, row};
 use super::{cpu, machine};
 use crate::options::{seconds, within};
@@ -128,7 +128,7 @@ fn measure(through: Through, args: &Args) -> Result<Row, Error> {
 struct Lab {
     processes: Vec<Process>,
     taps: [String; 2],
-    _directory: Directory,
+    _directory: Folder,
 }
 
 impl Lab {
@@ -141,15 +141,13 @@ impl Lab {
     fn new(through: Through) -> Result<(Self, &'static str), Error> {
         let id = std::process::id();
         let taps = ["a", "b"].map(|end| format!("rpi{id:x}{end}"));
-        let directory = Directory(std::env::temp_dir().join(format!("ringpass-idle-{id}")));
-        std::fs::create_dir_all(&directory.0)
-            .map_err(|source| Error::Os { what: directory.0.display().to_string(), source })?;
+        let directory = Folder::new("idle")?;
         let mut processes = Vec::new();
         let (name, ports) = match through {
             Through::Tap => ("tap", taps.clone().map(|tap| format!("tap:{tap}"))),
             Through::Model => ("model, in process", taps.clone().map(|tap| format!("model:tap:{tap}"))),
             Through::VfioUser => {
-                let sockets = ["a", "b"].map(|end| directory.0.join(end).display().to_string());
+                let sockets = ["a", "b"].map(|end| directory.path().join(end).display().to_string());
                 for (socket, tap) in sockets.iter().zip(&taps) {
                     let wire = format!("tap:{tap}");
                     let model = ["model", "82599", "--socket", socket, "--wire", &wire, "--json"];
@@ -264,14 +262,5 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// A folder that is removed when dropped.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -1,7 +1,11 @@
-//! `ringpass bench`: what the driver costs, and how long packets wait, as the ixy paper measures them.
+//! `ringpass bench`: what the driver costs, and how long packets wait, as the ixy paper measures them; and what vhost-user
+//! costs, beside DPDK's.
 
+mod cores;
 mod cpu;
 mod driver;
+mod folder;
+mod huge_pages;
 mod idle;
 mod instructions;
 mod latency;
@@ -12,10 +16,11 @@ mod plot;
 mod rig;
 mod table;
 mod tsc;
+mod vhost;
 
 use ringpass_port::Error;
 
-/// Measure the driver between two software cards, beside the figures of the ixy paper
+/// Measure drivers and vhost-user between software cards and processes, beside papers and DPDK
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -28,13 +33,15 @@ enum What {
     Driver(driver::Args),
     Latency(latency::Args),
     Idle(idle::Args),
+    Vhost(vhost::Args),
 }
 
 const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver                   cycles per packet, by stage, batch size, ring size and page size
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
-  sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence";
+  sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
+  sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -42,5 +49,6 @@ pub fn run(args: Args) -> Result<(), Error> {
         What::Driver(args) => driver::run(args),
         What::Latency(args) => latency::run(args),
         What::Idle(args) => idle::run(args),
+        What::Vhost(args) => vhost::run(args),
     }
 }

@@ -8,6 +8,8 @@ mod files;
 mod privileges;
 mod syscalls;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ringpass_port::Error;
 
 /// What is left to the process.
@@ -19,6 +21,16 @@ pub enum Sandbox {
     Packets,
     /// The same, and taking connections on sockets that listen.
     Server,
+    /// The same, and what sessions of vhost-user take at either end: connecting too, and interrupting guests.
+    Sessions,
+}
+
+/// A port that is open has such sessions, whatever the subcommand.
+static SESSIONS: AtomicBool = AtomicBool::new(false);
+
+/// To be called when a port is opened that has sessions of vhost-user.
+pub fn allow_sessions() {
+    SESSIONS.store(true, Ordering::Relaxed);
 }
 
 /// Enters the sandbox for good: before the first thread, after the last port was opened. Returns what was applied, a
@@ -36,7 +48,7 @@ pub fn enter(sandbox: Sandbox) -> Result<Vec<String>, Error> {
         }
         let privileges = privileges::drop_all()?;
         let files = files::deny_all()?;
-        let calls = syscalls::restrict(sandbox)?;
+        let calls = syscalls::restrict(if SESSIONS.load(Ordering::Relaxed) { Sandbox::Sessions } else { sandbox })?;
         Ok(vec![privileges, files, calls])
     };
     match steps() {

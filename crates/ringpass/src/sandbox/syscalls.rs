@@ -95,6 +95,14 @@ fn checked() -> Vec<Check> {
 /// What a server of a socket has on top: clients, and what kind of file they send.
 const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs];
 
+/// What sessions of vhost-user have on top: a socket of the other end, that of this kind alone ([`sessions`]); eventfds of
+/// others, signalled without waiting.
+const SESSIONS: &[c_long] = &[libc::SYS_connect, libc::SYS_io_submit, libc::SYS_io_getevents];
+
+fn sessions() -> Check {
+    int(libc::SYS_socket, 0, libc::AF_UNIX as u64)
+}
+
 /// Answered as by a kernel that lacks them, which can be done without: the flags of a new thread lie in memory with
 /// `clone3`, where no filter sees them, and glibc then takes `clone`; a panic does not find its source lines; the socket of
 /// a server stays until the next one takes its place.
@@ -104,10 +112,14 @@ const MISSING: &[c_long] =
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn rules(sandbox: Sandbox) -> Result<Rules, BackendError> {
-    let server = if sandbox == Sandbox::Server { SERVER } else { &[] };
-    let plain = ALLOWED.iter().copied().flatten().chain(server).chain(MISSING);
+    let (more, more_checked): (&[&[c_long]], _) = match sandbox {
+        Sandbox::Off | Sandbox::Packets => (&[], None),
+        Sandbox::Server => (&[SERVER], None),
+        Sandbox::Sessions => (&[SERVER, SESSIONS], Some(sessions())),
+    };
+    let plain = ALLOWED.iter().chain(more).copied().flatten().chain(MISSING);
     let mut rules: Rules = plain.map(|&call| (call, Vec::new())).collect();
-    for Check { call, argument, len, mask, value } in checked() {
+    for Check { call, argument, len, mask, value } in checked().into_iter().chain(more_checked) {
         let condition = SeccompCondition::new(argument, len, SeccompCmpOp::MaskedEq(mask), value)?;
         rules.entry(call).or_default().push(SeccompRule::new(vec![condition])?);
     }

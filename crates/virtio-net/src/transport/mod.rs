@@ -7,13 +7,13 @@ mod modern;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ringpass_bus::Bus;
 use ringpass_port::Error;
 use ringpass_registers::IoRegion;
-use ringpass_virtio::driver::Addresses;
+use ringpass_virtio::driver::{Addresses, Broken, Unreturned};
 
 use self::legacy::Legacy;
 use self::modern::Modern;
@@ -68,6 +68,36 @@ pub trait Transport: Send {
 
     /// Writes a field of the device-specific configuration, or an array of bytes; an error beyond the end.
     fn write_config(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error>;
+
+    /// Who has the device use several pairs of queues.
+    fn pairs(&self) -> Pairs {
+        Pairs::ByCommand
+    }
+
+    /// Whether another device may take the place of one that has died. If so, the transport is given its queues.
+    fn outlives_device(&self) -> bool {
+        false
+    }
+
+    /// A queue, before the device is up.
+    fn adopt(&mut self, queue: u16, ring: Weak<dyn HandOver>) {
+        let _ = (queue, ring);
+    }
+}
+
+/// How a device is told to use several pairs of queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pairs {
+    /// By its driver, over the control queue (5.1.6.5.5).
+    ByCommand,
+    /// By the transport, which enables all queues that it is told to start.
+    ByTransport,
+}
+
+/// A queue that another device can be given, while it is used.
+pub trait HandOver: Send + Sync {
+    /// As [`Virtqueue::hand_over`](ringpass_virtio::driver::Virtqueue::hand_over).
+    fn hand_over(&self, rest: Unreturned) -> Result<u32, Broken>;
 }
 
 /// How a queue is started.

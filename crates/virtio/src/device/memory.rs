@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use ringpass_memory::{Error, ForeignMemory};
 
+use super::Piece;
+
 /// A stretch of a guest's memory.
 #[derive(Clone, Debug)]
 pub struct GuestRegion {
@@ -30,9 +32,44 @@ impl GuestRegion {
     }
 }
 
-/// Which region the last access hit; the next one mostly hits it too.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Hint(usize);
+/// A region as the packet path wants it: the one that the last access hit, as the next one mostly hits it too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    guest: u64,
+    len: u64,
+    /// Where pieces of less than 64 KiB fit, as offsets below this one.
+    near: u64,
+    start: NonNull<u8>,
+}
+
+// SAFETY: a pointer that only those use who keep the memory that it leads to.
+unsafe impl Send for Window {}
+
+impl Window {
+    /// Nothing.
+    pub(super) const NONE: Self = Self { guest: 0, len: 0, near: 0, start: NonNull::dangling() };
+
+    fn new(guest: u64, len: u64, start: NonNull<u8>) -> Self {
+        Self { guest, len, near: len.saturating_sub(u16::MAX.into()), start }
+    }
+
+    /// Where bytes at a guest address lie here, if all of them are in this region and there are any.
+    #[inline(always)]
+    pub(super) fn at(&self, address: u64, len: u32) -> Option<NonNull<u8>> {
+        let offset = address.wrapping_sub(self.guest);
+        // The length 0 becomes one that never fits. In two steps, of which the second is rare.
+        let before = len.wrapping_sub(1);
+        let inside = (offset < self.near && before < u16::MAX.into()) || self.holds(offset, before);
+        // SAFETY: inside the region, which lies in its mapping (`GuestMemory::new`).
+        inside.then(|| unsafe { self.start.add(offset as usize) })
+    }
+
+    /// Whether there is a byte, and `before` others before it, from `offset` on.
+    #[cold]
+    fn holds(&self, offset: u64, before: u32) -> bool {
+        before < u32::MAX && offset < self.len && u64::from(before) < self.len - offset
+    }
+}
 
 /// All memory that a guest shares. Never changed: a change of the guest's memory is another object.
 #[derive(Debug, Default)]
@@ -64,23 +101,42 @@ impl GuestMemory {
     }
 
     /// Where `len` bytes at a guest address lie here, if all of them are in one region.
-    #[inline]
-    pub fn guest(&self, address: u64, len: u64, hint: &mut Hint) -> Option<NonNull<u8>> {
-        if let Some(region) = self.regions.get(hint.0)
-            && let Some(start) = region.at(address.wrapping_sub(region.guest), len)
-        {
-            return Some(start);
-        }
-        self.search(address, len, hint)
+    pub fn guest(&self, address: u64, len: u64) -> Option<NonNull<u8>> {
+        let region = self.region(address)?;
+        region.at(address - region.guest, len)
     }
 
-    #[cold]
-    fn search(&self, address: u64, len: u64, hint: &mut Hint) -> Option<NonNull<u8>> {
+    fn region(&self, address: u64) -> Option<&GuestRegion> {
         let index = self.regions.partition_point(|region| region.guest <= address).checked_sub(1)?;
-        let region = &self.regions[index];
-        let start = region.at(address - region.guest, len)?;
-        hint.0 = index;
-        Some(start)
+        Some(&self.regions[index])
+    }
+
+    /// The region of a guest address.
+    pub(super) fn window(&self, address: u64) -> Option<Window> {
+        let region = self.region(address)?;
+        let start = region.at(0, region.len)?;
+        (address - region.guest < region.len).then_some(Window::new(region.guest, region.len, start))
+    }
+
+    /// The pieces of `len` bytes at a guest address, which may go on from one region into the next; `None` if not all of
+    /// them are the guest's. Leaves the last region in `window`.
+    pub(super) fn pieces(
+        &self,
+        address: u64,
+        len: u32,
+        window: &mut Window,
+        mut each: impl FnMut(Piece),
+    ) -> Option<()> {
+        let (mut address, mut left) = (address, len);
+        while left > 0 {
+            *window = self.window(address)?;
+            let here = u64::from(left).min(window.len - (address - window.guest)) as u32;
+            each(Piece { start: window.at(address, here)?, len: here });
+            // No region reaches the end of all addresses.
+            address += u64::from(here);
+            left -= here;
+        }
+        Some(())
     }
 
     /// Likewise of an address of the front-end's.

@@ -1,14 +1,21 @@
 //! The device's side of virtqueues that lie in a guest's memory. The guest is not trusted: what it writes is read once and
 //! checked, and a queue whose guest broke the rules stays [`Broken`].
 
+mod cells;
+mod chains;
 mod memory;
+mod packed;
+mod prefetch;
+mod split;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ringpass_memory::{Error, ForeignMemory};
 
-pub use memory::{GuestMemory, GuestRegion, Hint};
+pub use memory::{GuestMemory, GuestRegion};
+pub use packed::Packed;
+pub use split::Split;
 
 /// Where a queue lies, and how it works.
 #[derive(Clone, Debug)]
@@ -59,6 +66,9 @@ pub struct Piece {
     pub len: u32,
 }
 
+// SAFETY: a pointer that only those use who know that the queue, and so the memory, is still there.
+unsafe impl Send for Piece {}
+
 /// A chain that was taken from a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Chain {
@@ -73,7 +83,7 @@ pub struct Chain {
 }
 
 /// Chains that were taken together, in order. Made once for a queue, and used again and again: no burst allocates.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Taken {
     /// The chains.
     pub chains: Vec<Chain>,
@@ -81,12 +91,45 @@ pub struct Taken {
     pub pieces: Vec<Piece>,
 }
 
+/// Pieces at which a burst ends, so that no guest makes one of any length.
+const MANY_PIECES: usize = 1024;
+
 /// What a guest did that guests may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Broken {
     /// It made more available than there can be.
     #[error("the guest made {0} chains available at once, more than the ring has")]
     Jump(u16),
+    /// It named a descriptor, or a buffer, that there is not.
+    #[error("the guest made {0} available, which the ring does not have")]
+    Id(u16),
+    /// It named one that the device has.
+    #[error("the guest made {0} available, which it has not got back")]
+    Twice(u16),
+    /// A chain leads out of its table.
+    #[error("the guest made a chain that goes on at {0}, where there is no descriptor")]
+    Next(u16),
+    /// A chain has no end, or one too far away.
+    #[error("the guest made a chain that is longer than the ring, or a loop")]
+    Long,
+    /// A chain begins in a packed ring, and does not go on.
+    #[error("the guest made a part of a chain available")]
+    Part,
+    /// A chain is for the other direction, in whole or in part.
+    #[error("the guest made a chain whose buffers the device may not use as this queue's")]
+    Access,
+    /// Its length is none.
+    #[error("the guest made a chain of 4 GiB or more")]
+    Sum,
+    /// It lies elsewhere.
+    #[error("the guest made {1} bytes at {0:#x} available, which are not in its memory")]
+    Address(u64, u32),
+    /// A table where there may be none: not agreed on, in a table, in the middle of a chain.
+    #[error("the guest made an indirect table where there may be none")]
+    Table,
+    /// A table that is empty, that has a part of a descriptor, or more than the ring.
+    #[error("the guest made an indirect table of {0} bytes")]
+    TableLen(u32),
 }
 
 /// The device's side of a queue.
@@ -95,7 +138,7 @@ pub enum Broken {
 /// Pieces that [`take`](Self::take) hands out lie in the queue's memory, which the queue keeps until it is dropped or given
 /// other memory.
 pub unsafe trait Virtqueue: Send + Sized {
-    /// A queue in a guest's memory.
+    /// A queue in a guest's memory. It asks for no notifications.
     fn new(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Self, Error>;
 
     /// Another table of the guest's memory, in which the queue goes on.
@@ -105,11 +148,17 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// the guest may not make breaks the queue; what was taken before it in the same call is handed out first.
     fn take(&mut self, access: Access, most: usize, taken: &mut Taken) -> Result<usize, Broken>;
 
-    /// Puts the last `n` chains back that were taken, as if they had not been.
-    fn put_back(&mut self, n: usize);
+    /// Takes the last `n` chains out of `taken` and puts them back, as if they had not been taken from the queue. They
+    /// are the last that were.
+    fn put_back(&mut self, taken: &mut Taken, n: usize);
 
-    /// Gives a chain back, with so many bytes written. In any order; with IN_ORDER in that of taking.
-    fn give(&mut self, chain: &Chain, written: u32);
+    /// Gives chains back, each with so many bytes written: in any order; with IN_ORDER in that of taking.
+    fn give_all<'a>(&mut self, used: impl Iterator<Item = (&'a Chain, u32)>);
+
+    /// Gives one back.
+    fn give(&mut self, chain: &Chain, written: u32) {
+        self.give_all(std::iter::once((chain, written)));
+    }
 
     /// Shows the guest what was given back since the last time. Whether it wants to be interrupted for it.
     fn publish(&mut self) -> bool;

@@ -77,6 +77,11 @@ impl Loose {
         Some(count).filter(|&count| count > 0)
     }
 
+    /// How many descriptors a packet takes; 0 if the device does not have it.
+    pub(super) fn count(&self, number: u16) -> u16 {
+        self.counts.get(usize::from(number)).copied().unwrap_or(0)
+    }
+
     /// The numbers of the packets that the device has.
     pub(super) fn posted(&self) -> impl Iterator<Item = usize> {
         self.counts.iter().enumerate().filter(|(_, count)| **count > 0).map(|(number, _)| number)

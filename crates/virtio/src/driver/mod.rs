@@ -84,6 +84,15 @@ pub enum Broken {
     Jump(u16),
 }
 
+/// What becomes of the packets that a dead device has not given back, when another takes its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unreturned {
+    /// They are made available anew. What the dead device was at work on is done again.
+    Anew,
+    /// The ring stays as it is: the next device has it noted which they are, and what was done to them.
+    Noted,
+}
+
 /// A packet that came back, still where the queue kept it. It is taken out by one of the methods; otherwise it is lost.
 #[must_use]
 pub struct Used<'a>(&'a MaybeUninit<Packet>);
@@ -178,6 +187,11 @@ pub unsafe trait Virtqueue: Send + Sized {
 
     /// Asks for no interrupts; so it is at first.
     fn disarm(&mut self);
+
+    /// Hands the queue over to another device, in place of one that has died. Returns where that one is to go on, behind
+    /// what the dead one gave back: split, the next available index; packed, the next available slot with its wrap
+    /// counter in bit 15, and in the upper half the same of the used ones.
+    fn hand_over(&mut self, access: Access, rest: Unreturned) -> Result<u32, Broken>;
 
     /// Drops the packets that the device has. The queue is of no use any more.
     ///

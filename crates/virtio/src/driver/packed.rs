@@ -4,6 +4,8 @@
 //! As long as each packet takes one slot and the device uses them in the order in which they were posted, a packet goes
 //! by the number of its slot. The first packet that does not keep to that makes the queue [`Loose`].
 
+mod hand_over;
+
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -12,8 +14,9 @@ use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::loose::Loose;
 use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
-use super::{Access, Addresses, Broken, Config, Used, Virtqueue};
+use super::{Access, Addresses, Broken, Config, Unreturned, Used, Virtqueue};
 use crate::layout::{event, flags};
+use crate::slot::Slot;
 
 /// The driver's side of a packed ring.
 pub struct Packed {
@@ -38,42 +41,6 @@ pub struct Packed {
     batch: Option<Batch>,
     broken: Option<Broken>,
     reclaimed: bool,
-}
-
-/// A slot, with the wrap counter that belongs to it (2.8.1).
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Slot {
-    index: u16,
-    wrap: bool,
-}
-
-impl Slot {
-    /// So many slots on, at most once around.
-    #[inline(always)]
-    fn advance(&mut self, n: u16, size: u16) {
-        // Both up to 32,768.
-        let index = u32::from(self.index) + u32::from(n);
-        let around = index >= u32::from(size);
-        self.index = (if around { index - u32::from(size) } else { index }) as u16;
-        self.wrap ^= around;
-    }
-
-    /// As in events and notifications.
-    fn with_wrap(self) -> u16 {
-        self.index | u16::from(self.wrap) << 15
-    }
-
-    /// The flags of an available descriptor in this slot.
-    #[inline(always)]
-    fn available(self) -> u16 {
-        if self.wrap { flags::AVAIL } else { flags::USED }
-    }
-
-    /// The flags of a used descriptor in this slot.
-    #[inline(always)]
-    fn used(self) -> u16 {
-        if self.wrap { flags::AVAIL | flags::USED } else { 0 }
-    }
 }
 
 /// Packets that were used together, of which the device names the last (2.8.7).
@@ -349,7 +316,7 @@ unsafe impl Virtqueue for Packed {
         let asked = self.device_event[0].load(Ordering::Relaxed);
         let wanted = match (asked >> 16) as u16 & 3 {
             event::DISABLE => false,
-            event::DESCRIPTOR => self.passed(asked as u16, fresh),
+            event::DESCRIPTOR => self.tail.passed(asked as u16, fresh, self.config.size),
             _ => true,
         };
         wanted.then_some(self.tail.with_wrap())
@@ -458,6 +425,17 @@ unsafe impl Virtqueue for Packed {
         self.driver_event[0].store(u32::from(event::DISABLE) << 16, Ordering::Relaxed);
     }
 
+    fn hand_over(&mut self, access: Access, rest: Unreturned) -> Result<u32, Broken> {
+        let (next, left) = self.not_returned().map_err(|broken| *self.broken.insert(broken))?;
+        // What the dead device asked for does not bind the next one.
+        self.device_event[0].store(u32::from(event::ENABLE) << 16, Ordering::Relaxed);
+        if rest == Unreturned::Anew {
+            self.make_available_again(access, next, &left);
+        }
+        let next = u32::from(next.with_wrap());
+        Ok(next | next << 16)
+    }
+
     unsafe fn reclaim(&mut self) {
         let (size, mut slot) = (self.config.size, self.head);
         let numbers: Vec<usize> = match &self.loose {
@@ -476,15 +454,6 @@ unsafe impl Virtqueue for Packed {
             // SAFETY: it was posted; the counters no longer know it.
             drop(unsafe { self.packets[number].assume_init_read() });
         }
-    }
-}
-
-impl Packed {
-    /// Whether the slot that the device asked to be notified at lies among the last `fresh` ones (2.8.10, 2.7.10).
-    fn passed(&self, asked: u16, fresh: u16) -> bool {
-        let (at, wrap) = (asked & 0x7fff, asked >> 15 != 0);
-        let at = if wrap == self.tail.wrap { at } else { at.wrapping_sub(self.config.size) };
-        self.tail.index.wrapping_sub(at).wrapping_sub(1) < fresh
     }
 }
 

@@ -4,6 +4,8 @@
 //! packet at place `p` of the rings lies in descriptor `p`. The first packet that does not keep to that makes the queue
 //! [`Loose`].
 
+mod hand_over;
+
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
@@ -12,8 +14,9 @@ use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::loose::Loose;
 use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
-use super::{Access, Addresses, Broken, Config, Used, Virtqueue};
+use super::{Access, Addresses, Broken, Config, Unreturned, Used, Virtqueue};
 use crate::layout::{LEGACY_ALIGN, NO_NOTICE, flags};
+use crate::slot::passed;
 
 /// The driver's side of a split ring.
 pub struct Split {
@@ -413,6 +416,17 @@ unsafe impl Virtqueue for Split {
         }
     }
 
+    fn hand_over(&mut self, _: Access, rest: Unreturned) -> Result<u32, Broken> {
+        let ready = self.ready()?;
+        // What the dead device asked for does not bind the next one.
+        self.used_head[FLAGS].store(0, Ordering::Relaxed);
+        self.notify_at[0].store(self.shown, Ordering::Relaxed);
+        if rest == Unreturned::Anew {
+            self.make_available_again(ready).map_err(|broken| self.fail(broken))?;
+        }
+        Ok(self.head.wrapping_add(ready).into())
+    }
+
     unsafe fn reclaim(&mut self) {
         let ordered = (0..self.in_flight()).map(|n| self.place(self.head.wrapping_add(n)));
         let numbers: Vec<usize> = match &self.loose {
@@ -441,11 +455,6 @@ impl Split {
             }
         }
     }
-}
-
-/// Whether an index that was asked for lies among those from `before` to `now` (2.7.10: `vring_need_event`).
-fn passed(at: u16, before: u16, now: u16) -> bool {
-    now.wrapping_sub(at).wrapping_sub(1) < now.wrapping_sub(before)
 }
 
 impl Drop for Split {

@@ -3,6 +3,7 @@
 
 mod device;
 
+mod hand_over;
 mod oracle;
 mod random;
 mod wrong;

@@ -1,10 +1,8 @@
 //! Features by the names that QEMU's options have.
 
-use ringpass_virtio::features::*;
+use super::*;
 
-use super::VirtioConfig;
-
-const NAMES: [(&str, u64); 29] = [
+const NAMES: [(&str, u64); 30] = [
     ("csum", CSUM),
     ("guest_csum", GUEST_CSUM),
     ("mtu", MTU),
@@ -20,6 +18,7 @@ const NAMES: [(&str, u64); 29] = [
     ("ctrl_rx", CTRL_RX),
     ("ctrl_vlan", CTRL_VLAN),
     ("ctrl_rx_extra", CTRL_RX_EXTRA),
+    ("guest_announce", GUEST_ANNOUNCE),
     ("mq", MQ),
     ("ctrl_mac_addr", CTRL_MAC_ADDR),
     ("notify_on_empty", NOTIFY_ON_EMPTY),
@@ -36,10 +35,26 @@ const NAMES: [(&str, u64); 29] = [
     ("mac", MAC),
 ];
 
+/// Features that need others, any of these (5.1.3.1).
+pub const NEEDS: [(u64, u64); 12] = [
+    (GUEST_TSO4, GUEST_CSUM),
+    (GUEST_TSO6, GUEST_CSUM),
+    (GUEST_UFO, GUEST_CSUM),
+    (GUEST_ECN, GUEST_TSO4 | GUEST_TSO6),
+    (HOST_TSO4, CSUM),
+    (HOST_TSO6, CSUM),
+    (HOST_ECN, HOST_TSO4 | HOST_TSO6),
+    (CTRL_RX, CTRL_VQ),
+    (CTRL_VLAN, CTRL_VQ),
+    (GUEST_ANNOUNCE, CTRL_VQ),
+    (MQ, CTRL_VQ),
+    (CTRL_MAC_ADDR, CTRL_VQ),
+];
+
 /// The usual features, more and less some: `packed+in_order`, `-event_idx-mrg_rxbuf`, `packed-ctrl_vq`. What needs a
 /// feature that is taken away goes with it.
-pub fn offer(text: &str) -> Result<u64, String> {
-    let mut offered = VirtioConfig::USUAL;
+pub fn offer(usual: u64, text: &str) -> Result<u64, String> {
+    let mut offered = usual;
     let mut rest = text;
     while !rest.is_empty() {
         let less = rest.starts_with('-');
@@ -52,12 +67,23 @@ pub fn offer(text: &str) -> Result<u64, String> {
         offered = if less { offered & !bit } else { offered | bit };
         rest = behind;
     }
-    for (feature, needs) in super::device::NEEDS {
+    for (feature, needs) in NEEDS {
         if offered & needs == 0 {
             offered &= !feature;
         }
     }
     Ok(offered)
+}
+
+/// Features by their names, for people; those that have none by their bits.
+pub fn describe(features: u64) -> String {
+    let named = NAMES.iter().filter(|&(_, bit)| features & bit != 0).map(|(name, _)| (*name).to_owned());
+    let rest = NAMES.iter().fold(features, |rest, (_, bit)| rest & !bit);
+    let bits = (0..u64::BITS).filter(|bit| rest >> bit & 1 != 0).map(|bit| match 1 << bit {
+        VERSION_1 => "version_1".to_owned(),
+        _ => format!("feature {bit}"),
+    });
+    named.chain(bits).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]
@@ -66,13 +92,14 @@ mod tests {
 
     #[test]
     fn more_and_less() {
-        let usual = VirtioConfig::USUAL;
-        assert_eq!(offer(""), Ok(usual));
-        assert_eq!(offer("packed+in_order"), Ok(usual | RING_PACKED | IN_ORDER));
-        assert_eq!(offer("+packed-event_idx-mrg_rxbuf"), Ok((usual | RING_PACKED) & !(EVENT_IDX | MRG_RXBUF)));
-        assert_eq!(offer("-csum").unwrap() & (HOST_TSO4 | HOST_TSO6 | HOST_ECN), 0);
+        let usual = VERSION_1 | CSUM | HOST_TSO4 | HOST_TSO6 | HOST_ECN | MRG_RXBUF | EVENT_IDX;
+        assert_eq!(offer(usual, ""), Ok(usual));
+        assert_eq!(offer(usual, "packed+in_order"), Ok(usual | RING_PACKED | IN_ORDER));
+        let less = (usual | RING_PACKED) & !(EVENT_IDX | MRG_RXBUF);
+        assert_eq!(offer(usual, "+packed-event_idx-mrg_rxbuf"), Ok(less));
+        assert_eq!(offer(usual, "-csum"), Ok(VERSION_1 | MRG_RXBUF | EVENT_IDX));
         for wrong in ["speed", "-", "packed++in_order", "packed in_order"] {
-            assert!(offer(wrong).unwrap_err().contains("is no feature; there are csum"), "{wrong}");
+            assert!(offer(usual, wrong).unwrap_err().contains("is no feature; there are csum"), "{wrong}");
         }
     }
 }

@@ -1,0 +1,374 @@
+//! Buffers that somebody else owns, such as a guest, and lends to a queue: what a card receives then lies where it is to
+//! go. After Kawashima, *Software Physical/Virtual Rx Queue Mapping* (IEEE TNSM 2021).
+//!
+//! A [`Lender`] (a virtqueue) lends to a [`Borrower`] (the Rx queue of a card) by their [`Lending`], which both share for
+//! as long as they live. Guests come and go meanwhile: each *term* of lending, from [`Lending::begin`] to
+//! [`Lending::end`], has a pool of its own, of the guest's buffers. A packet of such a pool has the flag
+//! [`Flags::LENT`](crate::Flags::LENT). It ends in one of two ways: [settled](Lent::settle) by the lender, who hands the
+//! buffer with the frame to its owner; or dropped, and its buffer is ready for the next frame.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::mem::ManuallyDrop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::depot::{Depot, MAGAZINE};
+use crate::pool::{Shared, Slot, SlotRef, put, release};
+use crate::{Buffer, DmaRegion, ForeignMemory, Mempool, Packet};
+
+pub(crate) type SlotCell = UnsafeCell<Slot>;
+
+/// The slot in a cell.
+pub(crate) fn slot_ref(cell: &SlotCell) -> SlotRef {
+    NonNull::new(cell.get()).expect("a reference is not null")
+}
+
+/// What a pool's buffers lie in.
+pub(crate) enum Memory {
+    Own(Arc<DmaRegion>),
+    /// Kept as long as a buffer is lent.
+    Lent(#[expect(dead_code, reason = "kept mapped")] Box<[Arc<ForeignMemory>]>),
+}
+
+impl Memory {
+    pub(crate) fn region(&self) -> &Arc<DmaRegion> {
+        match self {
+            Self::Own(region) => region,
+            Self::Lent(_) => panic!("lent buffers have no region"),
+        }
+    }
+}
+
+/// Who lends buffers.
+pub trait Lender: Send + Sync {
+    /// Lends what there is, up to the room of `loans`; nothing if that is of another term than the lender's own.
+    fn lend(&self, loans: &mut Loans<'_>);
+}
+
+/// How a device is given the memory that lent buffers lie in.
+pub trait Grant: Send + Sync {
+    /// Lets the device use memory, at the addresses of this process. The error is one line, with cause and remedy.
+    fn grant(&self, memory: &Arc<ForeignMemory>) -> Result<(), String>;
+
+    /// Takes that back. The device was told to stop using it before.
+    fn revoke(&self, memory: &Arc<ForeignMemory>);
+}
+
+/// What a lender and a borrower share.
+pub struct Lending {
+    lender: Box<dyn Lender>,
+    /// Changes with each begin and end.
+    term: AtomicU32,
+    inner: Mutex<Inner>,
+    host_buffers: AtomicU64,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Of the borrower.
+    device: Option<Box<dyn Grant>>,
+    /// What the device was granted.
+    granted: Vec<Arc<ForeignMemory>>,
+    pool: Option<Mempool>,
+}
+
+impl Lending {
+    /// Most buffers that are lent at a time.
+    pub const MOST: usize = 1 << 15;
+
+    /// Nothing is lent yet.
+    pub fn new(lender: Box<dyn Lender>) -> Arc<Self> {
+        let (term, inner, host_buffers) = Default::default();
+        Arc::new(Self { lender, term, inner, host_buffers })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a term, with up to `slots` buffers lent at a time, of a guest with this memory, which the borrower's device
+    /// is granted. `None` if there is no borrower. The term before has ended.
+    pub fn begin(&self, slots: usize, memory: &[Arc<ForeignMemory>]) -> Result<Option<Lent>, String> {
+        let mut inner = self.inner();
+        let Inner { device: Some(device), granted, pool } = &mut *inner else { return Ok(None) };
+        assert!(pool.is_none() && slots <= Self::MOST, "one term at a time, of bounded size");
+        let among = |one: &Arc<ForeignMemory>, all: &[_]| all.iter().any(|other| Arc::ptr_eq(one, other));
+        granted.retain(|old| {
+            let stays = among(old, memory);
+            if !stays {
+                device.revoke(old);
+            }
+            stays
+        });
+        for new in memory {
+            if !among(new, granted) {
+                device.grant(new)?;
+                granted.push(new.clone());
+            }
+        }
+        let new = Mempool::lent(slots, memory.into());
+        let lent = Lent(new.0);
+        *pool = Some(new);
+        self.term.fetch_add(1, Ordering::Release);
+        Ok(Some(lent))
+    }
+
+    /// Ends the term and waits until all that was lent is back, for at most `limit`. The lender lends no more before it
+    /// calls this. What is not settled is the lender's again without a frame.
+    pub fn end(&self, limit: Duration) -> Result<(), String> {
+        let Some(pool) = self.inner().pool.take() else { return Ok(()) };
+        self.term.fetch_add(1, Ordering::Release);
+        let start = Instant::now();
+        // The borrower's handle counts too: it goes when the borrower has seen the end.
+        while pool.outstanding(1) > 0 {
+            if start.elapsed() >= limit {
+                let ms = limit.as_millis();
+                return Err(format!("{} lent buffers did not come back within {ms} ms", pool.outstanding(1)));
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        Ok(())
+    }
+
+    /// Takes all memory from the borrower's device. After a term that ended in time only.
+    pub fn revoke(&self) {
+        let mut inner = self.inner();
+        let Inner { device, granted, .. } = &mut *inner;
+        let granted = std::mem::take(granted);
+        device.iter().for_each(|device| granted.iter().for_each(|memory| device.revoke(memory)));
+    }
+
+    /// How many buffers of its own the borrower took because it was lent too few.
+    pub fn host_buffers(&self) -> u64 {
+        self.host_buffers.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is a borrower.
+    pub fn is_borrowed(&self) -> bool {
+        self.inner().device.is_some()
+    }
+}
+
+impl fmt::Debug for Lending {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lending").field("term", &self.term).finish_non_exhaustive()
+    }
+}
+
+impl Mempool {
+    /// A pool of no buffers, for those that are lent.
+    fn lent(slots: usize, memory: Box<[Arc<ForeignMemory>]>) -> Self {
+        let pool = NonNull::from(Box::leak(Box::<Shared>::new_uninit())).cast();
+        let slot = |index| Slot { data: std::ptr::null_mut(), iova: 0, pool, index, size: 0, headroom: 0 }.into();
+        let depot = Depot::new((0..slots as u32).map(slot).collect());
+        let beside = (0..slots).map(|_| UnsafeCell::default()).collect();
+        let (references, exhausted, memory) = (AtomicUsize::new(1), AtomicU64::new(0), Memory::Lent(memory));
+        // SAFETY: allocated just now, and nobody else knows it yet.
+        unsafe { pool.write(Shared { depot, references, exhausted, beside, memory }) };
+        Self(pool)
+    }
+}
+
+/// The pool of a term, as its lender knows it: which one it is, without keeping it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lent(NonNull<Shared>);
+
+// SAFETY: an identity, which nothing is reached through but by way of a packet.
+unsafe impl Send for Lent {}
+// SAFETY: as above.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    /// The number that the packet's buffer was lent by, if that was in this term.
+    #[inline]
+    pub fn number(&self, packet: &Packet) -> Option<u32> {
+        let slot = packet.buffer.slot();
+        (slot.pool == self.0).then_some(slot.index)
+    }
+
+    /// Takes packets out of circulation, whose buffers go to their owner; see [`Settling`].
+    #[inline]
+    pub fn settle(self) -> Settling {
+        Settling { pool: self.0, count: 0 }
+    }
+}
+
+/// Packets that are settled together.
+pub struct Settling {
+    pool: NonNull<Shared>,
+    /// References that are given up at the end: until then they keep the pool.
+    count: usize,
+}
+
+impl Settling {
+    /// Settles one packet: there is nothing left of it here. Its buffer can be lent again.
+    ///
+    /// # Panics
+    /// If it is of another pool, or has further segments.
+    #[inline]
+    pub fn add(&mut self, packet: Packet) {
+        assert!(packet.buffer.slot().pool == self.pool && !packet.is_chained(), "a packet of this term");
+        let _ = ManuallyDrop::new(packet);
+        self.count += 1;
+    }
+}
+
+impl Drop for Settling {
+    #[inline]
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: each packet's buffer was outside the depot and so a reference, given up in `add`.
+            unsafe { release(self.pool, self.count) };
+        }
+    }
+}
+
+/// Room for buffers to be lent.
+pub struct Loans<'a> {
+    pool: &'a Mempool,
+    out: &'a mut [SlotRef; MAGAZINE],
+    len: usize,
+    most: usize,
+    least: usize,
+}
+
+impl Loans<'_> {
+    /// Whether they are for a term.
+    pub fn are_for(&self, lent: Lent) -> bool {
+        self.pool.0 == lent.0
+    }
+
+    /// How many more are wanted.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.most - self.len
+    }
+
+    /// The smallest size of a buffer that is of use.
+    pub fn least(&self) -> usize {
+        self.least
+    }
+
+    /// Lends a buffer of `size` bytes (those beyond 32,000 are not used) behind `headroom` bytes that may be written too,
+    /// by the number that it is settled with. Nothing happens if there is no [room](Self::room), or if it is smaller than the
+    /// [least](Self::least).
+    ///
+    /// # Safety
+    /// `number` is below the term's count of slots, and is not lent now. The bytes lie in the memory that the term was
+    /// begun with; nobody else in this process accesses them before the buffer is settled or the term has ended.
+    #[inline]
+    pub unsafe fn lend(&mut self, number: usize, start: NonNull<u8>, headroom: usize, size: usize) {
+        if self.room() == 0 || size < self.least {
+            return;
+        }
+        let slot = slot_ref(&self.pool.shared().depot.slots[number]);
+        let (data, index, pool) = (start.as_ptr(), number as u32, self.pool.0);
+        let (size, headroom) = (size.min(32_000) as u16, headroom as u16);
+        // SAFETY: nobody has the slot, says the caller.
+        unsafe { slot.write(Slot { data, iova: data as u64, pool, index, size, headroom }) };
+        self.out[self.len] = slot;
+        self.len += 1;
+    }
+}
+
+/// Takes what is lent. Belongs to one queue.
+pub struct Borrower {
+    lending: Arc<Lending>,
+    least: usize,
+    term: u32,
+    pool: Option<Mempool>,
+    /// Borrowed, and not handed out yet: `slots[start..end]`, the oldest first.
+    start: usize,
+    end: usize,
+    slots: [SlotRef; MAGAZINE],
+}
+
+// SAFETY: owns the slots that it holds.
+unsafe impl Send for Borrower {}
+
+impl Borrower {
+    /// A queue of a device that borrows from now on buffers of `least` bytes or more; an error if there is one already.
+    pub fn new(lending: &Arc<Lending>, device: Box<dyn Grant>, least: usize) -> Result<Self, String> {
+        let mut inner = lending.inner();
+        if inner.device.is_some() {
+            return Err("two queues cannot be mapped to one; map each to a queue of its own".into());
+        }
+        inner.device = Some(device);
+        let lending = lending.clone();
+        Ok(Self { lending, least, term: 0, pool: None, start: 0, end: 0, slots: [NonNull::dangling(); MAGAZINE] })
+    }
+
+    /// Whether a term has begun or ended. Then give all buffers of the last one back (those that a device has, it must be
+    /// told to stop using first), and [renew](Self::renew).
+    #[inline]
+    pub fn changed(&self) -> bool {
+        self.lending.term.load(Ordering::Relaxed) != self.term
+    }
+
+    /// Takes part in the term that there is now, if there is one.
+    pub fn renew(&mut self) {
+        self.give_up();
+        let inner = self.lending.inner();
+        self.term = self.lending.term.load(Ordering::Acquire);
+        self.pool = inner.pool.clone();
+    }
+
+    /// Up to `want` buffers, in the order in which they were lent.
+    #[inline]
+    pub fn borrow(&mut self, want: usize) -> impl ExactSizeIterator<Item = Buffer> {
+        if self.start == self.end {
+            self.fill(want);
+        }
+        let n = want.min(self.end - self.start);
+        let slots = &self.slots[self.start..self.start + n];
+        self.start += n;
+        // SAFETY: outside the depot, and no longer this object's. Those that the iterator does not hand out are lost
+        // until the term ends.
+        slots.iter().map(|&slot| unsafe { Buffer::new(slot) })
+    }
+
+    /// Those that came back unused first.
+    #[inline(never)]
+    fn fill(&mut self, want: usize) {
+        let Some(pool) = &self.pool else { return };
+        (self.start, self.end) = (0, pool.shared().depot.take(&mut self.slots));
+        if self.end == 0 {
+            let most = want.min(MAGAZINE);
+            let (out, least) = (&mut self.slots, self.least);
+            let mut loans = Loans { pool, out, len: 0, most, least };
+            self.lending.lender.lend(&mut loans);
+            self.end = loans.len;
+        }
+        pool.shared().references.fetch_add(self.end, Ordering::Relaxed);
+    }
+
+    /// Whether a packet's buffer is one of those that are lent now.
+    #[inline]
+    pub fn has_lent(&self, packet: &Packet) -> bool {
+        self.pool.as_ref().is_some_and(|pool| packet.buffer.slot().pool == pool.0)
+    }
+
+    /// Counts buffers of its own that the queue took for want of lent ones.
+    pub fn took_own(&self, buffers: usize) {
+        self.lending.host_buffers.fetch_add(buffers as u64, Ordering::Relaxed);
+    }
+
+    /// Gives up the last term.
+    fn give_up(&mut self) {
+        if let Some(pool) = self.pool.take() {
+            // SAFETY: this object's own, outside the depot.
+            unsafe { put(pool.0, &self.slots[self.start..self.end]) };
+            (self.start, self.end) = (0, 0);
+        }
+    }
+}
+
+impl Drop for Borrower {
+    fn drop(&mut self) {
+        self.give_up();
+        self.lending.inner().device = None;
+    }
+}

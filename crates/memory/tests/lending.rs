@@ -1,0 +1,323 @@
+//! Buffers that are lent: none is lost, none is lent twice, and each term ends.
+
+mod common;
+
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::*;
+use proptest::prelude::*;
+use ringpass_memory::{Borrower, Burst, Flags, ForeignMemory, Grant, Lender, Lending, Lent, Loans, Packet};
+
+const SIZE: usize = 256;
+const HEADER: usize = 12;
+
+/// A guest with some buffers, which it lends in turn and gets back with frames.
+struct Guest {
+    memory: Box<[AtomicU8]>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    lent: Option<Lent>,
+    /// Buffers that the guest makes available, the oldest first.
+    free: Vec<usize>,
+    /// Those that are lent.
+    out: Vec<usize>,
+}
+
+impl Guest {
+    fn new(buffers: usize) -> Arc<Self> {
+        let free = (0..buffers).collect();
+        let memory = (0..buffers * SIZE).map(|_| AtomicU8::new(0)).collect();
+        Arc::new(Self { memory, state: Mutex::new(State { free, ..State::default() }) })
+    }
+
+    /// Behind the header.
+    fn buffer(&self, number: usize) -> NonNull<u8> {
+        NonNull::from(&*self.memory).cast::<u8>().map_addr(|start| start.saturating_add(number * SIZE + HEADER))
+    }
+}
+
+struct Lends(Arc<Guest>);
+
+impl Lender for Lends {
+    fn lend(&self, loans: &mut Loans<'_>) {
+        let mut state = self.0.state.lock().unwrap();
+        if !state.lent.is_some_and(|lent| loans.are_for(lent)) {
+            return;
+        }
+        while loans.room() > 0 && !state.free.is_empty() {
+            let number = state.free.remove(0);
+            // SAFETY: each buffer is lent once at a time, and has so many bytes in front of and behind that place. The
+            // guest of this test looks at them only when they are its own.
+            unsafe { loans.lend(number, self.0.buffer(number), HEADER, SIZE - HEADER) };
+            state.out.push(number);
+        }
+    }
+}
+
+/// Counts what is granted.
+#[derive(Clone, Default)]
+struct Counts(Arc<AtomicUsize>);
+
+impl Grant for Counts {
+    fn grant(&self, _: &Arc<ForeignMemory>) -> Result<(), String> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn revoke(&self, _: &Arc<ForeignMemory>) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn begin(guest: &Guest, lending: &Lending) {
+    let lent = lending.begin(guest.memory.len() / SIZE, &[]).unwrap();
+    guest.state.lock().unwrap().lent = lent;
+}
+
+fn end(guest: &Guest, lending: &Lending, limit: Duration) -> Result<(), String> {
+    guest.state.lock().unwrap().lent = None;
+    lending.end(limit)?;
+    let mut state = guest.state.lock().unwrap();
+    let out = std::mem::take(&mut state.out);
+    state.free.extend(out);
+    Ok(())
+}
+
+/// What arrives in a buffer of the borrower's, as a card would write it.
+fn receive(borrower: &mut Borrower, n: usize) -> Vec<Packet> {
+    let buffers: Vec<_> = borrower.borrow(n).collect();
+    let whole = |buffer: ringpass_memory::Buffer| {
+        // SAFETY: shorter than every buffer of the tests.
+        let mut packet = unsafe { buffer.into_packet(8) };
+        packet.add_flags(Flags::LENT);
+        packet
+    };
+    buffers.into_iter().map(whole).collect()
+}
+
+#[test]
+fn buffers_come_in_the_order_of_lending_and_go_to_their_owner() {
+    let guest = Guest::new(10);
+    let lending = Lending::new(Box::new(Lends(guest.clone())));
+    let grants = Counts::default();
+    assert!(lending.begin(10, &[]).unwrap().is_none(), "nobody borrows");
+    let mut borrower = Borrower::new(&lending, Box::new(grants.clone()), 64).unwrap();
+    assert!(Borrower::new(&lending, Box::new(grants), 64).is_err_and(|why| why.contains("queue of its own")));
+    assert_eq!(borrower.borrow(4).len(), 0, "no term yet");
+    begin(&guest, &lending);
+    assert!(borrower.changed());
+    borrower.renew();
+    assert!(!borrower.changed());
+
+    let mut packets = receive(&mut borrower, 4);
+    let lent = guest.state.lock().unwrap().lent.unwrap();
+    let numbers = |packets: &[Packet]| packets.iter().map(|packet| lent.number(packet).unwrap()).collect::<Vec<_>>();
+    assert_eq!(numbers(&packets), [0, 1, 2, 3]);
+    packets.iter_mut().zip(7..).for_each(|(packet, n)| mark(packet, n));
+    let mut settling = lent.settle();
+    let last = packets.pop().unwrap();
+    packets.drain(..).for_each(|packet| settling.add(packet));
+    drop(settling);
+    // SAFETY: inside the guest's memory; nobody else has that buffer any more.
+    let frame = unsafe { std::slice::from_raw_parts(guest.buffer(2).as_ptr(), 8) };
+    assert_eq!(frame, 9u64.to_le_bytes());
+
+    // One that is dropped comes back first, and is still the guest's.
+    drop(last);
+    assert_eq!(numbers(&receive(&mut borrower, 1)), [3]);
+    assert!(!borrower.has_lent(&pool(4, SIZE).alloc().unwrap()));
+}
+
+#[test]
+fn lent_packets_keep_to_their_buffer() {
+    let guest = Guest::new(2);
+    let lending = Lending::new(Box::new(Lends(guest.clone())));
+    let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), 64).unwrap();
+    begin(&guest, &lending);
+    borrower.renew();
+    let mut packet = receive(&mut borrower, 1).pop().unwrap();
+    assert_eq!((packet.headroom(), packet.capacity()), (HEADER, SIZE - HEADER));
+    assert!(packet.prepend(HEADER + 1).is_none());
+    assert!(packet.prepend(HEADER).is_some());
+    assert!(!packet.copy_from(&[0; SIZE + 1]) && packet.copy_from(&[1; SIZE]));
+    packet.clear_flags(packet.flags());
+    assert!(packet.flags().any(Flags::LENT), "whose it is cannot be cleared");
+}
+
+#[test]
+fn small_buffers_are_not_lent() {
+    let guest = Guest::new(2);
+    let lending = Lending::new(Box::new(Lends(guest.clone())));
+    let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), SIZE).unwrap();
+    begin(&guest, &lending);
+    borrower.renew();
+    assert_eq!(borrower.borrow(2).len(), 0);
+    borrower.took_own(5);
+    assert_eq!(lending.host_buffers(), 5);
+}
+
+#[test]
+fn a_term_ends_when_all_is_back_and_not_before() {
+    let guest = Guest::new(8);
+    let lending = Lending::new(Box::new(Lends(guest.clone())));
+    let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), 64).unwrap();
+    begin(&guest, &lending);
+    borrower.renew();
+    let packets = receive(&mut borrower, 3);
+    let why = end(&guest, &lending, Duration::from_millis(5)).unwrap_err();
+    assert!(why.contains("did not come back"), "{why}");
+    drop(packets);
+
+    let mut second = receive(&mut borrower, 2);
+    assert_eq!(second.len(), 2, "until the end is seen, those that came back");
+    assert!(borrower.changed());
+    borrower.renew();
+    second.clear();
+    assert_eq!(borrower.borrow(4).len(), 0);
+    end(&guest, &lending, Duration::ZERO).unwrap();
+
+    begin(&guest, &lending);
+    borrower.renew();
+    assert_eq!(receive(&mut borrower, 8).len(), 8);
+    borrower.renew();
+    end(&guest, &lending, Duration::from_millis(100)).unwrap_err();
+    drop(borrower);
+    assert!(!lending.is_borrowed());
+}
+
+#[test]
+fn a_packet_may_outlive_everything() {
+    let guest = Guest::new(1);
+    let lending = Lending::new(Box::new(Lends(guest.clone())));
+    let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), 64).unwrap();
+    begin(&guest, &lending);
+    borrower.renew();
+    let mut packet = receive(&mut borrower, 1).pop().unwrap();
+    let _ = end(&guest, &lending, Duration::ZERO);
+    drop((lending, borrower));
+    mark(&mut packet, 5);
+    assert_eq!(number(&packet), 5);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Receive(usize),
+    Settle(usize),
+    Drop(usize),
+    Available,
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (0..200usize).prop_map(Step::Receive),
+        4 => (0..200usize).prop_map(Step::Settle),
+        2 => (0..200usize).prop_map(Step::Drop),
+        3 => Just(Step::Available),
+        1 => Just(Step::Restart),
+    ];
+    prop::collection::vec(step, 0..count(100, 12))
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// Whatever becomes of packets, each buffer is the guest's, lent, or waiting to be lent again: once.
+    #[test]
+    fn every_buffer_is_in_one_place(buffers in 1..count(300, 20), steps in steps()) {
+        let guest = Guest::new(buffers);
+        let lending = Lending::new(Box::new(Lends(guest.clone())));
+        let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), 64).unwrap();
+        begin(&guest, &lending);
+        borrower.renew();
+        let (mut packets, mut done) = (Vec::new(), Vec::new());
+        for step in steps {
+            match step {
+                Step::Receive(n) => packets.extend(receive(&mut borrower, n)),
+                Step::Drop(n) => {
+                    let mut burst = Burst::new(256);
+                    packets.drain(..n.min(packets.len())).for_each(|packet| burst.push(packet));
+                }
+                Step::Settle(n) => {
+                    let mut state = guest.state.lock().unwrap();
+                    let lent = state.lent.unwrap();
+                    let mut settling = lent.settle();
+                    for packet in packets.drain(..n.min(packets.len())) {
+                        let number = lent.number(&packet).expect("of this term") as usize;
+                        let at = state.out.iter().position(|&out| out == number).expect("it was lent");
+                        state.out.swap_remove(at);
+                        settling.add(packet);
+                        done.push(number);
+                    }
+                }
+                Step::Available => guest.state.lock().unwrap().free.append(&mut done),
+                Step::Restart => {
+                    packets.clear();
+                    guest.state.lock().unwrap().lent = None;
+                    std::thread::scope(|scope| {
+                        let ending = scope.spawn(|| end(&guest, &lending, Duration::from_secs(10)));
+                        while !borrower.changed() {
+                            std::thread::yield_now();
+                        }
+                        borrower.renew();
+                        ending.join().unwrap()
+                    })
+                    .unwrap();
+                    begin(&guest, &lending);
+                    borrower.renew();
+                }
+            }
+            let state = guest.state.lock().unwrap();
+            let mut all: Vec<usize> = state.free.iter().chain(&state.out).chain(&done).copied().collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..buffers).collect::<Vec<_>>());
+        }
+    }
+}
+
+/// A lender, a borrower and one who settles, each on its thread.
+#[test]
+fn threads_lend_and_settle() {
+    let (guest, rounds) = (Guest::new(64), count(2000, 20));
+    let lending = Lending::new(Box::new(Lends(guest.clone())));
+    let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), 64).unwrap();
+    begin(&guest, &lending);
+    borrower.renew();
+    let lent = guest.state.lock().unwrap().lent.unwrap();
+    let (sender, receiver) = std::sync::mpsc::sync_channel::<Vec<Packet>>(8);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for packets in receiver {
+                let mut state = guest.state.lock().unwrap();
+                let mut settling = lent.settle();
+                for (n, packet) in packets.into_iter().enumerate() {
+                    let place = lent.number(&packet).unwrap() as usize;
+                    assert_eq!(number(&packet), place as u64, "the bytes are those of the buffer");
+                    if n % 3 > 0 {
+                        state.out.retain(|&out| out != place);
+                        state.free.push(place);
+                        settling.add(packet);
+                    }
+                }
+            }
+        });
+        for _ in 0..rounds {
+            let mut packets = receive(&mut borrower, 16);
+            packets.iter_mut().for_each(|packet| {
+                let place = lent.number(packet).unwrap();
+                mark(packet, place.into());
+            });
+            sender.send(packets).unwrap();
+        }
+        drop(sender);
+    });
+    drop(borrower);
+    end(&guest, &lending, Duration::ZERO).unwrap();
+    assert_eq!(guest.state.lock().unwrap().free.len(), 64);
+}

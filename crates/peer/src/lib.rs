@@ -1,0 +1,13 @@
+//! What processes that do not trust each other say over a unix socket: a place where one listens, a stream of messages
+//! with file descriptors, eventfds. Whatever the peer does, nothing here waits for it.
+
+#![deny(unsafe_code)]
+
+mod listener;
+#[allow(unsafe_code, reason = "system calls that no crate wraps")]
+mod signal;
+mod stream;
+
+pub use listener::{Connecting, Error, Listener, connect};
+pub use signal::{NoEventfd, Signal, check_eventfd, prepare_signals};
+pub use stream::{Arrived, Lost, MAX_FDS, Stream};

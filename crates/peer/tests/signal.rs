@@ -1,0 +1,87 @@
+//! Eventfds of others: which are, and that nothing which is done to them makes their signaller wait.
+
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use ringpass_peer::{NoEventfd, Signal, check_eventfd, prepare_signals};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
+
+fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+/// Its counter, which is zero afterwards.
+fn counter(eventfd: &OwnedFd) -> Option<u64> {
+    let mut counter = [0; 8];
+    rustix::io::read(eventfd, &mut counter).ok().map(|_| u64::from_ne_bytes(counter))
+}
+
+/// Ends the test with a failure if something waits.
+fn within_ten_seconds(what: impl FnOnce() + Send + 'static) {
+    let (done, waiting) = mpsc::channel();
+    std::thread::spawn(move || {
+        what();
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(Duration::from_secs(10)).expect("it waits");
+}
+
+#[test]
+fn signals_arrive_one_by_one() {
+    prepare_signals().unwrap();
+    let event = event();
+    let signal = Signal::new(event.try_clone().unwrap()).unwrap();
+    assert_eq!(counter(&event), None, "to look at it is no signal");
+    signal.raise();
+    assert_eq!(counter(&event), Some(1));
+    // More than there is room for completions.
+    (0..10_000).for_each(|_| signal.clone().raise());
+    assert_eq!(counter(&event), Some(10_000));
+}
+
+#[test]
+fn several_threads_lose_none() {
+    let event = event();
+    let signal = Signal::new(event.try_clone().unwrap()).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5_000).for_each(|_| signal.raise()));
+        }
+    });
+    assert_eq!(counter(&event), Some(20_000));
+}
+
+#[test]
+fn a_counter_at_its_maximum_keeps_nobody_waiting() {
+    within_ten_seconds(|| {
+        // Its maker has not asked for reads and writes that do not wait.
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let signal = Signal::new(event.try_clone().unwrap()).unwrap();
+        rustix::io::write(&event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        (0..1_000).for_each(|_| signal.raise());
+        check_eventfd(&event).unwrap();
+    });
+}
+
+#[test]
+fn others_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let kinds: Vec<(&str, OwnedFd)> = vec![
+        ("a directory", File::open(folder.path()).unwrap().into()),
+        ("an end of a pipe", rustix::pipe::pipe().unwrap().1),
+        ("the other end of one", rustix::pipe::pipe().unwrap().0),
+        ("a socket", UnixStream::pair().unwrap().0.into()),
+        ("memory", memfd_create("test", MemfdFlags::CLOEXEC).unwrap()),
+        ("a device", File::options().read(true).write(true).open("/dev/zero").unwrap().into()),
+        ("an epoll", epoll::create(epoll::CreateFlags::CLOEXEC).unwrap()),
+        ("only a path", rustix::fs::open("/dev/shm", OFlags::PATH, Mode::empty()).unwrap()),
+    ];
+    for (what, fd) in kinds {
+        assert_eq!(check_eventfd(&fd), Err(NoEventfd), "{what}");
+        assert!(fd.as_fd().try_clone_to_owned().is_ok_and(|fd| Signal::new(fd).is_err()), "{what}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Addresses of both ends of vhost-user: `vhost:PATH[,OPTION…]`, `virtio-user:PATH[,OPTION…]`.
+
+use std::path::PathBuf;
+
+use super::number;
+use crate::MacAddress;
+
+/// Options of `vhost`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VhostConfig {
+    /// The socket.
+    pub path: PathBuf,
+    /// Who makes it.
+    pub role: Role,
+    /// Pairs of queues, if not those of the program's other ports.
+    pub queues: Option<usize>,
+    /// Features beyond or short of the usual.
+    pub features: Option<String>,
+}
+
+/// Options of `virtio-user`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VirtioUserConfig {
+    /// The socket.
+    pub path: PathBuf,
+    /// Who makes it.
+    pub role: Role,
+    /// Pairs of queues, if not those of the program's other ports.
+    pub queues: Option<usize>,
+    /// Features wanted beyond or short of the usual.
+    pub features: Option<String>,
+    /// MAC address; made from a counter if not given.
+    pub mac: Option<MacAddress>,
+}
+
+/// What a socket is to this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It makes the socket and waits for the other end.
+    Listen,
+    /// It goes to the socket of the other end.
+    Connect,
+}
+
+/// `PATH[,client][,queues=N][,features=…]`.
+pub(super) fn vhost(argument: &str) -> Result<VhostConfig, String> {
+    let VirtioUserConfig { path, role, queues, features, .. } = parse("vhost", Role::Listen, argument)?;
+    Ok(VhostConfig { path, role, queues, features })
+}
+
+/// `PATH[,server][,queues=N][,features=…][,mac=…]`.
+pub(super) fn virtio_user(argument: &str) -> Result<VirtioUserConfig, String> {
+    parse("virtio-user", Role::Connect, argument)
+}
+
+fn parse(kind: &str, role: Role, argument: &str) -> Result<VirtioUserConfig, String> {
+    let (path, options) = argument.split_once(',').unwrap_or((argument, ""));
+    if path.is_empty() {
+        return Err(format!("the socket is missing; write {kind}:PATH"));
+    }
+    let mut config = VirtioUserConfig { path: path.into(), role, queues: None, features: None, mac: None };
+    for option in options.split(',').filter(|option| !option.is_empty()) {
+        match option.split_once('=').unwrap_or((option, "")) {
+            ("server", "") => config.role = Role::Listen,
+            ("client", "") => config.role = Role::Connect,
+            ("queues", value) => match number("queues", value, "2")? {
+                queues @ 1..=64 => config.queues = Some(queues),
+                queues => return Err(format!("queues={queues}; write 1 to 64")),
+            },
+            ("features", value) => config.features = Some(value.into()),
+            ("mac", value) if kind == "virtio-user" => config.mac = Some(value.replace('-', ":").parse()?),
+            (key, _) => {
+                let mac = if kind == "virtio-user" { ", mac=" } else { "" };
+                return Err(format!("'{kind}' has no option '{key}'; it has client, server, queues=N, features={mac}"));
+            }
+        }
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Address;
+
+    #[test]
+    fn both_ends_have_a_role_of_their_own() {
+        let plain = |path: &str, role| VhostConfig { path: path.into(), role, queues: None, features: None };
+        let parse = |text: &str| text.parse::<Address>().unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(parse("vhost:/run/a"), Address::Vhost(plain("/run/a", Role::Listen)));
+        assert_eq!(parse("vhost:a,client"), Address::Vhost(plain("a", Role::Connect)));
+        let Address::VirtioUser(config) = parse("virtio-user:a") else { panic!() };
+        assert_eq!((config.role, config.mac), (Role::Connect, None));
+        let Address::VirtioUser(config) =
+            parse("virtio-user:a:b,server,queues=2,features=packed-mrg_rxbuf,mac=02:00:00:00:00:07")
+        else {
+            panic!()
+        };
+        assert_eq!((config.path, config.role, config.queues), ("a:b".into(), Role::Listen, Some(2)));
+        assert_eq!(config.mac, Some(MacAddress([2, 0, 0, 0, 0, 7])));
+        assert_eq!(config.features.as_deref(), Some("packed-mrg_rxbuf"));
+        assert_eq!(parse("vhost:a,client,queues=2").to_string(), "vhost:a");
+    }
+
+    #[test]
+    fn wrong_options_say_what_would_be_right() {
+        for (text, hint) in [
+            ("vhost:", "vhost:PATH"),
+            ("virtio-user:,server", "virtio-user:PATH"),
+            ("vhost,client:a", "behind"),
+            ("vhost:a,queues=0", "1 to 64"),
+            ("vhost:a,queues=many", "queues=2"),
+            ("vhost:a,client=yes", "no option 'client'"),
+            ("virtio-user:a,packed=on", "client, server, queues=N, features=, mac="),
+            ("vhost:a,mac=02:00:00:00:00:07", "no option 'mac'"),
+        ] {
+            let error = text.parse::<Address>().expect_err(text).to_string();
+            assert!(error.contains(hint) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+}

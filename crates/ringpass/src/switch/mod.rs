@@ -1,0 +1,171 @@
+//! `ringpass switch PORT…`: a learning switch among any number of ports.
+
+mod file;
+mod plan;
+mod watch;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ringpass_memory::Mempool;
+use ringpass_port::{Error, Port};
+use ringpass_switch::{Config, Datapath, Ingress, MAX_PORTS, Switch, Way};
+use signal_hook::consts::SIGUSR1;
+
+use crate::open::open_all;
+use crate::options::{Options, seconds, within};
+use crate::run::{Run, Watch};
+use crate::worker::Worker;
+use plan::{Plan, PortPlan};
+use watch::Overseer;
+
+/// Switch packets among ports, by MAC address and VLAN
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The ports, with those of --config 2 to 64 (see 'ringpass --help' for port addresses); PORT@10 is in VLAN 10 only
+    #[arg(value_name = "PORT", required_unless_present = "config")]
+    ports: Vec<String>,
+    /// A file that says more of the switch and its ports, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Forget stations that are silent for so long, up to 32400 [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    ageing: Option<Duration>,
+    /// Frames a second that each port may have flooded, 0 for no limit [default: 100000]
+    #[arg(long, value_name = "N")]
+    flood: Option<u64>,
+    /// Stations that the MAC table has room for [default: 8192]
+    #[arg(long, value_name = "N", value_parser = within(1..=1 << 24))]
+    table: Option<usize>,
+    /// Moves that a station may make within a second [default: 5]
+    #[arg(long, value_name = "N", value_parser = within(1..=100))]
+    moves: Option<usize>,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  a card, a software card and a TAP interface of the kernel:
+      sudo ringpass switch 0000:01:00.0 model:tap:left tap:right
+  two networks on one switch, with a trunk between it and the card:
+      sudo ringpass switch tap:a@10 tap:b@20 0000:01:00.0
+  who is where: prints the MAC table
+      kill -USR1 $(pidof ringpass)
+  all that there is to say, in a file:
+      sudo ringpass switch --config switch.toml
+
+CONFIGURATION FILE (all but 'address' may be left out):
+  ageing = 300                  # as the options of these names
+  flood = 100000
+  table = 8192
+  moves = 5
+
+  [[port]]
+  address = \"tap:a\"
+  name = \"a\"                    # the address, if not given
+  vlan = 10                     # in this VLAN only, without tags
+  isolation = 1                 # ports of one group do not talk to each other
+  sources = [\"02:00:00:00:00:01\"]     # nobody else may send from here
+  stations = [\"02:00:00:00:00:01\"]    # these are here for good; with @VLAN
+  flood = 1000
+
+  [[port]]
+  address = \"0000:01:00.0\"
+  trunk = \"10,20-29\"            # these VLANs with tags; or \"all\"
+  native = 10                   # but this one without
+
+  [[port]]
+  address = \"packet:eth1\"
+  vlan = 10
+  [port.vxlan]                  # a tunnel to another machine (RFC 7348)
+  vni = 42
+  local = \"10.0.0.1\"
+  remote = \"10.0.0.2\"
+  port = 4789
+  mac = \"02:00:00:00:00:99\"     # of this end; made from 'local' if not given
+
+  [[pass]]                      # all that comes from one port goes to another,
+  from = \"b\"                    # without a look
+  to = \"c\"";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let Plan { config, ports: plans } = args.plan()?;
+    let rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
+    let mut switch = Switch::new(&config, &rules)?;
+    let mut run = Run::new(args.options)?;
+    let show = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGUSR1, show.clone())
+        .map_err(|source| Error::Os { what: "taking SIGUSR1".into(), source })?;
+    let addresses: Vec<&str> = plans.iter().map(|port| &port.address[..]).collect();
+    let (mut ports, pool) = open_all(&addresses, &run.options)?;
+    run.enter_sandbox()?;
+    for datapath in datapaths(&mut switch, &mut ports, &plans, &run.options, &pool)? {
+        run.spawn(move |worker| work(datapath, worker));
+    }
+    let mut overseer = Overseer::new(switch, plans, show, run.options.json);
+    overseer.look(&mut ports);
+    run.control_with(&mut ports, &mut overseer)
+}
+
+impl Args {
+    /// What the file says, and over that the command line.
+    fn plan(&self) -> Result<Plan, Error> {
+        let mut plan = self.config.as_ref().map_or_else(|| Ok(Plan::default()), |file| file::read(file))?;
+        for port in &self.ports {
+            plan.ports.push(PortPlan::parse(port)?);
+        }
+        let Config { ageing, table, flood, moves } = &mut plan.config;
+        *ageing = self.ageing.unwrap_or(*ageing);
+        *table = self.table.unwrap_or(*table);
+        *flood = self.flood.unwrap_or(*flood);
+        *moves = self.moves.map_or(*moves, |moves| moves as u32);
+        match plan.ports.len() {
+            2..=MAX_PORTS => Ok(plan),
+            ports => Err(Error::Other(format!("a switch has 2 to {MAX_PORTS} ports, not {ports}"))),
+        }
+    }
+}
+
+/// A datapath for each of `--queues`: queue N of every port is worker N's; further Rx queues go round.
+fn datapaths(
+    switch: &mut Switch,
+    ports: &mut [Box<dyn Port>],
+    plans: &[PortPlan],
+    options: &Options,
+    pool: &Mempool,
+) -> Result<Vec<Datapath>, Error> {
+    let mut workers: Vec<(Vec<Ingress>, Vec<_>)> = (0..options.queues).map(|_| Default::default()).collect();
+    for (port, (plan, opened)) in plans.iter().zip(ports).enumerate() {
+        let queues = opened.take_queues();
+        if queues.len() < workers.len() {
+            let (name, has, wants) = (opened.name(), queues.len(), workers.len());
+            return Err(Error::Other(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
+        }
+        for (number, mut queues) in queues.into_iter().enumerate() {
+            if let Some(tunnel) = &plan.tunnel {
+                queues = tunnel.wrap(queues, pool);
+            }
+            let way = plan.pass.map_or(Way::Lookup, Way::Pass);
+            let worker = number % options.queues;
+            let (ingress, egress) = &mut workers[worker];
+            ingress.push(Ingress { port, rx: queues.rx, way });
+            if number == worker {
+                egress.push(queues.tx);
+            }
+        }
+    }
+    let datapath = |(ingress, egress)| switch.datapath(ingress, egress, pool, options.batch);
+    Ok(workers.into_iter().map(datapath).collect())
+}
+
+/// A worker, until told to stop.
+fn work(mut datapath: Datapath, mut worker: Worker) {
+    while worker.running() {
+        let moved = datapath.round();
+        worker.after(moved, &mut [&mut datapath]);
+    }
+}

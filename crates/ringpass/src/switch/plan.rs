@@ -1,0 +1,116 @@
+//! What is to be built: the switch and its ports, wherever they were named.
+
+use std::str::FromStr;
+
+use ringpass_port::{Error, MacAddress};
+use ringpass_switch::vxlan::Tunnel;
+use ringpass_switch::{Config, Rules, VlanSet, Vlans};
+
+/// A switch.
+#[derive(Default)]
+pub struct Plan {
+    pub config: Config,
+    pub ports: Vec<PortPlan>,
+}
+
+/// One of its ports.
+pub struct PortPlan {
+    pub address: String,
+    pub rules: Rules,
+    pub tunnel: Option<Tunnel>,
+    /// The number of the port that its packets go to without a look.
+    pub pass: Option<usize>,
+}
+
+impl PortPlan {
+    /// `PORT` or `PORT@VLAN`.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let (address, vlans) = match text.rsplit_once('@') {
+            Some((address, vlan)) if !vlan.is_empty() && vlan.bytes().all(|byte| byte.is_ascii_digit()) => {
+                let id: VlanId = vlan.parse().map_err(|why| Error::Address(format!("port '{text}': {why}")))?;
+                (address, Vlans::Access(id.0))
+            }
+            _ => (text, Vlans::default()),
+        };
+        let rules = Rules { name: address.into(), vlans, ..Default::default() };
+        Ok(Self { address: address.into(), rules, tunnel: None, pass: None })
+    }
+}
+
+/// The id of a VLAN, 1 to 4094.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VlanId(pub u16);
+
+impl TryFrom<u16> for VlanId {
+    type Error = String;
+
+    fn try_from(id: u16) -> Result<Self, String> {
+        match id {
+            1..=4094 => Ok(Self(id)),
+            _ => Err(format!("{id} is no VLAN; those go from 1 to 4094")),
+        }
+    }
+}
+
+impl FromStr for VlanId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number: Result<u16, _> = text.trim().parse();
+        number.map_err(|_| format!("'{text}' is no VLAN; those go from 1 to 4094"))?.try_into()
+    }
+}
+
+/// Parses `all`, or a list of VLANs and ranges of them, as `10,20-29`.
+pub fn vlans(text: &str) -> Result<VlanSet, String> {
+    if text == "all" {
+        return Ok(VlanSet::all());
+    }
+    let mut ids = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (VlanId(first), VlanId(last)) = (first.parse()?, last.parse()?);
+        if first > last {
+            return Err(format!("'{part}' is no range of VLANs; write the smaller one first"));
+        }
+        ids.extend(first..=last);
+    }
+    Ok(VlanSet::of(ids))
+}
+
+/// Parses a station: a MAC address, and `@VLAN` where that is not clear.
+pub fn station(text: &str) -> Result<(MacAddress, Option<u16>), String> {
+    match text.split_once('@') {
+        Some((mac, vlan)) => Ok((mac.parse()?, Some(vlan.parse::<VlanId>()?.0))),
+        None => Ok((text.parse()?, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_short_syntax_names_a_vlan() {
+        let plan = |text| PortPlan::parse(text).map(|plan| (plan.address, plan.rules.vlans));
+        assert_eq!(plan("tap:a").unwrap(), ("tap:a".into(), Vlans::default()));
+        assert_eq!(plan("tap:a@10").unwrap(), ("tap:a".into(), Vlans::Access(10)));
+        assert_eq!(plan("pcap:me@home").unwrap(), ("pcap:me@home".into(), Vlans::default()));
+        for wrong in ["tap:a@0", "tap:a@4095", "tap:a@99999"] {
+            assert!(plan(wrong).unwrap_err().to_string().contains("1 to 4094"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn lists_of_vlans_and_stations() {
+        assert_eq!(vlans("10,20-22").unwrap(), VlanSet::of([10, 20, 21, 22]));
+        assert_eq!(vlans("all").unwrap(), VlanSet::of(1..=4094));
+        for wrong in ["", "0", "1-", "9-5", "1,,2", "4095", "x"] {
+            assert!(vlans(wrong).is_err(), "{wrong}");
+        }
+        let mac = MacAddress([2, 0, 0, 0, 0, 1]);
+        assert_eq!(station("02:00:00:00:00:01"), Ok((mac, None)));
+        assert_eq!(station("02:00:00:00:00:01@7"), Ok((mac, Some(7))));
+        assert!(station("02:00:00:00:00:01@0").is_err() && station("@1").is_err());
+    }
+}

@@ -1,0 +1,42 @@
+//! What the switch reads of a frame, and copies of it.
+
+use ringpass_memory::{Cache, Packet};
+use ringpass_port::{chain, copy_flags};
+
+/// The first 14 bytes of a frame, addresses as numbers of 48 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Header {
+    pub(crate) destination: u64,
+    pub(crate) source: u64,
+    pub(crate) ethertype: u16,
+}
+
+impl Header {
+    /// `None` of a frame that is too short, or whose source is a group or nobody.
+    #[inline]
+    pub(crate) fn of(frame: &[u8]) -> Option<Self> {
+        let bytes: &[u8; 14] = frame.first_chunk()?;
+        let [first, second] = [0, 6].map(|at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
+        let header = Self { destination: first >> 16, source: second >> 16, ethertype: second as u16 };
+        (header.source != 0 && !is_group(header.source)).then_some(header)
+    }
+}
+
+/// A multicast or broadcast address.
+#[inline]
+pub(crate) fn is_group(mac: u64) -> bool {
+    mac >> 40 & 1 != 0
+}
+
+/// 01:80:c2:00:00:00 to 0f: what bridges do not pass on (IEEE 802.1Q-2018, table 8-1).
+#[inline]
+pub(crate) fn is_reserved(mac: u64) -> bool {
+    mac >> 4 == 0x0180_c200_0000 >> 4
+}
+
+/// A copy with all that is known and asked of the packet; `None` if there are too few buffers.
+pub(crate) fn copy(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
+    let mut copy = chain(packet.segments().map(|segment| &segment[..]), || cache.take(1).next())?;
+    copy_flags(packet, &mut copy);
+    Some(copy)
+}

@@ -1,0 +1,162 @@
+//! The outer headers of a frame in a tunnel: Ethernet, IPv4 (RFC 791), UDP (RFC 768), VXLAN (RFC 7348, 5).
+
+use std::net::Ipv4Addr;
+
+use ringpass_memory::{Flags, Packet};
+use ringpass_port::{Sum, parse_headers};
+
+use super::{Config, OVERHEAD};
+
+const ETHERNET: usize = 14;
+const UDP: usize = 8;
+const VXLAN: usize = 8;
+/// The VNI is valid.
+const FLAG_I: u8 = 0x08;
+
+/// Why a frame does not come out of the tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// It is for somebody or something else.
+    Foreign,
+    /// It is wrong.
+    Malformed,
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> usize {
+    usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
+}
+
+/// Takes the outer headers off, in place. What was known of the packet was known of them.
+pub(super) fn strip(packet: &mut Packet, config: &Config) -> Result<(), Refused> {
+    let inner = inner(packet, config)?;
+    if packet.is_chained() {
+        // Nobody pads frames of several buffers.
+        if packet.total_len() != inner.end || packet.len() < inner.start + ETHERNET {
+            return Err(Refused::Malformed);
+        }
+    } else {
+        packet.set_len(inner.end);
+    }
+    if !packet.trim_front(inner.start) {
+        return Err(Refused::Malformed);
+    }
+    packet.clear_flags(packet.flags());
+    Ok(())
+}
+
+/// Where the inner frame lies.
+fn inner(packet: &Packet, config: &Config) -> Result<std::ops::Range<usize>, Refused> {
+    use Refused::{Foreign, Malformed};
+    let flags = packet.flags();
+    let ip = packet.get(ETHERNET..).filter(|ip| ip.len() >= 20 && packet[12..14] == [8, 0]).ok_or(Foreign)?;
+    if flags.any(Flags::VLAN) || ip[0] >> 4 != 4 || ip[9] != 17 {
+        return Err(Foreign);
+    }
+    if ip[12..16] != config.remote.octets() || ip[16..20] != config.local.octets() {
+        return Err(Foreign);
+    }
+    let (header, total) = (usize::from(ip[0] & 15) * 4, u16_at(ip, 2));
+    // More fragments, or an offset: RFC 7348, 4.3 forbids to fragment, and a part has no ports.
+    if header < 20 || ip.len() < header + UDP + VXLAN || u16_at(ip, 6) & 0x3fff != 0 {
+        return Err(Malformed);
+    }
+    let udp = &ip[header..];
+    if u16_at(udp, 2) != usize::from(config.port) {
+        return Err(Foreign);
+    }
+    let (start, len) = (ETHERNET + header, u16_at(udp, 4));
+    let whole = header + len <= total && ETHERNET + total <= packet.total_len();
+    if !whole || len < UDP + VXLAN + ETHERNET || !l3_right(&ip[..header], flags) {
+        return Err(Malformed);
+    }
+    // 0 is no checksum.
+    if u16_at(udp, 6) != 0 && !l4_right(packet, start..start + len, flags) {
+        return Err(Malformed);
+    }
+    let vxlan = &udp[UDP..];
+    if vxlan[0] & FLAG_I == 0 {
+        return Err(Malformed);
+    }
+    if u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]) != config.vni {
+        return Err(Foreign);
+    }
+    Ok(start + UDP + VXLAN..start + len)
+}
+
+fn l3_right(header: &[u8], flags: Flags) -> bool {
+    if flags.any(Flags::L3_GOOD | Flags::L3_BAD) {
+        return !flags.any(Flags::L3_BAD);
+    }
+    let mut sum = Sum::default();
+    sum.add(header);
+    sum.folded() == [0xff; 2]
+}
+
+/// The checksum of UDP over the addresses and the datagram, which lies there in the frame.
+fn l4_right(packet: &Packet, datagram: std::ops::Range<usize>, flags: Flags) -> bool {
+    // One that is still to be filled in comes from this machine.
+    if flags.any(Flags::L4_GOOD | Flags::L4_BAD | Flags::CHECKSUM) {
+        return !flags.any(Flags::L4_BAD);
+    }
+    let mut sum = Sum::default();
+    sum.add(&packet[ETHERNET + 12..ETHERNET + 20]);
+    sum.add(&[0, 17]);
+    sum.add(&(datagram.len() as u16).to_be_bytes());
+    let mut at = 0;
+    for segment in packet.segments() {
+        let [from, to] = [datagram.start, datagram.end].map(|edge| edge.clamp(at, at + segment.len()) - at);
+        sum.add(&segment[from..to]);
+        at += segment.len();
+    }
+    sum.folded() == [0xff; 2]
+}
+
+/// Puts the outer headers before a frame; `false`, and nothing changed, if it has too little headroom or is too long.
+#[must_use]
+pub(super) fn put(packet: &mut Packet, config: &Config, from: [u8; 6], to: [u8; 6]) -> bool {
+    let inner = packet.total_len();
+    let Ok(total) = u16::try_from(inner + OVERHEAD - ETHERNET) else { return false };
+    let port = source_port(packet).to_be_bytes();
+    let Some(outer) = packet.prepend(OVERHEAD) else { return false };
+    outer[..6].copy_from_slice(&to);
+    outer[6..12].copy_from_slice(&from);
+    outer[12..ETHERNET].copy_from_slice(&[8, 0]);
+    let (ip, udp) = outer[ETHERNET..].split_at_mut(20);
+    // No options, no fragment and none to be made (RFC 7348, 4.3), 64 hops.
+    ip.copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+    ip[2..4].copy_from_slice(&total.to_be_bytes());
+    let address = |place: &mut [u8], address: Ipv4Addr| place.copy_from_slice(&address.octets());
+    address(&mut ip[12..16], config.local);
+    address(&mut ip[16..20], config.remote);
+    let mut sum = Sum::default();
+    sum.add(ip);
+    ip[10..12].copy_from_slice(&sum.folded().map(|byte| !byte));
+    udp[..2].copy_from_slice(&port);
+    udp[2..4].copy_from_slice(&config.port.to_be_bytes());
+    udp[4..6].copy_from_slice(&(total - 20).to_be_bytes());
+    // Checksum 0, as RFC 7348, 5 recommends.
+    udp[6..8].copy_from_slice(&[0, 0]);
+    udp[8..16].copy_from_slice(&(u64::from(FLAG_I) << 56 | u64::from(config.vni) << 8).to_be_bytes());
+    packet.clear_flags(packet.flags());
+    true
+}
+
+/// Another one for each flow, so that the network in between spreads them (RFC 7348, 5): from the addresses, and the ports
+/// if there are such.
+fn source_port(frame: &[u8]) -> u16 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    let mut add = |bytes: &[u8]| {
+        bytes.iter().for_each(|&byte| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    };
+    add(&frame[..frame.len().min(ETHERNET)]);
+    if let Some(headers) = parse_headers(frame) {
+        let l3 = usize::from(headers.l2);
+        add(if frame[l3] >> 4 == 4 { &frame[l3 + 12..l3 + 20] } else { &frame[l3 + 8..l3 + 40] });
+        add(&frame[headers.l4_start()..][..4]);
+    }
+    // The dynamic ports, 49152 to 65535.
+    0xc000 | (hash >> 48) as u16 & 0x3fff
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! The guest's memory, as the front-end shares it: regions of files.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ringpass_memory::ForeignMemory;
+use ringpass_virtio::device::{GuestMemory, GuestRegion};
+
+use crate::message::refuse;
+use crate::{Refusal, Region};
+
+/// Regions that a guest's memory has at most.
+pub const MAX_REGIONS: usize = 64;
+
+/// A region and its mapping.
+#[derive(Clone)]
+struct Mapped {
+    region: Region,
+    /// Which file it is of.
+    device: u64,
+    inode: u64,
+    memory: Arc<ForeignMemory>,
+    /// Where in the mapping it begins.
+    skip: u64,
+}
+
+/// The table. A change makes another one; regions that both have keep their mapping.
+#[derive(Clone, Default)]
+pub(crate) struct MemoryTable {
+    regions: Vec<Mapped>,
+    memory: Arc<GuestMemory>,
+}
+
+impl MemoryTable {
+    /// What the rings see of it.
+    pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.regions.is_empty()
+    }
+
+    /// A table of these regions, each with its file ("SET_MEM_TABLE").
+    pub(crate) fn replaced(&self, regions: &[Region], files: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        let mapped = regions.iter().zip(files).map(|(&region, file)| self.map(region, file));
+        Self::of(mapped.collect::<Result<_, _>>()?)
+    }
+
+    /// The table with one region more ("ADD_MEM_REG").
+    pub(crate) fn with(&self, region: Region, file: OwnedFd) -> Result<Self, Refusal> {
+        if self.regions.len() >= MAX_REGIONS {
+            return refuse(format!("more than {MAX_REGIONS} memory regions"));
+        }
+        let mut regions = self.regions.clone();
+        regions.push(self.map(region, file)?);
+        Self::of(regions)
+    }
+
+    /// The table without a region, which is named by its addresses and its size ("REM_MEM_REG").
+    pub(crate) fn without(&self, region: &Region) -> Result<Self, Refusal> {
+        let name = |region: &Region| (region.guest, region.user, region.size);
+        let mut rest = self.regions.clone();
+        rest.retain(|mapped| name(&mapped.region) != name(region));
+        if rest.len() == self.regions.len() {
+            return refuse(format!("no memory region of {:#x} bytes at {:#x}", region.size, region.guest));
+        }
+        Self::of(rest)
+    }
+
+    /// A region's mapping: the one that the same stretch of the same file has already, if there is one.
+    fn map(&self, region: Region, file: OwnedFd) -> Result<Mapped, Refusal> {
+        let Ok(stat) = rustix::fs::fstat(&file) else { return refuse("a descriptor that is no file") };
+        let (device, inode) = (stat.st_dev, stat.st_ino);
+        let same = |known: &&Mapped| {
+            let place = |region: &Region| (region.offset, region.size);
+            (known.device, known.inode) == (device, inode) && place(&known.region) == place(&region)
+        };
+        if let Some(known) = self.regions.iter().find(same) {
+            return Ok(Mapped { region, ..known.clone() });
+        }
+        // Huge pages are mapped as a whole, and regions need not begin with one: those of a PC's first megabyte do not.
+        let skip = region.offset % (stat.st_blksize.max(4096) as u64);
+        let Some(len) = region.size.checked_add(skip).and_then(|len| usize::try_from(len).ok()) else {
+            return refuse(format!("a memory region of {:#x} bytes", region.size));
+        };
+        match ForeignMemory::map_shared(file, region.offset - skip, len) {
+            Ok(memory) => Ok(Mapped { region, device, inode, memory, skip }),
+            Err(error) => refuse(format!(
+                "a memory region of {:#x} bytes from {:#x} of its file: {error}",
+                region.size, region.offset
+            )),
+        }
+    }
+
+    fn of(regions: Vec<Mapped>) -> Result<Self, Refusal> {
+        let guest = |Mapped { region, memory, skip, .. }: &Mapped| GuestRegion {
+            guest: region.guest,
+            user: region.user,
+            len: region.size,
+            memory: memory.clone(),
+            offset: *skip,
+        };
+        let memory =
+            GuestMemory::new(regions.iter().map(guest).collect()).map_err(|error| Refusal(error.to_string()))?;
+        // None is empty or wraps round, as was just checked.
+        let ends = |Mapped { region, .. }: &Mapped| (region.user, region.user + region.size);
+        let mut users: Vec<(u64, u64)> = regions.iter().map(ends).collect();
+        users.sort_unstable();
+        if users.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return refuse("memory regions that overlap in the front-end's addresses");
+        }
+        Ok(Self { regions, memory })
+    }
+}

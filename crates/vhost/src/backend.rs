@@ -1,0 +1,157 @@
+//! What a session drives: starts, stops and moves the guest's queues.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, PoisonError};
+
+use ringpass_peer::Signal;
+use ringpass_port::MacAddress;
+use ringpass_vhost_user::{Base, Device, Start};
+use ringpass_virtio::device::{GuestMemory, Packed, Setup, Split, Virtqueue};
+use ringpass_virtio::features::RING_PACKED;
+
+use crate::agreed::{Agreed, Takes};
+use crate::shared::Shared;
+use crate::vring::{Ring, Running, with_ring};
+
+/// The device behind a port, for whoever runs its sessions.
+pub struct Backend {
+    shared: Arc<Shared>,
+    features: u64,
+    /// A guest has come since the last one left.
+    session: bool,
+}
+
+impl Backend {
+    pub(crate) fn new(shared: &Arc<Shared>, features: u64) -> Self {
+        Self { shared: shared.clone(), features, session: false }
+    }
+
+    /// Of queues that the guest sends with: which pair waits for its kicks.
+    fn waits(queue: usize) -> Option<usize> {
+        (queue % 2 == 1).then_some(queue / 2)
+    }
+
+    fn begin_session(&mut self) {
+        if !std::mem::replace(&mut self.session, true) {
+            self.shared.sessions.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Takes a queue out of work: nobody uses its ring any more.
+    fn take_out(&self, queue: usize) -> Option<Running> {
+        let running = self.shared.vrings[queue].lock().running.take()?;
+        if let (Some(pair), Some(kick)) = (Self::waits(queue), &running.kick) {
+            self.shared.pairs[pair].unwatch(kick);
+        }
+        Some(running)
+    }
+
+    /// Frames take their way by what the guest has now, and whoever sleeps looks.
+    fn changed(&self) {
+        self.shared.set_routes();
+        self.shared.pairs.iter().for_each(|pair| pair.wake());
+    }
+}
+
+fn open_ring(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Ring, ringpass_memory::Error> {
+    Ok(if setup.features & RING_PACKED == 0 {
+        Ring::Split(Split::new(setup, memory)?)
+    } else {
+        Ring::Packed(Packed::new(setup, memory)?)
+    })
+}
+
+impl Device for Backend {
+    fn features(&self) -> u64 {
+        self.features
+    }
+
+    fn queues(&self) -> usize {
+        self.shared.vrings.len()
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), String> {
+        for (queue, vring) in self.shared.vrings.iter().enumerate() {
+            if let Some(running) = &mut vring.lock().running {
+                let set = with_ring!(&mut running.ring, ring => ring.set_memory(memory));
+                set.map_err(|error| format!("queue {queue} in the guest's changed memory: {error}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, queue: usize, start: Start) -> Result<(), String> {
+        let Start { setup, memory, kick, call } = start;
+        let ring = open_ring(&setup, &memory).map_err(|error| format!("queue {queue}: {error}"))?;
+        let (agreed, size) = (Agreed::new(setup.features), setup.size.into());
+        let pair = Self::waits(queue);
+        let kick = kick.filter(|_| pair.is_some());
+        if let (Some(pair), Some(kick)) = (pair, &kick) {
+            self.shared.pairs[pair].watch(kick)?;
+        }
+        let running = Running { ring, agreed, size, kick, call, broken: false };
+        // A back-end before this one may have given buffers back and not lived to say so.
+        running.call();
+        self.begin_session();
+        self.shared.set_takes(agreed.takes);
+        self.shared.vrings[queue].lock().running = Some(running);
+        self.changed();
+        Ok(())
+    }
+
+    fn enable(&mut self, queue: usize, on: bool) {
+        self.shared.vrings[queue].lock().enabled = on;
+        self.changed();
+    }
+
+    fn set_call(&mut self, queue: usize, call: Option<Signal>) {
+        let mut state = self.shared.vrings[queue].lock();
+        if let Some(running) = &mut state.running {
+            let before = std::mem::replace(&mut running.call, call);
+            // What the other one was raised for may not have been seen.
+            running.call();
+            drop((state, before));
+        }
+    }
+
+    fn stop(&mut self, queue: usize) -> Result<Base, String> {
+        let running = self.take_out(queue).ok_or(format!("queue {queue} does not run"))?;
+        self.changed();
+        Ok(with_ring!(&running.ring, ring => ring.base()))
+    }
+
+    fn announce(&mut self, mac: MacAddress) {
+        self.shared.announcement.set(Some(mac));
+        self.shared.pairs[0].wake();
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        const LEAST: u16 = 68;
+        let most = self.shared.mtu;
+        if mtu < LEAST || usize::from(mtu) > most {
+            return Err(format!(
+                "the guest's MTU of {mtu} is not between {LEAST} and this port's {most}; use --mtu {mtu}"
+            ));
+        }
+        self.shared.set_guest_mtu(mtu.into());
+        Ok(())
+    }
+
+    fn fault(&mut self) -> Option<String> {
+        self.shared.take_fault()
+    }
+
+    fn disconnected(&mut self, why: &str) {
+        for (queue, vring) in self.shared.vrings.iter().enumerate() {
+            self.take_out(queue);
+            vring.lock().enabled = false;
+        }
+        self.shared.set_takes(Takes::Plain);
+        self.shared.set_guest_mtu(self.shared.mtu);
+        self.shared.announcement.set(None);
+        self.shared.take_fault();
+        *self.shared.last_end.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+        self.session = false;
+        self.changed();
+    }
+}

@@ -1,0 +1,250 @@
+//! The receiving queue: frames that the guest sends are copied into buffers of the pool.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, Cache, MAGAZINE, MAX_BATCH, Mempool};
+use ringpass_port::{RxQueue, Wake, Wakeable};
+use ringpass_virtio::device::{Access, Taken, Virtqueue};
+
+use crate::agreed::{Agreed, LONGEST, SHORTEST, TAG};
+use crate::bytes::copy;
+use crate::fault::Fault;
+use crate::port::{Copying, Serving};
+use crate::rx_chain::{Frame, read_chain};
+use crate::shared::Shared;
+use crate::vring::{Running, with_ring};
+
+/// The guest's queue `2 * queue + 1`.
+pub(crate) struct Rx {
+    queue: usize,
+    receiver: Receiver,
+    shared: Arc<Shared>,
+    _serving: Serving,
+}
+
+/// What receives, whatever the ring.
+struct Receiver {
+    cache: Cache,
+    taken: Taken,
+    /// Longest frame without a VLAN tag.
+    longest: usize,
+    /// Of these the plain path takes so many bytes more than the shortest: what fits into a buffer, too.
+    span: usize,
+    /// Buffers that the longest frame takes.
+    most: usize,
+    copying: Copying,
+}
+
+/// What became of a burst.
+#[derive(Default)]
+struct Received {
+    bytes: usize,
+    drops: usize,
+    /// The guest wants to be interrupted.
+    call: bool,
+}
+
+impl Rx {
+    pub(crate) fn new(queue: usize, shared: &Arc<Shared>, pool: &Mempool, copying: Copying, serving: &Serving) -> Self {
+        let (longest, size) = (SHORTEST + shared.mtu, pool.buffer_size());
+        let span = longest.min(size) - SHORTEST;
+        let most = longest_frame(shared).div_ceil(size);
+        let receiver = Receiver { cache: pool.cache(), taken: empty(), longest, span, most, copying };
+        Self { queue, receiver, shared: shared.clone(), _serving: serving.clone() }
+    }
+
+    /// The guest's queue.
+    fn number(&self) -> usize {
+        2 * self.queue + 1
+    }
+
+    /// A queue that is not enabled takes what the guest sends and drops it (vhost-user, "Ring states").
+    #[cold]
+    fn discard(&mut self) {
+        let mut state = self.shared.vrings[self.number()].lock();
+        let Some(running) = state.running.as_mut().filter(|running| !running.broken) else { return };
+        let taken = &mut self.receiver.taken;
+        clear(taken);
+        let result = with_ring!(&mut running.ring, ring => {
+            let result = ring.take(Access::Read, MAGAZINE, taken);
+            ring.give_all(taken.chains.iter().map(|chain| (chain, 0)));
+            result.map(|_| ring.publish())
+        });
+        self.shared.counters.rx[self.queue].count(0, 0, taken.chains.len());
+        match result {
+            Ok(true) => running.call(),
+            Ok(false) => {}
+            Err(broken) => {
+                running.broken = true;
+                self.shared.report(self.number(), &broken.into());
+            }
+        }
+    }
+}
+
+/// The longest frame that a guest may send.
+pub(crate) fn longest_frame(shared: &Shared) -> usize {
+    if shared.offloads.tso { LONGEST } else { SHORTEST + TAG + shared.mtu }
+}
+
+/// With room for a burst.
+pub(crate) fn empty() -> Taken {
+    Taken { chains: Vec::with_capacity(MAX_BATCH), pieces: Vec::with_capacity(2048) }
+}
+
+pub(crate) fn clear(taken: &mut Taken) {
+    taken.chains.clear();
+    taken.pieces.clear();
+}
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let (before, shared) = (burst.len(), &*self.shared);
+        let mut state = shared.vrings[self.number()].lock();
+        let mut received = Received::default();
+        if let Some(running) = state.moving() {
+            let agreed = running.agreed;
+            let result =
+                with_ring!(&mut running.ring, ring => self.receiver.receive(ring, &agreed, burst, &mut received));
+            if received.call {
+                running.call();
+            }
+            if let Err(fault) = result {
+                running.broken = true;
+                shared.report(self.number(), &fault);
+            }
+        } else if state.running.is_some() {
+            drop(state);
+            self.discard();
+        }
+        let (shared, receiver) = (&*self.shared, &mut self.receiver);
+        if shared.announcement.is_due() {
+            received.bytes += shared.announcement.deliver(&mut receiver.cache, burst).unwrap_or(0);
+        }
+        let packets = burst.len() - before;
+        shared.counters.rx[self.queue].count(packets, received.bytes, received.drops);
+        packets
+    }
+}
+
+impl Receiver {
+    /// Takes chains, copies frames, gives the chains back.
+    fn receive<Q: Virtqueue>(
+        &mut self,
+        ring: &mut Q,
+        agreed: &Agreed,
+        burst: &mut Burst,
+        received: &mut Received,
+    ) -> Result<(), Fault> {
+        loop {
+            clear(&mut self.taken);
+            let want = burst.room().min(MAGAZINE);
+            let taken = ring.take(Access::Read, want, &mut self.taken)?;
+            if taken == 0 {
+                return Ok(());
+            }
+            let (done, result) = self.copy_all(agreed, burst, received);
+            // With the pool dry, frames wait in the guest's queue.
+            ring.put_back(&mut self.taken, taken - done);
+            ring.give_all(self.taken.chains.iter().map(|chain| (chain, 0)));
+            received.call |= ring.publish();
+            result?;
+            if done < want {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Copies the frames of all chains, until the pool is dry. Returns of how many.
+    #[inline]
+    fn copy_all(&mut self, agreed: &Agreed, burst: &mut Burst, received: &mut Received) -> (usize, Result<(), Fault>) {
+        let Self { cache, taken: Taken { chains, pieces }, longest, span, most, copying } = self;
+        let copied = copying.mask();
+        let (header, tells) = (agreed.header, agreed.tells.is_some());
+        let (mut done, mut bytes) = (0, 0);
+        let mut result = Ok(());
+        while done < chains.len() {
+            // Frames in several buffers may have used up those that were for the others.
+            let mut buffers = cache.packets(chains.len() - done + *most - 1);
+            let mut places = burst.spare().iter_mut();
+            let before = (done, places.len());
+            for chain in &chains[done..] {
+                let len = (chain.first.len as usize).wrapping_sub(header);
+                let plain = chain.more.1 == 0 && len.wrapping_sub(SHORTEST) <= *span;
+                // SAFETY: longer than a header, and mapped (`Virtqueue`) as long as the ring is borrowed.
+                if plain && !(tells && unsafe { says_something(chain.first.start.as_ptr()) }) {
+                    let Some(mut packet) = buffers.next() else { break };
+                    // SAFETY: `len` bytes behind the header in the guest's piece; as many in the buffer, as `span` is at
+                    // most what it takes. The packet is forgotten once it was copied; a burst has as many places as
+                    // chains were taken, and each takes one at most.
+                    unsafe {
+                        copy(chain.first.start.as_ptr().add(header), packet.as_mut_ptr(), len & copied);
+                        places.next().unwrap_unchecked().write(packet.copy_received(0, len));
+                    }
+                    std::mem::forget(packet);
+                    bytes += len;
+                } else {
+                    match read_chain(chain, pieces, agreed, *longest, &mut buffers) {
+                        Ok(Frame::Whole(packet)) => {
+                            bytes += packet.total_len();
+                            // SAFETY: as above.
+                            unsafe { places.next().unwrap_unchecked() }.write(packet);
+                        }
+                        Ok(Frame::Faulty) => received.drops += 1,
+                        Ok(Frame::NoBuffers) => break,
+                        Err(fault) => {
+                            result = Err(fault);
+                            break;
+                        }
+                    }
+                }
+                done += 1;
+            }
+            let written = before.1 - places.len();
+            drop(buffers);
+            // SAFETY: as many places were written, from the first on.
+            unsafe { burst.commit(written) };
+            if done == before.0 || result.is_err() {
+                break;
+            }
+        }
+        received.bytes += bytes;
+        (done, result)
+    }
+}
+
+/// Whether a header asks for anything: flags and kind of segments are not 0.
+///
+/// # Safety
+/// A header is there.
+#[inline(always)]
+unsafe fn says_something(header: *const u8) -> bool {
+    // SAFETY: says the caller.
+    unsafe { header.cast::<[u8; 2]>().read_unaligned() != [0; 2] }
+}
+
+impl Wakeable for Rx {
+    fn arm(&mut self) {
+        if let Some(running) = &mut self.shared.vrings[self.number()].lock().running {
+            // What is available already, the look finds that follows.
+            with_ring!(&mut running.ring, ring => ring.arm());
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(running) = &mut self.shared.vrings[self.number()].lock().running {
+            with_ring!(&mut running.ring, ring => ring.disarm());
+        }
+        self.shared.pairs[self.queue].clear();
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        let silent = |running: &Running| running.kick.is_none();
+        if self.shared.vrings[self.number()].lock().running.as_ref().is_some_and(silent) {
+            // The guest does not kick.
+            return Wake::Turns;
+        }
+        Wake::Readable(self.shared.pairs[self.queue].as_fd())
+    }
+}

@@ -1,0 +1,82 @@
+//! A guest's queue, as this port's queues and the session reach it.
+//!
+//! The packet path locks it once a burst. The session locks it to exchange what it has prepared: some microseconds, when
+//! a queue starts or stops and when the guest's memory changes. So the session need not wait for a worker that sleeps.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ringpass_peer::Signal;
+use ringpass_virtio::device::{Packed, Split};
+
+use crate::agreed::Agreed;
+
+/// The device's side of either kind of ring.
+pub(crate) enum Ring {
+    Split(Split),
+    Packed(Packed),
+}
+
+/// Does the same with either kind of ring, each with code of its own.
+macro_rules! with_ring {
+    ($ring:expr, $queue:ident => $body:expr) => {
+        match $ring {
+            $crate::vring::Ring::Split($queue) => $body,
+            $crate::vring::Ring::Packed($queue) => $body,
+        }
+    };
+}
+pub(crate) use with_ring;
+
+/// A queue that runs.
+pub(crate) struct Running {
+    pub(crate) ring: Ring,
+    pub(crate) agreed: Agreed,
+    /// Descriptors of the ring.
+    pub(crate) size: usize,
+    /// What its guest kicks; not kept if nobody waits for it.
+    pub(crate) kick: Option<OwnedFd>,
+    /// What interrupts its guest.
+    pub(crate) call: Option<Signal>,
+    /// The guest broke the rules: the queue moves nothing any more.
+    pub(crate) broken: bool,
+}
+
+/// What the guest has made of a queue.
+#[derive(Default)]
+pub(crate) struct State {
+    pub(crate) running: Option<Running>,
+    pub(crate) enabled: bool,
+}
+
+/// On cache lines of its own, since each belongs to another thread.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Vring(Mutex<State>);
+
+impl Vring {
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Whoever panicked with it has left a state that is whole: it is changed by single assignments.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The queue, if packets pass.
+    #[inline]
+    pub(crate) fn moving(&mut self) -> Option<&mut Running> {
+        let enabled = self.enabled;
+        self.running.as_mut().filter(|running| enabled && !running.broken)
+    }
+}
+
+impl Running {
+    /// Interrupts the guest.
+    #[cold]
+    pub(crate) fn call(&self) {
+        if let Some(call) = &self.call {
+            call.raise();
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! A guest that the tests play: our own driver's side of virtqueues over memory of this process, which is mapped a second
+//! time for the port. There is no socket: the test drives the device as a session does.
+
+#![allow(dead_code)] // Each test file uses its part.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, Packet, RegionConfig};
+use ringpass_peer::Signal;
+use ringpass_port::{Port, PortConfig, Queues};
+use ringpass_vhost::{Backend, USUAL, Vhost};
+use ringpass_vhost_user::{Base, Device, Start};
+use ringpass_virtio::device::{GuestMemory, GuestRegion, Inflight, Setup};
+use ringpass_virtio::driver::{Access, Addresses, Config, Packed, Split, Virtqueue};
+use ringpass_virtio::features::*;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// What the front-end's addresses differ by from the guest's.
+const USER: u64 = 1 << 40;
+/// Buffers of the port's pool.
+pub const BUFFERS: usize = 2048;
+
+/// Ring kinds and options that every test should hold for.
+pub const FEATURES: [u64; 8] = [
+    0,
+    VERSION_1,
+    VERSION_1 | MRG_RXBUF,
+    VERSION_1 | MRG_RXBUF | EVENT_IDX | INDIRECT_DESC,
+    VERSION_1 | INDIRECT_DESC | IN_ORDER,
+    VERSION_1 | RING_PACKED,
+    VERSION_1 | RING_PACKED | MRG_RXBUF | EVENT_IDX,
+    VERSION_1 | RING_PACKED | MRG_RXBUF | INDIRECT_DESC | IN_ORDER,
+];
+
+enum Driver {
+    Split(Split),
+    Packed(Packed),
+}
+
+macro_rules! each {
+    ($driver:expr, $queue:ident => $body:expr) => {
+        match $driver {
+            Driver::Split($queue) => $body,
+            Driver::Packed($queue) => $body,
+        }
+    };
+}
+
+struct Queue {
+    driver: Driver,
+    at: Addresses,
+    kick: OwnedFd,
+    call: OwnedFd,
+    inflight: Option<Inflight>,
+}
+
+pub struct Guest {
+    pub features: u64,
+    size: u16,
+    rings: Arc<DmaRegion>,
+    pub pool: Mempool,
+    pub memory: Arc<GuestMemory>,
+    queues: Vec<Queue>,
+}
+
+impl Guest {
+    /// With so many pairs of queues, of rings of so many descriptors.
+    pub fn new(features: u64, pairs: usize, size: u16) -> Self {
+        let has = |feature| features & feature != 0;
+        let indirect = if has(INDIRECT_DESC) { 16 } else { 0 };
+        let config = Config { size, event_idx: has(EVENT_IDX), in_order: has(IN_ORDER), indirect, header: 0 };
+        let packed = has(RING_PACKED);
+        let bytes = if packed { Packed::bytes(&config) } else { Split::bytes(&config) }.next_multiple_of(4096);
+        let rings = DmaRegion::new(2 * pairs * bytes, &RegionConfig::default()).unwrap();
+        let buffers = 4 * pairs * usize::from(size) + 256;
+        let pool = Mempool::new(&MempoolConfig { buffers, ..Default::default() }).unwrap();
+        let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let queues = (0..2 * pairs).map(|queue| {
+            let mut driver = if packed {
+                Driver::Packed(Packed::new(&rings, queue * bytes, &config).unwrap())
+            } else {
+                Driver::Split(Split::new(&rings, queue * bytes, &config).unwrap())
+            };
+            let at = each!(&mut driver, queue => queue.addresses());
+            Queue { driver, at, kick: event(), call: event(), inflight: None }
+        });
+        let queues = queues.collect();
+        let memory = Self::map(&rings, &pool, 0);
+        Self { features, size, rings, pool, memory, queues }
+    }
+
+    fn map(rings: &Arc<DmaRegion>, pool: &Mempool, cut: usize) -> Arc<GuestMemory> {
+        let mut parts = Vec::new();
+        for (region, cut) in [(rings, 0), (pool.region(), cut)] {
+            let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+            for (offset, end) in [(0, cut), (cut, region.len())].into_iter().filter(|(start, end)| start < end) {
+                let guest = region.iova(0) + offset as u64;
+                let (offset, len) = (offset as u64, (end - offset) as u64);
+                parts.push(GuestRegion { guest, user: guest + USER, len, memory: memory.clone(), offset });
+            }
+        }
+        GuestMemory::new(parts).unwrap()
+    }
+
+    /// The same memory in another mapping, whose regions change in the middle of buffers.
+    pub fn remap(&mut self, cut: usize) -> Arc<GuestMemory> {
+        self.memory = Self::map(&self.rings, &self.pool, cut);
+        self.memory.clone()
+    }
+
+    /// Keeps track of what the port has in hand, in a region that outlives it.
+    pub fn track(&mut self) {
+        let packed = self.features & RING_PACKED != 0;
+        let len = if packed { 32 + 32 * usize::from(self.size) } else { 16 + 16 * usize::from(self.size) };
+        for queue in &mut self.queues {
+            let region = DmaRegion::new(len, &RegionConfig::default()).unwrap();
+            let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+            queue.inflight = Some(Inflight { memory, offset: 0, len });
+        }
+    }
+
+    pub fn setup(&self, queue: usize, base: Base) -> Setup {
+        let Addresses { descriptors, driver, device } = self.queues[queue].at;
+        Setup {
+            size: self.size,
+            features: self.features,
+            descriptors: descriptors + USER,
+            driver: driver + USER,
+            device: device + USER,
+            base,
+            inflight: self.queues[queue].inflight.clone(),
+        }
+    }
+
+    /// Where rings stand at first.
+    pub fn first_base(&self) -> Base {
+        if self.features & RING_PACKED != 0 { 0x8000_8000 } else { 0 }
+    }
+
+    pub fn start(&self, device: &mut dyn Device, queue: usize, base: Base) {
+        let ends = &self.queues[queue];
+        let start = Start {
+            setup: self.setup(queue, base),
+            memory: self.memory.clone(),
+            kick: Some(ends.kick.try_clone().unwrap()),
+            call: Some(Signal::new(ends.call.try_clone().unwrap()).unwrap()),
+        };
+        device.start(queue, start).unwrap();
+    }
+
+    /// Starts and enables all queues.
+    pub fn attach(&self, device: &mut dyn Device) {
+        for queue in 0..self.queues.len() {
+            self.start(device, queue, self.first_base());
+            device.enable(queue, true);
+        }
+        for queue in &self.queues {
+            take_count(&queue.call);
+        }
+    }
+
+    /// Stops all queues; where they stand.
+    pub fn detach(&self, device: &mut dyn Device) -> Vec<Base> {
+        (0..self.queues.len()).map(|queue| device.stop(queue).unwrap()).collect()
+    }
+
+    pub fn header(&self) -> usize {
+        if self.features & (VERSION_1 | MRG_RXBUF) != 0 { 12 } else { 10 }
+    }
+
+    /// Sends a frame behind a header, cut into pieces of these lengths and a rest. `false` without room.
+    pub fn send(&mut self, pair: usize, header: [u8; 12], frame: &[u8], cuts: &[usize]) -> bool {
+        let bytes = [&header[..self.header()], frame].concat();
+        let mut pieces = Vec::new();
+        let mut rest = &bytes[..];
+        for &cut in cuts {
+            let (piece, behind) = rest.split_at(cut.min(rest.len()));
+            pieces.push(piece);
+            rest = behind;
+        }
+        pieces.extend(rest.chunks(2048));
+        let packet = pieces.into_iter().filter(|piece| !piece.is_empty()).map(|piece| {
+            let mut packet = self.pool.alloc().expect("a buffer of the guest's");
+            assert!(packet.copy_from(piece));
+            packet
+        });
+        let packet = packet.reduce(|mut head, next| {
+            head.append(next);
+            head
+        });
+        self.post(2 * pair + 1, Access::Read, packet.expect("bytes"))
+    }
+
+    /// Makes a chain available to write to, of pieces of these lengths. `false` without room.
+    pub fn offer(&mut self, pair: usize, lens: &[usize]) -> bool {
+        let packet = lens.iter().map(|&len| {
+            let mut packet = self.pool.alloc().expect("a buffer of the guest's");
+            packet.set_len(len);
+            packet
+        });
+        let packet = packet.reduce(|mut head, next| {
+            head.append(next);
+            head
+        });
+        self.post(2 * pair, Access::Write, packet.expect("lengths"))
+    }
+
+    /// Offers as many buffers as there is room for.
+    pub fn offer_all(&mut self, pair: usize) {
+        while self.offer(pair, &[2048]) {}
+    }
+
+    /// Posts a packet, shows it, and kicks if the port wants it.
+    fn post(&mut self, queue: usize, access: Access, packet: Packet) -> bool {
+        let Queue { driver, kick, .. } = &mut self.queues[queue];
+        each!(driver, queue => {
+            let posted = queue.post_chain(access, packet).is_ok();
+            if posted && queue.publish().is_some() {
+                rustix::io::write(kick, &1u64.to_ne_bytes()).unwrap();
+            }
+            posted
+        })
+    }
+
+    /// What came back of a queue: bytes, and what the port says it has written.
+    fn used(&mut self, queue: usize) -> Vec<(Vec<u8>, usize)> {
+        let mut used = Vec::new();
+        each!(&mut self.queues[queue].driver, driver => {
+            let each = |packet: ringpass_virtio::driver::Used<'_>, written: u32| {
+                let packet = packet.whole();
+                used.push((packet.segments().flat_map(|segment| segment.to_vec()).collect(), written as usize));
+            };
+            driver.take(usize::MAX, each).expect("a port that keeps the rules");
+        });
+        used
+    }
+
+    /// How many frames the port has taken since the last time.
+    pub fn sent(&mut self, pair: usize) -> usize {
+        self.used(2 * pair + 1).len()
+    }
+
+    /// What the port has sent: header and frame of each.
+    pub fn received(&mut self, pair: usize) -> Vec<([u8; 12], Vec<u8>)> {
+        let header = self.header();
+        let mut chains = self.used(2 * pair).into_iter().map(|(bytes, written)| {
+            assert!(written <= bytes.len(), "{written} bytes written to {}", bytes.len());
+            bytes[..written].to_vec()
+        });
+        let mut frames = Vec::new();
+        while let Some(mut bytes) = chains.next() {
+            let mut head = [0; 12];
+            head[..header].copy_from_slice(&bytes[..header]);
+            let count = if header == 12 { u16::from_le_bytes([head[10], head[11]]) } else { 1 };
+            for _ in 1..count {
+                bytes.extend(chains.next().expect("all chains of a frame at once"));
+            }
+            frames.push((head, bytes[header..].to_vec()));
+        }
+        frames
+    }
+
+    /// Asks to be interrupted when frames come.
+    pub fn arm(&mut self, queue: usize) {
+        each!(&mut self.queues[queue].driver, driver => driver.arm());
+    }
+
+    /// Interrupts since the last time.
+    pub fn calls(&self, queue: usize) -> u64 {
+        take_count(&self.queues[queue].call)
+    }
+
+    /// Kicks since the last time.
+    pub fn kicks(&self, queue: usize) -> u64 {
+        take_count(&self.queues[queue].kick)
+    }
+
+    /// Drops what the port has, which is gone.
+    pub fn reset(mut self) {
+        // SAFETY: tests call it when the port has stopped the queues.
+        self.queues.iter_mut().for_each(|queue| each!(&mut queue.driver, driver => unsafe { driver.reclaim() }));
+    }
+
+    /// A word of a ring as a hostile guest writes it, at an offset of the queue's descriptor area.
+    pub fn poke(&self, queue: usize, area: Area, offset: usize, value: u16) {
+        let at = self.queues[queue].at;
+        let base = match area {
+            Area::Descriptors => at.descriptors,
+            Area::Driver => at.driver,
+        };
+        let place = self.rings.at((base - self.rings.iova(0)) as usize + offset).cast::<u16>();
+        // SAFETY: inside the region (`at` checks), aligned; plain memory that both sides access as atomics.
+        unsafe { std::sync::atomic::AtomicU16::from_ptr(place) }.store(value, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+pub enum Area {
+    Descriptors,
+    Driver,
+}
+
+fn take_count(event: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    rustix::io::read(event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+}
+
+/// A port with its queues taken out, and the device behind it.
+pub struct Rig {
+    pub port: Vhost,
+    pub queues: Vec<Queues>,
+    pub device: Backend,
+    pub pool: Mempool,
+}
+
+impl Rig {
+    pub fn new(config: &PortConfig) -> Self {
+        Self::with_pool(config, &MempoolConfig { buffers: BUFFERS, ..Default::default() })
+    }
+
+    pub fn with_pool(config: &PortConfig, pool: &MempoolConfig) -> Self {
+        let pool = Mempool::new(pool).unwrap();
+        let (mut port, device) = Vhost::new("vhost:test", USUAL, config, &pool, Default::default()).unwrap();
+        let queues = port.take_queues();
+        Self { port, queues, device, pool }
+    }
+
+    /// All that the guest has sent.
+    pub fn receive(&mut self, queue: usize) -> Vec<Packet> {
+        let (mut burst, mut packets) = (Burst::new(32), Vec::new());
+        while self.queues[queue].rx.rx_burst(&mut burst) > 0 {
+            packets.extend(burst.drain());
+        }
+        packets
+    }
+
+    /// The same, as bytes.
+    pub fn frames(&mut self, queue: usize) -> Vec<Vec<u8>> {
+        self.receive(queue).iter().map(bytes_of).collect()
+    }
+
+    pub fn packet(&self, frame: &[u8]) -> Packet {
+        ringpass_port::chain([frame], || self.pool.alloc()).expect("buffers")
+    }
+
+    /// Sends frames; how many were not taken.
+    pub fn send(&mut self, queue: usize, frames: &[Vec<u8>]) -> usize {
+        let mut burst = Burst::new(256);
+        frames.iter().for_each(|frame| burst.push(self.packet(frame)));
+        self.queues[queue].tx.tx_burst(&mut burst);
+        burst.len()
+    }
+}
+
+pub fn bytes_of(packet: &Packet) -> Vec<u8> {
+    packet.segments().flat_map(|segment| segment.to_vec()).collect()
+}
+
+/// A frame that no other one equals.
+pub fn frame(number: usize, len: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + number * 13) as u8).collect();
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+/// TCP over IPv4 with so much payload, checksum left open.
+pub fn tcp(payload: usize) -> Vec<u8> {
+    let mut frame = vec![0; 54 + payload];
+    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+    frame[16..18].copy_from_slice(&((40 + payload) as u16).to_be_bytes());
+    (frame[22], frame[23], frame[46]) = (64, 6, 0x50);
+    frame
+}

@@ -1,0 +1,118 @@
+//! Queues that the transport reaches too, to hand them over when their device has died: behind a lock, which their thread
+//! takes once a burst and finds free.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use ringpass_memory::Burst;
+use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_virtio::driver::{Broken, Unreturned, Virtqueue};
+use rustix::event::{Timespec, epoll};
+
+use crate::rx::Rx;
+use crate::transport::HandOver;
+use crate::tx::Tx;
+
+/// A queue behind its lock.
+pub(crate) struct Locked<T>(Mutex<T>);
+
+impl<T> Locked<T> {
+    fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<Q: Virtqueue + 'static> HandOver for Locked<Rx<Q>> {
+    fn hand_over(&self, rest: Unreturned) -> Result<u32, Broken> {
+        self.lock().hand_over(rest)
+    }
+}
+
+impl<Q: Virtqueue + 'static> HandOver for Locked<Tx<Q>> {
+    fn hand_over(&self, rest: Unreturned) -> Result<u32, Broken> {
+        self.lock().hand_over(rest)
+    }
+}
+
+/// The queue as its thread has it.
+pub(crate) struct Shared<T> {
+    queue: Arc<Locked<T>>,
+    /// What wakes it, to be waited for without the lock. A device in another process shares the event's descriptor, and
+    /// could make a read of it wait: so it is not read but watched, for each time that it is written to.
+    event: Option<OwnedFd>,
+}
+
+/// What becomes readable each time that an event is written to.
+fn edges(event: &OwnedFd) -> Result<OwnedFd, Error> {
+    let watch = || {
+        let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&edges, event, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
+        Ok(edges)
+    };
+    watch()
+        .map_err(|errno: rustix::io::Errno| Error::Os { what: "watching for interrupts".into(), source: errno.into() })
+}
+
+/// Takes away what woke.
+fn forget(edges: &OwnedFd) {
+    let mut space = [std::mem::MaybeUninit::uninit(); 1];
+    let _ = epoll::wait(edges, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+}
+
+impl<T> Shared<T>
+where
+    Locked<T>: HandOver + 'static,
+{
+    /// For the transport.
+    pub(crate) fn handle(&self) -> Weak<dyn HandOver> {
+        let handle: Weak<Locked<T>> = Arc::downgrade(&self.queue);
+        handle
+    }
+}
+
+impl<Q: Virtqueue + 'static> Shared<Rx<Q>> {
+    pub(crate) fn receiving(queue: Rx<Q>) -> Result<Self, Error> {
+        let event = queue.event().map(edges).transpose()?;
+        Ok(Self { queue: Arc::new(Locked(Mutex::new(queue))), event })
+    }
+
+    /// As [`Rx::begin`].
+    pub(crate) fn begin(&mut self) {
+        self.queue.lock().begin();
+    }
+}
+
+impl<Q: Virtqueue + 'static> Shared<Tx<Q>> {
+    pub(crate) fn sending(queue: Tx<Q>) -> Self {
+        Self { queue: Arc::new(Locked(Mutex::new(queue))), event: None }
+    }
+}
+
+impl<Q: Virtqueue + 'static> RxQueue for Shared<Rx<Q>> {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.queue.lock().rx_burst(burst)
+    }
+}
+
+impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {
+    fn arm(&mut self) {
+        self.queue.lock().arm();
+    }
+
+    fn disarm(&mut self) {
+        if let Some(event) = &self.event {
+            self.queue.lock().disarm_ring();
+            forget(event);
+        }
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.event.as_ref().map_or(Wake::Turns, |event| Wake::Readable(event.as_fd()))
+    }
+}
+
+impl<Q: Virtqueue + 'static> TxQueue for Shared<Tx<Q>> {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.queue.lock().tx_burst(burst)
+    }
+}

@@ -1,0 +1,113 @@
+//! The thread that notices a back-end's end and looks for the next one.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use ringpass_port::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tracing::warn;
+
+use crate::card::{Card, event};
+use crate::session::Failure;
+
+/// How long to wait between attempts, at first and at most.
+const PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(1)];
+
+/// The thread's handle.
+pub(crate) struct Control {
+    stopped: AtomicBool,
+    /// Readable when it is to end.
+    wake: OwnedFd,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Control {
+    pub(crate) fn new() -> Result<Self, Error> {
+        Ok(Self { stopped: AtomicBool::new(false), wake: event()?, thread: Mutex::default() })
+    }
+
+    /// Tells the thread to end.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        // Never full, as nobody else writes to it.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+
+    /// Ends the thread.
+    pub(crate) fn end(&self) {
+        self.stop();
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // It may be the thread itself that drops the last queue.
+        if let Some(thread) = thread.filter(|handle| handle.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+
+    fn stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Waits for a descriptor to be readable, or the end; with a limit, no longer.
+    fn wait(&self, descriptor: Option<impl AsFd>, limit: Option<Duration>) {
+        let limit = limit.map(|limit| Timespec::try_from(limit).expect("a short time"));
+        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        fds.extend(descriptor.as_ref().map(|descriptor| PollFd::new(descriptor, PollFlags::IN)));
+        // An interruption is as good as a time that is over.
+        let _ = poll(&mut fds, limit.as_ref());
+    }
+}
+
+/// Starts the thread, once.
+pub(crate) fn start(card: &Arc<Card>) {
+    let mut thread = card.control.thread.lock().unwrap_or_else(PoisonError::into_inner);
+    if thread.is_none() && !card.control.stopped() {
+        let body = {
+            let card = card.clone();
+            move || watch(&card)
+        };
+        let started = thread::Builder::new().name("virtio-user".into()).spawn(body);
+        *thread = Some(started.expect("the system has a thread for each port"));
+    }
+}
+
+fn watch(card: &Card) {
+    let (mut pause, mut told) = (PAUSE[0], String::new());
+    while !card.control.stopped() && card.failure().is_none() {
+        if let Some(socket) = card.socket() {
+            card.control.wait(Some(socket), None);
+            card.check();
+            (pause, told) = (PAUSE[0], String::new());
+            continue;
+        }
+        let revived = match card.door.try_meet() {
+            Ok(Some(socket)) => card.revive(socket),
+            Ok(None) => {
+                // A back-end that is to come wakes this up; one that is to be gone to does not.
+                card.control.wait(card.door.descriptor(), Some(pause));
+                continue;
+            }
+            // Nobody there.
+            Err(_) => {
+                card.control.wait(None::<OwnedFd>, Some(pause));
+                pause = (pause * 2).min(PAUSE[1]);
+                continue;
+            }
+        };
+        match revived {
+            Ok(()) => {}
+            Err(Failure::Never(why)) => card.fail(why),
+            Err(Failure::Session(why)) => {
+                let why = why.to_string();
+                if why != told {
+                    warn!("{}: the back-end has come back, but {why}; trying again", card.name);
+                }
+                told = why;
+                card.control.wait(None::<OwnedFd>, Some(pause));
+                pause = (pause * 2).min(PAUSE[1]);
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Where back-ends come from.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringpass_peer::{Connecting, Listener, connect};
+use ringpass_port::{Error, Role};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long a first back-end may take to come, or to let in the many that wait before us.
+const FIRST: Duration = Duration::from_secs(10);
+
+/// This end's part in meeting the other.
+pub(crate) enum Door {
+    /// Back-ends come to this socket.
+    Listen(Listener),
+    /// The back-end listens here.
+    Connect(PathBuf),
+}
+
+impl Door {
+    pub(crate) fn open(path: &Path, role: Role) -> Result<Self, Error> {
+        Ok(match role {
+            Role::Listen => Self::Listen(Listener::bind(path).map_err(other)?),
+            Role::Connect => Self::Connect(path.into()),
+        })
+    }
+
+    /// What becomes readable when a back-end has come; `None` if it is to be gone to.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Listen(listener) => Some(listener.as_fd()),
+            Self::Connect(_) => None,
+        }
+    }
+
+    /// A back-end, if there is one now.
+    pub(crate) fn try_meet(&self) -> Result<Option<OwnedFd>, String> {
+        match self {
+            Self::Listen(listener) => listener.accept().map_err(|error| error.to_string()),
+            Self::Connect(path) => match connect(path).map_err(|error| error.to_string())? {
+                Connecting::Connected(socket) => Ok(Some(socket)),
+                Connecting::Queued => Ok(None),
+                Connecting::Refused(errno) => Err(errno.to_string()),
+            },
+        }
+    }
+
+    /// The first back-end.
+    pub(crate) fn meet(&self) -> Result<OwnedFd, Error> {
+        let start = Instant::now();
+        while start.elapsed() < FIRST {
+            match (self.try_meet(), self) {
+                (Ok(Some(socket)), _) => return Ok(socket),
+                (Ok(None), Self::Listen(listener)) => wait(listener.as_fd(), Duration::from_millis(100)),
+                (Ok(None), Self::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
+                (Err(why), Self::Listen(_)) => return Err(Error::Other(why)),
+                (Err(why), Self::Connect(path)) => {
+                    return Err(Error::Other(format!("{}: does a back-end listen there? {why}", path.display())));
+                }
+            }
+        }
+        let what = match self {
+            Self::Listen(listener) => format!("no back-end has connected to {}", listener.path().display()),
+            Self::Connect(path) => format!("the back-end at {} lets nobody in", path.display()),
+        };
+        Err(Error::Other(format!("{what} within {} s; start it first, or sooner", FIRST.as_secs())))
+    }
+}
+
+fn wait(descriptor: BorrowedFd<'_>, limit: Duration) {
+    let limit = Timespec::try_from(limit).expect("a short time");
+    // An interruption is as good as a time that is over.
+    let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&limit));
+}
+
+fn other(error: impl std::fmt::Display) -> Error {
+    Error::Other(error.to_string())
+}

@@ -1,0 +1,243 @@
+//! The front-end with DPDK's vhost driver as its back-end, which sends back what it gets: frames arrive there and here.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringpass_lab::{Program, until};
+use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
+use ringpass_port::{Port, PortConfig, Queues, Role, State, VirtioUserConfig};
+use ringpass_virtio_user::VirtioUser;
+use tempfile::TempDir;
+
+/// DPDK's testpmd with a vhost port, sending back what comes.
+fn testpmd(socket: &Path, options: &str, queues: usize) -> Program {
+    let (rx, tx) = (format!("--rxq={queues}"), format!("--txq={queues}"));
+    let device = format!("net_vhost0,iface={}{options}", socket.display());
+    let mut command = vec!["dpdk-testpmd", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--no-shconf"];
+    command.extend(["--lcores", "0@0,1@1", "--main-lcore", "0", "--vdev", &device, "--", "--auto-start"]);
+    command.extend(["--forward-mode=io", "--total-num-mbufs=8192", "--stats-period=1"]);
+    command.extend([&*rx, &*tx]);
+    Program::spawn(&command)
+}
+
+fn config(path: &Path, role: Role, features: &str) -> VirtioUserConfig {
+    let features = Some(features.into());
+    VirtioUserConfig { path: path.into(), role, queues: None, features, mac: None }
+}
+
+fn pool() -> Mempool {
+    Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() }).unwrap()
+}
+
+fn frame(number: u32, len: usize) -> Vec<u8> {
+    let header = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 0xee], &[0x88, 0xb5], &number.to_be_bytes()].concat();
+    header.into_iter().chain((0..).map(|i: u32| (i * 7 + i / 251 + number) as u8)).take(len).collect()
+}
+
+fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
+    let mut pieces = frame.chunks(1900).map(|bytes| {
+        let mut packet = pool.alloc().expect("a buffer is left");
+        assert!(packet.copy_from(bytes));
+        packet
+    });
+    let mut packet = pieces.next().expect("a frame has bytes");
+    pieces.for_each(|piece| packet.append(piece));
+    packet
+}
+
+/// Sends frames of many lengths and takes what comes back, which must be the same.
+fn echo(queues: &mut Queues, pool: &Mempool, count: u32, longest: usize) {
+    let len = |number: u32| 60 + number as usize * 131 % (longest - 59);
+    let (mut sent, mut received, start) = (0, 0, Instant::now());
+    let mut burst = Burst::new(32);
+    while received < count {
+        assert!(start.elapsed() < Duration::from_secs(20), "{received} of {sent} came back");
+        while burst.room() > 0 && sent < count && sent - received < 64 {
+            burst.push(packet(pool, &frame(sent, len(sent))));
+            sent += 1;
+        }
+        queues.tx.tx_burst(&mut burst);
+        let mut back = Burst::new(32);
+        queues.rx.rx_burst(&mut back);
+        for packet in back.drain() {
+            let mut bytes = vec![0; packet.total_len()];
+            packet.copy_to(&mut bytes).unwrap();
+            assert_eq!(bytes, frame(received, len(received)), "frame {received}");
+            received += 1;
+        }
+    }
+}
+
+/// A folder with a socket, testpmd at one end and our port at the other.
+struct Pair {
+    peer: Option<Program>,
+    port: VirtioUser,
+    queues: Vec<Queues>,
+    pool: Mempool,
+    socket: PathBuf,
+    _folder: TempDir,
+}
+
+impl Pair {
+    /// Our port as a client, with these features, of a vhost port with these options.
+    fn new(features: &str, options: &str, port: &PortConfig) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("vhost");
+        let peer = testpmd(&socket, options, port.queues);
+        until("testpmd's socket", || socket.exists());
+        let pool = pool();
+        let config = config(&socket, Role::Connect, features);
+        let mut port = VirtioUser::open("card", &config, port, &pool).unwrap_or_else(|error| panic!("{error}"));
+        let queues = port.take_queues();
+        Self { peer: Some(peer), port, queues, pool, socket, _folder: folder }
+    }
+
+    /// Frames on all queues, up to some length.
+    fn echo(&mut self, count: u32, longest: usize) {
+        for queues in &mut self.queues {
+            echo(queues, &self.pool, count, longest);
+        }
+    }
+
+    /// That the driver says this of the agreement.
+    fn says(&self, parts: &[&str]) {
+        let notes = self.port.notes().join("\n");
+        parts.iter().for_each(|part| assert!(notes.contains(part), "no '{part}' in {notes}"));
+    }
+}
+
+#[test]
+fn all_kinds_of_rings_carry_frames_both_ways() {
+    let plain = PortConfig::default();
+    let jumbo = PortConfig { mtu: 3500, ..plain };
+    for (features, port, longest, parts) in [
+        ("", plain, 1514, &["packed rings, in order, indirect descriptors, event index, a buffer"][..]),
+        ("-in_order", plain, 1514, &["packed rings, indirect"]),
+        ("-in_order-indirect_desc-event_idx", plain, 1514, &["packed rings, a buffer"]),
+        ("-packed", plain, 1514, &["split rings, in order, indirect"]),
+        ("-packed-in_order-event_idx", plain, 1514, &["split rings, indirect descriptors, a buffer"]),
+        ("-packed-in_order-indirect_desc", plain, 1514, &["split rings, event index"]),
+        ("", jumbo, 3514, &["packed rings, in order", "mergeable buffers"]),
+        ("-packed", jumbo, 3514, &["split rings, in order", "mergeable buffers"]),
+        ("-in_order-indirect_desc", jumbo, 3514, &["packed rings, event index, mergeable buffers"]),
+        ("-packed-in_order-indirect_desc", jumbo, 3514, &["split rings, event index, mergeable buffers"]),
+        ("-mrg_rxbuf", jumbo, 3514, &["packed rings", "2 buffers for each frame"]),
+        ("-mrg_rxbuf-packed-indirect_desc", jumbo, 3514, &["split rings", "2 buffers for each frame"]),
+    ] {
+        eprintln!("{features}, MTU {}", port.mtu);
+        let mut pair = Pair::new(features, "", &port);
+        pair.says(parts);
+        assert!(pair.port.link().up);
+        pair.echo(3000, longest);
+        let stats = pair.port.stats();
+        assert_eq!((stats.rx_packets, stats.tx_packets, stats.rx_drops), (3000, 3000, 0));
+        assert_eq!(stats.rx_bytes, stats.tx_bytes);
+    }
+}
+
+#[test]
+fn several_pairs_of_queues_are_enabled_without_a_control_queue() {
+    let port = PortConfig { queues: 2, ..Default::default() };
+    for features in ["", "-packed"] {
+        let mut pair = Pair::new(features, ",queues=2", &port);
+        assert_eq!(pair.queues.len(), 2);
+        pair.echo(2000, 1514);
+    }
+    let pair = Pair::new("", ",queues=1", &PortConfig::default());
+    let config = config(&pair.socket, Role::Connect, "");
+    drop(pair.queues);
+    drop(pair.port);
+    let several = PortConfig { queues: 200, ..port };
+    let error = VirtioUser::open("card", &config, &several, &pair.pool).err().expect("so many are not there");
+    assert!(error.to_string().contains("200 queues"), "{error}");
+}
+
+#[test]
+fn a_back_end_comes_to_a_server() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("front");
+    let peer = testpmd(&socket, ",client=1", 1);
+    let pool = pool();
+    let config = config(&socket, Role::Listen, "");
+    let mut port = VirtioUser::open("card", &config, &PortConfig::default(), &pool).unwrap();
+    let mut queues = port.take_queues();
+    echo(&mut queues[0], &pool, 3000, 1514);
+    // Our end goes and comes: the back-end, a client, comes back by itself.
+    drop((queues, port));
+    assert!(!socket.exists());
+    let mut port = VirtioUser::open("card", &config, &PortConfig::default(), &pool).unwrap();
+    let mut queues = port.take_queues();
+    echo(&mut queues[0], &pool, 3000, 1514);
+    drop((queues, port, peer));
+    assert_eq!(pool.outstanding(1), 0, "buffers were lost");
+}
+
+#[test]
+fn a_back_end_that_is_killed_comes_back_under_traffic() {
+    for (features, listen) in [("", false), ("-packed", false), ("-packed-in_order-indirect_desc", true)] {
+        eprintln!("{features}, listen: {listen}");
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("vhost");
+        let (role, client) = if listen { (Role::Listen, ",client=1") } else { (Role::Connect, "") };
+        let mut peer = testpmd(&socket, client, 1);
+        if !listen {
+            until("testpmd's socket", || socket.exists());
+        }
+        let pool = pool();
+        let mut port =
+            VirtioUser::open("card", &config(&socket, role, features), &PortConfig::default(), &pool).unwrap();
+        let mut queues = port.take_queues();
+        echo(&mut queues[0], &pool, 1000, 1514);
+        for round in 1..=2 {
+            flood(&mut queues[0], &pool, Duration::from_millis(300));
+            peer.signal("KILL");
+            drop(peer);
+            flood(&mut queues[0], &pool, Duration::from_millis(300));
+            until("the link's end", || !port.link().up);
+            if !listen {
+                std::fs::remove_file(&socket).unwrap();
+            }
+            peer = testpmd(&socket, client, 1);
+            until("the link", || port.link().up);
+            settle(&mut queues[0], &pool);
+            echo(&mut queues[0], &pool, 1000, 1514);
+            assert!(matches!(port.state(), State::Running), "{:?}", port.state());
+            assert!(port.extended().contains(&("reconnects", round)));
+        }
+        drop((queues, port));
+        assert_eq!(pool.outstanding(1), 0, "buffers were lost");
+    }
+}
+
+/// Sends all that there is room for, and takes what comes.
+fn flood(queues: &mut Queues, pool: &Mempool, time: Duration) {
+    let (start, mut burst, mut back) = (Instant::now(), Burst::new(32), Burst::new(32));
+    while start.elapsed() < time {
+        while burst.room() > 0 {
+            burst.push(packet(pool, &frame(0, 200)));
+        }
+        queues.tx.tx_burst(&mut burst);
+        queues.rx.rx_burst(&mut back);
+        back.drain().for_each(|packet| assert_eq!(packet.total_len(), 200));
+    }
+}
+
+/// Takes what comes until nothing does, and a frame of another kind passes.
+fn settle(queues: &mut Queues, pool: &Mempool) {
+    let (start, mut burst, mut back) = (Instant::now(), Burst::new(1), Burst::new(32));
+    let (mut came, mut last) = (false, Instant::now());
+    while !came || last.elapsed() < Duration::from_millis(300) {
+        assert!(start.elapsed() < Duration::from_secs(20), "nothing comes back");
+        if burst.is_empty() {
+            burst.push(packet(pool, &frame(1, 100)));
+        }
+        if !came {
+            queues.tx.tx_burst(&mut burst);
+        }
+        queues.rx.rx_burst(&mut back);
+        for packet in back.drain() {
+            came |= packet.total_len() == 100;
+            last = Instant::now();
+        }
+    }
+}

@@ -1,0 +1,387 @@
+//! Packed rings (section 2.8): one ring of descriptors, which the guest makes available and the device marks as used, in
+//! the same slots.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use ringpass_memory::Error;
+
+use super::cells::Cells;
+use super::chains::{Cell, Descriptor, Gather, Pieces, read};
+use super::memory::Window;
+use super::prefetch::{LINE, prefetch, prefetch_frame};
+use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Virtqueue};
+use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
+use crate::layout::{MAX_SIZE, event, flags};
+use crate::slot::Slot;
+
+/// The device's side of a packed ring.
+pub struct Packed {
+    setup: Setup,
+    memory: Arc<GuestMemory>,
+    window: Window,
+    parts: Parts,
+    /// By the buffer's number: 1 if the device has it.
+    taken: Box<[u8]>,
+    /// What the queue's chains are for.
+    access: Access,
+    /// The next slot that the guest makes available, and the next one that is used.
+    head: Slot,
+    used: Slot,
+    /// Slots between them, but for those that were given back and not shown yet; these.
+    held: u16,
+    fresh: u16,
+    /// The first slot that was given back and not shown yet, and what will stand there. It shows the others, too.
+    first: Option<(Slot, u64)>,
+    /// What the device asks for, as it stands in its event suppression.
+    asked: u32,
+    broken: Option<Broken>,
+}
+
+/// Where the ring lies here.
+struct Parts {
+    ring: Cells<Cell>,
+    /// Event suppression: offset and wrap bit, flags in the upper half.
+    driver_event: Cells<AtomicU32>,
+    device_event: Cells<AtomicU32>,
+}
+
+impl Parts {
+    fn new(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Self, Error> {
+        Ok(Self {
+            ring: Cells::new(memory, setup.descriptors, setup.size.into(), 16)?,
+            driver_event: Cells::new(memory, setup.driver, 1, 4)?,
+            device_event: Cells::new(memory, setup.device, 1, 4)?,
+        })
+    }
+}
+
+/// The flags that say whose a descriptor is.
+const WHOSE: u16 = flags::AVAIL | flags::USED;
+
+impl Packed {
+    fn has(&self, feature: u64) -> bool {
+        self.setup.features & feature != 0
+    }
+
+    fn size(&self) -> u16 {
+        self.setup.size
+    }
+
+    /// Slots that may be available.
+    fn room(&self) -> u16 {
+        self.size() - self.held - self.fresh
+    }
+
+    /// Whether the next descriptor is available.
+    #[inline(always)]
+    fn ready(&self) -> bool {
+        let word = self.parts.ring[usize::from(self.head.index)][1].load(Ordering::Acquire);
+        Descriptor::packed([0, word]).flags & WHOSE == self.head.available()
+    }
+
+    /// Up to `n` slots from the head on, as far as they are in one piece.
+    #[inline(always)]
+    fn run(&self, n: u16) -> std::ops::Range<usize> {
+        let start = usize::from(self.head.index);
+        start..(start + usize::from(n)).min(self.size().into())
+    }
+
+    /// Brings the lines of up to `n` slots from the head on into the cache.
+    #[inline(always)]
+    fn prefetch(&self, n: u16, access: Access) {
+        let run = self.run(n);
+        let lines = self.parts.ring[run].iter().step_by(LINE / size_of::<Cell>());
+        lines.for_each(|line| prefetch(line, access));
+    }
+
+    /// Takes chains of one descriptor from slots as long as there is nothing special about them. Returns how many.
+    #[inline(always)]
+    fn take_plain(
+        &mut self,
+        flags: u16,
+        run: std::ops::Range<usize>,
+        chains: &mut Vec<Chain>,
+        prefetch: impl Fn(*const u8),
+    ) -> u16 {
+        let flags = flags | self.head.available();
+        // As locals: through `self` each would be loaded again for each packet.
+        let Self { parts, taken, window, .. } = self;
+        let (marks, window) = (&mut taken[..], *window);
+        let mut count = 0;
+        for (cell, place) in parts.ring[run].iter().zip(chains.spare_capacity_mut()) {
+            let descriptor = Descriptor::packed(read(cell));
+            let id = descriptor.number;
+            if descriptor.flags != flags {
+                break;
+            }
+            let Some(mark) = marks.get_mut(usize::from(id)).filter(|mark| **mark == 0) else { break };
+            let Some(start) = window.at(descriptor.address, descriptor.len) else { break };
+            *mark = 1;
+            prefetch(start.as_ptr());
+            place.write(Chain { id, descriptors: 1, first: Piece { start, len: descriptor.len }, more: (0, 0) });
+            count += 1;
+        }
+        self.head.advance(count, self.setup.size);
+        self.held += count;
+        // SAFETY: so many places were written.
+        unsafe { chains.set_len(chains.len() + usize::from(count)) };
+        count
+    }
+
+    /// Takes the next chain, whatever it is; `false` if none is available.
+    #[inline(never)]
+    fn take_any(&mut self, access: Access, taken: &mut Taken) -> Result<bool, Broken> {
+        if !self.ready() {
+            return Ok(false);
+        }
+        let Some(chain) = self.walk(access, taken)? else { return Ok(false) };
+        prefetch_frame(chain.first.start.as_ptr(), access);
+        self.taken[usize::from(chain.id)] = 1;
+        self.head.advance(chain.descriptors, self.setup.size);
+        self.held += chain.descriptors;
+        taken.chains.push(chain);
+        Ok(true)
+    }
+
+    /// Follows a chain; `None` if none is available after all.
+    fn walk(&mut self, access: Access, taken: &mut Taken) -> Result<Option<Chain>, Broken> {
+        let (size, room, start) = (self.size(), self.room(), taken.pieces.len());
+        let indirect = self.has(INDIRECT_DESC);
+        let mut gather = Gather { memory: &self.memory, window: &mut self.window, access, most: size, indirect };
+        let (mut pieces, mut slot) = (Pieces::default(), self.head);
+        for length in 1..=room {
+            let descriptor = Descriptor::packed(read(&self.parts.ring[usize::from(slot.index)]));
+            match descriptor.flags & WHOSE == slot.available() {
+                false if length == 1 => return Ok(None),
+                false => return Err(Broken::Part),
+                true => {}
+            }
+            if descriptor.is(flags::INDIRECT) {
+                gather.add_packed_table(descriptor, &mut pieces, &mut taken.pieces)?;
+            } else {
+                gather.add(descriptor, &mut pieces, &mut taken.pieces)?;
+            }
+            slot.advance(1, size);
+            if !descriptor.is(flags::NEXT) {
+                // The last one names the buffer (2.8.6).
+                let id = descriptor.number;
+                return match self.taken.get(usize::from(id)) {
+                    None => Err(Broken::Id(id)),
+                    Some(0) => Ok(Some(pieces.into_chain(id, length, start, taken))),
+                    Some(_) => Err(Broken::Twice(id)),
+                };
+            }
+        }
+        Err(Broken::Long)
+    }
+
+    /// Takes up to `most` chains.
+    #[inline(always)]
+    fn take_run(&mut self, access: Access, most: u16, taken: &mut Taken, prefetch: impl Fn(*const u8) + Copy) {
+        let flags = if access == Access::Write { flags::WRITE } else { 0 };
+        let mut left = most;
+        while left > 0 && taken.pieces.len() < MANY_PIECES {
+            let run = self.run(left);
+            let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
+            left -= count;
+            if len == usize::from(count) {
+                continue;
+            }
+            let pieces = taken.pieces.len();
+            match self.take_any(access, taken) {
+                // It may have taken several slots.
+                Ok(true) => left = (left - 1).min(self.room()),
+                Ok(false) => break,
+                Err(broken) => {
+                    taken.pieces.truncate(pieces);
+                    self.broken = Some(broken);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A chain is given back.
+    fn advance(&mut self, chain: &Chain) {
+        self.unmark(chain.id);
+        self.used.advance(chain.descriptors, self.setup.size);
+        self.held -= chain.descriptors;
+        self.fresh += chain.descriptors;
+    }
+
+    /// The device no longer has a buffer.
+    fn unmark(&mut self, id: u16) {
+        if let Some(mark) = self.taken.get_mut(usize::from(id)) {
+            *mark = 0;
+        }
+    }
+
+    fn ask(&mut self, asked: u32) {
+        if self.asked != asked {
+            self.asked = asked;
+            self.parts.device_event[0].store(asked, Ordering::Relaxed);
+        }
+    }
+
+    /// Where it stood when it was stopped: next available slot, next used one.
+    fn stood(setup: &Setup) -> Result<Slot, Error> {
+        let slot = |half: u32| Slot { index: half as u16 & 0x7fff, wrap: half & 0x8000 != 0 };
+        let (head, used) = (slot(setup.base), slot(setup.base >> 16));
+        // Slots between: of what was taken and not given back nothing is known, so that it is taken again. Some front-ends
+        // (DPDK) leave the upper half 0, and mean that there are none.
+        let size = u32::from(setup.size);
+        let around = if head.wrap == used.wrap { 0 } else { size };
+        let between = (around + u32::from(head.index)).checked_sub(used.index.into());
+        match between {
+            _ if head.index >= setup.size => {}
+            _ if setup.base >> 16 == 0 => return Ok(head),
+            Some(between) if used.index < setup.size && between <= size => return Ok(used),
+            _ => {}
+        }
+        Err(Error::Config("a packed virtqueue whose positions are not in the ring, or too far apart"))
+    }
+}
+
+/// The second word of a used descriptor.
+#[inline(always)]
+fn used_word(marks: u16, id: u16, written: u32) -> u64 {
+    let flags = marks | if written > 0 { flags::WRITE } else { 0 };
+    u64::from(written) | u64::from(id) << 32 | u64::from(flags) << 48
+}
+
+const DISABLED: u32 = (event::DISABLE as u32) << 16;
+
+// SAFETY: pieces were found in `memory`, which is kept.
+unsafe impl Virtqueue for Packed {
+    fn new(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Self, Error> {
+        if !(1..=MAX_SIZE).contains(&setup.size) {
+            return Err(Error::Config("a packed virtqueue has 1 to 32768 descriptors"));
+        }
+        let head = Self::stood(setup)?;
+        let queue = Self {
+            setup: setup.clone(),
+            memory: memory.clone(),
+            window: Window::NONE,
+            parts: Parts::new(setup, memory)?,
+            taken: vec![0; setup.size.into()].into(),
+            access: Access::Read,
+            head,
+            used: head,
+            held: 0,
+            fresh: 0,
+            first: None,
+            asked: DISABLED,
+            broken: None,
+        };
+        queue.parts.device_event[0].store(DISABLED, Ordering::Relaxed);
+        Ok(queue)
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error> {
+        self.parts = Parts::new(&self.setup, memory)?;
+        (self.memory, self.window) = (memory.clone(), Window::NONE);
+        Ok(())
+    }
+
+    fn take(&mut self, access: Access, most: usize, taken: &mut Taken) -> Result<usize, Broken> {
+        if let Some(broken) = self.broken {
+            return Err(broken);
+        }
+        let most = most.min(self.room().into()) as u16;
+        if most == 0 || !self.ready() {
+            return Ok(0);
+        }
+        self.access = access;
+        taken.chains.reserve(most.into());
+        let before = taken.chains.len();
+        self.prefetch(most, Access::Read);
+        match access {
+            Access::Read => self.take_run(access, most, taken, |start| prefetch_frame(start, Access::Read)),
+            Access::Write => self.take_run(access, most, taken, |start| prefetch_frame(start, Access::Write)),
+        }
+        let count = taken.chains.len() - before;
+        match self.broken {
+            Some(broken) if count == 0 => Err(broken),
+            _ => Ok(count),
+        }
+    }
+
+    fn put_back(&mut self, taken: &mut Taken, n: usize) {
+        for chain in taken.chains.drain(taken.chains.len().saturating_sub(n)..) {
+            self.unmark(chain.id);
+            self.head.retreat(chain.descriptors, self.setup.size);
+            self.held -= chain.descriptors;
+        }
+    }
+
+    #[inline(always)]
+    fn give_all<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>) {
+        // A batch of chains that were read goes by the name of the last, in the slot of the first (2.8.7).
+        if self.access == Access::Read && self.has(IN_ORDER) {
+            return used.for_each(|(chain, written)| {
+                let slot = self.first.map_or(self.used, |(slot, _)| slot);
+                self.first = Some((slot, used_word(slot.used(), chain.id, written)));
+                self.advance(chain);
+            });
+        }
+        if self.first.is_none() {
+            let Some((chain, written)) = used.next() else { return };
+            self.first = Some((self.used, used_word(self.used.used(), chain.id, written)));
+            self.advance(chain);
+        }
+        let (ring, taken, size) = (&self.parts.ring[..], &mut self.taken[..], self.setup.size);
+        let (mut slot, mut slots, mut marks) = (self.used, 0, self.used.used());
+        for (chain, written) in used {
+            if let Some(mark) = taken.get_mut(usize::from(chain.id)) {
+                *mark = 0;
+            }
+            let word = used_word(marks, chain.id, written);
+            ring[usize::from(slot.index)][1].store(word, Ordering::Relaxed);
+            slots += chain.descriptors;
+            // As `Slot::advance`, for what seldom goes around.
+            slot.index += chain.descriptors;
+            if slot.index >= size {
+                slot = Slot { index: slot.index - size, wrap: !slot.wrap };
+                marks = slot.used();
+            }
+        }
+        self.used = slot;
+        self.held -= slots;
+        self.fresh += slots;
+    }
+
+    #[inline]
+    fn publish(&mut self) -> bool {
+        let Some((slot, word)) = self.first.take() else { return false };
+        let fresh = std::mem::take(&mut self.fresh);
+        self.parts.ring[usize::from(slot.index)][1].store(word, Ordering::Release);
+        // The guest writes what it wants, then looks at the descriptors; we write those, then look at what it wants.
+        fence(Ordering::SeqCst);
+        let asked = self.parts.driver_event[0].load(Ordering::Relaxed);
+        match (asked >> 16) as u16 & 3 {
+            event::DISABLE => false,
+            event::DESCRIPTOR if self.has(EVENT_IDX) => self.used.passed(asked as u16, fresh, self.size()),
+            _ => true,
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        self.ask(if self.has(EVENT_IDX) {
+            u32::from(self.head.with_wrap()) | u32::from(event::DESCRIPTOR) << 16
+        } else {
+            u32::from(event::ENABLE) << 16
+        });
+        // The guest marks a descriptor, then looks here; we write here, then look at the descriptors.
+        fence(Ordering::SeqCst);
+        self.ready()
+    }
+
+    fn disarm(&mut self) {
+        self.ask(DISABLED);
+    }
+
+    fn base(&self) -> u32 {
+        u32::from(self.head.with_wrap()) | u32::from(self.used.with_wrap()) << 16
+    }
+}

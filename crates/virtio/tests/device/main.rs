@@ -1,0 +1,4 @@
+//! The device's side of split and packed rings: against the driver's side, and against guests that keep to no rule.
+
+mod guest;
+mod honest;
