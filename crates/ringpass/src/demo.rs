@@ -12,6 +12,7 @@ use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue, Wakeable};
 
 use crate::fwd;
+use crate::map::take_pairs;
 use crate::open::pool;
 use crate::options::Options;
 use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
@@ -66,7 +67,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let (mut ports, wires) = cards(&run.options)?;
     run.enter_sandbox()?;
     let runner = Runner::spawn(wires, cards_cpu, run.options.poll);
-    fwd::start(&mut run, &mut ports);
+    fwd::start(&mut run, take_pairs(&mut ports, false)?);
     let (json, time) = (run.options.json, run.options.time);
     let mut totals = Totals::default();
     run.control(&mut ports, &mut |now| {

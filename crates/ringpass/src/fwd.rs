@@ -1,8 +1,9 @@
 //! `ringpass fwd A B`: what one port receives, the other sends.
 
 use ringpass_memory::Burst;
-use ringpass_port::{Error, Port, Queues, RxQueue, TxQueue};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue};
 
+use crate::map::take_pairs;
 use crate::open::open;
 use crate::options::Options;
 use crate::run::Run;
@@ -17,6 +18,9 @@ pub struct Args {
     a: String,
     /// The other port
     b: String,
+    /// What the card receives is written into the buffers of the guest that it goes to (vhost-user)
+    #[arg(long)]
+    map: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -26,6 +30,8 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass fwd 0000:01:00.0 0000:01:00.1
   the same driver on two software 82599s, with TAP interfaces on their wires:
       sudo ringpass fwd model:tap:left model:tap:right
+  a card and a virtual machine, received frames without copies:
+      sudo ringpass fwd --map 0000:01:00.0 vhost:/run/vm1.sock
   a capture file through the forwarder:
       ringpass fwd pcap:in.pcap pcap:,out=out.pcap";
 
@@ -34,13 +40,13 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(args.options)?;
     let (mut ports, _pool) = open([&args.a, &args.b], &run.options)?;
     run.enter_sandbox()?;
-    start(&mut run, &mut ports);
+    start(&mut run, take_pairs(&mut ports, args.map)?);
     run.control(&mut ports, &mut report)
 }
 
 /// One worker for each pair of queues.
-pub fn start(run: &mut Run, [a, b]: &mut [Box<dyn Port>; 2]) {
-    for (a, b) in a.take_queues().into_iter().zip(b.take_queues()) {
+pub fn start(run: &mut Run, queues: Vec<(Queues, Queues)>) {
+    for (a, b) in queues {
         run.spawn(move |worker| forward(a, b, worker));
     }
 }

@@ -11,6 +11,7 @@ mod dump;
 mod echo;
 mod fwd;
 mod list;
+mod map;
 mod model;
 mod model_server;
 mod open;

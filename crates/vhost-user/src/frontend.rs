@@ -23,6 +23,9 @@ pub struct Frontend {
     over: Option<SessionError>,
 }
 
+/// Bytes that an area for what is in flight has at most.
+const LARGEST_AREA: u64 = 1 << 30;
+
 /// What goes wrong in a session.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
@@ -101,7 +104,7 @@ impl Frontend {
     /// Asks for an area to note in what is in flight, with its file.
     pub fn inflight(&mut self, area: InflightArea) -> Result<(InflightArea, OwnedFd), SessionError> {
         match self.exchange(&Request::GetInflightFd(area), Vec::new())? {
-            (Reply::Inflight(made), Some(file)) if made.size > 0 => {
+            (Reply::Inflight(made), Some(file)) if (1..=LARGEST_AREA).contains(&made.size) => {
                 Ok((InflightArea { size: made.size, offset: made.offset, ..area }, file))
             }
             _ => Err(self.strange(Command::GetInflightFd)),

@@ -71,25 +71,23 @@ impl MemoryTable {
     /// A region's mapping: the one that the same stretch of the same file has already, if there is one.
     fn map(&self, region: Region, file: OwnedFd) -> Result<Mapped, Refusal> {
         let Ok(stat) = rustix::fs::fstat(&file) else { return refuse("a descriptor that is no file") };
-        let (device, inode) = (stat.st_dev, stat.st_ino);
+        let (device, inode, len) = (stat.st_dev, stat.st_ino, stat.st_size as u64);
+        let Region { offset, size, .. } = region;
+        if offset.checked_add(size).is_none_or(|end| end > len) {
+            return refuse(format!("a memory region of {size:#x} bytes from {offset:#x} of a file that has {len:#x}"));
+        }
         let same = |known: &&Mapped| {
-            let place = |region: &Region| (region.offset, region.size);
-            (known.device, known.inode) == (device, inode) && place(&known.region) == place(&region)
+            (known.device, known.inode) == (device, inode) && (known.region.offset, known.region.size) == (offset, size)
         };
         if let Some(known) = self.regions.iter().find(same) {
             return Ok(Mapped { region, ..known.clone() });
         }
         // Huge pages are mapped as a whole, and regions need not begin with one: those of a PC's first megabyte do not.
-        let skip = region.offset % (stat.st_blksize.max(4096) as u64);
-        let Some(len) = region.size.checked_add(skip).and_then(|len| usize::try_from(len).ok()) else {
-            return refuse(format!("a memory region of {:#x} bytes", region.size));
-        };
-        match ForeignMemory::map_shared(file, region.offset - skip, len) {
+        let skip = offset % stat.st_blksize.max(4096) as u64;
+        // A file of so many bytes has been found, so this is no more than there can be of addresses.
+        match ForeignMemory::map_shared(file, offset - skip, (skip + size) as usize) {
             Ok(memory) => Ok(Mapped { region, device, inode, memory, skip }),
-            Err(error) => refuse(format!(
-                "a memory region of {:#x} bytes from {:#x} of its file: {error}",
-                region.size, region.offset
-            )),
+            Err(error) => refuse(format!("a memory region of {size:#x} bytes: {error}")),
         }
     }
 

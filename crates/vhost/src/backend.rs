@@ -2,16 +2,23 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use ringpass_memory::Lending;
 
 use ringpass_peer::Signal;
 use ringpass_port::MacAddress;
 use ringpass_vhost_user::{Base, Device, Start};
 use ringpass_virtio::device::{GuestMemory, Packed, Setup, Split, Virtqueue};
-use ringpass_virtio::features::RING_PACKED;
+use ringpass_virtio::features::{IN_ORDER, RING_PACKED};
 
 use crate::agreed::{Agreed, Takes};
+use crate::lend::Mapped;
 use crate::shared::Shared;
-use crate::vring::{Ring, Running, with_ring};
+use crate::vring::{Ring, Running, State, with_ring};
+
+/// How long a card may take to let go of the guest's buffers.
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// The device behind a port, for whoever runs its sessions.
 pub struct Backend {
@@ -35,6 +42,52 @@ impl Backend {
         if !std::mem::replace(&mut self.session, true) {
             self.shared.sessions.fetch_add(1, Relaxed);
         }
+    }
+
+    /// What a card may borrow of a queue; queues that the guest sends with are not lent.
+    fn lending(&self, queue: usize) -> Option<&Lending> {
+        self.shared.lendings.get(queue / 2).filter(|_| queue % 2 == 0).map(|lending| &**lending)
+    }
+
+    /// Lends the buffers of a queue, if it moves packets and a card wants them.
+    fn map(&self, queue: usize) {
+        let Some(lending) = self.lending(queue) else { return };
+        let moving = |state: &mut State| {
+            let running = state.moving().filter(|running| running.mapped.is_none())?;
+            Some((running.size, running.memory.clone()))
+        };
+        let Some((size, memory)) = moving(&mut self.shared.vrings[queue].lock()) else { return };
+        let regions: Vec<_> = memory.regions().iter().map(|region| region.memory.clone()).collect();
+        match lending.begin(size, &regions) {
+            // This thread alone starts and stops queues: it is still the same one.
+            Ok(Some(lent)) => {
+                if let Some(running) = &mut self.shared.vrings[queue].lock().running {
+                    running.mapped = Some(Mapped::new(lent, size));
+                }
+            }
+            Ok(None) => {}
+            Err(why) => tracing::warn!("queue {queue} is not mapped, frames are copied: {why}"),
+        }
+    }
+
+    /// Ends that: afterwards no card has a buffer of the queue.
+    fn unmap(&self, queue: usize) -> Result<(), String> {
+        let mapped = self.shared.vrings[queue].lock().running.as_mut().and_then(|running| running.mapped.take());
+        let (Some(mapped), Some(lending)) = (mapped, self.lending(queue)) else { return Ok(()) };
+        // Whoever has borrowed may sleep.
+        self.shared.pairs.iter().for_each(|pair| pair.wake());
+        lending.end(LIMIT)?;
+        if let Some(running) = &mut self.shared.vrings[queue].lock().running {
+            if with_ring!(&mut running.ring, ring => mapped.end(ring)) {
+                running.call();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the guest's memory from the card.
+    fn revoke(&self, queue: usize) {
+        self.lending(queue).into_iter().for_each(Lending::revoke);
     }
 
     /// Takes a queue out of work: nobody uses its ring any more.
@@ -63,7 +116,9 @@ fn open_ring(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Ring, ringpass_
 
 impl Device for Backend {
     fn features(&self) -> u64 {
-        self.features
+        // Buffers that are lent come back in any order.
+        let mapped = self.shared.lendings.iter().any(|lending| lending.is_borrowed());
+        if mapped { self.features & !IN_ORDER } else { self.features }
     }
 
     fn queues(&self) -> usize {
@@ -71,12 +126,17 @@ impl Device for Backend {
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), String> {
+        for queue in 0..self.shared.vrings.len() {
+            self.unmap(queue)?;
+        }
         for (queue, vring) in self.shared.vrings.iter().enumerate() {
             if let Some(running) = &mut vring.lock().running {
+                running.memory = memory.clone();
                 let set = with_ring!(&mut running.ring, ring => ring.set_memory(memory));
                 set.map_err(|error| format!("queue {queue} in the guest's changed memory: {error}"))?;
             }
         }
+        (0..self.shared.vrings.len()).for_each(|queue| self.map(queue));
         Ok(())
     }
 
@@ -89,18 +149,24 @@ impl Device for Backend {
         if let (Some(pair), Some(kick)) = (pair, &kick) {
             self.shared.pairs[pair].watch(kick)?;
         }
-        let running = Running { ring, agreed, size, kick, call, broken: false };
+        let running = Running { ring, agreed, size, memory, kick, call, mapped: None, broken: false };
         // A back-end before this one may have given buffers back and not lived to say so.
         running.call();
         self.begin_session();
         self.shared.set_takes(agreed.takes);
         self.shared.vrings[queue].lock().running = Some(running);
+        self.map(queue);
         self.changed();
         Ok(())
     }
 
     fn enable(&mut self, queue: usize, on: bool) {
         self.shared.vrings[queue].lock().enabled = on;
+        if on {
+            self.map(queue);
+        } else if let Err(why) = self.unmap(queue) {
+            tracing::warn!("queue {queue}: {why}");
+        }
         self.changed();
     }
 
@@ -115,6 +181,7 @@ impl Device for Backend {
     }
 
     fn stop(&mut self, queue: usize) -> Result<Base, String> {
+        self.unmap(queue)?;
         let running = self.take_out(queue).ok_or(format!("queue {queue} does not run"))?;
         self.changed();
         Ok(with_ring!(&running.ring, ring => ring.base()))
@@ -143,8 +210,12 @@ impl Device for Backend {
 
     fn disconnected(&mut self, why: &str) {
         for (queue, vring) in self.shared.vrings.iter().enumerate() {
-            self.take_out(queue);
             vring.lock().enabled = false;
+            match self.unmap(queue) {
+                Ok(()) => self.revoke(queue),
+                Err(why) => tracing::warn!("queue {queue}: {why}; the card keeps the guest's memory"),
+            }
+            self.take_out(queue);
         }
         self.shared.set_takes(Takes::Plain);
         self.shared.set_guest_mtu(self.shared.mtu);

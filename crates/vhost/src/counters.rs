@@ -29,12 +29,14 @@ impl Counters {
 pub(crate) struct AllCounters {
     pub(crate) rx: Box<[Counters]>,
     pub(crate) tx: Box<[Counters]>,
+    /// Packets to the guest that were not copied. Added to once a burst.
+    pub(crate) mapped: AtomicU64,
 }
 
 impl AllCounters {
     pub(crate) fn new(queues: usize) -> Self {
         let counters = || (0..queues).map(|_| Counters::default()).collect();
-        Self { rx: counters(), tx: counters() }
+        Self { rx: counters(), tx: counters(), mapped: 0.into() }
     }
 
     pub(crate) fn stats(&self) -> Stats {

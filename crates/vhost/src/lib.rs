@@ -2,7 +2,7 @@
 //! way round, by way of the virtqueues in its memory.
 //!
 //! Seen from a packet: [`Vhost`] is the port, `rx` and `tx` are its queues, `vring` is a guest's queue that both they and
-//! the session reach, `backend` is what the session drives.
+//! the session reach, `lend` what cards receive into of it, `backend` is what the session drives.
 
 mod agreed;
 mod announce;
@@ -10,6 +10,7 @@ mod backend;
 mod bytes;
 mod counters;
 mod fault;
+mod lend;
 mod pair;
 mod port;
 mod rx;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use ringpass_memory::Mempool;
+use ringpass_memory::{Lending, Mempool};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats, VhostConfig};
 use ringpass_vhost_user::{Control, Endpoint, Server};
 use ringpass_virtio::features::offer;
@@ -87,7 +87,7 @@ impl Vhost {
         pool: &Mempool,
         copies: Copies,
     ) -> Result<(Self, Backend), Error> {
-        let shared = Arc::new(Shared::new(config.queues, config.mtu, config.offloads)?);
+        let shared = Shared::new(config.queues, config.mtu, config.offloads)?;
         let (longest, size) = (longest_frame(&shared), pool.buffer_size());
         if longest > MOST_BUFFERS * size {
             let least = longest.div_ceil(MOST_BUFFERS);
@@ -124,8 +124,17 @@ impl Port for Vhost {
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        let Shared { sessions, guest_faults, .. } = &*self.shared;
-        vec![("sessions", sessions.load(Relaxed)), ("guest_faults", guest_faults.load(Relaxed))]
+        let Shared { sessions, guest_faults, counters, lendings, .. } = &*self.shared;
+        let mut counters = vec![
+            ("sessions", sessions.load(Relaxed)),
+            ("guest_faults", guest_faults.load(Relaxed)),
+            ("mapped_packets", counters.mapped.load(Relaxed)),
+        ];
+        // Since a card receives into the guest's buffers: how many of its own it had to take.
+        if lendings.iter().any(|lending| lending.is_borrowed()) {
+            counters.push(("mapped_host_buffers", lendings.iter().map(|lending| lending.host_buffers()).sum()));
+        }
+        counters
     }
 
     fn state(&mut self) -> State {
@@ -140,6 +149,10 @@ impl Port for Vhost {
             None => {}
         }
         std::mem::take(&mut self.queues)
+    }
+
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        self.shared.lendings.get(pair).cloned()
     }
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {

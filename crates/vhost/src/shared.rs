@@ -1,20 +1,24 @@
 //! What the port, its queues and the session share.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
+use ringpass_memory::Lending;
 use ringpass_port::{Error, Offloads};
 
 use crate::agreed::{SHORTEST, Takes};
 use crate::announce::Announcement;
 use crate::counters::AllCounters;
 use crate::fault::Fault;
+use crate::lend::Lends;
 use crate::pair::Pair;
 use crate::vring::Vring;
 
 pub(crate) struct Shared {
     /// As the guest numbers them: 0, 2, … receive there, 1, 3, … send.
-    pub(crate) vrings: Box<[Vring]>,
+    pub(crate) vrings: Arc<[Vring]>,
+    /// By pair: what cards receive into.
+    pub(crate) lendings: Box<[Arc<Lending>]>,
     /// By Rx queue.
     pub(crate) pairs: Box<[Pair]>,
     /// By Tx queue: which pair of the guest's it sends to, or [`NOWHERE`].
@@ -38,10 +42,13 @@ pub(crate) struct Shared {
 pub(crate) const NOWHERE: usize = usize::MAX;
 
 impl Shared {
-    pub(crate) fn new(pairs: usize, mtu: usize, offloads: Offloads) -> Result<Self, Error> {
-        Ok(Self {
-            vrings: (0..2 * pairs).map(|_| Vring::default()).collect(),
-            pairs: (0..pairs).map(|_| Pair::new()).collect::<Result<_, _>>()?,
+    pub(crate) fn new(pairs: usize, mtu: usize, offloads: Offloads) -> Result<Arc<Self>, Error> {
+        let vrings: Arc<[Vring]> = (0..2 * pairs).map(|_| Vring::default()).collect();
+        let waits = (0..pairs).map(|_| Pair::new()).collect::<Result<_, _>>()?;
+        Ok(Arc::new_cyclic(|shared| Self {
+            lendings: (0..pairs).map(|pair| Lends::new(2 * pair, &vrings, shared)).collect(),
+            vrings,
+            pairs: waits,
             routes: (0..pairs).map(|_| NOWHERE.into()).collect(),
             takes: (Takes::Plain as u8).into(),
             longest: (SHORTEST + mtu).into(),
@@ -53,7 +60,7 @@ impl Shared {
             last_end: Mutex::default(),
             offloads,
             mtu,
-        })
+        }))
     }
 
     /// Where a Tx queue's frames go: the guest's queue, and its number.

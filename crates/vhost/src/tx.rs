@@ -1,6 +1,7 @@
 //! The sending queue: frames are copied into buffers that the guest made available.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{Software, TxQueue};
@@ -34,14 +35,18 @@ struct Sender {
 
 /// What became of a burst.
 #[derive(Default)]
-struct Sent {
-    /// Packets that are done with.
-    done: usize,
+pub(crate) struct Sent {
+    /// Packets at the burst's front that are done with.
+    pub(crate) done: usize,
+    /// Packets that have left the burst: their buffers are the guest's.
+    pub(crate) lent: usize,
+    /// Of these, those that were not copied.
+    pub(crate) mapped: usize,
     /// Of these, those that could not be sent.
     drops: usize,
-    bytes: usize,
+    pub(crate) bytes: usize,
     /// The guest wants to be interrupted.
-    call: bool,
+    pub(crate) call: bool,
 }
 
 impl Tx {
@@ -72,7 +77,12 @@ impl TxQueue for Sender {
         let Some(running) = state.moving() else { return 0 };
         let (mut sent, size) = (Sent::default(), running.size);
         let burst_to = To { agreed: running.agreed, longest: shared.longest(), size, copied: copying.mask() };
-        let result = with_ring!(&mut running.ring, ring => burst_to.send(ring, taken, burst, &mut sent));
+        let result = match &mut running.mapped {
+            None => with_ring!(&mut running.ring, ring => burst_to.send(ring, taken, burst, &mut sent)),
+            Some(mapped) => {
+                with_ring!(&mut running.ring, ring => mapped.send(ring, &burst_to, (taken, burst), &mut sent))
+            }
+        };
         if sent.call {
             running.call();
         }
@@ -82,14 +92,18 @@ impl TxQueue for Sender {
         }
         drop(state);
         burst.discard(sent.done);
-        shared.counters.tx[*queue].count(sent.done - sent.drops, sent.bytes, sent.drops);
-        sent.done
+        let done = sent.done + sent.lent;
+        if sent.mapped > 0 {
+            shared.counters.mapped.fetch_add(sent.mapped as u64, Relaxed);
+        }
+        shared.counters.tx[*queue].count(done - sent.drops, sent.bytes, sent.drops);
+        done
     }
 }
 
 /// What frames to the guest are made by.
-struct To {
-    agreed: Agreed,
+pub(crate) struct To {
+    pub(crate) agreed: Agreed,
     /// Longest frame without a VLAN tag.
     longest: usize,
     /// Of the ring.
@@ -99,11 +113,12 @@ struct To {
 }
 
 /// What needs more than that the frame is copied behind a header.
-const SPECIAL: Flags = Flags::CHAINED.or(Flags::VLAN).or(Flags::CHECKSUM).or(Flags::L3_CHECKSUM).or(Flags::TSO);
+pub(crate) const SPECIAL: Flags =
+    Flags::CHAINED.or(Flags::VLAN).or(Flags::CHECKSUM).or(Flags::L3_CHECKSUM).or(Flags::TSO);
 
 impl To {
     /// Takes chains, copies frames, gives the chains back.
-    fn send<Q: Virtqueue>(
+    pub(crate) fn send<Q: Virtqueue>(
         &self,
         ring: &mut Q,
         taken: &mut Taken,
@@ -111,7 +126,7 @@ impl To {
         sent: &mut Sent,
     ) -> Result<(), Fault> {
         clear(taken);
-        ring.take(Access::Write, packets.len(), taken)?;
+        let enough = ring.take(Access::Write, packets.len(), taken)? == packets.len();
         let (mut used, mut result) = (0, Ok(()));
         loop {
             let (rest, chains) = (&packets[sent.done..], &taken.chains[used..]);
@@ -123,7 +138,18 @@ impl To {
             let given = chains[..run].iter().zip(rest);
             ring.give_all(given.map(|(chain, packet)| (chain, (self.agreed.header + packet.len()) as u32)));
             (sent.done, used, sent.bytes) = (sent.done + run, used + run, sent.bytes + bytes);
-            let Some(packet) = packets.get(sent.done).filter(|_| used < taken.chains.len()) else { break };
+            let Some(packet) = packets.get(sent.done) else { break };
+            if used == taken.chains.len() {
+                // Frames in several chains may have used up those of the others.
+                match enough.then(|| ring.take(Access::Write, packets.len() - sent.done, taken)) {
+                    None | Some(Ok(0)) => break,
+                    Some(Ok(_)) => continue,
+                    Some(Err(broken)) => {
+                        result = Err(broken.into());
+                        break;
+                    }
+                }
+            }
             let special = Special { agreed: &self.agreed, longest: self.longest, size: self.size };
             match special.send(ring, packet, taken, used) {
                 Ok(Outcome::Sent { bytes, chains }) => (used, sent.bytes) = (used + chains, sent.bytes + bytes),
@@ -138,40 +164,63 @@ impl To {
         }
         let left = taken.chains.len() - used;
         ring.put_back(taken, left);
-        sent.call = used > 0 && ring.publish();
+        sent.call |= used > 0 && ring.publish();
         result
+    }
+
+    /// Whether a frame of this length is one that the guest may have.
+    #[inline(always)]
+    pub(crate) fn passes(&self, len: usize) -> bool {
+        len.wrapping_sub(SHORTEST) <= self.longest.wrapping_sub(SHORTEST)
+    }
+
+    /// What is known of a frame that the guest wants to know.
+    #[inline(always)]
+    pub(crate) fn verdicts(&self) -> Flags {
+        if self.agreed.takes == Takes::Plain { Flags::default() } else { Flags::L4_GOOD }
     }
 
     /// Copies packets that are plain, each to the first piece of a chain. Returns how many, and their bytes.
     #[inline(always)]
     fn copy_run<const HEADER: usize>(&self, packets: &[Packet], chains: &[Chain]) -> (usize, usize) {
-        const DATA_VALID: u64 = 2;
-        let span = self.longest.wrapping_sub(SHORTEST);
-        let verdicts = if self.agreed.takes == Takes::Plain { Flags::default() } else { Flags::L4_GOOD };
+        let verdicts = self.verdicts();
         let (mut run, mut bytes) = (0, 0);
         for (packet, chain) in packets.iter().zip(chains) {
             let len = packet.len();
             let room = chain.first.len as usize;
-            if packet.flags().any(SPECIAL) || len.wrapping_sub(SHORTEST) > span || HEADER + len > room {
+            if packet.flags().any(SPECIAL) || !self.passes(len) || HEADER + len > room {
                 break;
             }
-            let known = if packet.flags().any(verdicts) { DATA_VALID } else { 0 };
+            let known = packet.flags().any(verdicts);
             let to = chain.first.start.as_ptr();
             // SAFETY: `HEADER + len` bytes are there, mapped (`Virtqueue`) as long as the ring is borrowed. They are the
             // guest's, never lent out as a reference, and no part of the packet.
             unsafe {
-                to.cast::<u64>().write_unaligned(known);
-                if HEADER == net_header::LEN {
-                    to.add(8).cast::<u16>().write_unaligned(0);
-                } else {
-                    // In one buffer.
-                    to.add(8).cast::<u32>().write_unaligned(1 << 16);
-                }
+                write_header::<HEADER>(to, known);
                 copy(packet.as_ptr(), to.add(HEADER), len & self.copied);
             }
             run += 1;
             bytes += len;
         }
         (run, bytes)
+    }
+}
+
+/// Writes the header of a frame in one buffer, of which nothing is asked.
+///
+/// # Safety
+/// There are so many bytes to write.
+#[inline(always)]
+pub(crate) unsafe fn write_header<const HEADER: usize>(to: *mut u8, valid: bool) {
+    const DATA_VALID: u64 = 2;
+    // SAFETY: 10 or 12 bytes, says the caller.
+    unsafe {
+        to.cast::<u64>().write_unaligned(if valid { DATA_VALID } else { 0 });
+        if HEADER == net_header::LEN {
+            to.add(8).cast::<u16>().write_unaligned(0);
+        } else {
+            // In one buffer.
+            to.add(8).cast::<u32>().write_unaligned(1 << 16);
+        }
     }
 }

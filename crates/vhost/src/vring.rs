@@ -4,12 +4,13 @@
 //! a queue starts or stops and when the guest's memory changes. So the session need not wait for a worker that sleeps.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_peer::Signal;
-use ringpass_virtio::device::{Packed, Split};
+use ringpass_virtio::device::{GuestMemory, Packed, Split};
 
 use crate::agreed::Agreed;
+use crate::lend::Mapped;
 
 /// The device's side of either kind of ring.
 pub(crate) enum Ring {
@@ -34,10 +35,14 @@ pub(crate) struct Running {
     pub(crate) agreed: Agreed,
     /// Descriptors of the ring.
     pub(crate) size: usize,
+    /// The guest's memory.
+    pub(crate) memory: Arc<GuestMemory>,
     /// What its guest kicks; not kept if nobody waits for it.
     pub(crate) kick: Option<OwnedFd>,
     /// What interrupts its guest.
     pub(crate) call: Option<Signal>,
+    /// Its buffers are lent to a card.
+    pub(crate) mapped: Option<Mapped>,
     /// The guest broke the rules: the queue moves nothing any more.
     pub(crate) broken: bool,
 }

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
 use crate::card::{Card, event};
+use crate::door::Nobody;
 use crate::session::Failure;
 
 /// How long to wait between attempts, at first and at most.
@@ -82,32 +83,27 @@ fn watch(card: &Card) {
             (pause, told) = (PAUSE[0], String::new());
             continue;
         }
-        let revived = match card.door.try_meet() {
-            Ok(Some(socket)) => card.revive(socket),
-            Ok(None) => {
-                // A back-end that is to come wakes this up; one that is to be gone to does not.
-                card.control.wait(card.door.descriptor(), Some(pause));
-                continue;
-            }
-            // Nobody there.
-            Err(_) => {
-                card.control.wait(None::<OwnedFd>, Some(pause));
-                pause = (pause * 2).min(PAUSE[1]);
-                continue;
-            }
-        };
-        match revived {
-            Ok(()) => {}
-            Err(Failure::Never(why)) => card.fail(why),
-            Err(Failure::Session(why)) => {
-                let why = why.to_string();
-                if why != told {
-                    warn!("{}: the back-end has come back, but {why}; trying again", card.name);
+        let trouble = match card.door.try_meet() {
+            Ok(Some(socket)) => match card.revive(socket) {
+                Ok(()) => continue,
+                Err(Failure::Never(why)) => {
+                    card.fail(why);
+                    continue;
                 }
-                told = why;
-                card.control.wait(None::<OwnedFd>, Some(pause));
-                pause = (pause * 2).min(PAUSE[1]);
+                Err(Failure::Session(why)) => Some(format!("the back-end has come back, but {why}")),
+            },
+            Ok(None) if card.door.descriptor().is_some() => {
+                card.control.wait(card.door.descriptor(), None);
+                continue;
             }
+            Ok(None) | Err(Nobody::Absent(_)) => None,
+            Err(Nobody::Failed(why)) => Some(why),
+        };
+        if let Some(why) = trouble.filter(|why| *why != told) {
+            warn!("{}: {why}; trying again", card.name);
+            told = why;
         }
+        card.control.wait(None::<OwnedFd>, Some(pause));
+        pause = (pause * 2).min(PAUSE[1]);
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use ringpass_peer::{Connecting, Listener, connect};
 use ringpass_port::{Error, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 
 /// How long a first back-end may take to come, or to let in the many that wait before us.
 const FIRST: Duration = Duration::from_secs(10);
@@ -17,6 +18,17 @@ pub(crate) enum Door {
     Listen(Listener),
     /// The back-end listens here.
     Connect(PathBuf),
+}
+
+/// Why there is no back-end now.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Nobody {
+    /// None listens.
+    #[error("does a back-end listen there? {0}")]
+    Absent(Errno),
+    /// It is not that.
+    #[error("{0}")]
+    Failed(String),
 }
 
 impl Door {
@@ -36,13 +48,19 @@ impl Door {
     }
 
     /// A back-end, if there is one now.
-    pub(crate) fn try_meet(&self) -> Result<Option<OwnedFd>, String> {
+    pub(crate) fn try_meet(&self) -> Result<Option<OwnedFd>, Nobody> {
         match self {
-            Self::Listen(listener) => listener.accept().map_err(|error| error.to_string()),
-            Self::Connect(path) => match connect(path).map_err(|error| error.to_string())? {
+            Self::Listen(listener) => listener.accept().map_err(|error| Nobody::Failed(error.to_string())),
+            Self::Connect(path) => match connect(path).map_err(|error| Nobody::Failed(error.to_string()))? {
                 Connecting::Connected(socket) => Ok(Some(socket)),
                 Connecting::Queued => Ok(None),
-                Connecting::Refused(errno) => Err(errno.to_string()),
+                Connecting::Refused(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => Err(Nobody::Absent(errno)),
+                Connecting::Refused(Errno::ACCESS) => Err(Nobody::Failed(format!(
+                    "{} may not be connected to by the user that this process has become; open that socket to it, let \
+                     this end be the server, or take --no-sandbox",
+                    path.display()
+                ))),
+                Connecting::Refused(errno) => Err(Nobody::Failed(format!("{}: {errno}", path.display()))),
             },
         }
     }
@@ -55,10 +73,7 @@ impl Door {
                 (Ok(Some(socket)), _) => return Ok(socket),
                 (Ok(None), Self::Listen(listener)) => wait(listener.as_fd(), Duration::from_millis(100)),
                 (Ok(None), Self::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
-                (Err(why), Self::Listen(_)) => return Err(Error::Other(why)),
-                (Err(why), Self::Connect(path)) => {
-                    return Err(Error::Other(format!("{}: does a back-end listen there? {why}", path.display())));
-                }
+                (Err(nobody), _) => return Err(other(nobody)),
             }
         }
         let what = match self {

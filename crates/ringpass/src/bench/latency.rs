@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::driver::{pages_name, progress};
 use super::paper::{self, Load};
-use super::rig::{Driver, Frames, Rig};
+use super::rig::{Driver, FRAME, Frames, Rig};
 use super::table::{self, row};
 use super::{machine, plot, tsc};
 use crate::options::{ring_size, seconds, within};
@@ -329,7 +329,7 @@ impl Generator {
 
     fn new(rate: f64, record: &Arc<Record>) -> Result<Self, Error> {
         let pace = (rate / tsc::frequency()).min(1.0);
-        Ok(Self { frames: Frames::new(1024)?, record: record.clone(), pace, start: cycles(), made: 0 })
+        Ok(Self { frames: Frames::new(1024, FRAME)?, record: record.clone(), pace, start: cycles(), made: 0 })
     }
 }
 

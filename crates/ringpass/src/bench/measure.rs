@@ -6,7 +6,7 @@ use std::hint::black_box;
 use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_port::{Error, Queues, RxQueue, TxQueue};
 
-use super::rig::{Driver, Rig, Wire};
+use super::rig::{Driver, FRAME, Rig, Wire};
 use super::tsc;
 
 /// A part of the packet path that is measured by itself.
@@ -96,7 +96,7 @@ impl Bench {
         let region = RegionConfig { pages: cell.pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 2 * cell.ring + 1024, region, ..Default::default() })?;
         let rig = Rig::new(cell.driver, cell.ring, cell.pages, cell.offloads)?;
-        let wires = [Wire::new(&rig.cards[0])?, Wire::new(&rig.cards[1])?];
+        let wires = [Wire::new(&rig.cards[0], FRAME)?, Wire::new(&rig.cards[1], FRAME)?];
         Ok(Self {
             rig,
             wires,

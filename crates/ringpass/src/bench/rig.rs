@@ -101,18 +101,25 @@ fn frame() -> [u8; FRAME] {
     frame
 }
 
-/// A source of packets with that frame.
+/// A source of packets that begin with that frame.
 pub struct Frames {
     cache: Cache,
     empty: Burst,
-    frame: [u8; FRAME],
+    size: usize,
 }
 
 impl Frames {
-    /// Up to so many packets, at least 256, are under way at a time.
-    pub fn new(buffers: usize) -> Result<Self, Error> {
-        let pool = Mempool::new(&MempoolConfig { buffers, size: 64, ..Default::default() })?;
-        Ok(Self { cache: pool.cache(), empty: Burst::new(64), frame: frame() })
+    /// Packets of `size` bytes. Up to so many, at least 256, are under way at a time.
+    pub fn new(buffers: usize, size: usize) -> Result<Self, Error> {
+        let pool = Mempool::new(&MempoolConfig { buffers, size: size.max(64), ..Default::default() })?;
+        // All buffers hold the frame from the start, so that a packet costs next to nothing.
+        let mut all: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
+        for packet in &mut all {
+            packet.set_len(size);
+            packet[..FRAME].copy_from_slice(&frame());
+        }
+        drop(all);
+        Ok(Self { cache: pool.cache(), empty: Burst::new(64), size })
     }
 
     /// The next packet; `None` if all are under way.
@@ -122,7 +129,8 @@ impl Frames {
             self.cache.alloc(&mut self.empty);
         }
         let mut packet = self.empty.pop()?;
-        packet.copy_from(&self.frame).then_some(packet)
+        packet.set_len(self.size);
+        Some(packet)
     }
 }
 
@@ -135,10 +143,10 @@ pub struct Wire {
 }
 
 impl Wire {
-    /// Connects a card.
-    pub fn new(card: &Arc<dyn Model>) -> Result<Self, Error> {
+    /// Connects a card, to which frames of `size` bytes will come.
+    pub fn new(card: &Arc<dyn Model>, size: usize) -> Result<Self, Error> {
         let (ordered, sent) = (Arc::default(), Arc::default());
-        let generator = Generator { frames: Frames::new(1024)?, ordered: Arc::clone(&ordered) };
+        let generator = Generator { frames: Frames::new(1024, size)?, ordered: Arc::clone(&ordered) };
         let sink = Sink { sent: Arc::clone(&sent) };
         Ok(Self { card: card.clone(), wire: Queues { rx: Box::new(generator), tx: Box::new(sink) }, ordered, sent })
     }

@@ -192,6 +192,13 @@ impl Guest {
         self.post(2 * pair + 1, Access::Read, packet.expect("bytes"))
     }
 
+    /// Sends bytes that are no frame, nor header.
+    pub fn send_raw(&mut self, pair: usize, bytes: &[u8]) -> bool {
+        let mut packet = self.pool.alloc().expect("a buffer of the guest's");
+        assert!(packet.copy_from(bytes));
+        self.post(2 * pair + 1, Access::Read, packet)
+    }
+
     /// Makes a chain available to write to, of pieces of these lengths. `false` without room.
     pub fn offer(&mut self, pair: usize, lens: &[usize]) -> bool {
         let packet = lens.iter().map(|&len| {

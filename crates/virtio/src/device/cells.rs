@@ -1,23 +1,23 @@
-//! Arrays of atomics in a guest's memory: the parts of a ring.
+//! Arrays of atomics in memory that is shared with a guest: the parts of a ring.
 
 use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ringpass_memory::{Atomics, Error};
+use ringpass_memory::{Atomics, Error, ForeignMemory};
 
 use super::GuestMemory;
 
 /// Items that the guest may change at any time. Keeps the memory.
-pub(super) struct Cells<T: Atomics> {
+pub(super) struct Cells<T: Atomics, M = GuestMemory> {
     items: NonNull<[T]>,
     /// What makes any number one of an item: the length less one if that is a power of two, else 0.
     mask: usize,
-    _memory: Arc<GuestMemory>,
+    _memory: Arc<M>,
 }
 
 // SAFETY: `T` is made of atomics, which any thread may use; the memory is `Send` and `Sync`.
-unsafe impl<T: Atomics> Send for Cells<T> {}
+unsafe impl<T: Atomics, M: Send + Sync> Send for Cells<T, M> {}
 
 impl<T: Atomics> Cells<T> {
     /// `len` items at an address of the front-end's, which must be a multiple of `align`.
@@ -27,8 +27,30 @@ impl<T: Atomics> Cells<T> {
         if !(start.addr().get() | user as usize).is_multiple_of(align.max(align_of::<T>())) {
             return Err(Error::Config("a ring that is not aligned"));
         }
+        Ok(Self::keeping(memory, start, len))
+    }
+}
+
+impl<T: Atomics> Cells<T, ForeignMemory> {
+    /// As many items as there are in `bytes` from an offset of the memory on.
+    pub(super) fn of(memory: &Arc<ForeignMemory>, offset: usize, bytes: usize) -> Result<Self, Error> {
+        let end = offset.checked_add(bytes);
+        if end.is_none_or(|end| end > memory.len()) {
+            return Err(Error::Config("an inflight region outside its memory"));
+        }
+        let start = NonNull::new(memory.as_ptr().wrapping_add(offset).cast::<T>()).expect("in a mapping");
+        if !start.is_aligned() {
+            return Err(Error::Config("an inflight region that is not aligned"));
+        }
+        Ok(Self::keeping(memory, start, bytes / size_of::<T>()))
+    }
+}
+
+impl<T: Atomics, M> Cells<T, M> {
+    /// Items that lie in the memory, aligned.
+    fn keeping(memory: &Arc<M>, start: NonNull<T>, len: usize) -> Self {
         let mask = if len.is_power_of_two() { len - 1 } else { 0 };
-        Ok(Self { items: NonNull::slice_from_raw_parts(start, len), mask, _memory: memory.clone() })
+        Self { items: NonNull::slice_from_raw_parts(start, len), mask, _memory: memory.clone() }
     }
 
     /// An item by a counter that goes round and round, of an array whose length is a power of two.
@@ -39,12 +61,12 @@ impl<T: Atomics> Cells<T> {
     }
 }
 
-impl<T: Atomics> Deref for Cells<T> {
+impl<T: Atomics, M> Deref for Cells<T, M> {
     type Target = [T];
 
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: `new` checked range and alignment; the memory lives as long as `self`; `T` is valid for any bits and
+        // SAFETY: range and alignment were checked; the memory lives as long as `self`; `T` is valid for any bits and
         // may change under a shared reference.
         unsafe { self.items.as_ref() }
     }

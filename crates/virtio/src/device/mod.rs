@@ -3,6 +3,7 @@
 
 mod cells;
 mod chains;
+mod inflight;
 mod memory;
 mod packed;
 mod prefetch;

@@ -8,6 +8,7 @@ use ringpass_memory::Error;
 
 use super::cells::Cells;
 use super::chains::{Cell, Descriptor, Gather, Pieces, read};
+use super::inflight::{Again, Lost, PackedLog};
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
 use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Virtqueue};
@@ -36,6 +37,10 @@ pub struct Packed {
     /// What the device asks for, as it stands in its event suppression.
     asked: u32,
     broken: Option<Broken>,
+    /// What another process had taken; and where it is noted for one to come, with the chain that is being taken.
+    again: Again<Lost>,
+    log: Option<PackedLog>,
+    descriptors: Vec<[u64; 2]>,
 }
 
 /// Where the ring lies here.
@@ -132,30 +137,55 @@ impl Packed {
     /// Takes the next chain, whatever it is; `false` if none is available.
     #[inline(never)]
     fn take_any(&mut self, access: Access, taken: &mut Taken) -> Result<bool, Broken> {
-        if !self.ready() {
-            return Ok(false);
-        }
-        let Some(chain) = self.walk(access, taken)? else { return Ok(false) };
+        self.descriptors.clear();
+        let pieces = taken.pieces.len();
+        let chain = self.walk(access, taken).inspect_err(|_| taken.pieces.truncate(pieces));
+        let Some(chain) = chain.map_err(|broken| *self.broken.insert(broken))? else { return Ok(false) };
         prefetch_frame(chain.first.start.as_ptr(), access);
         self.taken[usize::from(chain.id)] = 1;
+        taken.chains.push(chain);
+        if self.again.peek().is_some() {
+            self.again.advance();
+            return Ok(true);
+        }
         self.head.advance(chain.descriptors, self.setup.size);
         self.held += chain.descriptors;
-        taken.chains.push(chain);
+        if let Some(log) = &mut self.log {
+            log.take(chain.id, &self.descriptors);
+        }
         Ok(true)
     }
 
-    /// Follows a chain; `None` if none is available after all.
+    /// Takes chains again that another process had, up to `most`. Returns how many.
+    #[cold]
+    fn take_again(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
+        let mut count = 0;
+        while count < most && self.again.peek().is_some() && self.take_any(access, taken) == Ok(true) {
+            count += 1;
+        }
+        count
+    }
+
+    /// Follows the next chain: of those that are to be taken again, else in the ring; `None` if none is available.
     fn walk(&mut self, access: Access, taken: &mut Taken) -> Result<Option<Chain>, Broken> {
         let (size, room, start) = (self.size(), self.room(), taken.pieces.len());
         let indirect = self.has(INDIRECT_DESC);
         let mut gather = Gather { memory: &self.memory, window: &mut self.window, access, most: size, indirect };
         let (mut pieces, mut slot) = (Pieces::default(), self.head);
-        for length in 1..=room {
-            let descriptor = Descriptor::packed(read(&self.parts.ring[usize::from(slot.index)]));
-            match descriptor.flags & WHOSE == slot.available() {
+        let again = self.again.peek().map(|lost| &lost.descriptors[..]);
+        for length in 1..=again.map_or(room, |again| again.len() as u16) {
+            let words = match again {
+                Some(again) => again[usize::from(length) - 1],
+                None => read(&self.parts.ring[usize::from(slot.index)]),
+            };
+            let descriptor = Descriptor::packed(words);
+            match again.is_some() || descriptor.flags & WHOSE == slot.available() {
                 false if length == 1 => return Ok(None),
                 false => return Err(Broken::Part),
                 true => {}
+            }
+            if self.log.is_some() {
+                self.descriptors.push(words);
             }
             if descriptor.is(flags::INDIRECT) {
                 gather.add_packed_table(descriptor, &mut pieces, &mut taken.pieces)?;
@@ -182,32 +212,65 @@ impl Packed {
         let flags = if access == Access::Write { flags::WRITE } else { 0 };
         let mut left = most;
         while left > 0 && taken.pieces.len() < MANY_PIECES {
-            let run = self.run(left);
-            let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
-            left -= count;
-            if len == usize::from(count) {
-                continue;
-            }
-            let pieces = taken.pieces.len();
-            match self.take_any(access, taken) {
-                // It may have taken several slots.
-                Ok(true) => left = (left - 1).min(self.room()),
-                Ok(false) => break,
-                Err(broken) => {
-                    taken.pieces.truncate(pieces);
-                    self.broken = Some(broken);
-                    break;
+            if self.log.is_none() {
+                let run = self.run(left);
+                let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
+                left -= count;
+                if len == usize::from(count) {
+                    continue;
                 }
             }
+            if self.take_any(access, taken) != Ok(true) {
+                break;
+            }
+            // It may have taken several slots.
+            left = (left - 1).min(self.room());
         }
     }
 
-    /// A chain is given back.
-    fn advance(&mut self, chain: &Chain) {
+    /// Takes chains that are available, up to `most`. Returns how many.
+    #[inline(always)]
+    fn take_new(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
+        let most = most.min(self.room().into()) as u16;
+        if most == 0 || !self.ready() {
+            return 0;
+        }
+        taken.chains.reserve(most.into());
+        let before = taken.chains.len();
+        self.prefetch(most, Access::Read);
+        match access {
+            Access::Read => self.take_run(access, most, taken, |start| prefetch_frame(start, Access::Read)),
+            Access::Write => self.take_run(access, most, taken, |start| prefetch_frame(start, Access::Write)),
+        }
+        let count = taken.chains.len() - before;
+        self.again.taken(count);
+        count
+    }
+
+    /// Gives a chain back, whatever the rules. The first slot waits for `publish`.
+    fn give_any(&mut self, chain: &Chain, written: u32) {
+        let named = self.names_the_last();
+        let slot = self.first.filter(|_| named).map_or(self.used, |(slot, _)| slot);
+        let word = used_word(slot.used(), chain.id, written);
+        if named || self.first.is_none() {
+            self.first = Some((slot, word));
+        } else {
+            self.parts.ring[usize::from(slot.index)][1].store(word, Ordering::Relaxed);
+        }
         self.unmark(chain.id);
         self.used.advance(chain.descriptors, self.setup.size);
         self.held -= chain.descriptors;
         self.fresh += chain.descriptors;
+        if let Some(log) = &mut self.log {
+            log.give(chain.id);
+        }
+    }
+
+    /// Whether a batch of chains goes by the name of the last, in the slot of the first: in order, of those that were read
+    /// (2.8.7).
+    #[inline(always)]
+    fn names_the_last(&self) -> bool {
+        self.access == Access::Read && self.has(IN_ORDER)
     }
 
     /// The device no longer has a buffer.
@@ -258,24 +321,40 @@ unsafe impl Virtqueue for Packed {
         if !(1..=MAX_SIZE).contains(&setup.size) {
             return Err(Error::Config("a packed virtqueue has 1 to 32768 descriptors"));
         }
-        let head = Self::stood(setup)?;
-        let queue = Self {
+        let parts = Parts::new(setup, memory)?;
+        let (mut log, mut again, mut used) = (None, Vec::new(), Self::stood(setup)?);
+        if let Some(inflight) = &setup.inflight {
+            let opened = PackedLog::open(inflight, setup.size, &parts.ring, used)?;
+            (log, again, used) = (Some(opened.0), opened.1, opened.2);
+        }
+        let (mut head, mut held) = (used, 0);
+        for _ in again.iter().flat_map(|lost| &lost.descriptors) {
+            // That process may have written more than it showed.
+            let word = &parts.ring[usize::from(head.index)][1];
+            let kept = word.load(Ordering::Relaxed) & !(u64::from(WHOSE) << 48);
+            word.store(kept | u64::from(head.available()) << 48, Ordering::Relaxed);
+            head.advance(1, setup.size);
+            held += 1;
+        }
+        parts.device_event[0].store(DISABLED, Ordering::Relaxed);
+        Ok(Self {
             setup: setup.clone(),
             memory: memory.clone(),
             window: Window::NONE,
-            parts: Parts::new(setup, memory)?,
+            parts,
             taken: vec![0; setup.size.into()].into(),
             access: Access::Read,
             head,
-            used: head,
-            held: 0,
+            used,
+            held,
             fresh: 0,
             first: None,
             asked: DISABLED,
             broken: None,
-        };
-        queue.parts.device_event[0].store(DISABLED, Ordering::Relaxed);
-        Ok(queue)
+            again: Again::new(again),
+            log,
+            descriptors: Vec::with_capacity(setup.size.into()),
+        })
     }
 
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error> {
@@ -288,19 +367,9 @@ unsafe impl Virtqueue for Packed {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
-        let most = most.min(self.room().into()) as u16;
-        if most == 0 || !self.ready() {
-            return Ok(0);
-        }
         self.access = access;
-        taken.chains.reserve(most.into());
-        let before = taken.chains.len();
-        self.prefetch(most, Access::Read);
-        match access {
-            Access::Read => self.take_run(access, most, taken, |start| prefetch_frame(start, Access::Read)),
-            Access::Write => self.take_run(access, most, taken, |start| prefetch_frame(start, Access::Write)),
-        }
-        let count = taken.chains.len() - before;
+        let again = if self.again.peek().is_some() { self.take_again(access, most, taken) } else { 0 };
+        let count = again + if self.broken.is_none() { self.take_new(access, most - again, taken) } else { 0 };
         match self.broken {
             Some(broken) if count == 0 => Err(broken),
             _ => Ok(count),
@@ -308,54 +377,63 @@ unsafe impl Virtqueue for Packed {
     }
 
     fn put_back(&mut self, taken: &mut Taken, n: usize) {
-        for chain in taken.chains.drain(taken.chains.len().saturating_sub(n)..) {
+        for chain in taken.chains.drain(taken.chains.len().saturating_sub(n)..).rev() {
             self.unmark(chain.id);
-            self.head.retreat(chain.descriptors, self.setup.size);
-            self.held -= chain.descriptors;
+            if !self.again.put_back() {
+                self.head.retreat(chain.descriptors, self.setup.size);
+                self.held -= chain.descriptors;
+                if let Some(log) = &mut self.log {
+                    log.put_back(chain.id);
+                }
+            }
         }
     }
 
     #[inline(always)]
     fn give_all<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>) {
-        // A batch of chains that were read goes by the name of the last, in the slot of the first (2.8.7).
-        if self.access == Access::Read && self.has(IN_ORDER) {
-            return used.for_each(|(chain, written)| {
-                let slot = self.first.map_or(self.used, |(slot, _)| slot);
-                self.first = Some((slot, used_word(slot.used(), chain.id, written)));
-                self.advance(chain);
-            });
+        if self.names_the_last() || self.log.is_some() {
+            return used.for_each(|(chain, written)| self.give_any(chain, written));
         }
         if self.first.is_none() {
             let Some((chain, written)) = used.next() else { return };
-            self.first = Some((self.used, used_word(self.used.used(), chain.id, written)));
-            self.advance(chain);
+            self.give_any(chain, written);
         }
-        let (ring, taken, size) = (&self.parts.ring[..], &mut self.taken[..], self.setup.size);
-        let (mut slot, mut slots, mut marks) = (self.used, 0, self.used.used());
-        for (chain, written) in used {
-            if let Some(mark) = taken.get_mut(usize::from(chain.id)) {
-                *mark = 0;
+        // Up to the end of the ring in one go, as it is seldom reached.
+        loop {
+            let (ring, taken, marks) = (&self.parts.ring[..], &mut self.taken[..], self.used.used());
+            let start = usize::from(self.used.index);
+            let mut index = start;
+            for (chain, written) in &mut used {
+                if let Some(mark) = taken.get_mut(usize::from(chain.id)) {
+                    *mark = 0;
+                }
+                ring[index][1].store(used_word(marks, chain.id, written), Ordering::Relaxed);
+                index += usize::from(chain.descriptors);
+                if index >= ring.len() {
+                    break;
+                }
             }
-            let word = used_word(marks, chain.id, written);
-            ring[usize::from(slot.index)][1].store(word, Ordering::Relaxed);
-            slots += chain.descriptors;
-            // As `Slot::advance`, for what seldom goes around.
-            slot.index += chain.descriptors;
-            if slot.index >= size {
-                slot = Slot { index: slot.index - size, wrap: !slot.wrap };
-                marks = slot.used();
+            let (slots, around) = ((index - start) as u16, index >= ring.len());
+            self.used.advance(slots, self.setup.size);
+            self.held -= slots;
+            self.fresh += slots;
+            if !around {
+                break;
             }
         }
-        self.used = slot;
-        self.held -= slots;
-        self.fresh += slots;
     }
 
     #[inline]
     fn publish(&mut self) -> bool {
         let Some((slot, word)) = self.first.take() else { return false };
         let fresh = std::mem::take(&mut self.fresh);
+        if let Some(log) = &mut self.log {
+            log.showing(self.used);
+        }
         self.parts.ring[usize::from(slot.index)][1].store(word, Ordering::Release);
+        if let Some(log) = &mut self.log {
+            log.shown();
+        }
         // The guest writes what it wants, then looks at the descriptors; we write those, then look at what it wants.
         fence(Ordering::SeqCst);
         let asked = self.parts.driver_event[0].load(Ordering::Relaxed);

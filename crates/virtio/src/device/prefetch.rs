@@ -10,6 +10,7 @@ pub(super) const LINE: usize = 64;
 #[inline(always)]
 pub(super) fn prefetch<T>(line: *const T, access: Access) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
+    #[allow(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written")]
     // SAFETY: hints without architectural effect, whatever the address. Processors without `prefetchw` treat it as no
     // operation.
     unsafe {
@@ -17,7 +18,7 @@ pub(super) fn prefetch<T>(line: *const T, access: Access) {
         match access {
             Access::Read => _mm_prefetch::<_MM_HINT_T0>(line.cast()),
             Access::Write => {
-                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, readonly))
+                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags, nomem))
             }
         }
     }

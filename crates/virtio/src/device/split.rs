@@ -7,6 +7,7 @@ use ringpass_memory::Error;
 
 use super::cells::Cells;
 use super::chains::{Cell, Descriptor, Gather, Pieces, read};
+use super::inflight::{Again, SplitLog};
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
 use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Virtqueue};
@@ -36,6 +37,9 @@ pub struct Split {
     asked: u16,
     armed: bool,
     broken: Option<Broken>,
+    /// What another process had taken, by the heads; and where it is noted for one to come.
+    again: Again<u16>,
+    log: Option<SplitLog>,
 }
 
 /// Where the ring lies here.
@@ -166,12 +170,32 @@ impl Split {
     /// Takes the next chain, whatever it is.
     #[inline(never)]
     fn take_any(&mut self, access: Access, taken: &mut Taken) -> Result<(), Broken> {
-        let id = self.parts.available.at(self.head).load(Ordering::Relaxed);
-        let chain = self.walk(id, access, taken)?;
+        let again = self.again.peek().copied();
+        let id = again.unwrap_or_else(|| self.parts.available.at(self.head).load(Ordering::Relaxed));
+        let pieces = taken.pieces.len();
+        let chain = self.walk(id, access, taken).inspect_err(|_| taken.pieces.truncate(pieces));
+        let chain = chain.map_err(|broken| self.fail(broken))?;
         prefetch_frame(chain.first.start.as_ptr(), access);
         taken.chains.push(chain);
+        if again.is_some() {
+            self.again.advance();
+            return Ok(());
+        }
         self.head = self.head.wrapping_add(1);
+        if let Some(log) = &mut self.log {
+            log.take(id);
+        }
         Ok(())
+    }
+
+    /// Takes chains again that another process had, up to `most`. Returns how many.
+    #[cold]
+    fn take_again(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
+        let mut count = 0;
+        while count < most && self.again.peek().is_some() && self.take_any(access, taken).is_ok() {
+            count += 1;
+        }
+        count
     }
 
     /// Follows a chain.
@@ -217,21 +241,58 @@ impl Split {
         let flags = if access == Access::Write { flags::WRITE } else { 0 };
         let mut left = n;
         while left > 0 && taken.pieces.len() < MANY_PIECES {
-            let run = self.run(self.head, left);
-            let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
-            left -= count;
-            if len == usize::from(count) {
-                continue;
+            if self.log.is_none() {
+                let run = self.run(self.head, left);
+                let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
+                left -= count;
+                if len == usize::from(count) {
+                    continue;
+                }
             }
-            let pieces = taken.pieces.len();
-            if let Err(broken) = self.take_any(access, taken) {
-                taken.pieces.truncate(pieces);
-                self.fail(broken);
+            if self.take_any(access, taken).is_err() {
                 break;
             }
             left -= 1;
         }
         (n - left).into()
+    }
+
+    /// Takes chains that are available, up to `most`. Returns how many.
+    #[inline(always)]
+    fn take_new(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
+        let Ok(ready) = self.ready(most) else { return 0 };
+        let n = most.min(ready.into()) as u16;
+        if n == 0 {
+            return 0;
+        }
+        taken.chains.reserve(n.into());
+        self.prefetch(n, ready);
+        let count = match access {
+            Access::Read => self.take_run(access, n, taken, |start| prefetch_frame(start, Access::Read)),
+            Access::Write => self.take_run(access, n, taken, |start| prefetch_frame(start, Access::Write)),
+        };
+        self.again.taken(count);
+        count
+    }
+
+    /// Gives a chain back, whatever the rules.
+    fn give_any(&mut self, chain: &Chain, written: u32) {
+        self.unmark(chain.id);
+        if !self.names_the_last() {
+            let entry = self.parts.used.at(self.used);
+            entry[0].store(chain.id.into(), Ordering::Relaxed);
+            entry[1].store(written, Ordering::Relaxed);
+        }
+        (self.used, self.last) = (self.used.wrapping_add(1), chain.id);
+        if let Some(log) = &mut self.log {
+            log.give(chain.id);
+        }
+    }
+
+    /// Whether a batch of chains goes by the name of the last: in order, of those that were read (2.7.9).
+    #[inline(always)]
+    fn names_the_last(&self) -> bool {
+        self.access == Access::Read && self.has(IN_ORDER)
     }
 
     /// Writes at which index a notification is wanted, or whether (2.7.10, 2.7.8), unless that stands there.
@@ -256,7 +317,11 @@ unsafe impl Virtqueue for Split {
             return Err(Error::Config("a split virtqueue has a power of two of descriptors, up to 32768"));
         }
         let parts = Parts::new(setup, memory)?;
+        // What was taken and not given back is known from the log; or it is taken again, as it comes.
         let used = parts.used_head[INDEX].load(Ordering::Acquire);
+        let log = setup.inflight.as_ref().map(|inflight| SplitLog::open(inflight, setup.size, used)).transpose()?;
+        let (log, again) = log.map_or((None, Vec::new()), |(log, again)| (Some(log), again));
+        let head = used.wrapping_add(again.len() as u16);
         let mut queue = Self {
             setup: setup.clone(),
             memory: memory.clone(),
@@ -264,15 +329,17 @@ unsafe impl Virtqueue for Split {
             parts,
             taken: vec![0; setup.size.into()].into(),
             access: Access::Read,
-            head: used,
-            seen: used,
-            ahead: used,
+            head,
+            seen: head,
+            ahead: head,
             used,
             shown: used,
             last: 0,
             asked: 0,
             armed: false,
             broken: None,
+            again: Again::new(again),
+            log,
         };
         queue.asked = queue.unwanted();
         queue.parts.used_head[FLAGS].store(if queue.has(EVENT_IDX) { 0 } else { NO_NOTICE }, Ordering::Relaxed);
@@ -290,18 +357,9 @@ unsafe impl Virtqueue for Split {
         if let Some(broken) = self.broken {
             return Err(broken);
         }
-        let ready = self.ready(most)?;
-        let n = most.min(ready.into()) as u16;
-        if n == 0 {
-            return Ok(0);
-        }
         self.access = access;
-        taken.chains.reserve(n.into());
-        self.prefetch(n, ready);
-        let count = match access {
-            Access::Read => self.take_run(access, n, taken, |start| prefetch_frame(start, Access::Read)),
-            Access::Write => self.take_run(access, n, taken, |start| prefetch_frame(start, Access::Write)),
-        };
+        let again = if self.again.peek().is_some() { self.take_again(access, most, taken) } else { 0 };
+        let count = again + if self.broken.is_none() { self.take_new(access, most - again, taken) } else { 0 };
         match self.broken {
             Some(broken) if count == 0 => Err(broken),
             _ => Ok(count),
@@ -309,20 +367,21 @@ unsafe impl Virtqueue for Split {
     }
 
     fn put_back(&mut self, taken: &mut Taken, n: usize) {
-        for chain in taken.chains.drain(taken.chains.len().saturating_sub(n)..) {
+        for chain in taken.chains.drain(taken.chains.len().saturating_sub(n)..).rev() {
             self.unmark(chain.id);
-            self.head = self.head.wrapping_sub(1);
+            if !self.again.put_back() {
+                self.head = self.head.wrapping_sub(1);
+                if let Some(log) = &self.log {
+                    log.put_back(chain.id);
+                }
+            }
         }
     }
 
     #[inline(always)]
     fn give_all<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>) {
-        // A batch of chains that were read goes by the name of the last (2.7.9).
-        if self.access == Access::Read && self.has(IN_ORDER) {
-            return used.for_each(|(chain, _)| {
-                self.unmark(chain.id);
-                (self.used, self.last) = (self.used.wrapping_add(1), chain.id);
-            });
+        if self.names_the_last() || self.log.is_some() {
+            return used.for_each(|(chain, written)| self.give_any(chain, written));
         }
         loop {
             let run = self.run(self.used, self.setup.size);
@@ -349,12 +408,15 @@ unsafe impl Virtqueue for Split {
             return false;
         }
         let before = std::mem::replace(&mut self.shown, self.used);
-        if self.access == Access::Read && self.has(IN_ORDER) {
+        if self.names_the_last() {
             let entry = self.parts.used.at(before);
             entry[0].store(self.last.into(), Ordering::Relaxed);
             entry[1].store(0, Ordering::Relaxed);
         }
         self.parts.used_head[INDEX].store(self.used, Ordering::Release);
+        if let Some(log) = &mut self.log {
+            log.shown(self.used);
+        }
         // The guest writes what it wants, then looks at the index; we write the index, then look at what it wants.
         fence(Ordering::SeqCst);
         if self.has(EVENT_IDX) {

@@ -11,7 +11,9 @@ use std::time::Duration;
 use ringpass_port::Error;
 
 use self::ours::Ours;
-use self::pairing::{Direction, Kind, Layout, Pair, Pairing, Ring, Sample, Site};
+pub use self::ours::features;
+use self::pairing::{Direction, Kind, Pair, Pairing, Sample, Site};
+pub use self::pairing::{Layout, Ring};
 use self::testpmd::Testpmd;
 use super::cores;
 use super::driver::progress;

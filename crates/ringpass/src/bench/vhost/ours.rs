@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use core_affinity::CoreId;
 use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, PageSize, RegionConfig};
-use ringpass_port::{Address, Error, Port, PortConfig, Queues, State};
+use ringpass_port::{Error, Port, PortConfig, Queues, Role, State, VhostConfig, VirtioUserConfig};
+use ringpass_vhost::{Copies, Vhost};
+use ringpass_virtio_user::VirtioUser;
 
 use super::pairing::{Done, End, Job, Kind, Layout, Ring, Site};
-use crate::open::open_address;
 use crate::worker::cycles;
 
 /// A port with its thread.
@@ -54,27 +54,33 @@ impl Ours {
 
     /// The back-end, which listens.
     pub fn backend(socket: &Path, kind: Kind, site: &Site) -> Result<Self, Error> {
-        Self::open("vhost", socket, kind, site, site.cores[0])
+        Self::new(kind, site, site.cores[0], |port, pool, features| {
+            let config = VhostConfig { path: socket.into(), role: Role::Listen, queues: None, features };
+            Ok(Box::new(Vhost::open(&config, port, pool, Copies::default())?))
+        })
     }
 
     /// The front-end, which connects.
     pub fn frontend(socket: &Path, kind: Kind, site: &Site) -> Result<Self, Error> {
-        Self::open("virtio-user", socket, kind, site, site.cores[1])
+        Self::new(kind, site, site.cores[1], |port, pool, features| {
+            let path = socket.into();
+            let config = VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None };
+            Ok(Box::new(VirtioUser::open("the front-end", &config, port, pool)?))
+        })
     }
 
-    fn open(what: &str, socket: &Path, Kind { ring, layout }: Kind, site: &Site, core: CoreId) -> Result<Self, Error> {
-        let ring = if ring == Ring::Packed { "packed" } else { "-packed" };
-        let layout_features =
-            if layout == Layout::InOrder { "in_order-mrg_rxbuf" } else { "mrg_rxbuf-in_order" };
-        let features = format!("{ring}+{layout_features}-event_idx");
-        let address: Address = format!("{what}:{},features={features}", socket.display()).parse()?;
+    fn new(
+        Kind { ring, layout }: Kind,
+        site: &Site,
+        core: CoreId,
+        open: impl FnOnce(&PortConfig, &Mempool, Option<String>) -> Result<Box<dyn Port>, Error>,
+    ) -> Result<Self, Error> {
         // Mergeable buffers are taken where frames may be longer than a buffer.
         let mtu = if layout == Layout::Mergeable { 9000 } else { 1500 };
         let config = PortConfig { rx_ring: site.descriptors, tx_ring: site.descriptors, mtu, ..Default::default() };
         let region = RegionConfig { pages: PageSize::Huge2M, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 4 * site.descriptors + 4096, region, ..Default::default() })?;
-        let options = crate::Defaults::parse_from(["ringpass"]).options;
-        let mut port = open_address(&address, &config, &pool, &options)?;
+        let mut port = open(&config, &pool, Some(features(ring, layout)))?;
         let queues = port.take_queues().remove(0);
         let shared = Arc::new(Shared::default());
         let worker = Worker { queues, cache: pool.cache(), shared: shared.clone() };
@@ -126,6 +132,13 @@ impl Drop for Ours {
         self.order(Shared::END);
         let _ = self.thread.take().map(JoinHandle::join);
     }
+}
+
+/// As addresses have them. What testpmd has no option for is off there: event indices.
+pub fn features(ring: Ring, layout: Layout) -> String {
+    let ring = if ring == Ring::Packed { "packed" } else { "-packed" };
+    let layout = if layout == Layout::InOrder { "in_order-mrg_rxbuf" } else { "mrg_rxbuf-in_order" };
+    format!("{ring}+{layout}-event_idx")
 }
 
 /// The thread's side.

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::pairing::{Direction, Layout, Pair, Sample};
+use super::pairing::{Direction, Layout, Pair, Ring, Sample};
 use super::{Args, Case, Series};
 use crate::bench::machine;
 use crate::bench::table::{self, row};
@@ -145,7 +145,8 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
 fn line(row: &Row) -> Vec<String> {
     let Case { kind, direction, size } = row.case;
     let way = if direction == Direction::ToGuest { "to the guest" } else { "from the guest" };
-    let case = format!("{:?}, {way}, {size} B", kind.ring).to_lowercase();
+    let ring = if kind.ring == Ring::Packed { "packed" } else { "split" };
+    let case = format!("{ring}, {way}, {size} B");
     let asked = |sign: &str, value: Option<f64>| value.map_or(String::new(), |value| format!("{sign} {value}"));
     let ratio = |value: Option<f64>| value.filter(|_| row.pair != Pair::Peer).map_or("-".into(), |v| format!("{v:.2}"));
     let verdict = row.met.map_or("", |met| if met { "met" } else { "MISSED" });

@@ -1,0 +1,67 @@
+//! How frames get over between host and guest: the paper's Table III.
+
+use serde::{Serialize, Serializer};
+
+/// Of one direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfer {
+    Copy,
+    /// The copy is left out; the other side is told lengths, and has what its buffers held before.
+    FakeZeroCopy,
+}
+
+impl Transfer {
+    /// In tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::FakeZeroCopy => "fake zero copy",
+        }
+    }
+}
+
+/// A row of Table III.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    pub name: char,
+    /// To the guest.
+    pub rx: Transfer,
+    /// From the guest.
+    pub tx: Transfer,
+    /// Sizes of the Rx rings that the paper found best for it: physical, virtual.
+    pub rings: (usize, usize),
+}
+
+/// The paper's patterns without Rx queue mapping.
+pub const PATTERNS: [Pattern; 4] = [
+    Pattern { name: 'a', rx: Transfer::Copy, tx: Transfer::Copy, rings: (512, 4096) },
+    Pattern { name: 'b', rx: Transfer::Copy, tx: Transfer::FakeZeroCopy, rings: (512, 4096) },
+    Pattern { name: 'c', rx: Transfer::FakeZeroCopy, tx: Transfer::Copy, rings: (512, 4096) },
+    Pattern { name: 'd', rx: Transfer::FakeZeroCopy, tx: Transfer::FakeZeroCopy, rings: (512, 4096) },
+];
+
+impl Pattern {
+    /// What all others are compared with: everything is copied.
+    pub const BASE: char = 'a';
+
+    /// Whether the card writes into the guest's buffers.
+    pub fn mapped(self) -> bool {
+        false
+    }
+}
+
+impl Serialize for Transfer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl std::str::FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = PATTERNS.into_iter().find(|pattern| text.len() == 1 && text.starts_with(pattern.name));
+        let names: Vec<String> = PATTERNS.iter().map(|pattern| pattern.name.to_string()).collect();
+        known.ok_or_else(|| format!("write one of {}", names.join(", ")))
+    }
+}

@@ -1,0 +1,140 @@
+//! A switch whose ports are cables, with the test at the far ends.
+
+#![allow(dead_code)]
+
+use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
+use ringpass_port::{Port, Queues, chain};
+use ringpass_ports::{CableEnd, cable};
+use ringpass_switch::{Config, Counter, Datapath, Ingress, Rules, Switch, Way};
+
+pub struct Rig {
+    pub switch: Switch,
+    pub datapath: Datapath,
+    /// By port.
+    pub far: Vec<Queues>,
+    pub pool: Mempool,
+    _ends: Vec<CableEnd>,
+}
+
+pub fn pool() -> Mempool {
+    Mempool::new(&MempoolConfig { buffers: 8192, ..Default::default() }).expect("memory for a test")
+}
+
+/// The one pair of queues of a port.
+pub fn queues(port: &mut dyn Port) -> Queues {
+    port.take_queues().pop().expect("a pair of queues")
+}
+
+/// Rules of so many ports, which say nothing.
+pub fn plain(ports: usize) -> Vec<Rules> {
+    (0..ports).map(|port| Rules { name: format!("p{port}"), ..Default::default() }).collect()
+}
+
+/// No limit, and stations that move as they like.
+pub fn free() -> Config {
+    Config { flood: 0, moves: 127, ..Default::default() }
+}
+
+impl Rig {
+    pub fn new(config: &Config, rules: &[Rules]) -> Self {
+        Self::with(config, rules, 1024, |_| Way::Lookup, |_, queues, _| queues)
+    }
+
+    /// With so much room on each cable, ways of ports, and what is put around the queues of one.
+    pub fn with(
+        config: &Config,
+        rules: &[Rules],
+        slots: usize,
+        way: impl Fn(usize) -> Way,
+        wrap: impl Fn(usize, Queues, &Mempool) -> Queues,
+    ) -> Self {
+        let (pool, mut switch) = (pool(), Switch::new(config, rules).expect("a switch"));
+        let (mut far, mut ends, mut ingress, mut egress) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for port in 0..rules.len() {
+            let (mut near, mut end) = cable(&format!("c{port}"), slots);
+            let own = wrap(port, queues(&mut near), &pool);
+            ingress.push(Ingress { port, rx: own.rx, way: way(port) });
+            egress.push(own.tx);
+            far.push(queues(&mut end));
+            ends.extend([near, end]);
+        }
+        let datapath = switch.datapath(ingress, egress, &pool, MAX_BATCH);
+        Self { switch, datapath, far, pool, _ends: ends }
+    }
+
+    /// Sends frames into a port of the switch, and lets it work.
+    pub fn send(&mut self, port: usize, frames: &[Vec<u8>]) {
+        let packets = frames.iter().map(|frame| packet(&self.pool, frame)).collect();
+        self.send_packets(port, packets);
+    }
+
+    pub fn send_packets(&mut self, port: usize, packets: Vec<Packet>) {
+        let mut burst = Burst::new(MAX_BATCH);
+        packets.into_iter().for_each(|packet| burst.push(packet));
+        self.far[port].tx.tx_burst(&mut burst);
+        assert!(burst.is_empty(), "the cable has room");
+        while self.datapath.round() > 0 {}
+    }
+
+    /// Frames that have come out of a port.
+    pub fn receive(&mut self, port: usize) -> Vec<Vec<u8>> {
+        receive(&mut self.far[port])
+    }
+
+    /// Which ports frames have come out of, and how many.
+    pub fn received(&mut self) -> Vec<usize> {
+        (0..self.far.len()).map(|port| self.receive(port).len()).collect()
+    }
+
+    pub fn count(&self, port: usize, counter: Counter) -> u64 {
+        self.switch.counts(port).of(counter)
+    }
+}
+
+/// Of what the switch receives, each is counted as one of these.
+pub fn accounted(switch: &Switch, ports: usize) -> u64 {
+    let fates = Counter::ALL.iter().take_while(|&&counter| counter != Counter::Unknown);
+    fates.map(|&counter| (0..ports).map(|port| switch.counts(port).of(counter)).sum::<u64>()).sum()
+}
+
+pub fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
+    chain([frame], || pool.alloc()).expect("buffers")
+}
+
+/// All frames that can be received now, with tags beside them put in.
+pub fn receive(queues: &mut Queues) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let mut burst = Burst::new(MAX_BATCH);
+    while queues.rx.rx_burst(&mut burst) > 0 {
+        frames.extend(burst.iter().map(bytes));
+        burst.clear();
+    }
+    frames
+}
+
+fn bytes(packet: &Packet) -> Vec<u8> {
+    let mut frame: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
+    if let Some(tag) = packet.vlan() {
+        frame.splice(12..12, [&[0x81, 0][..], &tag.to_be_bytes()].concat());
+    }
+    frame
+}
+
+/// The address of a test's station.
+pub fn mac(station: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, station]
+}
+
+pub const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// A frame with a number in it.
+pub fn frame(to: [u8; 6], from: [u8; 6], number: u32) -> Vec<u8> {
+    [&to[..], &from, &[0x88, 0xb5], &number.to_be_bytes(), &[number as u8; 42]].concat()
+}
+
+/// The same with a tag.
+pub fn tagged(to: [u8; 6], from: [u8; 6], tag: u16, number: u32) -> Vec<u8> {
+    let mut frame = frame(to, from, number);
+    frame.splice(12..12, [&[0x81, 0][..], &tag.to_be_bytes()].concat());
+    frame
+}

@@ -1,0 +1,278 @@
+//! What the switch does besides sending frames where they belong: limits, moves, links, ports that go, pass-through.
+
+mod common;
+
+use std::time::Duration;
+
+use common::*;
+use ringpass_memory::{Burst, Headers, L4, Mempool};
+use ringpass_port::{Link, MacAddress, Port, chain};
+use ringpass_ports::cable;
+use ringpass_switch::{Config, Counter, Ingress, MAX_PORTS, Rules, Switch, VlanSet, Vlans, Way};
+
+const DOWN: Link = Link { up: false, mbps: 0 };
+const UP: Link = Link { up: true, mbps: 0 };
+
+#[test]
+fn stations_are_learned_age_and_move() {
+    let mut rig = Rig::new(&Config { moves: 2, ..Default::default() }, &plain(3));
+    rig.send(0, &[frame(mac(2), mac(1), 1)]);
+    assert_eq!((rig.received(), rig.count(0, Counter::Unknown)), (vec![0, 1, 1], 1));
+    rig.send(1, &[frame(mac(1), mac(2), 2)]);
+    assert_eq!(rig.received(), [1, 0, 0]);
+    rig.switch.tick(Duration::from_secs(301));
+    assert!(rig.switch.table().is_empty() && rig.switch.stations() == 0);
+
+    // To and fro: two moves, then it is damped; a second of silence later it may go.
+    for port in [0, 1, 0, 1, 0] {
+        rig.send(port, &[frame(mac(9), mac(1), 3)]);
+    }
+    let counts = [0, 1].map(|port| [Counter::Learned, Counter::Moved, Counter::Damped].map(|c| rig.count(port, c)));
+    assert_eq!(counts, [[2, 1, 0], [1, 1, 1]]);
+    assert_eq!(rig.switch.table()[0].port, 0);
+    rig.switch.tick(Duration::from_secs(304));
+    rig.send(1, &[frame(mac(9), mac(1), 4)]);
+    assert_eq!(rig.switch.table()[0].port, 1);
+}
+
+#[test]
+fn flooding_has_a_limit_at_each_port_and_known_stations_none() {
+    let mut rules = plain(3);
+    rules[1].flood = Some(0);
+    let mut rig = Rig::new(&Config { flood: 1, ..Default::default() }, &rules);
+    rig.send(2, &[frame(mac(1), mac(3), 0)]);
+    rig.received();
+    let floods: Vec<_> = (0..200).map(|number| frame(if number % 2 == 0 { BROADCAST } else { mac(9) }, mac(1), number)).collect();
+    rig.send(0, &floods);
+    assert_eq!(rig.received(), [0, 32, 32]);
+    assert_eq!([Counter::Flooded, Counter::Limited, Counter::Unknown].map(|c| rig.count(0, c)), [32, 168, 100]);
+    rig.send(0, &vec![frame(mac(3), mac(1), 0); 200]);
+    assert_eq!(rig.received(), [0, 0, 200]);
+    rig.send(1, &floods);
+    assert_eq!(rig.received()[2], 200, "this port has no limit");
+}
+
+#[test]
+fn nothing_goes_to_ports_without_a_link_and_their_stations_are_forgotten() {
+    let mut rig = Rig::new(&free(), &plain(3));
+    rig.send(1, &[frame(BROADCAST, mac(2), 1)]);
+    rig.received();
+    rig.switch.set_link(1, DOWN);
+    assert!(rig.switch.table().is_empty());
+    rig.send(0, &[frame(BROADCAST, mac(1), 2), frame(mac(2), mac(1), 3)]);
+    assert_eq!(rig.received(), [0, 0, 2]);
+    rig.switch.set_link(2, DOWN);
+    rig.send(0, &[frame(BROADCAST, mac(1), 4)]);
+    assert_eq!((rig.received(), rig.count(0, Counter::Nowhere)), (vec![0; 3], 1));
+    rig.switch.set_link(1, UP);
+    rig.send(0, &[frame(mac(2), mac(1), 5)]);
+    assert_eq!(rig.received(), [0, 1, 0]);
+}
+
+#[test]
+fn a_port_that_is_gone_is_let_go_and_the_others_go_on() {
+    let mut rig = Rig::new(&free(), &plain(3));
+    rig.send(1, &[frame(BROADCAST, mac(2), 1)]);
+    rig.received();
+    rig.switch.remove(1);
+    assert_eq!(rig.switch.ports_left(), 2);
+    rig.send(0, &[frame(mac(2), mac(1), 2)]);
+    assert_eq!(rig.received(), [0, 0, 1]);
+    // Its queues were dropped: the cable takes nothing more.
+    let mut burst = Burst::new(1);
+    burst.push(packet(&rig.pool, &frame(BROADCAST, mac(2), 3)));
+    rig.far[1].tx.tx_burst(&mut burst);
+    assert_eq!((rig.datapath.round(), rig.switch.table().len()), (0, 1));
+}
+
+#[test]
+fn passed_frames_are_not_looked_at() {
+    let mut rules = plain(3);
+    rules[1].isolation = Some(1);
+    rules[0].isolation = Some(1);
+    let way = |port| if port == 0 { Way::Pass(1) } else { Way::Lookup };
+    let mut rig = Rig::with(&free(), &rules, 1024, way, |_, queues, _| queues);
+    let frames = [frame([1, 0x80, 0xc2, 0, 0, 0], [0xff; 6], 1), vec![1, 2, 3], tagged(mac(1), mac(2), 4095, 2)];
+    rig.send(0, &frames);
+    assert_eq!(rig.receive(1), frames);
+    assert!(rig.received() == [0; 3] && rig.switch.table().is_empty());
+    assert_eq!((rig.count(0, Counter::Passed), accounted(&rig.switch, 3)), (3, 3));
+    rig.switch.set_link(1, DOWN);
+    rig.send(0, &frames);
+    assert_eq!((rig.received(), rig.count(0, Counter::Nowhere)), (vec![0; 3], 3));
+    rig.switch.set_link(1, UP);
+    rig.send(2, &[frame(BROADCAST, mac(3), 4)]);
+    assert_eq!(rig.received(), [1, 1, 0]);
+}
+
+#[test]
+fn a_port_may_have_further_rx_queues_each_with_its_own_way() {
+    let (pool, mut switch) = (pool(), Switch::new(&free(), &plain(2)).unwrap());
+    let (mut near, mut far): (Vec<_>, Vec<_>) = (0..3).map(|i| cable(&i.to_string(), 64)).unzip();
+    let [a, b, more] = near.iter_mut().map(|end| queues(end)).collect::<Vec<_>>().try_into().ok().unwrap();
+    let ingress = vec![
+        Ingress { port: 0, rx: a.rx, way: Way::Lookup },
+        Ingress { port: 1, rx: b.rx, way: Way::Lookup },
+        Ingress { port: 0, rx: more.rx, way: Way::Pass(1) },
+    ];
+    let mut datapath = switch.datapath(ingress, vec![a.tx, b.tx], &pool, 32);
+    let mut far: Vec<_> = far.iter_mut().map(|end| queues(end)).collect();
+    for (queue, number) in [(0, 1), (2, 2)] {
+        let mut burst = Burst::new(1);
+        burst.push(packet(&pool, &frame(BROADCAST, mac(queue), number)));
+        far[usize::from(queue)].tx.tx_burst(&mut burst);
+    }
+    assert_eq!(datapath.round(), 2);
+    let order: Vec<u8> = receive(&mut far[1]).iter().map(|frame| frame[17]).collect();
+    assert_eq!(order, [1, 2], "what came first leaves first");
+    assert_eq!(switch.table().len(), 1);
+}
+
+#[test]
+fn what_a_port_has_no_room_for_is_dropped_and_counted() {
+    let mut rig = Rig::with(&free(), &plain(3), 64, |_| Way::Lookup, |_, queues, _| queues);
+    for _ in 0..3 {
+        rig.send(0, &vec![frame(BROADCAST, mac(1), 1); 50]);
+        assert_eq!(rig.receive(2).len(), 50);
+    }
+    assert_eq!(rig.received(), [0, 64, 0]);
+    assert_eq!([1, 2].map(|port| rig.count(port, Counter::TxDrops)), [86, 0]);
+    assert_eq!(rig.count(0, Counter::Flooded), 150);
+}
+
+#[test]
+fn more_than_a_burst_to_one_port_in_one_round() {
+    let mut rig = Rig::new(&free(), &plain(4));
+    rig.send(3, &[frame(BROADCAST, mac(4), 0)]);
+    rig.received();
+    for port in 0..3 {
+        let mut burst = Burst::new(256);
+        (0..200).for_each(|number| burst.push(packet(&rig.pool, &frame(mac(4), mac(port), number))));
+        rig.far[usize::from(port)].tx.tx_burst(&mut burst);
+    }
+    assert_eq!(rig.datapath.round(), 600);
+    assert_eq!((rig.receive(3).len(), rig.count(3, Counter::TxDrops)), (600, 0));
+}
+
+#[test]
+fn copies_carry_all_that_is_known_and_asked() {
+    let mut rig = Rig::new(&free(), &plain(3));
+    let small = Mempool::new(&ringpass_memory::MempoolConfig { size: 500, buffers: 64, ..Default::default() }).unwrap();
+    let mut bytes = frame(BROADCAST, mac(1), 7);
+    bytes.resize(3000, 9);
+    let mut packet = chain([&bytes[..]], || small.alloc()).unwrap();
+    let headers = Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp };
+    packet.request_segmentation(1000, headers);
+    packet.set_rss_hash(77);
+    rig.send_packets(0, vec![packet]);
+    for port in [1, 2] {
+        let mut burst = Burst::new(2);
+        assert_eq!(rig.far[port].rx.rx_burst(&mut burst), 1);
+        let packet = &burst[0];
+        assert_eq!(packet.segments().flat_map(|segment| segment.to_vec()).collect::<Vec<_>>(), bytes);
+        assert_eq!((packet.mss(), packet.headers(), packet.rss_hash()), (Some(1000), Some(headers), Some(77)));
+    }
+}
+
+#[test]
+fn stations_that_are_fixed_are_nowhere_else() {
+    let mut rules = plain(3);
+    rules[0].stations = vec![(MacAddress(mac(1)), None)];
+    let mut rig = Rig::new(&free(), &rules);
+    rig.send(1, &[frame(mac(2), mac(1), 1), frame(mac(1), mac(2), 2)]);
+    assert_eq!((rig.received(), rig.count(1, Counter::Spoofed)), (vec![1, 0, 0], 1));
+    rig.switch.tick(Duration::from_secs(1000));
+    rig.switch.set_link(0, DOWN);
+    rig.switch.set_link(0, UP);
+    let table = rig.switch.table();
+    assert!(table.len() == 1 && table[0].port == 0 && table[0].age.is_none(), "{table:?}");
+}
+
+#[test]
+fn frames_that_are_cut_short_are_counted_and_nothing_else() {
+    let mut rig = Rig::new(&free(), &plain(2));
+    let whole = tagged(BROADCAST, mac(1), 5, 0);
+    rig.send(0, &(0..18).map(|len| whole[..len].to_vec()).collect::<Vec<_>>());
+    assert_eq!((rig.received(), rig.count(0, Counter::Invalid)), (vec![0, 0], 18));
+    rig.send(0, &[whole[..18].to_vec()]);
+    assert_eq!(rig.received(), [0, 1]);
+}
+
+#[test]
+fn what_makes_no_switch_is_refused() {
+    let refused = |config: &Config, rules: &[Rules], part: &str| {
+        let error = Switch::new(config, rules).err().expect(part).to_string();
+        assert!(error.contains(part) && !error.contains('\n'), "{error}");
+    };
+    let usual = Config::default();
+    refused(&usual, &plain(1), "2 to 64");
+    refused(&usual, &plain(MAX_PORTS + 1), "2 to 64");
+    refused(&Config { ageing: Duration::from_secs(40_000), ..usual.clone() }, &plain(2), "32400");
+    refused(&Config { table: 0, ..usual.clone() }, &plain(2), "stations");
+    let with = |vlans: Vlans, station: ([u8; 6], Option<u16>)| {
+        let mut rules = plain(2);
+        rules[1].vlans = vlans;
+        rules[1].stations = vec![(MacAddress(station.0), station.1)];
+        rules
+    };
+    refused(&usual, &with(Vlans::Access(5), (mac(1), Some(6))), "VLAN 6");
+    refused(&usual, &with(Vlans::Access(5), (BROADCAST, None)), "'p1'");
+    refused(&usual, &with(Vlans::Trunk { allowed: VlanSet::all(), native: None }, (mac(1), None)), "native");
+    assert!(Switch::new(&usual, &plain(MAX_PORTS)).is_ok());
+}
+
+/// Two workers, each with a queue of every port, on threads of their own.
+#[test]
+fn workers_share_the_table() {
+    const FRAMES: u32 = 20_000;
+    let (pool, mut switch) = (pool(), Switch::new(&free(), &plain(3)).unwrap());
+    let mut ends = Vec::new();
+    std::thread::scope(|scope| {
+        for worker in 0..2u8 {
+            let (mut ingress, mut egress, mut far) = (Vec::new(), Vec::new(), Vec::new());
+            for port in 0..3 {
+                let (mut near, mut end) = cable("c", 512);
+                let own = queues(&mut near);
+                ingress.push(Ingress { port, rx: own.rx, way: Way::Lookup });
+                egress.push(own.tx);
+                far.push(queues(&mut end));
+                ends.push((near, end));
+            }
+            let mut datapath = switch.datapath(ingress, egress, &pool, 64);
+            let pool = pool.clone();
+            scope.spawn(move || {
+                // The station of each port talks to that of the next one; both workers know all of them soon.
+                for port in 0..3 {
+                    let mut burst = Burst::new(1);
+                    burst.push(packet(&pool, &frame(BROADCAST, mac(port), 0)));
+                    far[usize::from(port)].tx.tx_burst(&mut burst);
+                    datapath.round();
+                }
+                far.iter_mut().for_each(|far| assert_eq!(receive(far).len(), 2));
+                for number in (0..FRAMES).step_by(100) {
+                    for port in 0..3 {
+                        let mut burst = Burst::new(100);
+                        let frames = (number..number + 100).map(|n| frame(mac((port + 1) % 3), mac(port), n));
+                        frames.for_each(|frame| burst.push(packet(&pool, &frame)));
+                        far[usize::from(port)].tx.tx_burst(&mut burst);
+                    }
+                    while datapath.round() > 0 {}
+                    for port in 0..3u8 {
+                        let numbers: Vec<u32> = receive(&mut far[usize::from(port)])
+                            .iter()
+                            .map(|frame| {
+                                assert_eq!(frame[..12], [mac(port), mac((port + 2) % 3)].concat(), "worker {worker}");
+                                u32::from_be_bytes(frame[14..18].try_into().unwrap())
+                            })
+                            .collect();
+                        assert_eq!(numbers, (number..number + 100).collect::<Vec<_>>());
+                    }
+                }
+            });
+        }
+    });
+    let forwarded: u64 = (0..3).map(|port| switch.counts(port).of(Counter::Forwarded)).sum();
+    assert_eq!(forwarded, u64::from(2 * 3 * FRAMES));
+    let received: u64 = ends.iter_mut().map(|(near, _)| near.stats().rx_packets).sum();
+    assert_eq!(received, forwarded + 6);
+}

@@ -1,0 +1,265 @@
+//! Memory that cannot be, that is taken away, that is in use; and areas for what is in flight.
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use common::*;
+use ringpass_vhost_user::*;
+use ringpass_virtio::features::{RING_PACKED, VERSION_1};
+use rustix::fs::ftruncate;
+
+/// Every way in which a region cannot be; of a table and alone.
+#[test]
+fn regions_that_cannot_be() {
+    let mut bench = Bench::new();
+    let file = memfd(MEMORY);
+    let good = region(0, MEMORY, 0);
+    let top = u64::MAX - PAGE + 1;
+    for bad in [
+        Region { size: 0, ..good },
+        Region { size: MEMORY + 1, ..good },
+        Region { size: u64::MAX, ..good },
+        Region { size: 1 << 41, ..good },
+        Region { offset: PAGE, ..good },
+        Region { offset: MEMORY, size: PAGE, ..good },
+        Region { offset: top, size: PAGE, ..good },
+        Region { offset: u64::MAX, size: 2, ..good },
+        Region { guest: top, size: 2 * PAGE, ..good },
+        Region { user: top, size: 2 * PAGE, ..good },
+        Region { guest: u64::MAX, user: u64::MAX, size: u64::MAX, offset: u64::MAX },
+    ] {
+        bench.greet(VERSION_1);
+        bench.refused(&Request::SetMemTable(vec![bad]), &[file.as_fd()]);
+        bench.greet(VERSION_1);
+        bench.refused(&Request::AddMemReg(bad), &[file.as_fd()]);
+    }
+    // Beside each other, and over each other: in the guest's addresses, in the front-end's.
+    let [low, high] = [region(0, 2 * PAGE, 0), region(2 * PAGE, 2 * PAGE, 2 * PAGE)];
+    for (other, fits) in [
+        (high, true),
+        (low, false),
+        (Region { guest: PAGE, ..high }, false),
+        (Region { user: USER + PAGE, ..high }, false),
+        (Region { user: USER, ..high }, false),
+        (Region { guest: 1 << 40, user: 1 << 40, ..high }, true),
+    ] {
+        let table = Request::SetMemTable(vec![low, other]);
+        let files = [file.as_fd(), file.as_fd()];
+        bench.greet(VERSION_1);
+        if fits {
+            bench.done(&table, &files);
+            // The same region once more.
+            bench.refused(&Request::AddMemReg(other), &[file.as_fd()]);
+        } else {
+            bench.refused(&table, &files);
+            bench.greet(VERSION_1).done(&Request::SetMemTable(vec![low]), &[file.as_fd()]);
+            bench.refused(&Request::AddMemReg(other), &[file.as_fd()]);
+        }
+    }
+    // More than a table has; and none, which is no mistake.
+    let mut nine = Request::SetMemTable(vec![region(0, PAGE, 0); 9]).to_bytes();
+    for count in [9, 255, u32::MAX] {
+        nine[..4].copy_from_slice(&count.to_ne_bytes());
+        bench.front.send(&message(Command::SetMemTable as u32, Kind::Request, &nine), &[]);
+        assert!(bench.ended().to_string().contains(&format!("{count} memory regions")));
+    }
+    bench.greet(VERSION_1).done(&Request::SetMemTable(vec![]), &[]);
+}
+
+/// So many regions there can be, one by one; the next is refused, and those that are there stay.
+#[test]
+fn too_many_regions() {
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let Reply::Number(most) = bench.ask(&Request::GetMaxMemSlots, &[]) else { panic!("a number") };
+    let file = memfd(PAGE);
+    for i in 0..most {
+        bench.done(&Request::AddMemReg(region(i * PAGE, PAGE, 0)), &[file.as_fd()]);
+    }
+    bench.refused_gently(&Request::AddMemReg(region(most * PAGE, PAGE, 0)), &[file.as_fd()]);
+    bench.toy.touch();
+    assert_eq!(bench.toy.state().memory.as_ref().unwrap().regions().len() as u64, most);
+    for i in 0..most {
+        bench.done(&Request::RemMemReg(region(i * PAGE, PAGE, 0)), &[]);
+        bench.refused_gently(&Request::RemMemReg(region(i * PAGE, PAGE, 0)), &[file.as_fd()]);
+    }
+    bench.done(&Request::AddMemReg(region(0, PAGE, 0)), &[file.as_fd()]);
+    for unlike in [region(PAGE, PAGE, 0), region(0, 2 * PAGE, 0), Region { user: 0, ..region(0, PAGE, 0) }] {
+        bench.refused_gently(&Request::RemMemReg(unlike), &[]);
+    }
+}
+
+/// Memory under rings that run: what they lie in stays, what they do not may go, and what stays is not mapped anew.
+#[test]
+fn memory_in_use() {
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let file = bench.share();
+    bench.start(0);
+    let mapping = |bench: &Bench, at: usize| bench.toy.state().memory.as_ref().unwrap().regions()[at].memory.clone();
+    let before = mapping(&bench, 0);
+    let more = memfd(4 * PAGE);
+    let added = region(1 << 32, 4 * PAGE, 0);
+    bench.done(&Request::AddMemReg(added), &[more.as_fd()]);
+    assert!(Arc::ptr_eq(&before, &mapping(&bench, 0)));
+    // QEMU says all of it again, in another order, through other descriptors of the same files.
+    let again: [OwnedFd; 2] = [more.try_clone().unwrap(), file.try_clone().unwrap()];
+    let second = mapping(&bench, 1);
+    let files = [again[0].as_fd(), again[1].as_fd()];
+    bench.done(&Request::SetMemTable(vec![added, region(0, MEMORY, 0)]), &files);
+    assert!(Arc::ptr_eq(&before, &mapping(&bench, 0)) && Arc::ptr_eq(&second, &mapping(&bench, 1)));
+    // Where the ring lies cannot go, in no way.
+    let words = bench.refused_gently(&Request::RemMemReg(region(0, MEMORY, 0)), &[]);
+    assert!(words.contains("in no memory region"), "{words}");
+    bench.refused_gently(&Request::SetMemTable(vec![]), &[]);
+    bench.refused_gently(&Request::SetMemTable(vec![region(0, PAGE, 0)]), &[file.as_fd()]);
+    bench.refused_gently(&Request::SetMemTable(vec![Region { user: 0, ..region(0, MEMORY, 0) }]), &[file.as_fd()]);
+    assert!(Arc::ptr_eq(&before, &mapping(&bench, 0)));
+    assert_eq!((bench.toy.running(), bench.toy.state().starts), (vec![0], 1));
+    // The rest can, and the ring's, when it does not run.
+    bench.done(&Request::RemMemReg(added), &[more.as_fd()]);
+    bench.ask(&Request::GetVringBase { index: 0 }, &[]);
+    bench.done(&Request::RemMemReg(region(0, MEMORY, 0)), &[]);
+    assert!(bench.toy.state().memory.as_ref().unwrap().regions().is_empty());
+}
+
+/// Regions of a PC: below and above the hole for devices, of one file, at places that are no beginnings of huge pages.
+#[test]
+fn regions_of_one_file() {
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let file = memfd(64 << 20);
+    let regions =
+        vec![region(0, 0xa_0000, 0), region(0xc_0000, 0x100_0000, 0xc_0000), region(1 << 32, 16 << 20, 48 << 20)];
+    rustix::io::pwrite(&file, b"here", 0xc_0000).unwrap();
+    bench.done(&Request::SetMemTable(regions), &[file.as_fd(), file.as_fd(), file.as_fd()]);
+    let state = bench.toy.state();
+    let at = state.memory.as_ref().unwrap().user(USER + 0xc_0000, 4).unwrap();
+    // SAFETY: four bytes, as were asked for.
+    assert_eq!(unsafe { at.cast::<[u8; 4]>().read() }, *b"here");
+    drop(state);
+    bench.toy.touch();
+}
+
+/// A file that is cut short: before it is used, and while it is.
+#[test]
+fn memory_that_is_taken_away() {
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let file = bench.share();
+    ftruncate(&file, PAGE).unwrap();
+    bench.refused_gently(&Request::AddMemReg(region(1 << 32, MEMORY, 0)), &[file.as_fd()]);
+    bench.toy.touch();
+    assert!(matches!(bench.ended(), Ended::MemoryLost));
+    bench.greet(VERSION_1);
+    let file = bench.share();
+    bench.start(0);
+    ftruncate(&file, 0).unwrap();
+    bench.goes_on();
+    bench.toy.touch();
+    assert!(matches!(bench.ended(), Ended::MemoryLost));
+}
+
+/// An area for what is in flight: made here, and given back.
+#[test]
+fn areas_for_what_is_in_flight() {
+    for (features, part) in [(VERSION_1, 16 + 16 * 256), (VERSION_1 | RING_PACKED, 32 + 32 * 256)] {
+        let mut bench = Bench::new();
+        bench.greet(features);
+        bench.share();
+        let asked = InflightArea { size: 0, offset: 0, queues: 4, queue_size: 256 };
+        bench.front.send(&Request::GetInflightFd(asked).message(Kind::Request), &[]);
+        bench.goes_on();
+        let (reply, file) = receive_with_file(&bench.front);
+        let Reply::Inflight(area) = reply else { panic!("{reply:?}") };
+        let stride = (part + 63) / 64 * 64;
+        assert_eq!(area, InflightArea { size: 4 * stride, ..asked });
+        assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, area.size);
+        assert!(ftruncate(&file, 0).is_err() && ftruncate(&file, 1 << 30).is_err(), "it stays as it is");
+        bench.done(&Request::SetInflightFd(area), &[file.as_fd()]);
+        bench.start(3);
+        let state = bench.toy.state();
+        let inflight = state.queues[3].running.as_ref().unwrap().setup.inflight.clone().unwrap();
+        assert_eq!((inflight.offset as u64, inflight.len as u64), (3 * stride, part));
+        drop(state);
+        // A ring that has no room there.
+        bench.done(&Request::SetVringNum { index: 1, num: 512 }, &[]);
+        bench.done(&Request::SetVringAddr(VringAddr { used: USER + 40 * PAGE, ..address(4) }).at(1), &[]);
+        bench.refused_gently(&Request::SetVringKick(fd_of(1)), &[event().as_fd()]);
+    }
+}
+
+trait At {
+    fn at(self, index: u32) -> Self;
+}
+
+impl At for Request {
+    /// The same of another ring.
+    fn at(self, index: u32) -> Self {
+        let Self::SetVringAddr(address) = self else { panic!("{self:?}") };
+        Self::SetVringAddr(VringAddr { index, ..address })
+    }
+}
+
+fn receive_with_file(front: &Front) -> (Reply, OwnedFd) {
+    use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut bytes = [0; 100];
+    let mut room = [std::io::IoSliceMut::new(&mut bytes)];
+    let received = recvmsg(&front.0, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC).unwrap().bytes;
+    let mut files = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            files.extend(fds);
+        }
+    }
+    let reply = Reply::parse(Command::GetInflightFd, &bytes[HEADER..received]).unwrap();
+    assert_eq!(files.len(), 1);
+    (reply, files.pop().unwrap())
+}
+
+#[test]
+fn areas_that_cannot_be() {
+    let mut bench = Bench::new();
+    let file = memfd(MEMORY);
+    let good = InflightArea { size: MEMORY, offset: 0, queues: 2, queue_size: 64 };
+    for bad in [
+        InflightArea { queues: 0, ..good },
+        InflightArea { queues: 5, ..good },
+        InflightArea { queues: u16::MAX, ..good },
+        InflightArea { queue_size: 0, ..good },
+        InflightArea { queue_size: 32769, ..good },
+        InflightArea { queue_size: u16::MAX, queues: u16::MAX, ..good },
+    ] {
+        bench.greet(VERSION_1);
+        bench.refused(&Request::GetInflightFd(bad), &[]);
+        bench.greet(VERSION_1);
+        bench.refused(&Request::SetInflightFd(bad), &[file.as_fd()]);
+    }
+    for bad in [
+        InflightArea { size: 0, ..good },
+        InflightArea { size: 2 * (16 + 16 * 64) - 1, ..good },
+        InflightArea { offset: 1, ..good },
+        InflightArea { offset: MEMORY, ..good },
+        InflightArea { offset: u64::MAX, ..good },
+        InflightArea { offset: u64::MAX - PAGE + 1, ..good },
+        InflightArea { queue_size: 32768, ..good },
+        InflightArea { queue_size: 32768, size: u64::MAX, ..good },
+    ] {
+        bench.greet(VERSION_1);
+        bench.refused(&Request::SetInflightFd(bad), &[file.as_fd()]);
+    }
+    bench.greet(VERSION_1);
+    bench.done(&Request::SetInflightFd(good), &[file.as_fd()]);
+    // What was room enough for split rings is not for packed ones of as many descriptors.
+    let tight = InflightArea { size: 4096 + 64, offset: 0, queues: 4, queue_size: 62 };
+    bench.done(&Request::SetInflightFd(tight), &[file.as_fd()]);
+    bench.done(&Request::SetFeatures(VERSION_1 | RING_PACKED | features::PROTOCOL_FEATURES), &[]);
+    bench.share();
+    bench.prepare(3, 0);
+    bench.done(&Request::SetVringNum { index: 3, num: 62 }, &[]);
+    bench.refused_gently(&Request::SetVringKick(fd_of(3)), &[event().as_fd()]);
+}

@@ -1,0 +1,239 @@
+//! Whole lives, in the order in which real front-ends send their messages: QEMU's virtio-net with `reconnect`, and DPDK's
+//! virtio-user (as their sources and logs have it: QEMU hw/virtio/vhost.c and vhost-user.c, DPDK drivers/net/virtio).
+
+mod common;
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use common::*;
+use ringpass_port::MacAddress;
+use ringpass_vhost_user::*;
+use ringpass_virtio::features::{RING_PACKED, VERSION_1};
+
+/// What QEMU agrees on of what is offered here; 7.2 does not know STATUS, and asks to be answered in fewer places.
+#[derive(Clone, Copy, PartialEq)]
+enum Qemu {
+    V7,
+    V11,
+}
+
+struct Guest {
+    qemu: Qemu,
+    bench: Bench,
+    memory: OwnedFd,
+    /// Where its rings stand, as QEMU remembers.
+    bases: [Base; 4],
+}
+
+impl Guest {
+    fn start(qemu: Qemu) -> Self {
+        Self { qemu, bench: Bench::new(), memory: memfd(MEMORY), bases: [0; 4] }
+    }
+
+    /// QEMU connects: once for each pair of queues, of which the first speaks for the device.
+    fn connect(&mut self) {
+        let bench = &mut self.bench;
+        for pair in 0..2 {
+            assert_eq!(bench.ask(&Request::GetFeatures, &[]), Reply::Number(FEATURES | features::PROTOCOL_FEATURES));
+            assert_eq!(bench.ask(&Request::GetProtocolFeatures, &[]), Reply::Number(PROTOCOL));
+            let known = match self.qemu {
+                Qemu::V7 => PROTOCOL & !features::STATUS,
+                Qemu::V11 => PROTOCOL,
+            };
+            bench.tell(&Request::SetProtocolFeatures(known), &[]);
+            if pair == 0 {
+                assert_eq!(bench.ask(&Request::GetQueueNum, &[]), Reply::Number(2));
+                assert_eq!(bench.ask(&Request::GetMaxMemSlots, &[]), Reply::Number(64));
+                bench.tell(&Request::SetOwner, &[]);
+            }
+            bench.ask(&Request::GetFeatures, &[]);
+            for ring in [2 * pair, 2 * pair + 1] {
+                // Interrupts are masked: nobody looks at this one.
+                bench.tell(&Request::SetVringCall(fd_of(ring)), &[event().as_fd()]);
+                bench.tell(&Request::SetVringErr(fd_of(ring)), &[event().as_fd()]);
+            }
+        }
+        // The card is told that its first pair is in use before any guest is.
+        for index in 0..2 {
+            bench.tell(&Request::SetVringEnable { index, on: true }, &[]);
+        }
+        assert!(bench.toy.running().is_empty());
+    }
+
+    /// The guest's driver says DRIVER_OK.
+    fn up(&mut self, pairs: u32) {
+        let bench = &mut self.bench;
+        for pair in 0..pairs {
+            bench.tell(&Request::SetFeatures(VERSION_1 | features::PROTOCOL_FEATURES), &[]);
+            if self.qemu == Qemu::V11 && pair == 0 {
+                let Reply::Number(status) = bench.ask(&Request::GetStatus, &[]) else { panic!("a number") };
+                bench.done(&Request::SetStatus(status | 8), &[]);
+                assert_eq!(bench.ask(&Request::GetStatus, &[]), Reply::Number(status | 8));
+            }
+            if pair == 0 {
+                for at in [0, MEMORY / 2] {
+                    bench.done(&Request::AddMemReg(region(at, MEMORY / 2, at)), &[self.memory.as_fd()]);
+                }
+            }
+            for index in [2 * pair, 2 * pair + 1] {
+                bench.tell(&Request::SetVringNum { index, num: 256 }, &[]);
+                bench.tell(&Request::SetVringBase { index, base: self.bases[index as usize] }, &[]);
+                bench.done(&Request::SetVringAddr(address(index)), &[]);
+                bench.tell(&Request::SetVringKick(fd_of(index)), &[event().as_fd()]);
+                // Interrupts are unmasked.
+                bench.tell(&Request::SetVringCall(fd_of(index)), &[event().as_fd()]);
+            }
+        }
+        if self.qemu == Qemu::V11 {
+            bench.done(&Request::SetStatus(0xf), &[]);
+        }
+        for index in 0..2 * pairs {
+            bench.tell(&Request::SetVringEnable { index, on: true }, &[]);
+        }
+        let state = bench.toy.state();
+        for queue in 0..2 * pairs as usize {
+            let Queue { running, enabled } = &state.queues[queue];
+            let start = running.as_ref().expect("it runs");
+            assert!(*enabled && start.kick.is_some() && start.call.is_some());
+            assert_eq!(start.setup.base, self.bases[queue]);
+        }
+    }
+
+    /// The guest's driver resets its card, or the card is stopped for another reason.
+    fn down(&mut self, pairs: u32) {
+        let bench = &mut self.bench;
+        for index in 0..2 * pairs {
+            let Reply::VringBase { base, .. } = bench.ask(&Request::GetVringBase { index }, &[]) else {
+                panic!("a base")
+            };
+            assert_eq!(base, self.bases[index as usize] + 1, "where it stood, and what was taken since");
+            self.bases[index as usize] = base;
+        }
+        for at in [0, MEMORY / 2] {
+            bench.done(&Request::RemMemReg(region(at, MEMORY / 2, at)), &[]);
+        }
+        if self.qemu == Qemu::V11 {
+            bench.done(&Request::SetStatus(0), &[]);
+        }
+        assert!(bench.toy.running().is_empty());
+    }
+}
+
+#[test]
+fn qemu_with_reconnection() {
+    for qemu in [Qemu::V7, Qemu::V11] {
+        let mut guest = Guest::start(qemu);
+        guest.connect();
+        // The firmware drives one pair, then the system both.
+        guest.up(1);
+        guest.down(1);
+        guest.bases = [0; 4];
+        guest.up(2);
+        let bench = &mut guest.bench;
+        bench.done(&Request::NetSetMtu(9000), &[]);
+        assert_eq!(bench.toy.state().mtu, Some(9000));
+        bench.refused_gently(&Request::NetSetMtu(60), &[]);
+        bench.refused_gently(&Request::NetSetMtu(1 << 16), &[]);
+        // Memory is plugged in while it runs, and interrupts are masked and unmasked by the hundred.
+        let dimm = memfd(MEMORY);
+        bench.done(&Request::AddMemReg(region(1 << 32, MEMORY, 0)), &[dimm.as_fd()]);
+        for _ in 0..100 {
+            bench.tell(&Request::SetVringCall(fd_of(1)), &[event().as_fd()]);
+        }
+        assert_eq!(bench.toy.running(), [0, 1, 2, 3]);
+        // The guest uses one pair only from now on.
+        for index in [2, 3] {
+            bench.tell(&Request::SetVringEnable { index, on: false }, &[]);
+        }
+        assert!(bench.toy.state().queues[1].enabled && !bench.toy.state().queues[2].enabled);
+        // It has moved.
+        bench.tell(&Request::SendRarp([2, 0, 0, 0, 0, 7]), &[]);
+        assert_eq!(bench.toy.state().announced, [MacAddress([2, 0, 0, 0, 0, 7])]);
+        // The connection is lost without a word. QEMU comes again, and takes the used rings' indices for where they stand.
+        drop(std::mem::replace(&mut bench.front, Front(std::os::unix::net::UnixStream::pair().unwrap().0)));
+        assert!(matches!(bench.ended(), Ended::Closed));
+        guest.bases = [17, 65535, 0, 255];
+        guest.connect();
+        guest.up(2);
+        guest.bases = guest.bases.map(|base| base & 0xffff);
+        guest.bench.done(&Request::ResetDevice, &[]);
+        assert!(guest.bench.toy.running().is_empty());
+    }
+}
+
+/// DPDK's virtio-user: one region a huge page, all requests without acknowledgements until it wants them, packed rings
+/// whose base has no upper half.
+#[test]
+fn virtio_user() {
+    let mut bench = Bench::new();
+    bench.tell(&Request::SetOwner, &[]);
+    bench.ask(&Request::GetFeatures, &[]);
+    bench.ask(&Request::GetProtocolFeatures, &[]);
+    bench.tell(&Request::SetProtocolFeatures(features::MQ | features::REPLY_ACK | features::STATUS), &[]);
+    assert_eq!(bench.ask(&Request::GetQueueNum, &[]), Reply::Number(2));
+    bench.done(&Request::SetStatus(0), &[]);
+    for status in [1, 3] {
+        bench.done(&Request::SetStatus(status), &[]);
+        assert_eq!(bench.ask(&Request::GetStatus, &[]), Reply::Number(status));
+    }
+    for index in 0..2 {
+        bench.tell(&Request::SetVringCall(fd_of(index)), &[event().as_fd()]);
+    }
+    let features = VERSION_1 | RING_PACKED | features::PROTOCOL_FEATURES;
+    bench.tell(&Request::SetFeatures(features), &[]);
+    bench.done(&Request::SetStatus(0xb), &[]);
+    let files: Vec<OwnedFd> = (0..8).map(|_| memfd(MEMORY / 8)).collect();
+    let table = |count: u64| (0..count).map(|i| region(i * (MEMORY / 8), MEMORY / 8, 0)).collect();
+    let fds: Vec<_> = files.iter().map(AsFd::as_fd).collect();
+    bench.done(&Request::SetMemTable(table(8)), &fds);
+    for index in 0..2 {
+        bench.tell(&Request::SetVringNum { index, num: 256 }, &[]);
+        bench.tell(&Request::SetVringBase { index, base: 0x8000 }, &[]);
+        bench.tell(&Request::SetVringAddr(packed(index)), &[]);
+        bench.tell(&Request::SetVringKick(fd_of(index)), &[event().as_fd()]);
+    }
+    for index in 0..2 {
+        bench.tell(&Request::SetVringEnable { index, on: true }, &[]);
+    }
+    bench.done(&Request::SetStatus(0xf), &[]);
+    assert_eq!(bench.toy.running(), [0, 1]);
+    assert_eq!(bench.toy.state().queues[0].running.as_ref().unwrap().setup.base, 0x8000_8000);
+    // A page is given back to the system while it runs.
+    bench.done(&Request::SetMemTable(table(7)), &fds[..7]);
+    assert_eq!(bench.toy.running(), [0, 1]);
+    for index in 0..2 {
+        bench.tell(&Request::SetVringEnable { index, on: false }, &[]);
+        assert_eq!(bench.ask(&Request::GetVringBase { index }, &[]), Reply::VringBase { index, base: 0x8001_8001 });
+    }
+    bench.done(&Request::SetStatus(0), &[]);
+}
+
+/// A ring's parts within one of eight regions.
+fn packed(index: u32) -> VringAddr {
+    let at = USER + u64::from(index) * (MEMORY / 8);
+    VringAddr { index, flags: 0, descriptors: at, available: at + PAGE, used: at + PAGE + 64 }
+}
+
+/// A front-end of old: no protocol features, so its rings are enabled when they start; and one that polls.
+#[test]
+fn without_protocol_features() {
+    let mut bench = Bench::new();
+    bench.tell(&Request::SetOwner, &[]);
+    bench.tell(&Request::SetFeatures(0), &[]);
+    let file = memfd(MEMORY);
+    bench.tell(&Request::SetMemTable(vec![region(0, MEMORY, 0)]), &[file.as_fd()]);
+    bench.tell(&Request::SetVringNum { index: 0, num: 8 }, &[]);
+    bench.tell(&Request::SetVringAddr(address(0)), &[]);
+    bench.tell(&Request::SetVringCall(VringFd { index: 0, polled: true }), &[]);
+    bench.tell(&Request::SetVringKick(VringFd { index: 0, polled: true }), &[]);
+    let state = bench.toy.state();
+    let start = state.queues[0].running.as_ref().expect("it runs");
+    assert!(state.queues[0].enabled && start.kick.is_none() && start.call.is_none());
+    assert_eq!(start.setup.base, 0);
+    drop(state);
+    bench.tell(&Request::ResetOwner, &[]);
+    assert!(!bench.toy.state().queues[0].enabled && bench.toy.running() == [0]);
+    // Another kick has it start anew where it stands.
+    bench.tell(&Request::SetVringKick(fd_of(0)), &[event().as_fd()]);
+    assert_eq!(bench.toy.state().queues[0].running.as_ref().unwrap().setup.base, 1);
+}

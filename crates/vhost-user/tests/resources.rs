@@ -1,0 +1,158 @@
+//! What front-ends leave behind: nothing. Descriptors, mappings and the log are the process's, so all of this is one test.
+
+mod common;
+
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use common::*;
+use ringpass_port::Role;
+use ringpass_vhost_user::*;
+use ringpass_virtio::features::VERSION_1;
+
+/// Counts the log's lines.
+#[derive(Clone, Copy)]
+struct Lines;
+
+static LINES: AtomicUsize = AtomicUsize::new(0);
+
+impl io::Write for Lines {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        LINES.fetch_add(line.iter().filter(|&&byte| byte == b'\n').count(), Ordering::Relaxed);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn nothing_is_left_of_front_ends() {
+    tracing_subscriber::fmt().with_writer(|| Lines).init();
+    ringpass_peer::prepare_signals().unwrap();
+    descriptors_with_every_command();
+    the_same_again_and_again();
+    ten_thousand_front_ends();
+}
+
+/// 0 to 33 descriptors with every command: those that are not wanted are closed.
+fn descriptors_with_every_command() {
+    let mut bench = Bench::new();
+    let (file, event) = (memfd(MEMORY), event());
+    let (before, _) = resources();
+    for command in Command::ALL {
+        for fd in [&file, &event] {
+            for count in [0, 1, 2, 8, 9, 16, 17, 33] {
+                for len in [0, 8, 20, 40, 264] {
+                    let fds: Vec<BorrowedFd<'_>> = (0..count).map(|_| fd.as_fd()).collect();
+                    bench.front.send(&message(command as u32, Kind::Request, &vec![0; len]), &fds);
+                    if bench.turn().is_some() {
+                        bench.connect();
+                    }
+                }
+            }
+        }
+    }
+    if bench.turn().is_none() {
+        drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
+        bench.ended();
+    }
+    assert_eq!(resources().0, before, "descriptors that were kept");
+}
+
+/// Messages that take memory or descriptors, as often as a front-end likes: what they replace is given back.
+fn the_same_again_and_again() {
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let file = bench.share();
+    bench.start(0);
+    let area = InflightArea { size: MEMORY, offset: 0, queues: 4, queue_size: 256 };
+    bench.tell(&Request::SetVringCall(fd_of(0)), &[event().as_fd()]);
+    bench.tell(&Request::SetVringCall(fd_of(1)), &[event().as_fd()]);
+    bench.tell(&Request::SetVringErr(fd_of(1)), &[event().as_fd()]);
+    bench.tell(&Request::SetVringKick(fd_of(1)), &[event().as_fd()]);
+    let before = resources();
+    for round in 0..100_000u32 {
+        // Its file comes with the reply, and goes as this read takes none.
+        bench.front.send(&Request::GetInflightFd(area).message(Kind::Request), &[]);
+        bench.goes_on();
+        let mut reply = [0; HEADER + 24];
+        bench.front.0.read_exact(&mut reply).unwrap();
+        bench.tell(&Request::SetVringNum { index: 2, num: 1 + round % 32768 }, &[]);
+    }
+    for _ in 0..10_000 {
+        bench.tell(&Request::SetVringCall(fd_of(0)), &[event().as_fd()]);
+        bench.tell(&Request::SetVringCall(fd_of(1)), &[event().as_fd()]);
+        bench.tell(&Request::SetVringErr(fd_of(1)), &[event().as_fd()]);
+        bench.tell(&Request::SetVringKick(fd_of(1)), &[event().as_fd()]);
+        // A ring that runs starts anew with each.
+        bench.tell(&Request::SetVringKick(fd_of(0)), &[event().as_fd()]);
+        bench.tell(&Request::SetMemTable(vec![region(0, MEMORY, 0)]), &[file.as_fd()]);
+        bench.tell(&Request::AddMemReg(region(1 << 32, MEMORY, 0)), &[file.as_fd()]);
+        bench.tell(&Request::RemMemReg(region(1 << 32, MEMORY, 0)), &[]);
+    }
+    assert_eq!(resources().0, before.0, "descriptors");
+    assert!(resources().1 <= before.1 + 16, "mappings");
+    bench.ask(&Request::GetVringBase { index: 0 }, &[]);
+    let before = resources();
+    let area = memfd(MEMORY);
+    for _ in 0..10_000 {
+        let asked = InflightArea { size: MEMORY, offset: 0, queues: 4, queue_size: 256 };
+        bench.tell(&Request::SetInflightFd(asked), &[area.as_fd()]);
+    }
+    assert!(resources().0 <= before.0 + 1 && resources().1 <= before.1 + 16);
+}
+
+/// Ten thousand front-ends, each with memory and a ring that runs: nothing is left of them, and the log stays short.
+fn ten_thousand_front_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let toy = Toy::default();
+    let control = serve(Endpoint { path: path.clone(), role: Role::Listen }, Box::new(toy.clone())).unwrap();
+    let (file, event) = (memfd(MEMORY), event());
+    let front_end = || {
+        let front = Front(UnixStream::connect(&path).unwrap());
+        let tell = |request: Request, fds: &[_]| _ = front.try_send(&request.message(Kind::Request), fds);
+        tell(Request::SetFeatures(VERSION_1), &[]);
+        tell(Request::SetMemTable(vec![region(0, MEMORY, 0)]), &[file.as_fd()]);
+        tell(Request::SetVringNum { index: 0, num: 256 }, &[]);
+        tell(Request::SetVringAddr(address(0)), &[]);
+        tell(Request::SetVringCall(fd_of(0)), &[event.as_fd()]);
+        tell(Request::SetVringKick(fd_of(0)), &[event.as_fd()]);
+        // Some end in the middle of a message, some by a mistake.
+        let _ = front.try_send(&[1; 5], &[event.as_fd()]);
+    };
+    let sessions = || toy.state().ended.len();
+    let all = |count: usize| {
+        let start = Instant::now();
+        while sessions() < count {
+            assert!(start.elapsed() < 12 * LIMIT, "{} of {count} sessions", sessions());
+            let before = sessions();
+            front_end();
+            // Those that come while one is there are turned away.
+            while sessions() == before && start.elapsed() < 12 * LIMIT {
+                std::thread::yield_now();
+            }
+        }
+    };
+    all(10);
+    let before = resources();
+    let memory = || {
+        let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap()
+    };
+    let (pages, lines, start) = (memory(), LINES.load(Ordering::Relaxed), Instant::now());
+    all(10_000);
+    let seconds = start.elapsed().as_secs() as usize;
+    assert!(resources().0 <= before.0, "descriptors");
+    assert!(resources().1 <= before.1 + 16, "mappings");
+    assert!(memory() < pages + 4096, "{} pages more", memory() - pages);
+    let lines = LINES.load(Ordering::Relaxed) - lines;
+    assert!(lines > 0 && lines <= 12 * (seconds + 2), "{lines} lines in {seconds} s");
+    drop(control);
+    assert!(toy.is_fresh());
+}

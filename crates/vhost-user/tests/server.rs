@@ -1,0 +1,157 @@
+//! The control thread: who is let in, who is turned away, and how it ends.
+
+mod common;
+
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use common::*;
+use ringpass_peer::Error;
+use ringpass_port::Role;
+use ringpass_vhost_user::*;
+use ringpass_virtio::features::VERSION_1;
+
+fn serve_at(path: &Path, role: Role) -> (Toy, Control) {
+    let toy = Toy::default();
+    let control = serve(Endpoint { path: path.into(), role }, Box::new(toy.clone())).unwrap();
+    (toy, control)
+}
+
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    (folder, path)
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "{what} within {LIMIT:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn connect(path: &Path) -> Front {
+    let stream = UnixStream::connect(path).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    Front(stream)
+}
+
+fn ask(front: &mut Front, request: &Request) -> Reply {
+    front.send(&request.message(Kind::NeedsReply), &[]);
+    front.reply(request.command())
+}
+
+/// Everything that it takes for a ring to run.
+fn drive(front: &mut Front, toy: &Toy) {
+    assert_eq!(ask(front, &Request::GetFeatures), Reply::Number(FEATURES | features::PROTOCOL_FEATURES));
+    let file = memfd(MEMORY);
+    let tell = |request: Request, fds: &[_]| front.send(&request.message(Kind::Request), fds);
+    tell(Request::SetProtocolFeatures(PROTOCOL), &[]);
+    tell(Request::SetFeatures(VERSION_1 | features::PROTOCOL_FEATURES), &[]);
+    tell(Request::SetMemTable(vec![region(0, MEMORY, 0)]), &[file.as_fd()]);
+    tell(Request::SetVringNum { index: 0, num: 256 }, &[]);
+    tell(Request::SetVringAddr(address(0)), &[]);
+    tell(Request::SetVringKick(fd_of(0)), &[event().as_fd()]);
+    assert_eq!(ask(front, &Request::SetVringEnable { index: 0, on: true }), Reply::Number(0));
+    assert_eq!(toy.running(), [0]);
+}
+
+/// The other end has hung up.
+fn hung_up(front: &mut Front) -> bool {
+    matches!(front.0.read(&mut [0; 16]), Ok(0) | Err(_))
+}
+
+#[test]
+fn one_front_end_after_the_other() {
+    let (_folder, path) = place();
+    // What a back-end left that was killed.
+    drop(UnixListener::bind(&path).unwrap());
+    let (toy, control) = serve_at(&path, Role::Listen);
+    for _ in 0..3 {
+        let mut front = connect(&path);
+        drive(&mut front, &toy);
+        // A second one is turned away at once, a hundred times, whatever it says; the first does not notice.
+        for _ in 0..100 {
+            let mut second = connect(&path);
+            let _ = second.try_send(&Request::GetFeatures.message(Kind::Request), &[]);
+            assert!(hung_up(&mut second));
+        }
+        assert_eq!(ask(&mut front, &Request::SetOwner), Reply::Number(0));
+        assert_eq!((toy.running(), toy.state().starts), (vec![0], 1));
+        drop(front);
+        until("an end", || toy.is_fresh());
+    }
+    assert_eq!(toy.state().ended, ["the front-end has closed the connection"; 3]);
+    // Nobody else may serve there.
+    let other = serve(Endpoint { path: path.clone(), role: Role::Listen }, Box::new(Toy::default()));
+    assert!(matches!(other.err().unwrap(), Error::InUse(_)));
+    drop(control);
+    assert!(!path.exists());
+}
+
+#[test]
+fn the_end_comes_at_once() {
+    let (_folder, path) = place();
+    for connected in [false, true] {
+        let (toy, control) = serve_at(&path, Role::Listen);
+        let front = connected.then(|| {
+            let mut front = connect(&path);
+            drive(&mut front, &toy);
+            front
+        });
+        let start = Instant::now();
+        drop(control);
+        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(toy.is_fresh() && !path.exists());
+        if let Some(mut front) = front {
+            assert!(hung_up(&mut front));
+            assert_eq!(toy.state().ended, ["the port is closed"]);
+        }
+    }
+    // Also of one that waits for somebody to connect to.
+    let (_toy, control) = serve_at(&path, Role::Connect);
+    let start = Instant::now();
+    drop(control);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn it_connects_and_connects_again() {
+    let (_folder, path) = place();
+    let (toy, _control) = serve_at(&path, Role::Connect);
+    std::thread::sleep(Duration::from_millis(250));
+    for round in 0..3 {
+        // The front-end comes later, and goes with its socket.
+        let listener = UnixListener::bind(&path).unwrap();
+        for _ in 0..2 {
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            let mut front = Front(stream);
+            drive(&mut front, &toy);
+            drop(front);
+            until("an end", || toy.is_fresh());
+        }
+        drop(listener);
+        std::fs::remove_file(&path).unwrap();
+        assert!(toy.state().ended.len() >= 2 * (round + 1));
+    }
+}
+
+/// A ring that breaks ends its session, though the front-end says nothing; the next one is served.
+#[test]
+fn a_guest_that_breaks_the_rules() {
+    let (_folder, path) = place();
+    let (toy, _control) = serve_at(&path, Role::Listen);
+    for _ in 0..2 {
+        let mut front = connect(&path);
+        drive(&mut front, &toy);
+        toy.state().fault = Some("ring 0: the guest made 700 chains available".into());
+        assert!(hung_up(&mut front));
+        until("an end", || toy.is_fresh());
+    }
+    assert_eq!(toy.state().ended, ["ring 0: the guest made 700 chains available"; 2]);
+}
