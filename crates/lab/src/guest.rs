@@ -13,11 +13,12 @@ use std::time::{Duration, Instant};
 use crate::host::Namespace;
 use crate::initramfs::Archive;
 
+mod monitor;
 mod nic;
 mod qemu;
 mod shell;
 
-pub use nic::{Tap, nic_address, nic_mac};
+pub use nic::{Tap, VhostUser, nic_address, nic_mac};
 pub use qemu::{Iommu, Machine, Qemu};
 
 use nic::Nic;

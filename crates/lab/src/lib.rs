@@ -17,6 +17,6 @@ mod host;
 mod initramfs;
 mod shell;
 
-pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, alone, nic_address, nic_mac};
+pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, alone, nic_address, nic_mac};
 pub use host::{Namespace, Program, run, unique, until};
 pub use shell::{Behind, shell};

@@ -91,7 +91,7 @@ pub trait RxQueue: Wakeable + Send {
     /// Receives into buffers that a guest lends from now on, where there are some, so that frames for the guest need not be
     /// copied. Before the first burst.
     fn borrow_from(&mut self, _lending: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::Other("only queues of Intel's cards can be mapped to a guest's".into()))
+        Err(Error::Other("only queues of Intel's cards and of other guests can be mapped to a guest's".into()))
     }
 }
 

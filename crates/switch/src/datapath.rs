@@ -216,7 +216,9 @@ impl<'a> Lookup<'a> {
     }
 
     #[cold]
-    fn learned(&self, learned: Learned) {
+    fn learned(&mut self, learned: Learned) {
+        // It may be the one that was found last.
+        self.destination.0 = Key::NONE;
         match learned {
             Learned::New => self.counters.add(Counter::Learned, 1),
             Learned::Evicted => {

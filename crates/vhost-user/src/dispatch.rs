@@ -70,6 +70,7 @@ impl Dispatcher {
             return Err(Ended::Reply);
         }
         let request = Request::parse(command, payload);
+        tracing::trace!("{}, {kind:?}, {} descriptors: {request:x?}", Name(command), fds.len());
         let acknowledge = kind == Kind::NeedsReply
             && self.protocol & features::REPLY_ACK != 0
             && !request.as_ref().is_ok_and(Request::is_answered);

@@ -18,7 +18,7 @@ use crate::shared::Shared;
 use crate::vring::{Ring, Running, State, with_ring};
 
 /// How long a card may take to let go of the guest's buffers.
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(1);
 
 /// The device behind a port, for whoever runs its sessions.
 pub struct Backend {
@@ -53,7 +53,7 @@ impl Backend {
     fn map(&self, queue: usize) {
         let Some(lending) = self.lending(queue) else { return };
         let moving = |state: &mut State| {
-            let running = state.moving().filter(|running| running.mapped.is_none())?;
+            let running = state.moving().filter(|running| running.mapped.is_none() && !running.in_order)?;
             Some((running.size, running.memory.clone()))
         };
         let Some((size, memory)) = moving(&mut self.shared.vrings[queue].lock()) else { return };
@@ -117,8 +117,7 @@ fn open_ring(setup: &Setup, memory: &Arc<GuestMemory>) -> Result<Ring, ringpass_
 impl Device for Backend {
     fn features(&self) -> u64 {
         // Buffers that are lent come back in any order.
-        let mapped = self.shared.lendings.iter().any(|lending| lending.is_borrowed());
-        if mapped { self.features & !IN_ORDER } else { self.features }
+        if self.shared.lends.load(Relaxed) { self.features & !IN_ORDER } else { self.features }
     }
 
     fn queues(&self) -> usize {
@@ -144,12 +143,13 @@ impl Device for Backend {
         let Start { setup, memory, kick, call } = start;
         let ring = open_ring(&setup, &memory).map_err(|error| format!("queue {queue}: {error}"))?;
         let (agreed, size) = (Agreed::new(setup.features), setup.size.into());
+        let in_order = setup.features & IN_ORDER != 0;
         let pair = Self::waits(queue);
         let kick = kick.filter(|_| pair.is_some());
         if let (Some(pair), Some(kick)) = (pair, &kick) {
             self.shared.pairs[pair].watch(kick)?;
         }
-        let running = Running { ring, agreed, size, memory, kick, call, mapped: None, broken: false };
+        let running = Running { ring, agreed, size, in_order, memory, kick, call, mapped: None, broken: false };
         // A back-end before this one may have given buffers back and not lived to say so.
         running.call();
         self.begin_session();
@@ -205,6 +205,8 @@ impl Device for Backend {
     }
 
     fn fault(&mut self) -> Option<String> {
+        // Somebody may have begun to borrow since the queues were started.
+        (0..self.shared.vrings.len()).for_each(|queue| self.map(queue));
         self.shared.take_fault()
     }
 

@@ -18,8 +18,10 @@ use crate::vring::{Running, Vring, with_ring};
 /// A guest's queue, as far as it is lent.
 pub(crate) struct Mapped {
     lent: Lent,
-    /// Chains that are lent, a bit for each id.
+    /// Chains that are lent, a bit for each id, and how many they are and may be.
     out: Box<[u64]>,
+    count: usize,
+    most: usize,
     taken: Taken,
     /// Chains that are given back, with the bytes in each.
     given: Vec<(Chain, u32)>,
@@ -58,14 +60,16 @@ impl Mapped {
     /// Of a ring with so many descriptors.
     pub(crate) fn new(lent: Lent, size: usize) -> Self {
         let (out, given) = (vec![0; size.div_ceil(64)].into(), Vec::with_capacity(MAX_BATCH));
-        Self { lent, out, taken: empty(), given }
+        // A quarter stays for frames from elsewhere, which are copied: a card that receives nothing keeps what it has.
+        let most = size - size / 4;
+        Self { lent, out, count: 0, most, taken: empty(), given }
     }
 
     /// Lends what is available, up to the first chain that a card cannot use: one of several pieces, or too short a one.
     /// That stays for frames that are copied.
     fn lend(&mut self, ring: &mut impl Virtqueue, agreed: &Agreed, loans: &mut Loans<'_>) -> Result<(), Fault> {
         clear(&mut self.taken);
-        ring.take(Access::Write, loans.room(), &mut self.taken)?;
+        ring.take(Access::Write, loans.room().min(self.most - self.count), &mut self.taken)?;
         let least = agreed.header + loans.least();
         let chains = &self.taken.chains;
         let usable = |chain: &&Chain| chain.descriptors == 1 && chain.more.1 == 0 && chain.first.len as usize >= least;
@@ -78,6 +82,7 @@ impl Mapped {
                 loans.lend(id.into(), start.add(agreed.header), agreed.header, len as usize - agreed.header);
             }
         }
+        self.count += lent;
         let rest = chains.len() - lent;
         ring.put_back(&mut self.taken, rest);
         Ok(())
@@ -138,6 +143,7 @@ impl Mapped {
             self.given.push((Chain { id: id as u16, descriptors: 1, first, more: (0, 0) }, first.len));
             settling.add(packet);
         }
+        self.count -= own;
         (sent.lent, sent.mapped) = (sent.lent + own, sent.mapped + own);
         ring.give_all(self.given.iter().map(|(chain, written)| (chain, *written)));
         sent.call |= ring.publish();

@@ -8,6 +8,7 @@ mod agreed;
 mod announce;
 mod backend;
 mod bytes;
+mod chained;
 mod counters;
 mod fault;
 mod lend;

@@ -124,14 +124,14 @@ impl Port for Vhost {
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        let Shared { sessions, guest_faults, counters, lendings, .. } = &*self.shared;
+        let Shared { sessions, guest_faults, counters, lends, lendings, .. } = &*self.shared;
         let mut counters = vec![
             ("sessions", sessions.load(Relaxed)),
             ("guest_faults", guest_faults.load(Relaxed)),
             ("mapped_packets", counters.mapped.load(Relaxed)),
         ];
         // Since a card receives into the guest's buffers: how many of its own it had to take.
-        if lendings.iter().any(|lending| lending.is_borrowed()) {
+        if lends.load(Relaxed) {
             counters.push(("mapped_host_buffers", lendings.iter().map(|lending| lending.host_buffers()).sum()));
         }
         counters
@@ -152,6 +152,7 @@ impl Port for Vhost {
     }
 
     fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        self.shared.lends.store(true, Relaxed);
         self.shared.lendings.get(pair).cloned()
     }
 

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, MAGAZINE, MAX_BATCH, Mempool};
-use ringpass_port::{RxQueue, Wake, Wakeable};
+use ringpass_memory::{Borrower, Burst, Cache, Lending, MAGAZINE, MAX_BATCH, Mempool};
+use ringpass_port::{Error, RxQueue, Wake, Wakeable};
 use ringpass_virtio::device::{Access, Taken, Virtqueue};
 
 use crate::agreed::{Agreed, LONGEST, SHORTEST, TAG};
@@ -24,22 +24,24 @@ pub(crate) struct Rx {
 }
 
 /// What receives, whatever the ring.
-struct Receiver {
+pub(crate) struct Receiver {
     cache: Cache,
-    taken: Taken,
+    /// What the next guest of a service chain lends.
+    pub(crate) next: Option<Borrower>,
+    pub(crate) taken: Taken,
     /// Longest frame without a VLAN tag.
     longest: usize,
     /// Of these the plain path takes so many bytes more than the shortest: what fits into a buffer, too.
-    span: usize,
+    pub(crate) span: usize,
     /// Buffers that the longest frame takes.
     most: usize,
-    copying: Copying,
+    pub(crate) copying: Copying,
 }
 
 /// What became of a burst.
 #[derive(Default)]
-struct Received {
-    bytes: usize,
+pub(crate) struct Received {
+    pub(crate) bytes: usize,
     drops: usize,
     /// The guest wants to be interrupted.
     call: bool,
@@ -50,7 +52,7 @@ impl Rx {
         let (longest, size) = (SHORTEST + shared.mtu, pool.buffer_size());
         let span = longest.min(size) - SHORTEST;
         let most = longest_frame(shared).div_ceil(size);
-        let receiver = Receiver { cache: pool.cache(), taken: empty(), longest, span, most, copying };
+        let receiver = Receiver { cache: pool.cache(), next: None, taken: empty(), longest, span, most, copying };
         Self { queue, receiver, shared: shared.clone(), _serving: serving.clone() }
     }
 
@@ -126,6 +128,10 @@ impl RxQueue for Rx {
         shared.counters.rx[self.queue].count(packets, received.bytes, received.drops);
         packets
     }
+
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.receiver.chain_to(lending).map_err(Error::Other)
+    }
 }
 
 impl Receiver {
@@ -144,7 +150,8 @@ impl Receiver {
             if taken == 0 {
                 return Ok(());
             }
-            let (done, result) = self.copy_all(agreed, burst, received);
+            let first = self.copy_to_next(agreed, burst, received);
+            let (done, result) = self.copy_all(first, agreed, burst, received);
             // With the pool dry, frames wait in the guest's queue.
             ring.put_back(&mut self.taken, taken - done);
             ring.give_all(self.taken.chains.iter().map(|chain| (chain, 0)));
@@ -156,13 +163,19 @@ impl Receiver {
         }
     }
 
-    /// Copies the frames of all chains, until the pool is dry. Returns of how many.
+    /// Copies the frames of all chains from `first` on, until the pool is dry. Returns how many chains are done.
     #[inline]
-    fn copy_all(&mut self, agreed: &Agreed, burst: &mut Burst, received: &mut Received) -> (usize, Result<(), Fault>) {
-        let Self { cache, taken: Taken { chains, pieces }, longest, span, most, copying } = self;
+    fn copy_all(
+        &mut self,
+        first: usize,
+        agreed: &Agreed,
+        burst: &mut Burst,
+        received: &mut Received,
+    ) -> (usize, Result<(), Fault>) {
+        let Self { cache, taken: Taken { chains, pieces }, longest, span, most, copying, .. } = self;
         let copied = copying.mask();
         let (header, tells) = (agreed.header, agreed.tells.is_some());
-        let (mut done, mut bytes) = (0, 0);
+        let (mut done, mut bytes) = (first, 0);
         let mut result = Ok(());
         while done < chains.len() {
             // Frames in several buffers may have used up those that were for the others.
@@ -219,7 +232,7 @@ impl Receiver {
 /// # Safety
 /// A header is there.
 #[inline(always)]
-unsafe fn says_something(header: *const u8) -> bool {
+pub(crate) unsafe fn says_something(header: *const u8) -> bool {
     // SAFETY: says the caller.
     unsafe { header.cast::<[u8; 2]>().read_unaligned() != [0; 2] }
 }

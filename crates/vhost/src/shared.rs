@@ -1,6 +1,6 @@
 //! What the port, its queues and the session share.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringpass_memory::Lending;
@@ -19,6 +19,8 @@ pub(crate) struct Shared {
     pub(crate) vrings: Arc<[Vring]>,
     /// By pair: what cards receive into.
     pub(crate) lendings: Box<[Arc<Lending>]>,
+    /// Somebody means to borrow.
+    pub(crate) lends: AtomicBool,
     /// By Rx queue.
     pub(crate) pairs: Box<[Pair]>,
     /// By Tx queue: which pair of the guest's it sends to, or [`NOWHERE`].
@@ -48,6 +50,7 @@ impl Shared {
         Ok(Arc::new_cyclic(|shared| Self {
             lendings: (0..pairs).map(|pair| Lends::new(2 * pair, &vrings, shared)).collect(),
             vrings,
+            lends: false.into(),
             pairs: waits,
             routes: (0..pairs).map(|_| NOWHERE.into()).collect(),
             takes: (Takes::Plain as u8).into(),

@@ -35,6 +35,8 @@ pub(crate) struct Running {
     pub(crate) agreed: Agreed,
     /// Descriptors of the ring.
     pub(crate) size: usize,
+    /// The guest wants its buffers back in order: those of cards and of other guests are not.
+    pub(crate) in_order: bool,
     /// The guest's memory.
     pub(crate) memory: Arc<GuestMemory>,
     /// What its guest kicks; not kept if nobody waits for it.

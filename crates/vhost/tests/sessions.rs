@@ -87,7 +87,7 @@ fn a_guest_that_breaks_a_ring_loses_its_session_and_nothing_else() {
         for queue in 0..2 {
             let mut guest = Guest::new(features, 1, 16);
             guest.attach(&mut rig.device);
-            assert!(guest.send(0, PLAIN, &frame(1, 60), &[]) && guest.offer(0, &[2000]));
+            assert!(guest.send(0, PLAIN, &frame(1, 60), &[]) && guest.offer(0, &[2000]) && guest.offer(0, &[2000]));
             // The available index, far ahead.
             guest.poke(queue, Area::Driver, 2, 5000);
             let _ = rig.send(0, &[frame(1, 60)]);

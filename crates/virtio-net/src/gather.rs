@@ -67,9 +67,11 @@ impl Gather {
         self.part.is_some() || self.skip > 0
     }
 
-    /// Gives up a frame whose end will not come.
-    pub(crate) fn abandon(&mut self) {
+    /// Gives up a frame whose end will not come. `false` if there is none.
+    pub(crate) fn abandon(&mut self) -> bool {
+        let joining = self.joining();
         (self.part, self.skip) = (None, 0);
+        joining
     }
 
     /// Adds what the device has written. Returns the frame at its end, `Err` at the end of a faulty one.

@@ -289,6 +289,19 @@ mod tests {
     }
 
     #[test]
+    fn several_pairs_take_a_control_queue_or_a_transport_that_does_without() {
+        let several = PortConfig { queues: 2, ..Default::default() };
+        let agreed = |offered, pairs| {
+            let circumstances = Circumstances { config: &several, buffer: 2048, legacy: false, iommu: false, pairs };
+            Agreed::new(offered, &circumstances).map(|agreed| agreed.features & (MQ | CTRL_VQ))
+        };
+        assert_eq!(agreed(VERSION_1 | MQ | CTRL_VQ, Pairs::ByCommand).ok(), Some(MQ | CTRL_VQ));
+        assert_eq!(agreed(VERSION_1 | MQ, Pairs::ByTransport).ok(), Some(MQ));
+        assert!(agreed(VERSION_1 | MQ, Pairs::ByCommand).is_err());
+        assert!(agreed(VERSION_1 | CTRL_VQ, Pairs::ByTransport).is_err());
+    }
+
+    #[test]
     fn long_frames_are_merged_or_chained() {
         let config = PortConfig { mtu: 9000, ..Default::default() };
         assert_eq!(agreed(MODERN, config, false).layout, Layout::Merged);

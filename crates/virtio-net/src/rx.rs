@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ringpass_memory::{Burst, Cache, Mempool, Packet};
 use ringpass_port::{RxQueue, Wake, Wakeable};
-use ringpass_virtio::driver::{Access, Broken, Unreturned, Used, Virtqueue};
+use ringpass_virtio::driver::{Access, Broken, HandedOver, Unreturned, Used, Virtqueue};
 
 use crate::gather::{Gather, Needed, merged_buffers};
 use crate::negotiate::{Agreed, Layout, SHORTEST};
@@ -63,10 +63,14 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         self.ring.queue.disarm();
     }
 
-    /// Hands the queue over to another device. What the dead one was writing is lost with it.
-    pub(crate) fn hand_over(&mut self, rest: Unreturned) -> Result<u32, Broken> {
-        self.gather.abandon();
-        self.ring.queue.hand_over(Access::Write, rest).inspect_err(|&broken| self.ring.fail(broken))
+    /// Hands the queue over to another device.
+    pub(crate) fn hand_over(&mut self, rest: Unreturned) -> Result<HandedOver, Broken> {
+        let result = self.ring.queue.hand_over(Access::Write, rest).inspect_err(|&broken| self.ring.fail(broken));
+        // A frame of which the dead device has given back a part will not be whole.
+        if result.is_ok_and(|handed| handed.untaken == 0) && self.gather.abandon() {
+            Counters::add(&self.ring.counters.drops, 1);
+        }
+        result
     }
 
     /// Takes received frames behind headers that say nothing of use, but with `MERGED` in how many buffers they lie.

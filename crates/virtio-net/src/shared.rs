@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ringpass_memory::Burst;
 use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
-use ringpass_virtio::driver::{Broken, Unreturned, Virtqueue};
+use ringpass_virtio::driver::{Broken, HandedOver, Unreturned, Virtqueue};
 use rustix::event::{Timespec, epoll};
 
 use crate::rx::Rx;
@@ -23,13 +23,13 @@ impl<T> Locked<T> {
 }
 
 impl<Q: Virtqueue + 'static> HandOver for Locked<Rx<Q>> {
-    fn hand_over(&self, rest: Unreturned) -> Result<u32, Broken> {
+    fn hand_over(&self, rest: Unreturned) -> Result<HandedOver, Broken> {
         self.lock().hand_over(rest)
     }
 }
 
 impl<Q: Virtqueue + 'static> HandOver for Locked<Tx<Q>> {
-    fn hand_over(&self, rest: Unreturned) -> Result<u32, Broken> {
+    fn hand_over(&self, rest: Unreturned) -> Result<HandedOver, Broken> {
         self.lock().hand_over(rest)
     }
 }

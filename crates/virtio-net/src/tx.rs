@@ -2,7 +2,7 @@
 
 use ringpass_memory::{Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
 use ringpass_port::TxQueue;
-use ringpass_virtio::driver::{Access, Broken, Unreturned, Virtqueue};
+use ringpass_virtio::driver::{Access, Broken, HandedOver, Unreturned, Virtqueue};
 use ringpass_virtio::features::HOST_ECN;
 use ringpass_virtio::net_header;
 
@@ -60,7 +60,7 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     }
 
     /// Hands the queue over to another device.
-    pub(crate) fn hand_over(&mut self, rest: Unreturned) -> Result<u32, Broken> {
+    pub(crate) fn hand_over(&mut self, rest: Unreturned) -> Result<HandedOver, Broken> {
         self.ring.queue.hand_over(Access::Read, rest).inspect_err(|&broken| self.ring.fail(broken))
     }
 

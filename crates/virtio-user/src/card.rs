@@ -23,7 +23,8 @@ pub(crate) struct Card {
     pub(crate) door: Door,
     /// Features that the driver is shown.
     pub(crate) offered: u64,
-    pub(crate) mac: MacAddress,
+    /// If the card has one; otherwise the driver makes one up.
+    pub(crate) mac: Option<MacAddress>,
     pub(crate) pairs: u16,
     pub(crate) mtu: u16,
     /// A back-end is there and runs.
@@ -71,8 +72,8 @@ impl Card {
         Ok(Arc::new(Self {
             name: name.to_owned(),
             door,
-            offered: offered & BACKENDS | MAC | STATUS | several,
-            mac: config.mac.unwrap_or_else(random_mac),
+            offered: offered & BACKENDS | STATUS | several | if config.mac.is_some() { MAC } else { 0 },
+            mac: config.mac,
             pairs,
             mtu: port.mtu as u16,
             up: AtomicBool::new(false),
@@ -216,11 +217,4 @@ impl Bus for Card {
 pub(crate) fn event() -> Result<OwnedFd, Error> {
     let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     made.map_err(|errno| Error::Os { what: "an eventfd".into(), source: errno.into() })
-}
-
-/// An address of local administration.
-fn random_mac() -> MacAddress {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let [.., a, b, c, d, e] = RandomState::new().build_hasher().finish().to_ne_bytes();
-    MacAddress([2, a, b, c, d, e])
 }

@@ -126,7 +126,7 @@ impl Session {
         for ring in &plan.rings {
             // A queue that was given up stays where it is.
             let queue = ring.queue.as_ref().and_then(Weak::upgrade);
-            bases.push(queue.map(|queue| queue.hand_over(rest)).transpose()?);
+            bases.push(queue.map(|queue| queue.hand_over(rest).map(|handed| handed.base)).transpose()?);
         }
         let several = if plan.rings.len() > 2 { self.features & MQ } else { 0 };
         let told = told | several | self.features & PROTOCOL_FEATURES;

@@ -30,7 +30,7 @@ impl Backend {
     /// The configuration (VIRTIO 1.3, 5.1.4): MAC address, status, pairs of queues, MTU.
     fn config(&self) -> [u8; 12] {
         let mut config = [0; 12];
-        config[..6].copy_from_slice(&self.card.mac.0);
+        config[..6].copy_from_slice(&self.card.mac.unwrap_or_default().0);
         config[6] = self.card.up.load(Relaxed).into();
         config[8..10].copy_from_slice(&self.card.pairs.to_le_bytes());
         config[10..].copy_from_slice(&self.card.mtu.to_le_bytes());

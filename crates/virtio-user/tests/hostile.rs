@@ -280,6 +280,26 @@ fn bad_sessions_do_not_end_the_port_and_do_not_storm() {
 }
 
 #[test]
+fn a_thousand_sessions_leave_nothing_open() {
+    let _alone = alone();
+    meet(&PortConfig::default(), |mut port, mut peer, place| {
+        let _queues = port.take_queues();
+        let mut after_ten = 0;
+        for session in 0..1000 {
+            drop(peer);
+            peer = place.accept();
+            assert!(peer.bring_up(), "session {session}");
+            if session == 10 {
+                after_ten = descriptors();
+            }
+        }
+        assert!(descriptors() <= after_ten + 4, "{after_ten} descriptors have become {}", descriptors());
+        until("the link", || port.link().up);
+        assert!(port.extended().contains(&("reconnects", 1000)), "{:?}", port.extended());
+    });
+}
+
+#[test]
 fn a_ring_that_is_broken_ends_the_port() {
     let _alone = alone();
     let (place, pool) = (Place::new(), pool());

@@ -1,5 +1,7 @@
 //! The fuzz targets' bodies over their seeds and a million mutations of them each.
 
+#[path = "../../../fuzz/bodies/device_rings.rs"]
+mod device_rings;
 #[path = "../../../fuzz/bodies/mutations.rs"]
 mod mutations;
 #[path = "../../../fuzz/bodies/rings.rs"]
@@ -13,4 +15,14 @@ fn split_rings() {
 #[test]
 fn packed_rings() {
     mutations::run("packed_ring", 1_000_000, rings::packed);
+}
+
+#[test]
+fn devices_of_split_rings() {
+    mutations::run("device_split_ring", 1_000_000, device_rings::split);
+}
+
+#[test]
+fn devices_of_packed_rings() {
+    mutations::run("device_packed_ring", 1_000_000, device_rings::packed);
 }

@@ -1,6 +1,8 @@
 //! Network cards that QEMU itself plays, and what is at the far end of their wires.
 
-use super::Builder;
+use std::path::{Path, PathBuf};
+
+use super::{Builder, Qemu};
 use crate::host::{Namespace, run, unique};
 
 /// The far end of a card's wire in the host's kernel: a TAP, which appears in a namespace with an address when the guest is
@@ -48,6 +50,49 @@ impl Tap {
     }
 }
 
+/// The far end of a card's wire in a vhost-user back-end, which a test runs.
+#[derive(Clone, Debug)]
+pub struct VhostUser {
+    socket: PathBuf,
+    listens: Listens,
+    queues: u32,
+}
+
+/// Who makes the socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Listens {
+    Qemu,
+    BackEnd,
+}
+
+impl VhostUser {
+    /// A back-end that listens: QEMU connects, and tries it again each second when the connection has ended. The guest
+    /// starts when it is there.
+    pub fn at(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), listens: Listens::BackEnd, queues: 1 }
+    }
+
+    /// A back-end that connects to a socket of QEMU's, which everybody may. The guest starts when it has come.
+    pub fn coming_to(socket: &Path) -> Self {
+        Self { listens: Listens::Qemu, ..Self::at(socket) }
+    }
+
+    /// Queue pairs, one unless said otherwise. A card uses more than one if it is `virtio-net-pci,mq=on`.
+    pub fn queues(mut self, queues: u32) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    fn chardev(&self, number: usize, qemu: Qemu) -> String {
+        let role = match (self.listens, qemu) {
+            (Listens::Qemu, _) => "server=on,wait=off",
+            (Listens::BackEnd, Qemu::Newest) => "reconnect-ms=1000",
+            (Listens::BackEnd, Qemu::V7_2) => "reconnect=1",
+        };
+        format!("socket,id=wire{number},path={},{role}", self.socket.display())
+    }
+}
+
 /// A card of QEMU's own.
 pub(super) struct Nic {
     device: String,
@@ -56,6 +101,7 @@ pub(super) struct Nic {
 
 enum FarEnd {
     Tap(Tap),
+    VhostUser(VhostUser),
     /// QEMU's own network: it answers DHCP, and pings of 10.0.2.2.
     User,
 }
@@ -83,6 +129,12 @@ impl Builder {
         self
     }
 
+    /// The same, with a vhost-user back-end at the far end, which has the guest's memory. It takes `virtio-net-pci`.
+    pub fn vhost_user_nic(mut self, device: &str, back_end: &VhostUser) -> Self {
+        self.nics.push(Nic { device: device.to_owned(), far_end: FarEnd::VhostUser(back_end.clone()) });
+        self
+    }
+
     /// The same, with QEMU's user networking at the far end: DHCP gives 10.0.2.15, and 10.0.2.2 answers pings.
     pub fn nic_with_user_network(mut self, device: &str) -> Self {
         self.nics.push(Nic { device: device.to_owned(), far_end: FarEnd::User });
@@ -94,23 +146,29 @@ impl Nic {
     pub(super) fn tap(&self) -> Option<&Tap> {
         match &self.far_end {
             FarEnd::Tap(tap) => Some(tap),
-            FarEnd::User => None,
+            FarEnd::VhostUser(_) | FarEnd::User => None,
         }
     }
 
     /// QEMU's arguments for card `number`.
-    pub(super) fn arguments(&self, number: usize) -> [String; 4] {
+    pub(super) fn arguments(&self, number: usize, qemu: Qemu) -> Vec<String> {
+        let mut arguments = Vec::new();
         let netdev = match &self.far_end {
             FarEnd::Tap(Tap { name, queues, vnet_hdr, .. }) => {
                 format!(
                     "tap,id=nic{number},ifname={name},script=no,downscript=no,vhost=off,queues={queues},vnet_hdr={vnet_hdr}"
                 )
             }
+            FarEnd::VhostUser(back_end) => {
+                arguments.extend(["-chardev".to_owned(), back_end.chardev(number, qemu)]);
+                format!("vhost-user,id=nic{number},chardev=wire{number},queues={}", back_end.queues)
+            }
             FarEnd::User => format!("user,id=nic{number}"),
         };
         let (device, slot, mac) = (&self.device, slot(number), nic_mac(number));
         // Without the ROM of its boot by network, which takes the firmware time.
         let device = format!("{device},netdev=nic{number},addr={slot:x},mac={mac},romfile=");
-        ["-netdev".to_owned(), netdev, "-device".to_owned(), device]
+        arguments.extend(["-netdev".to_owned(), netdev, "-device".to_owned(), device]);
+        arguments
     }
 }

@@ -77,9 +77,9 @@ impl Builder {
             Iommu::Translated => kernel += " intel_iommu=on",
             Iommu::Passthrough => kernel += " intel_iommu=on iommu=pt",
         }
-        // A test that is killed takes its guest along.
+        // A test that is killed takes its guest along. Sockets of QEMU's are for peers of any user.
         let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]);
+        command.args(["--pdeathsig", "KILL", "sh", "-c", "umask 0; exec \"$@\"", "sh"]);
         if let Some(namespace) = namespace {
             command.args(["ip", "netns", "exec", &namespace.0]);
         }
@@ -95,7 +95,9 @@ impl Builder {
             "-machine",
             machine,
         ]);
-        command.args(["-m", &format!("{memory}M"), "-smp", &self.cpus.to_string()]);
+        // With room for two memory devices to be plugged in.
+        let most = memory + 1024;
+        command.args(["-m", &format!("{memory}M,slots=2,maxmem={most}M"), "-smp", &self.cpus.to_string()]);
         command.args(["-object", &format!("memory-backend-memfd,id=memory,size={memory}M,share=on")]);
         command.arg("-kernel").arg(lab.join("vmlinux")).arg("-initrd").arg(folder.join("initrd"));
         command.args(["-append", &kernel]);
@@ -107,6 +109,8 @@ impl Builder {
                 command.arg("-serial").arg(format!("file:{}", folder.join("console").display()));
                 command.args(["-chardev", "stdio,id=agent,signal=off", "-device", "virtio-serial-pci,addr=1e"]);
                 command.args(["-device", "virtserialport,chardev=agent,nr=1"]);
+                let monitor = folder.join("monitor");
+                command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display()));
             }
             // Ctrl-A X ends it, Ctrl-C goes to the guest.
             Console::Terminal => _ = command.args(["-serial", "mon:stdio"]),
@@ -115,7 +119,7 @@ impl Builder {
             command.args(["-device", device]);
         }
         for (number, nic) in self.nics.iter().enumerate() {
-            command.args(nic.arguments(number));
+            command.args(nic.arguments(number, self.qemu));
         }
         command.args(&self.arguments);
         command

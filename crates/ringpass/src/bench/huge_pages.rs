@@ -26,7 +26,8 @@ impl HugePages {
             Error::Other(format!("{wanted} huge pages of 2 MiB are needed, {free} are free, and {why}: {hint}={total}"))
         };
         let before = total().unwrap_or(0);
-        fs::write(FILE, (before + missing).to_string()).map_err(|error| refused(format!("more are refused ({error})")))?;
+        fs::write(FILE, (before + missing).to_string())
+            .map_err(|error| refused(format!("more are refused ({error})")))?;
         // Given back if they are too few.
         let pages = Self { added: total().unwrap_or(before).saturating_sub(before) };
         match huge_pages_free(PageSize::Huge2M).0 {

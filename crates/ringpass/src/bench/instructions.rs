@@ -17,19 +17,35 @@ const ROUNDS: [u64; 2] = [4, 12];
 
 /// Instructions per packet of each stage, in the order of [`Stage::ALL`].
 pub fn count(cell: &Cell) -> Result<[f64; 5], Error> {
-    let [short, long] = [child(cell, ROUNDS[0])?, child(cell, ROUNDS[1])?];
+    let mut arguments: Vec<String> =
+        ["bench", "driver", "--kind", cell.driver.name(), "--pages", pages_name(cell.pages)].map(String::from).into();
+    for (option, value) in [("--batch", cell.batch), ("--ring", cell.ring)] {
+        arguments.extend([option.into(), value.to_string()]);
+    }
+    if cell.offloads {
+        arguments.push("--offloads".into());
+    }
+    arguments.push("--under-callgrind".into());
+    let counts = per_packet(&arguments, &Stage::ALL.map(Stage::function))?;
+    Ok(std::array::from_fn(|stage| counts[stage]))
+}
+
+/// Instructions per packet of some functions in a child of this program, which runs as many rounds as `--rounds` says and
+/// prints how many packets those were.
+pub fn per_packet(arguments: &[String], functions: &[&str]) -> Result<Vec<f64>, Error> {
+    let [short, long] = [child(arguments, functions, ROUNDS[0])?, child(arguments, functions, ROUNDS[1])?];
     let packets = (long.packets - short.packets) as f64;
-    let mut counts = [0.0; 5];
-    for ((count, stage), (short, long)) in counts.iter_mut().zip(Stage::ALL).zip(short.costs.iter().zip(long.costs)) {
+    let mut counts = Vec::new();
+    for (function, (&short, &long)) in functions.iter().zip(short.costs.iter().zip(&long.costs)) {
         // Three times the rounds, three times the instructions, but for the first few: otherwise callgrind has not
         // seen all that the function does.
-        if *short == 0 || !(2.5..3.5).contains(&(long as f64 / *short as f64)) {
-            let what = format!("callgrind counted {short} and {long} instructions in {}", stage.function());
+        if short == 0 || !(2.5..3.5).contains(&(long as f64 / short as f64)) {
+            let what = format!("callgrind counted {short} and {long} instructions in {function}");
             return Err(Error::Other(format!(
                 "{what} for {ROUNDS:?} rounds, which cannot be; build with debug symbols"
             )));
         }
-        *count = (long - short) as f64 / packets;
+        counts.push((long - short) as f64 / packets);
     }
     Ok(counts)
 }
@@ -44,27 +60,21 @@ pub fn run_rounds(cell: &Cell, rounds: u64) -> Result<(), Error> {
 
 struct Counts {
     packets: u64,
-    costs: [u64; 5],
+    costs: Vec<u64>,
 }
 
-fn child(cell: &Cell, rounds: u64) -> Result<Counts, Error> {
+fn child(arguments: &[String], functions: &[&str], rounds: u64) -> Result<Counts, Error> {
     let os = |what: &str, source: io::Error| Error::Os { what: what.into(), source };
     let file = std::env::temp_dir().join(format!("ringpass-callgrind-{}", std::process::id()));
     let program = std::env::current_exe().map_err(|error| os("this program's own file", error))?;
     let mut command = Command::new("valgrind");
     command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display())).arg(program);
-    command.args(["bench", "driver", "--kind", cell.driver.name(), "--pages", pages_name(cell.pages)]);
-    for (option, value) in [("--batch", cell.batch as u64), ("--ring", cell.ring as u64), ("--rounds", rounds)] {
-        command.args([option, &value.to_string()]);
-    }
-    if cell.offloads {
-        command.arg("--offloads");
-    }
-    let output = command.arg("--under-callgrind").output().map_err(|error| match error.kind() {
+    command.args(arguments).arg(format!("--rounds={rounds}"));
+    let output = command.output().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Other("--instructions needs valgrind: sudo apt install valgrind".into()),
         _ => os("valgrind", error),
     })?;
-    let costs = read_costs(&file);
+    let costs = read_costs(&file, functions);
     let _ = fs::remove_file(&file);
     let packets = String::from_utf8_lossy(&output.stdout).trim().parse().ok().filter(|_| output.status.success());
     match (packets, costs) {
@@ -78,12 +88,11 @@ fn child(cell: &Cell, rounds: u64) -> Result<Counts, Error> {
     }
 }
 
-fn read_costs(file: &Path) -> io::Result<[u64; 5]> {
+fn read_costs(file: &Path, functions: &[&str]) -> io::Result<Vec<u64>> {
     let text = fs::read_to_string(file)?;
     let costs = inclusive_costs(&text);
-    let sum =
-        |stage: Stage| costs.iter().filter(|(name, _)| name.contains(stage.function())).map(|(_, cost)| cost).sum();
-    Ok(Stage::ALL.map(sum))
+    let sum = |function: &&str| costs.iter().filter(|(name, _)| name.contains(*function)).map(|(_, cost)| cost).sum();
+    Ok(functions.iter().map(sum).collect())
 }
 
 /// Instructions of each function and all that it called, from a file in callgrind's format (valgrind manual, "Callgrind

@@ -5,6 +5,7 @@ mod cores;
 mod cpu;
 mod driver;
 mod folder;
+mod heat;
 mod huge_pages;
 mod idle;
 mod instructions;
@@ -13,6 +14,7 @@ mod machine;
 mod measure;
 mod paper;
 mod plot;
+mod pvp;
 mod rig;
 mod table;
 mod tsc;
@@ -34,6 +36,7 @@ enum What {
     Latency(latency::Args),
     Idle(idle::Args),
     Vhost(vhost::Args),
+    Pvp(pvp::Args),
 }
 
 const EXAMPLES: &str = "EXAMPLES:
@@ -41,7 +44,8 @@ const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
-  sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores";
+  sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
+  sudo ringpass bench pvp                 card, switch, network function, switch, card: the experiments of IOVTee";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -50,5 +54,6 @@ pub fn run(args: Args) -> Result<(), Error> {
         What::Latency(args) => latency::run(args),
         What::Idle(args) => idle::run(args),
         What::Vhost(args) => vhost::run(args),
+        What::Pvp(args) => pvp::run(args),
     }
 }

@@ -15,34 +15,40 @@ use super::measure::Stage;
 use super::paper::{self, Load};
 
 const SIZE: (u32, u32) = (620, 460);
-const BLUE: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
-const ORANGE: RGBColor = RGBColor(0xd9, 0x6c, 0x06);
-const GREEN: RGBColor = RGBColor(0x2b, 0x83, 0x4a);
-const GREY: RGBColor = RGBColor(0x70, 0x70, 0x70);
+/// Half the width of a bar, in categories.
+const BAR: f64 = 0.18;
+pub const BLUE: RGBColor = RGBColor(0x1f, 0x5f, 0xa8);
+pub const ORANGE: RGBColor = RGBColor(0xd9, 0x6c, 0x06);
+pub const GREEN: RGBColor = RGBColor(0x2b, 0x83, 0x4a);
+pub const GREY: RGBColor = RGBColor(0x70, 0x70, 0x70);
 
 /// How a series looks.
 #[derive(Clone, Copy)]
-enum Look {
+pub enum Look {
     /// Points joined by a line.
     Line,
     /// A line without points: a limit or level.
     Level,
     /// Filled triangles.
     Marks,
+    /// A bar from zero upwards in each category, so far to the right of its middle.
+    Bars(f64),
     /// Crosses, which can be told from marks at the same place.
     Crosses,
 }
 
-struct Series {
-    name: String,
-    color: RGBColor,
-    look: Look,
+/// Values that belong together.
+pub struct Series {
+    pub name: String,
+    pub color: RGBColor,
+    pub look: Look,
     /// Category and value.
-    points: Vec<(usize, f64)>,
+    pub points: Vec<(usize, f64)>,
 }
 
+/// Of values.
 #[derive(Clone, Copy, PartialEq)]
-enum Scale {
+pub enum Scale {
     Linear,
     Logarithmic,
 }
@@ -58,14 +64,14 @@ impl Scale {
 }
 
 /// One coordinate system, over categories.
-struct Panel {
-    title: String,
-    x: String,
-    y: String,
-    categories: Vec<String>,
-    scale: Scale,
-    range: Range<f64>,
-    series: Vec<Series>,
+pub struct Panel {
+    pub title: String,
+    pub x: String,
+    pub y: String,
+    pub categories: Vec<String>,
+    pub scale: Scale,
+    pub range: Range<f64>,
+    pub series: Vec<Series>,
 }
 
 /// Makes sure that plots can be written there, before what they are to show is measured.
@@ -88,7 +94,8 @@ fn line<'a>(name: impl Display, color: RGBColor, rows: impl Iterator<Item = &'a 
     Series { name: name.to_string(), color, look: Look::Line, points }
 }
 
-fn top(series: &[Series]) -> f64 {
+/// The highest value.
+pub fn top(series: &[Series]) -> f64 {
     series.iter().flat_map(|series| &series.points).fold(0.0, |top: f64, &(_, value)| top.max(value))
 }
 
@@ -222,17 +229,24 @@ pub fn latency(rows: &[latency::Row], directory: &Path) -> Result<(), Error> {
 }
 
 /// Draws panels side by side, and a line of text below.
-fn draw(path: &Path, panels: &[Panel], words: &str) -> Result<(), Error> {
+pub fn draw(path: &Path, panels: &[Panel], words: &str) -> Result<(), Error> {
     let below = if words.is_empty() { 0 } else { 30 };
     let size = (SIZE.0 * panels.len() as u32, SIZE.1 + below);
+    save(path, size, |root| {
+        root.draw_text(words, &("sans-serif", 15).into_text_style(root), (60, SIZE.1 as i32))?;
+        let (above, _) = root.split_vertically(SIZE.1);
+        let areas = above.split_evenly((1, panels.len()));
+        areas.iter().zip(panels).try_for_each(|(area, panel)| draw_panel(area, panel))
+    })
+}
+
+/// Writes what is drawn on a white ground.
+pub fn save(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area) -> Result<(), DrawError>) -> Result<(), Error> {
     let mut picture = String::new();
     let drawn = (|| {
         let root = SVGBackend::with_string(&mut picture, size).into_drawing_area();
         root.fill(&WHITE)?;
-        root.draw_text(words, &("sans-serif", 15).into_text_style(&root), (60, SIZE.1 as i32))?;
-        let (above, _) = root.split_vertically(SIZE.1);
-        let areas = above.split_evenly((1, panels.len()));
-        areas.iter().zip(panels).try_for_each(|(area, panel)| draw_panel(area, panel))?;
+        draw(&root)?;
         root.present()
     })();
     drawn.map_err(|error| Error::Other(format!("the plot {}: {error}", path.display())))?;
@@ -241,8 +255,10 @@ fn draw(path: &Path, panels: &[Panel], words: &str) -> Result<(), Error> {
     Ok(())
 }
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
-type DrawError = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
+/// What is drawn on.
+pub type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+/// What may go wrong there.
+pub type DrawError = DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>;
 
 fn draw_panel(area: &Area, panel: &Panel) -> Result<(), DrawError> {
     let to = |value| panel.scale.to(value);
@@ -284,12 +300,19 @@ fn draw_panel(area: &Area, panel: &Panel) -> Result<(), DrawError> {
                 chart.draw_series(points().map(|at| Circle::new(at, 4, color.filled())))?;
                 chart.draw_series(LineSeries::new(points(), color.stroke_width(2)))?
             }
+            Look::Bars(right) => {
+                let bar = |(x, y)| Rectangle::new([(x + right - BAR, 0.0), (x + right + BAR, y)], color.filled());
+                chart.draw_series(points().map(bar))?
+            }
             Look::Crosses => chart.draw_series(points().map(|at| Cross::new(at, 5, color.stroke_width(2))))?,
             Look::Level => chart.draw_series(LineSeries::new(points(), color.stroke_width(1)))?,
         };
         let legend = legend.label(name);
         match look {
             Look::Crosses => legend.legend(move |(x, y)| Cross::new((x + 9, y), 5, color.stroke_width(2))),
+            Look::Bars(_) => {
+                legend.legend(move |(x, y)| Rectangle::new([(x + 2, y - 5), (x + 16, y + 5)], color.filled()))
+            }
             Look::Marks => legend.legend(move |(x, y)| TriangleMarker::new((x + 9, y), 7, color.filled())),
             _ => legend.legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2))),
         };

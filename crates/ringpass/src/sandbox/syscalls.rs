@@ -21,7 +21,7 @@ const ALLOWED: &[&[c_long]] = &[
     &[libc::SYS_close, libc::SYS_shutdown],
     // Waiting.
     &[libc::SYS_poll, libc::SYS_ppoll, libc::SYS_epoll_create1, libc::SYS_epoll_ctl, libc::SYS_epoll_wait],
-    &[libc::SYS_futex],
+    &[libc::SYS_epoll_pwait, libc::SYS_futex],
     &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_sched_yield, libc::SYS_restart_syscall],
     // Where the vDSO has no clock.
     &[libc::SYS_clock_gettime, libc::SYS_gettimeofday],

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+pub mod dpdk;
 pub mod guest;
 pub mod matrix;
 pub mod pairs;

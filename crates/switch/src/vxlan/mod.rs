@@ -52,7 +52,7 @@ struct State {
     mac: [u8; 6],
     /// Hardware address of the other end, with [`KNOWN`] set once there is one.
     remote: AtomicU64,
-    /// When it was last asked for, in milliseconds since the start, from 1.
+    /// When it was last asked for or learned; 0 for never.
     asked: AtomicU64,
     start: Instant,
     counters: Counters,
@@ -119,12 +119,18 @@ impl State {
     fn learn_remote(&self, mac: [u8; 6]) {
         let [a, b, c, d, e, f] = mac;
         self.remote.store(KNOWN | u64::from_be_bytes([0, 0, a, b, c, d, e, f]), Ordering::Relaxed);
+        self.asked.store(self.now(), Ordering::Relaxed);
+    }
+
+    /// Milliseconds since the start, from 1.
+    fn now(&self) -> u64 {
+        self.start.elapsed().as_millis() as u64 + 1
     }
 
     /// Whether the other end is to be asked for its address now, which is noted as done.
     fn must_ask(&self, remote: Option<[u8; 6]>) -> bool {
         let pause = if remote.is_some() { Self::FRESH } else { Self::PAUSE };
-        let now = self.start.elapsed().as_millis() as u64 + 1;
+        let now = self.now();
         let asked = self.asked.load(Ordering::Relaxed);
         let due = asked == 0 || now.saturating_sub(asked) >= pause.as_millis() as u64;
         due && self.asked.compare_exchange(asked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()

@@ -5,7 +5,7 @@ use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ringpass_peer::Signal;
@@ -23,7 +23,7 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 pub const USER: u64 = 0x7f00_0000_0000;
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 64 * PAGE;
-pub const FEATURES: u64 = VERSION_1 | RING_PACKED | EVENT_IDX | INDIRECT_DESC | MQ | MRG_RXBUF;
+pub const FEATURES: u64 = VERSION_1 | RING_PACKED | EVENT_IDX | INDIRECT_DESC | MQ | MRG_RXBUF | CTRL_VQ | CTRL_RX | STATUS;
 pub const PROTOCOL: u64 = features::REPLY_ACK
     | features::MQ
     | features::RARP
@@ -64,12 +64,27 @@ pub struct Queue {
     pub enabled: bool,
 }
 
-#[derive(Clone, Default)]
-pub struct Toy(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub struct Toy {
+    state: Arc<Mutex<State>>,
+    /// How many chains it says to have taken from a queue.
+    taken: u32,
+}
+
+impl Default for Toy {
+    fn default() -> Self {
+        Self { state: Arc::default(), taken: 1 }
+    }
+}
 
 impl Toy {
+    /// One that guests can live with: it takes nothing.
+    pub fn idle() -> Self {
+        Self { taken: 0, ..Self::default() }
+    }
+
     pub fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn running(&self) -> Vec<usize> {
@@ -152,10 +167,11 @@ impl Device for Toy {
         self.state().queues[queue].running.as_mut().expect("it runs").call = call;
     }
 
-    /// As if one chain had been taken.
+    /// As if so many chains had been taken.
     fn stop(&mut self, queue: usize) -> Result<Base, String> {
         let start = self.state().queues[queue].running.take().expect("it runs");
-        Ok(start.setup.base + if start.setup.features & RING_PACKED == 0 { 1 } else { 0x1_0001 })
+        let both = if start.setup.features & RING_PACKED == 0 { 1 } else { 0x1_0001 };
+        Ok(start.setup.base + self.taken * both)
     }
 
     fn announce(&mut self, mac: MacAddress) {

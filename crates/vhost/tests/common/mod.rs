@@ -268,6 +268,18 @@ impl Guest {
         frames
     }
 
+    /// Buffers that came back without a frame.
+    pub fn received_empty(&mut self, pair: usize) -> usize {
+        self.used(2 * pair).into_iter().filter(|(_, written)| *written == 0).count()
+    }
+
+    /// Frames, without the buffers that came back empty.
+    pub fn received_full(&mut self, pair: usize) -> Vec<Vec<u8>> {
+        let header = self.header();
+        let used = self.used(2 * pair).into_iter().filter(|(_, written)| *written > 0);
+        used.map(|(bytes, written)| bytes[header..written].to_vec()).collect()
+    }
+
     /// Asks to be interrupted when frames come.
     pub fn arm(&mut self, queue: usize) {
         each!(&mut self.queues[queue].driver, driver => driver.arm());
@@ -291,6 +303,15 @@ impl Guest {
 
     /// A word of a ring as a hostile guest writes it, at an offset of the queue's descriptor area.
     pub fn poke(&self, queue: usize, area: Area, offset: usize, value: u16) {
+        self.word(queue, area, offset).store(value, std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// The word that is there.
+    pub fn peek(&self, queue: usize, area: Area, offset: usize) -> u16 {
+        self.word(queue, area, offset).load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn word(&self, queue: usize, area: Area, offset: usize) -> &std::sync::atomic::AtomicU16 {
         let at = self.queues[queue].at;
         let base = match area {
             Area::Descriptors => at.descriptors,
@@ -298,7 +319,7 @@ impl Guest {
         };
         let place = self.rings.at((base - self.rings.iova(0)) as usize + offset).cast::<u16>();
         // SAFETY: inside the region (`at` checks), aligned; plain memory that both sides access as atomics.
-        unsafe { std::sync::atomic::AtomicU16::from_ptr(place) }.store(value, std::sync::atomic::Ordering::SeqCst);
+        unsafe { std::sync::atomic::AtomicU16::from_ptr(place) }
     }
 }
 

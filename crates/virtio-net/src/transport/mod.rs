@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use ringpass_bus::Bus;
 use ringpass_port::Error;
 use ringpass_registers::IoRegion;
-use ringpass_virtio::driver::{Addresses, Broken, Unreturned};
+use ringpass_virtio::driver::{Addresses, Broken, HandedOver, Unreturned};
 
 use self::legacy::Legacy;
 use self::modern::Modern;
@@ -97,7 +97,7 @@ pub enum Pairs {
 /// A queue that another device can be given, while it is used.
 pub trait HandOver: Send + Sync {
     /// As [`Virtqueue::hand_over`](ringpass_virtio::driver::Virtqueue::hand_over).
-    fn hand_over(&self, rest: Unreturned) -> Result<u32, Broken>;
+    fn hand_over(&self, rest: Unreturned) -> Result<HandedOver, Broken>;
 }
 
 /// How a queue is started.

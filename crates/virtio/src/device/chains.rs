@@ -97,7 +97,11 @@ impl<'a> Gather<'a> {
             // SAFETY: `count` descriptors are there, aligned, in memory that outlives `'a`; atomics may change under a
             // shared reference.
             Some(start) => Table::Near(unsafe { std::slice::from_raw_parts(start.as_ptr(), count as usize) }),
-            None => Table::Far(self.memory, address),
+            None => {
+                let whole = self.memory.pieces(address, len, self.window, |_| ());
+                whole.ok_or(Broken::Address(address, len))?;
+                Table::Far(self.memory, address)
+            }
         };
         Ok((table, count as u16))
     }
@@ -160,7 +164,7 @@ impl Table<'_> {
             Self::Far(memory, table) => {
                 let start = table.wrapping_add(u64::from(number) * size_of::<Cell>() as u64);
                 let byte = |at: u64| {
-                    let place = start.checked_add(at).filter(|&at| at >= table).and_then(|at| memory.guest(at, 1));
+                    let place = memory.guest(start.wrapping_add(at), 1);
                     let place = place.ok_or(Broken::Address(start, size_of::<Cell>() as u32))?;
                     // SAFETY: a byte of the guest's memory, which outlives the borrow; atomics may change.
                     Ok(u64::from(unsafe { place.cast::<AtomicU8>().as_ref() }.load(Ordering::Relaxed)))

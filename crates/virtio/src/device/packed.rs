@@ -172,7 +172,7 @@ impl Packed {
         let indirect = self.has(INDIRECT_DESC);
         let mut gather = Gather { memory: &self.memory, window: &mut self.window, access, most: size, indirect };
         let (mut pieces, mut slot) = (Pieces::default(), self.head);
-        let again = self.again.peek().map(|lost| &lost.descriptors[..]);
+        let again = self.again.peek().map(Vec::as_slice);
         for length in 1..=again.map_or(room, |again| again.len() as u16) {
             let words = match again {
                 Some(again) => again[usize::from(length) - 1],
@@ -328,7 +328,7 @@ unsafe impl Virtqueue for Packed {
             (log, again, used) = (Some(opened.0), opened.1, opened.2);
         }
         let (mut head, mut held) = (used, 0);
-        for _ in again.iter().flat_map(|lost| &lost.descriptors) {
+        for _ in again.iter().flatten() {
             // That process may have written more than it showed.
             let word = &parts.ring[usize::from(head.index)][1];
             let kept = word.load(Ordering::Relaxed) & !(u64::from(WHOSE) << 48);
@@ -452,7 +452,7 @@ unsafe impl Virtqueue for Packed {
         });
         // The guest marks a descriptor, then looks here; we write here, then look at the descriptors.
         fence(Ordering::SeqCst);
-        self.ready()
+        self.ready() || self.again.peek().is_some()
     }
 
     fn disarm(&mut self) {

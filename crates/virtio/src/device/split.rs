@@ -434,7 +434,7 @@ unsafe impl Virtqueue for Split {
         self.armed = true;
         // The guest writes its index, then looks here; we write here, then look at the index.
         fence(Ordering::SeqCst);
-        self.parts.available_head[INDEX].load(Ordering::Acquire) != self.head
+        self.parts.available_head[INDEX].load(Ordering::Acquire) != self.head || self.again.peek().is_some()
     }
 
     fn disarm(&mut self) {

@@ -93,6 +93,16 @@ pub enum Unreturned {
     Noted,
 }
 
+/// A queue that was handed over to another device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandedOver {
+    /// Where that one is to go on, behind what the dead one gave back: split, the next available index; packed, the next
+    /// available slot with its wrap counter in bit 15, and in the upper half the same of the used ones.
+    pub base: u32,
+    /// Packets that the dead one gave back and that were not taken yet.
+    pub untaken: usize,
+}
+
 /// A packet that came back, still where the queue kept it. It is taken out by one of the methods; otherwise it is lost.
 #[must_use]
 pub struct Used<'a>(&'a MaybeUninit<Packet>);
@@ -188,10 +198,8 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// Asks for no interrupts; so it is at first.
     fn disarm(&mut self);
 
-    /// Hands the queue over to another device, in place of one that has died. Returns where that one is to go on, behind
-    /// what the dead one gave back: split, the next available index; packed, the next available slot with its wrap
-    /// counter in bit 15, and in the upper half the same of the used ones.
-    fn hand_over(&mut self, access: Access, rest: Unreturned) -> Result<u32, Broken>;
+    /// Hands the queue over to another device, in place of one that has died.
+    fn hand_over(&mut self, access: Access, rest: Unreturned) -> Result<HandedOver, Broken>;
 
     /// Drops the packets that the device has. The queue is of no use any more.
     ///

@@ -14,7 +14,7 @@ use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::loose::Loose;
 use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
-use super::{Access, Addresses, Broken, Config, Unreturned, Used, Virtqueue};
+use super::{Access, Addresses, Broken, Config, HandedOver, Unreturned, Used, Virtqueue};
 use crate::layout::{event, flags};
 use crate::slot::Slot;
 
@@ -425,7 +425,7 @@ unsafe impl Virtqueue for Packed {
         self.driver_event[0].store(u32::from(event::DISABLE) << 16, Ordering::Relaxed);
     }
 
-    fn hand_over(&mut self, access: Access, rest: Unreturned) -> Result<u32, Broken> {
+    fn hand_over(&mut self, access: Access, rest: Unreturned) -> Result<HandedOver, Broken> {
         let (next, left) = self.not_returned().map_err(|broken| *self.broken.insert(broken))?;
         // What the dead device asked for does not bind the next one.
         self.device_event[0].store(u32::from(event::ENABLE) << 16, Ordering::Relaxed);
@@ -433,7 +433,7 @@ unsafe impl Virtqueue for Packed {
             self.make_available_again(access, next, &left);
         }
         let next = u32::from(next.with_wrap());
-        Ok(next | next << 16)
+        Ok(HandedOver { base: next | next << 16, untaken: usize::from(self.posted) - left.len() })
     }
 
     unsafe fn reclaim(&mut self) {

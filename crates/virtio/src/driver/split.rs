@@ -14,7 +14,7 @@ use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::loose::Loose;
 use super::pieces::{Cut, Descriptor, Piece, Ring, Tables};
-use super::{Access, Addresses, Broken, Config, Unreturned, Used, Virtqueue};
+use super::{Access, Addresses, Broken, Config, HandedOver, Unreturned, Used, Virtqueue};
 use crate::layout::{LEGACY_ALIGN, NO_NOTICE, flags};
 use crate::slot::passed;
 
@@ -416,7 +416,7 @@ unsafe impl Virtqueue for Split {
         }
     }
 
-    fn hand_over(&mut self, _: Access, rest: Unreturned) -> Result<u32, Broken> {
+    fn hand_over(&mut self, _: Access, rest: Unreturned) -> Result<HandedOver, Broken> {
         let ready = self.ready()?;
         // What the dead device asked for does not bind the next one.
         self.used_head[FLAGS].store(0, Ordering::Relaxed);
@@ -424,7 +424,7 @@ unsafe impl Virtqueue for Split {
         if rest == Unreturned::Anew {
             self.make_available_again(ready).map_err(|broken| self.fail(broken))?;
         }
-        Ok(self.head.wrapping_add(ready).into())
+        Ok(HandedOver { base: self.head.wrapping_add(ready).into(), untaken: ready.into() })
     }
 
     unsafe fn reclaim(&mut self) {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, ForeignMemory};
-use ringpass_virtio::device::{Chain, GuestMemory, GuestRegion, Piece, Setup, Taken};
+use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_virtio::device::{Chain, GuestMemory, GuestRegion, Inflight, Piece, Setup, Taken};
 use ringpass_virtio::driver::{Addresses, Config};
 use ringpass_virtio::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 
@@ -42,6 +42,13 @@ pub fn setup(packed: bool, config: &Config, at: Addresses) -> Setup {
         base: if packed { 0x8000_8000 } else { 0 },
         inflight: None,
     }
+}
+
+/// Memory in which is noted what a queue has taken.
+pub fn inflight(packed: bool, size: u16) -> Inflight {
+    let len = (if packed { 32 } else { 16 }) * (1 + usize::from(size));
+    let region = DmaRegion::new(len, &RegionConfig::default()).expect("some KiB");
+    Inflight { memory: ForeignMemory::map(region.file(), 0, region.len()).expect("a memfd"), offset: 0, len }
 }
 
 /// All pieces of a chain.

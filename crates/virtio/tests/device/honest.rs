@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringpass_memory::{DmaRegion, Mempool, MempoolConfig, Packet, RegionConfig};
-use ringpass_virtio::device::{self, Access, Chain, GuestMemory, Piece, Taken};
+use ringpass_virtio::device::{self, Access, Chain, GuestMemory, Piece, Setup, Taken};
 use ringpass_virtio::driver::{self, Config};
 
 use crate::guest;
@@ -30,6 +30,8 @@ enum Op {
     Disarms,
     /// The guest's memory is another, cut elsewhere.
     Remap(usize),
+    /// The device's process ends, and another begins: with what is noted, or in order.
+    Crash,
 }
 
 const BUFFER: usize = 256;
@@ -44,6 +46,7 @@ struct Bench<Q, D> {
     access: Access,
     driver: Q,
     device: D,
+    setup: Setup,
     rings: Arc<DmaRegion>,
     pool: Mempool,
     /// All memory that the device ever had, as it may hold chains of it.
@@ -52,10 +55,13 @@ struct Bench<Q, D> {
     /// Posted and not taken, in order; the last `unshown` of them were not published.
     posted: VecDeque<Note>,
     unshown: usize,
-    /// Chains that the device has, in order.
-    held: VecDeque<(Chain, Vec<Piece>, Note)>,
+    /// Taken by a process that has ended, in order, each with a number by which it can be ordered.
+    lost: VecDeque<(u64, Note)>,
+    /// Chains that the device has.
+    held: VecDeque<(Chain, Vec<Piece>, (u64, Note))>,
+    number: u64,
     /// Given back and not published; published and not reaped: with the bytes written.
-    given: Vec<(Note, u32)>,
+    given: Vec<((u64, Note), u32)>,
     used: HashMap<u64, (Vec<u8>, u32)>,
     /// Whether the driver, and the device, are to be woken by what comes next.
     driver_sleeps: bool,
@@ -64,25 +70,30 @@ struct Bench<Q, D> {
 }
 
 impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
-    fn new(packed: bool, config: &Config, access: Access) -> Self {
+    fn new(packed: bool, config: &Config, access: Access, noted: bool) -> Self {
         let rings = DmaRegion::new(Q::bytes(config), &RegionConfig::default()).unwrap();
         let buffers = 2 * usize::from(config.size) + 64;
         let pool = Mempool::new(&MempoolConfig { buffers, size: BUFFER, ..Default::default() }).unwrap();
         let driver = Q::new(&rings, 0, config).unwrap();
         let memory = guest::memory(&[(&rings, None), (pool.region(), None)]);
-        let device = D::new(&guest::setup(packed, config, driver.addresses()), &memory).unwrap();
+        let inflight = noted.then(|| guest::inflight(packed, config.size));
+        let setup = Setup { inflight, ..guest::setup(packed, config, driver.addresses()) };
+        let device = D::new(&setup, &memory).unwrap();
         Self {
             packed,
             config: *config,
             access,
             driver,
             device,
+            setup,
             rings,
             pool,
             memory: vec![memory],
             taken: Taken::default(),
             posted: VecDeque::new(),
             unshown: 0,
+            lost: VecDeque::new(),
+            number: 0,
             held: VecDeque::new(),
             given: Vec::new(),
             used: HashMap::new(),
@@ -165,12 +176,21 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
                 self.device.set_memory(&memory).unwrap();
                 self.memory.push(memory);
             }
+            Op::Crash => {
+                if self.setup.inflight.is_some() || !self.packed && self.config.in_order {
+                    let held = self.held.drain(..).map(|(.., note)| note);
+                    self.lost.extend(held.chain(self.given.drain(..).map(|(note, _)| note)));
+                    self.lost.make_contiguous().sort_by_key(|(number, _)| *number);
+                    self.device = D::new(&self.setup, self.memory.last().unwrap()).unwrap();
+                    self.device_sleeps = false;
+                }
+            }
         }
     }
 
     /// Chains that the device can see and has not taken: packed rings show each at once.
     fn available(&self) -> usize {
-        self.posted.len() - if self.packed { 0 } else { self.unshown }
+        self.lost.len() + self.posted.len() - if self.packed { 0 } else { self.unshown }
     }
 
     fn take(&mut self, most: usize, back: usize) {
@@ -186,8 +206,10 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
         assert_eq!(self.taken.chains.len(), count - back);
         for chain in &self.taken.chains {
             let pieces = guest::pieces(chain, &self.taken);
-            let note = self.posted.pop_front().expect("no more than were posted");
-            assert_eq!(guest::read(&pieces), note.1, "what the device finds");
+            let mut fresh = || (self.number, self.posted.pop_front().expect("no more than were posted"));
+            let note = self.lost.pop_front().unwrap_or_else(&mut fresh);
+            self.number += 1;
+            assert_eq!(guest::read(&pieces), note.1.1, "what the device finds");
             self.held.push_back((*chain, pieces, note));
         }
         self.unshown = self.unshown.min(self.posted.len());
@@ -200,12 +222,12 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
                 break;
             }
             let at = if self.config.in_order { 0 } else { which % self.held.len() };
-            let (chain, pieces, (key, mut content)) = self.held.remove(at).expect("one of them");
+            let (chain, pieces, (number, (key, mut content))) = self.held.remove(at).expect("one of them");
             let written = if self.access == Access::Write { which * 7 % (content.len() + 1) } else { 0 };
             guest::fill(&pieces, written, which as u8);
             content[..written].fill(which as u8);
             chains.push((chain, written as u32));
-            self.given.push(((key, content), written as u32));
+            self.given.push(((number, (key, content)), written as u32));
         }
         self.device.give_all(chains.iter().map(|(chain, written)| (chain, *written)));
     }
@@ -218,7 +240,7 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
             assert!(interrupt, "the driver sleeps");
             self.driver_sleeps = false;
         }
-        self.used.extend(self.given.drain(..).map(|((key, content), written)| (key, (content, written))));
+        self.used.extend(self.given.drain(..).map(|((_, (key, content)), written)| (key, (content, written))));
     }
 
     fn reap(&mut self, most: usize) {
@@ -246,14 +268,8 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
         self.publish();
         self.reap(usize::MAX);
         assert_eq!((self.driver.posted(), self.posted.len()), (0, 0));
-        let again = D::new(
-            &device::Setup {
-                base: self.device.base(),
-                ..guest::setup(self.packed, &self.config, self.driver.addresses())
-            },
-            &self.memory[0],
-        );
-        (self.device, self.device_sleeps) = (again.expect("where it stands"), false);
+        let setup = Setup { base: self.device.base(), ..self.setup.clone() };
+        (self.device, self.device_sleeps) = (D::new(&setup, &self.memory[0]).expect("where it stands"), false);
         self.act(Op::Run(vec![60, 61]));
         self.act(Op::Show);
         self.take(usize::MAX, 0);
@@ -263,11 +279,11 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
     }
 }
 
-fn run(packed: bool, config: &Config, access: Access, ops: impl Iterator<Item = Op>) {
+fn run(packed: bool, config: &Config, access: Access, noted: bool, ops: impl Iterator<Item = Op>) {
     if packed {
-        Bench::<driver::Packed, device::Packed>::new(packed, config, access).run(ops);
+        Bench::<driver::Packed, device::Packed>::new(packed, config, access, noted).run(ops);
     } else {
-        Bench::<driver::Split, device::Split>::new(packed, config, access).run(ops);
+        Bench::<driver::Split, device::Split>::new(packed, config, access, noted).run(ops);
     }
 }
 
@@ -289,6 +305,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => Just(Op::Arms),
         1 => Just(Op::Disarms),
         1 => (0..40_000usize).prop_map(Op::Remap),
+        1 => Just(Op::Crash),
     ]
 }
 
@@ -315,9 +332,10 @@ proptest! {
     fn every_packet_arrives_once(
         (packed, config) in config(),
         write in any::<bool>(),
+        noted in any::<bool>(),
         ops in prop::collection::vec(op(), 1..150),
     ) {
-        run(packed, &config, if write { Access::Write } else { Access::Read }, ops.into_iter());
+        run(packed, &config, if write { Access::Write } else { Access::Read }, noted, ops.into_iter());
     }
 }
 
@@ -326,7 +344,7 @@ proptest! {
 fn indices_wrap() {
     for (packed, size) in [(false, 16), (true, 16), (true, 13)] {
         for (event_idx, in_order) in [(false, false), (true, false), (false, true), (true, true)] {
-            for access in [Access::Read, Access::Write] {
+            for (access, noted) in [(Access::Read, false), (Access::Write, false), (Access::Write, true)] {
                 let config = Config { size, event_idx, in_order, indirect: if in_order { 4 } else { 0 }, header: 0 };
                 let ops = (0..20_000usize).flat_map(|round| {
                     let post = match round % 9 {
@@ -347,7 +365,7 @@ fn indices_wrap() {
                         Op::Reap(20),
                     ]
                 });
-                run(packed, &config, access, ops);
+                run(packed, &config, access, noted, ops);
             }
         }
     }

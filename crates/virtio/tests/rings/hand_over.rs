@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use ringpass_memory::{DmaRegion, Mempool, MempoolConfig, Packet, RegionConfig};
-use ringpass_virtio::driver::{Access, Broken, Config, Packed, Split, Unreturned, Virtqueue};
+use ringpass_virtio::driver::{Access, Broken, Config, HandedOver, Packed, Split, Unreturned, Virtqueue};
 
 use crate::device::{Chain, Device, Kind};
 
@@ -129,7 +129,9 @@ impl<Q: Virtqueue> Bench<Q> {
 
     fn die(&mut self) {
         self.held.clear();
-        let base = self.queue.hand_over(Access::Write, Unreturned::Anew).expect("an honest device");
+        let HandedOver { base, untaken } =
+            self.queue.hand_over(Access::Write, Unreturned::Anew).expect("an honest device");
+        assert_eq!(untaken, self.back.len());
         let size = u64::from(self.config.size);
         let position = match self.kind {
             Kind::Split => u64::from(base),
@@ -196,7 +198,7 @@ proptest! {
 /// What a dead device has left is checked as what a living one does.
 #[test]
 fn a_device_that_lied_before_it_died_breaks_the_queue() {
-    fn left<Q: Virtqueue>(kind: Kind, ids: &[u16]) -> Result<u32, Broken> {
+    fn left<Q: Virtqueue>(kind: Kind, ids: &[u16]) -> Result<HandedOver, Broken> {
         let config = Config { size: 8, event_idx: false, in_order: false, indirect: 0, header: 0 };
         let mut bench = Bench::<Q>::new(kind, &config);
         bench.act(Op::Post(vec![1; 4]));

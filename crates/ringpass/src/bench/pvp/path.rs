@@ -111,8 +111,7 @@ impl Path {
         let features = Some(features(ring, Layout::InOrder));
         let copying = |transfer| if transfer == Transfer::Copy { Copying::Real } else { Copying::LeftOut };
         let copies = Copies { to_guest: copying(pattern.rx), from_guest: copying(pattern.tx) };
-        let back_end =
-            VhostConfig { path: path.clone(), role: Role::Listen, queues: None, features: features.clone() };
+        let back_end = VhostConfig { path: path.clone(), role: Role::Listen, queues: None, features: features.clone() };
         let mut guest_port = Vhost::open(&back_end, &PortConfig::default(), &host, copies)?;
         let guest = guest_port.take_queues().remove(0);
 
@@ -150,7 +149,8 @@ impl Path {
     pub fn measure(&mut self, cores: [CoreId; 2], time: Duration) -> Result<Sample, Error> {
         let function = Function::default();
         let Self { function: queues, guest, card, wire, slice, ports } = self;
-        let mut switch = Switch { guest, card, wire, slice: *slice, bursts: [Burst::new(Self::BURST), Burst::new(Self::BURST)] };
+        let mut switch =
+            Switch { guest, card, wire, slice: *slice, bursts: [Burst::new(Self::BURST), Burst::new(Self::BURST)] };
         let threads = thread::scope(|scope| {
             let far = scope.spawn(|| run_function(queues, &function, cores[1]));
             let near = scope.spawn(|| {
@@ -167,7 +167,9 @@ impl Path {
         });
         let panicked = |_| Error::Other("a thread of the bench has panicked; this is a bug".into());
         let (switched, [function_moved, function_busy]) = threads.map_err(panicked)?;
-        if let Some(State::Gone(why)) = ports.iter_mut().map(|port| port.state()).find(|state| matches!(state, State::Gone(_))) {
+        if let Some(State::Gone(why)) =
+            ports.iter_mut().map(|port| port.state()).find(|state| matches!(state, State::Gone(_)))
+        {
             return Err(Error::Other(why));
         }
         go_on()?;
@@ -194,7 +196,12 @@ impl Path {
             let repeat = |pass: &mut dyn FnMut() -> usize| {
                 let mut moved = 0;
                 // A few more than needed, as what is behind may be late.
-                (0..count).take_while(|_| { moved += pass(); moved < count }).count();
+                (0..count)
+                    .take_while(|_| {
+                        moved += pass();
+                        moved < count
+                    })
+                    .count();
                 moved
             };
             repeat(&mut || measured_switch_rx(&mut *self.card.rx, &mut *self.guest.tx, &mut burst));

@@ -44,6 +44,11 @@ impl Pattern {
     /// What all others are compared with: everything is copied.
     pub const BASE: char = 'a';
 
+    /// Whether frames arrive with their bytes: no copy is only left out.
+    pub fn is_real(self) -> bool {
+        [self.rx, self.tx].iter().all(|&transfer| transfer != Transfer::FakeZeroCopy)
+    }
+
     /// Whether the card writes into the guest's buffers.
     pub fn mapped(self) -> bool {
         false

@@ -126,7 +126,9 @@ fn measure(kind: Kind, args: &Args, site: &Site, series: &mut Vec<Series>) -> Re
     let from = series.len();
     for &direction in &args.direction {
         let samples = vec![Vec::new(); pairs.len()];
-        series.extend(args.size.iter().map(|&size| Series { case: Case { kind, direction, size }, samples: samples.clone() }));
+        series.extend(
+            args.size.iter().map(|&size| Series { case: Case { kind, direction, size }, samples: samples.clone() }),
+        );
     }
     let mut pairings = Vec::new();
     for &pair in &pairs {

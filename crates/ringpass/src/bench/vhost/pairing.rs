@@ -17,6 +17,13 @@ pub enum Ring {
     Packed,
 }
 
+impl Ring {
+    /// In tables and JSON.
+    pub fn name(self) -> &'static str {
+        if self == Self::Packed { "packed" } else { "split" }
+    }
+}
+
 /// How frames lie in buffers. Both ends of every pairing have the same features: these, indirect descriptors and the
 /// version, no offloads and no event index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::pairing::{Direction, Layout, Pair, Ring, Sample};
+use super::pairing::{Direction, Layout, Pair, Sample};
 use super::{Args, Case, Series};
 use crate::bench::machine;
 use crate::bench::table::{self, row};
@@ -108,7 +108,11 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
         .iter()
         .flat_map(|Series { case, samples }| {
             let peer = pairs.iter().position(|&pair| pair == Pair::Peer).map(|index| &samples[index][..]);
-            pairs.iter().zip(samples).map(|(&pair, samples)| Row::new(*case, pair, samples, peer, &machine)).collect::<Vec<_>>()
+            pairs
+                .iter()
+                .zip(samples)
+                .map(|(&pair, samples)| Row::new(*case, pair, samples, peer, &machine))
+                .collect::<Vec<_>>()
         })
         .collect();
     if args.json {
@@ -127,16 +131,24 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
             table::print(&title, &[vec![row(head)], lines].concat());
         }
     }
-    say("  Peer: DPDK with DPDK; backend, frontend: ours that, the other DPDK's; both: ours. Packets came to or from the guest,");
+    say(
+        "  Peer: DPDK with DPDK; backend, frontend: ours that, the other DPDK's; both: ours. Packets came to or from the guest,",
+    );
     say("  which has the front-end. Each end is a thread on a core of its own, bursts of 32.");
-    say("  Mpps: median of the rounds, in brackets the least and the most. Ratio: to DPDK with DPDK in the same round, median.");
-    say("  Cycles: of the back-end's thread a packet, counted as testpmd does: all of a sender's, and of a receiver's those of");
+    say(
+        "  Mpps: median of the rounds, in brackets the least and the most. Ratio: to DPDK with DPDK in the same round, median.",
+    );
+    say(
+        "  Cycles: of the back-end's thread a packet, counted as testpmd does: all of a sender's, and of a receiver's those of",
+    );
     say("  rounds that brought packets.");
     let distances: Vec<f64> = series.iter().flat_map(|s| s.samples.iter().flatten()).map(|s| s.distance).collect();
     if !distances.is_empty() {
         let [min, median, max] = spread(distances.into_iter());
         let words = "with it all of these figures change";
-        say(&format!("  A cache line took {min:.0} to {max:.0} cycles from core to core, {median:.0} in the median: {words}."));
+        say(&format!(
+            "  A cache line took {min:.0} to {max:.0} cycles from core to core, {median:.0} in the median: {words}."
+        ));
     }
     say("");
     say(&machine);
@@ -145,8 +157,7 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
 fn line(row: &Row) -> Vec<String> {
     let Case { kind, direction, size } = row.case;
     let way = if direction == Direction::ToGuest { "to the guest" } else { "from the guest" };
-    let ring = if kind.ring == Ring::Packed { "packed" } else { "split" };
-    let case = format!("{ring}, {way}, {size} B");
+    let case = format!("{}, {way}, {size} B", kind.ring.name());
     let asked = |sign: &str, value: Option<f64>| value.map_or(String::new(), |value| format!("{sign} {value}"));
     let ratio = |value: Option<f64>| value.filter(|_| row.pair != Pair::Peer).map_or("-".into(), |v| format!("{v:.2}"));
     let verdict = row.met.map_or("", |met| if met { "met" } else { "MISSED" });

@@ -44,11 +44,8 @@ struct Entries {
     count: u16,
 }
 
-/// A chain that another process had taken.
-pub(in crate::device) struct Lost {
-    pub(in crate::device) id: u16,
-    pub(in crate::device) descriptors: Vec<[u64; 2]>,
-}
+/// The descriptors of a chain that another process had taken.
+pub(in crate::device) type Lost = Vec<[u64; 2]>;
 
 const CYCLE: Error = Error::Config("an inflight region whose lists are wrong");
 
@@ -158,7 +155,7 @@ impl PackedLog {
             }
             let id = Descriptor::packed(descriptors[descriptors.len() - 1]).number;
             *self.chains.get_mut(usize::from(id)).ok_or(CYCLE)? = Entries { first, last, count };
-            lost.push(Lost { id, descriptors });
+            lost.push(descriptors);
         }
         if entries == self.count { Ok(lost) } else { Err(CYCLE) }
     }

@@ -1,23 +1,21 @@
 //! The front-end with DPDK's vhost driver as its back-end, which sends back what it gets: frames arrive there and here.
 
+mod common;
+
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ringpass_lab::{Program, until};
+use common::dpdk::Testpmd;
+use common::{folder, until};
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Port, PortConfig, Queues, Role, State, VirtioUserConfig};
+use ringpass_port::{Offloads, Port, PortConfig, Queues, Role, State, VirtioUserConfig};
 use ringpass_virtio_user::VirtioUser;
 use tempfile::TempDir;
 
 /// DPDK's testpmd with a vhost port, sending back what comes.
-fn testpmd(socket: &Path, options: &str, queues: usize) -> Program {
+fn testpmd(socket: &Path, options: &str, queues: usize) -> Testpmd {
     let (rx, tx) = (format!("--rxq={queues}"), format!("--txq={queues}"));
-    let device = format!("net_vhost0,iface={}{options}", socket.display());
-    let mut command = vec!["dpdk-testpmd", "--no-huge", "-m", "256", "--no-pci", "--no-telemetry", "--no-shconf"];
-    command.extend(["--lcores", "0@0,1@1", "--main-lcore", "0", "--vdev", &device, "--", "--auto-start"]);
-    command.extend(["--forward-mode=io", "--total-num-mbufs=8192", "--stats-period=1"]);
-    command.extend([&*rx, &*tx]);
-    Program::spawn(&command)
+    Testpmd::start(&format!("net_vhost0,iface={}{options}", socket.display()), "io", &[&rx, &tx])
 }
 
 fn config(path: &Path, role: Role, features: &str) -> VirtioUserConfig {
@@ -70,7 +68,7 @@ fn echo(queues: &mut Queues, pool: &Mempool, count: u32, longest: usize) {
 
 /// A folder with a socket, testpmd at one end and our port at the other.
 struct Pair {
-    _peer: Program,
+    _peer: Testpmd,
     port: VirtioUser,
     queues: Vec<Queues>,
     pool: Mempool,
@@ -81,7 +79,7 @@ struct Pair {
 impl Pair {
     /// Our port as a client, with these features, of a vhost port with these options.
     fn new(features: &str, options: &str, port: &PortConfig) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let socket = folder.path().join("vhost");
         let peer = testpmd(&socket, options, port.queues);
         until("testpmd's socket", || socket.exists());
@@ -135,6 +133,38 @@ fn all_kinds_of_rings_carry_frames_both_ways() {
     }
 }
 
+/// A segment to be cut goes over whole, with what is asked for it, and comes back so.
+#[test]
+fn segments_cross_uncut() {
+    let offloads = Offloads { checksum: true, tso: true, ..Default::default() };
+    let port = PortConfig { offloads, ..Default::default() };
+    for features in ["", "-packed", "-packed-in_order-indirect_desc"] {
+        let mut pair = Pair::new(features, ",tso=1,legacy-ol-flags=1", &port);
+        pair.says(&["checksums, segmentation, received segments", "mergeable buffers"]);
+        pair.echo(500, 1514);
+        let mut bytes = vec![0; 20_054];
+        bytes[..6].copy_from_slice(&[0xff; 6]);
+        bytes[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+        bytes[16..18].copy_from_slice(&(20_040u16).to_be_bytes());
+        (bytes[22], bytes[23], bytes[46]) = (64, 6, 0x50);
+        bytes[54..].iter_mut().zip(0u32..).for_each(|(byte, i)| *byte = (i % 251) as u8);
+        let mut packet = packet(&pair.pool, &bytes);
+        let headers = ringpass_port::parse_headers(&packet).expect("TCP");
+        packet.request_segmentation(1460, headers);
+        let mut burst = Burst::new(1);
+        burst.push(packet);
+        assert_eq!(pair.queues[0].tx.tx_burst(&mut burst), 1);
+        let mut back = Burst::new(1);
+        until("the segment", || pair.queues[0].rx.rx_burst(&mut back) > 0);
+        let segment = back.pop().expect("a packet");
+        let mut came = vec![0; segment.total_len()];
+        segment.copy_to(&mut came).unwrap();
+        assert_eq!(came.len(), bytes.len());
+        assert!(came[54..] == bytes[54..]);
+        assert_eq!(segment.mss(), Some(1460));
+    }
+}
+
 #[test]
 fn several_pairs_of_queues_are_enabled_without_a_control_queue() {
     let port = PortConfig { queues: 2, ..Default::default() };
@@ -154,7 +184,7 @@ fn several_pairs_of_queues_are_enabled_without_a_control_queue() {
 
 #[test]
 fn a_back_end_comes_to_a_server() {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = folder();
     let socket = folder.path().join("front");
     let peer = testpmd(&socket, ",client=1", 1);
     let pool = pool();
@@ -178,7 +208,7 @@ fn a_back_end_comes_to_a_server() {
 fn a_back_end_that_is_killed_comes_back_under_traffic() {
     for (features, listen) in [("", false), ("-packed", false), ("-packed-in_order-indirect_desc", true)] {
         eprintln!("{features}, listen: {listen}");
-        let folder = tempfile::tempdir().unwrap();
+        let folder = folder();
         let socket = folder.path().join("vhost");
         let (role, client) = if listen { (Role::Listen, ",client=1") } else { (Role::Connect, "") };
         let mut peer = testpmd(&socket, client, 1);
@@ -193,7 +223,6 @@ fn a_back_end_that_is_killed_comes_back_under_traffic() {
         echo(&mut queues[0], &pool, 1000, 1514);
         for round in 1..=2 {
             flood(&mut queues[0], &pool, Duration::from_millis(300));
-            peer.signal("KILL");
             drop(peer);
             flood(&mut queues[0], &pool, Duration::from_millis(300));
             until("the link's end", || !port.link().up);

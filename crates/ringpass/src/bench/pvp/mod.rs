@@ -1,0 +1,279 @@
+//! `ringpass bench pvp`: from a card through a network function and back (physical, virtual, physical), with every
+//! experiment of the IOVTee paper: ring sizes (figures 9 and 10), copy patterns (Table III, figure 11), frame sizes
+//! (figure 12), and what each thread costs (in place of Table IV).
+
+mod paper;
+mod path;
+mod pattern;
+mod plots;
+mod report;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use core_affinity::CoreId;
+use ringpass_memory::PageSize;
+use ringpass_port::Error;
+
+use self::path::{Cell, FUNCTIONS, Path, Sample};
+use self::pattern::Pattern;
+use super::driver::{pages_name, progress};
+use super::folder::Folder;
+use super::huge_pages::HugePages;
+use super::vhost::Ring;
+use super::{cores, instructions, plot};
+use crate::options::{seconds, within};
+use crate::run::{interrupted, notice_interrupts};
+use crate::stats::say;
+
+/// From a card through a network function and back, as the IOVTee paper measures it
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Experiments: patterns (figure 11), sizes (figure 12), rings (figures 9 and 10)
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "patterns,sizes,rings")]
+    experiment: Vec<Experiment>,
+    /// Copy patterns of the paper's Table III
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "a,b,c,d")]
+    pattern: Vec<Pattern>,
+    /// Kinds of rings: split, packed; ring sizes are swept with the first
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "split,packed")]
+    ring: Vec<Ring>,
+    /// Bytes of a frame for patterns and ring sizes, 60 to 1514
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = within(60..=1514), default_value = "64,1514")]
+    size: Vec<usize>,
+    /// Rounds; ring sizes are gone through in a third of them
+    #[arg(long, value_name = "N", default_value = "5", value_parser = within(1..=10_000))]
+    rounds: usize,
+    /// Length of each measurement, in the switch's time
+    #[arg(short = 't', long, value_name = "SECONDS", default_value = "0.1", value_parser = seconds)]
+    seconds: Duration,
+    /// A part of the ring and frame sizes, and fewer rounds
+    #[arg(long)]
+    quick: bool,
+    /// CPUs of the switch and of the network function [default: the first two]
+    #[arg(long, value_name = "A,B", value_delimiter = ',')]
+    cpu: Vec<usize>,
+    /// Count instructions per packet of the patterns too (needs valgrind)
+    #[arg(long)]
+    instructions: bool,
+    /// Print a JSON object for each configuration
+    #[arg(long)]
+    json: bool,
+    /// Write plots into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    svg: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    under_callgrind: bool,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  sudo ringpass bench pvp --svg plots                      every experiment, some minutes
+  sudo ringpass bench pvp --quick                          a part of each, in a minute
+  sudo ringpass bench pvp --experiment patterns --instructions --json";
+
+/// Which of the paper's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Experiment {
+    Patterns,
+    Sizes,
+    Rings,
+}
+
+/// A configuration, and what was measured in each round.
+struct Series {
+    experiment: Experiment,
+    cell: Cell,
+    samples: Vec<Sample>,
+    /// Instructions a packet of each thread, if counted.
+    instructions: Option<[f64; 3]>,
+}
+
+const FRAMES: [usize; 7] = [64, 128, 256, 512, 1024, 1280, 1514];
+const PHYSICAL_RX: [usize; 7] = [64, 128, 256, 512, 1024, 2048, 4096];
+const VIRTUAL_RX: [usize; 9] = [64, 128, 256, 512, 1024, 2048, 4096, 8192, 16_384];
+const VIRTUAL_TX: [usize; 2] = [256, 1024];
+
+/// One in so many of a list, with its first and last.
+fn part<T: Copy>(list: &[T], step: usize) -> Vec<T> {
+    let last = list.len() - 1;
+    list.iter().enumerate().filter(|(i, _)| i % step == 0 || *i == last).map(|(_, &value)| value).collect()
+}
+
+impl Args {
+    /// Tx rings where their size is not in question, as in the paper.
+    const TX: (usize, usize) = (1024, 256);
+
+    fn rounds(&self, experiment: Experiment) -> usize {
+        let rounds = if self.quick { self.rounds.min(2) } else { self.rounds };
+        if experiment == Experiment::Rings { rounds.div_ceil(3) } else { rounds }
+    }
+
+    /// A pattern with the ring sizes of Table III.
+    fn cell(&self, pattern: Pattern, ring: Ring, size: usize) -> Cell {
+        let ((physical_rx, virtual_rx), (physical_tx, virtual_tx)) = (pattern.rings, Self::TX);
+        Cell { pattern, ring, size, physical_rx, physical_tx, virtual_rx, virtual_tx }
+    }
+
+    /// Patterns that can be had with no copy left out, and so stand for something real.
+    fn real(&self) -> impl Iterator<Item = Pattern> {
+        self.pattern.iter().copied().filter(|pattern| pattern.is_real())
+    }
+
+    fn cells(&self, experiment: Experiment) -> Vec<Cell> {
+        let step = if self.quick { 3 } else { 1 };
+        let rings = || self.ring.iter().copied();
+        match experiment {
+            Experiment::Patterns => rings()
+                .flat_map(|ring| self.size.iter().map(move |&size| (ring, size)))
+                .flat_map(|(ring, size)| self.pattern.iter().map(move |&pattern| self.cell(pattern, ring, size)))
+                .collect(),
+            Experiment::Sizes => part(&FRAMES, step)
+                .into_iter()
+                .flat_map(|size| rings().map(move |ring| (ring, size)))
+                .flat_map(|(ring, size)| self.real().map(move |pattern| self.cell(pattern, ring, size)))
+                .collect(),
+            Experiment::Rings => {
+                let mut cells = Vec::new();
+                for &size in &self.size {
+                    for virtual_tx in VIRTUAL_TX {
+                        for physical_rx in part(&PHYSICAL_RX, step) {
+                            for virtual_rx in part(&VIRTUAL_RX, step + usize::from(self.quick)) {
+                                cells.extend(self.real().map(|pattern| Cell {
+                                    physical_rx,
+                                    physical_tx: 256,
+                                    virtual_rx,
+                                    virtual_tx,
+                                    ..self.cell(pattern, self.ring[0], size)
+                                }));
+                            }
+                        }
+                    }
+                }
+                cells
+            }
+        }
+    }
+}
+
+/// Where all is measured.
+struct Site {
+    cores: [CoreId; 2],
+    pages: PageSize,
+    folder: Folder,
+    _huge: HugePages,
+}
+
+impl Site {
+    /// Of 2 MiB; for the largest rings.
+    const HUGE_PAGES: usize = 192;
+
+    fn new(args: &Args) -> Result<Self, Error> {
+        let (huge, pages) = match HugePages::reserve(Self::HUGE_PAGES) {
+            Ok(huge) => (huge, PageSize::Huge2M),
+            Err(error) => {
+                eprintln!("on {} pages: {error}", pages_name(PageSize::Ordinary));
+                (HugePages::default(), PageSize::Ordinary)
+            }
+        };
+        Ok(Self { cores: cores::two(&args.cpu)?, pages, folder: Folder::new("pvp")?, _huge: huge })
+    }
+
+    fn path(&self, cell: &Cell) -> Result<Path, Error> {
+        Path::new(cell, self.pages, self.folder.path())
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    notice_interrupts()?;
+    if args.under_callgrind {
+        return run_rounds(&args);
+    }
+    args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
+    let site = Site::new(&args)?;
+    let new = |experiment| {
+        let cells = args.cells(experiment).into_iter();
+        cells.map(move |cell| Series { experiment, cell, samples: Vec::new(), instructions: None })
+    };
+    let mut series: Vec<Series> = args.experiment.iter().copied().flat_map(new).collect();
+    let result = measure(&args, &site, &mut series);
+    progress("");
+    // What was measured before Ctrl-C is shown.
+    if result.is_ok() || interrupted() {
+        series.retain(|series| !series.samples.is_empty());
+        report::print(&series, &args, site.pages);
+        args.svg.as_deref().map_or(Ok(()), |directory| plots::draw(&series, directory))?;
+    }
+    result
+}
+
+/// All rounds, configuration after configuration, so that they meet the same moments of a noisy machine.
+fn measure(args: &Args, site: &Site, series: &mut [Series]) -> Result<(), Error> {
+    let total: usize = series.iter().map(|series| args.rounds(series.experiment)).sum();
+    let mut done = 0;
+    for round in 0..args.rounds {
+        for Series { cell, samples, .. } in series.iter_mut().filter(|s| round < args.rounds(s.experiment)) {
+            done += 1;
+            progress(&format!("{done}/{total}: {}", describe(cell)));
+            samples.push(site.path(cell)?.measure(site.cores, args.seconds)?);
+        }
+    }
+    if args.instructions {
+        for Series { cell, instructions, .. } in series.iter_mut().filter(|s| s.experiment == Experiment::Patterns) {
+            progress(&format!("instructions: {}", describe(cell)));
+            *instructions = Some(count_instructions(cell)?);
+        }
+    }
+    Ok(())
+}
+
+fn describe(cell: &Cell) -> String {
+    let Cell { pattern, ring, size, physical_rx, virtual_rx, virtual_tx, .. } = cell;
+    let rings = format!("rings of {physical_rx}, {virtual_rx} and {virtual_tx}");
+    format!("pattern {}, {}, {size} bytes, {rings}", pattern.name, ring.name())
+}
+
+/// Instructions a packet of each thread, by callgrind.
+fn count_instructions(cell: &Cell) -> Result<[f64; 3], Error> {
+    let arguments = [
+        "bench".to_owned(),
+        "pvp".into(),
+        format!("--pattern={}", cell.pattern.name),
+        format!("--ring={}", cell.ring.name()),
+        format!("--size={}", cell.size),
+        "--under-callgrind".into(),
+    ];
+    let counts = instructions::per_packet(&arguments, &FUNCTIONS)?;
+    Ok([counts[0], counts[1], counts[2]])
+}
+
+/// What the child does under callgrind: so many rounds, and says how many packets that were.
+fn run_rounds(args: &Args) -> Result<(), Error> {
+    let folder = Folder::new("pvp")?;
+    let cell = args.cell(args.pattern[0], args.ring[0], args.size[0]);
+    let mut path = Path::new(&cell, PageSize::Ordinary, folder.path())?;
+    say(&path.pass_in_turn(args.rounds).to_string());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pattern::PATTERNS;
+    use super::*;
+
+    #[test]
+    fn packets_come_out_again() {
+        let folder = Folder::new("pvp-test").unwrap();
+        let cores = cores::two(&[]).unwrap();
+        for (pattern, ring) in PATTERNS.into_iter().zip([Ring::Split, Ring::Packed].into_iter().cycle()) {
+            let (physical_rx, virtual_rx) = (64, 256);
+            let cell = Cell { pattern, ring, size: 64, physical_rx, physical_tx: 256, virtual_rx, virtual_tx: 256 };
+            let mut path = Path::new(&cell, PageSize::Ordinary, folder.path()).unwrap();
+            assert_eq!(path.pass_in_turn(10), 320, "{pattern:?}, {ring:?}");
+            let sample = path.measure(cores, Duration::from_millis(10)).unwrap();
+            assert!(sample.mpps > 0.0 && sample.cycles.iter().all(|&cycles| cycles > 0.0), "{sample:?}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! `virtio-user:` in programs: under the sandbox, and in a container of an ordinary user's. `ringpass echo` is the
+//! front-end; the back-end is in the test's hands, goes and comes.
+
+mod common;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::*;
+use ringpass_memory::{Burst, Mempool, MempoolConfig};
+use ringpass_port::{Port, PortConfig, Queues, Role, VhostConfig};
+use ringpass_vhost::{Copies, Vhost};
+use serde_json::Value;
+
+/// A back-end, and what comes and goes there.
+struct Back {
+    port: Vhost,
+    queues: Queues,
+    pool: Mempool,
+}
+
+impl Back {
+    fn new(path: &Path, role: Role) -> Self {
+        let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..Default::default() }).unwrap();
+        let config = VhostConfig { path: path.into(), role, queues: None, features: None };
+        let port = Vhost::open(&config, &PortConfig::default(), &pool, Copies::default());
+        let mut port = port.unwrap_or_else(|error| panic!("{error}"));
+        let queues = port.take_queues().remove(0);
+        Self { port, queues, pool }
+    }
+
+    /// Sends frames until enough have come back.
+    fn echoed(&mut self, count: usize) {
+        let (start, mut back, mut burst) = (Instant::now(), 0, Burst::new(1));
+        while back < count {
+            assert!(start.elapsed() < Duration::from_secs(20), "{back} of {count} came back");
+            if burst.is_empty() {
+                let mut packet = self.pool.alloc().expect("a buffer is left");
+                assert!(packet.copy_from(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[7; 100]].concat()));
+                burst.push(packet);
+            }
+            if self.port.link().up {
+                self.queues.tx.tx_burst(&mut burst);
+            }
+            let mut came = Burst::new(32);
+            self.queues.rx.rx_burst(&mut came);
+            for packet in came.drain() {
+                assert_eq!((packet.len(), &packet[14..]), (114, &[7; 100][..]));
+                back += 1;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// The first line of `ringpass echo`, once it runs.
+fn begun(program: &Program) -> Value {
+    serde_json::from_str(&program.line()).expect("a line in JSON")
+}
+
+#[test]
+fn a_server_meets_one_back_end_after_the_other_from_inside_the_sandbox() {
+    let folder = folder();
+    let path = folder.path().join("card");
+    let echo = Program::spawn(&[RINGPASS, "echo", &format!("virtio-user:{},server", path.display()), "--json"]);
+    until("the socket", || path.exists());
+    let mut back = Back::new(&path, Role::Connect);
+    assert!(begun(&echo).to_string().contains("seccomp"));
+    for _ in 0..3 {
+        back.echoed(100);
+        drop(back);
+        back = Back::new(&path, Role::Connect);
+    }
+    back.echoed(100);
+    let summary = echo.summary();
+    assert_eq!(summary["ports"][0]["extended"]["reconnects"].as_u64().or(Some(3)), Some(3), "{summary}");
+}
+
+#[test]
+fn a_client_comes_back_from_inside_the_sandbox_where_it_may() {
+    let folder = folder();
+    // The sandboxed process is another user, if the test is root.
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+    let path = folder.path().join("card");
+    let listen = || {
+        let back = Back::new(&path, Role::Listen);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        back
+    };
+    let mut back = listen();
+    let echo = Program::spawn(&[RINGPASS, "echo", &format!("virtio-user:{}", path.display()), "--json"]);
+    begun(&echo);
+    for _ in 0..3 {
+        back.echoed(100);
+        drop(back);
+        back = listen();
+    }
+    back.echoed(100);
+    echo.summary();
+}
+
+/// No privileges, no network, no file system of the host's but the folder of the socket.
+#[test]
+fn a_container_of_an_ordinary_user_needs_no_privilege() {
+    let folder = folder();
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let path = folder.path().join("card");
+    let address = format!("virtio-user:{},server", path.display());
+    let program = folder.path().join("ringpass");
+    std::fs::copy(RINGPASS, &program).unwrap();
+    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"];
+    let container = ["unshare", "--user", "--map-current-user", "--mount", "--net", "--ipc", "--uts"];
+    let echo = [text(&program), "echo", &address, "--json", "--hugepages", "off"];
+    let echo = Program::spawn(&[&user[..], &container, &echo].concat());
+    until("the socket", || path.exists());
+    let mut back = Back::new(&path, Role::Connect);
+    begun(&echo);
+    back.echoed(500);
+    drop(back);
+    let mut back = Back::new(&path, Role::Connect);
+    back.echoed(500);
+    echo.summary();
+}

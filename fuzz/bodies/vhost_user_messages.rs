@@ -1,0 +1,206 @@
+//! A vhost-user front-end that sends anything: the first byte says how, the rest is its messages. Bits of a header's flags
+//! that mean nothing to the back-end say which file descriptors come with the message.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use ringpass_peer::Signal;
+use ringpass_port::MacAddress;
+use ringpass_vhost_user::*;
+use ringpass_virtio::device::{GuestMemory, Setup};
+use ringpass_virtio::features::{EVENT_IDX, MRG_RXBUF, RING_PACKED, VERSION_1};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+/// Over a socket too. One case in so many, as it takes ten times as long.
+const SOCKET: u8 = 0xe0;
+const FEATURES: u64 = VERSION_1 | RING_PACKED | EVENT_IDX | MRG_RXBUF;
+
+/// What a front-end sends descriptors of.
+struct Files([OwnedFd; 4]);
+
+impl Files {
+    fn new() -> Self {
+        let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd");
+        ftruncate(&memory, 64 << 10).expect("64 KiB");
+        let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+        let (reader, _) = rustix::pipe::pipe().expect("a pipe");
+        let small = memfd_create("small", MemfdFlags::CLOEXEC).expect("a memfd");
+        ftruncate(&small, 5000).expect("a page, and a part of one");
+        Self([memory, event, reader, small])
+    }
+
+    /// Those that go with a message.
+    fn of(&self, flags: u32) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let file = &self.0[(flags >> 13 & 3) as usize];
+        (0..flags >> 8 & 0x1f).map(|_| file.as_fd())
+    }
+}
+
+thread_local! {
+    static FILES: Files = Files::new();
+}
+
+/// A device that checks what its session promises.
+#[derive(Default)]
+struct Toy {
+    memory: Option<Arc<GuestMemory>>,
+    running: [Option<Setup>; 4],
+    enabled: [bool; 4],
+}
+
+fn check(memory: &GuestMemory, setup: &Setup) {
+    let size = u64::from(setup.size);
+    let packed = setup.features & RING_PACKED != 0;
+    assert!((1..=1 << 15).contains(&size) && (packed || size.is_power_of_two()));
+    let event = if setup.features & EVENT_IDX != 0 { 2 } else { 0 };
+    let (driver, device) = if packed { (4, 4) } else { (4 + 2 * size + event, 4 + 8 * size + event) };
+    let parts = [(setup.descriptors, 16 * size, 16), (setup.driver, driver, 2), (setup.device, device, 4)];
+    for (at, len, align) in parts {
+        let start = memory.user(at, len).expect("it lies in memory");
+        assert!(at.is_multiple_of(align));
+        // SAFETY: inside the memory, as was just found.
+        unsafe { start.add(len as usize - 1).read_volatile() };
+    }
+}
+
+impl Device for Toy {
+    fn features(&self) -> u64 {
+        FEATURES
+    }
+
+    fn queues(&self) -> usize {
+        4
+    }
+
+    fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), String> {
+        self.running.iter().flatten().for_each(|setup| check(memory, setup));
+        self.memory = Some(memory.clone());
+        Ok(())
+    }
+
+    fn start(&mut self, queue: usize, start: Start) -> Result<(), String> {
+        assert!(self.running[queue].is_none(), "it runs already");
+        assert!(self.memory.as_ref().is_some_and(|memory| Arc::ptr_eq(memory, &start.memory)));
+        check(&start.memory, &start.setup);
+        if let Some(inflight) = &start.setup.inflight {
+            assert!(inflight.offset + inflight.len <= inflight.memory.len());
+            assert!(inflight.len >= 16 + 16 * usize::from(start.setup.size));
+        }
+        self.running[queue] = Some(start.setup);
+        Ok(())
+    }
+
+    fn enable(&mut self, queue: usize, on: bool) {
+        self.enabled[queue] = on;
+    }
+
+    fn set_call(&mut self, queue: usize, call: Option<Signal>) {
+        assert!(self.running[queue].is_some());
+        call.iter().for_each(Signal::raise);
+    }
+
+    fn stop(&mut self, queue: usize) -> Result<Base, String> {
+        Ok(self.running[queue].take().expect("it runs").base)
+    }
+
+    fn announce(&mut self, _mac: MacAddress) {}
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {
+        if mtu < 68 { Err("too small".into()) } else { Ok(()) }
+    }
+
+    fn fault(&mut self) -> Option<String> {
+        None
+    }
+
+    fn disconnected(&mut self, _why: &str) {
+        *self = Self::default();
+    }
+}
+
+/// One case.
+pub fn case(data: &[u8]) {
+    let Some((&how, stream)) = data.split_first() else { return };
+    parse(stream);
+    FILES.with(|files| {
+        dispatch(stream, files);
+        if how & SOCKET == SOCKET {
+            socket(stream, files);
+        }
+    });
+}
+
+/// What was read is written the same way.
+fn parse(stream: &[u8]) {
+    let Some((header, payload)) = stream.split_first_chunk::<HEADER>() else { return };
+    let command = Header::parse(header).map_or(u32::from(header[0]), |header| {
+        assert_eq!(Header::parse(&header.to_bytes()).expect("as before"), header);
+        header.command
+    });
+    if let Ok(request) = Request::parse(command, payload) {
+        assert_eq!(Request::parse(request.command() as u32, &request.to_bytes()), Ok(request));
+    }
+    if let Some(command) = Command::of(command)
+        && let Ok(reply) = Reply::parse(command, payload)
+    {
+        assert_eq!(Reply::parse(command, &reply.to_bytes()), Ok(reply));
+    }
+}
+
+fn flags(header: &[u8; HEADER]) -> u32 {
+    u32::from_ne_bytes([header[4], header[5], header[6], header[7]])
+}
+
+/// The messages, one by one, without a socket.
+fn dispatch(stream: &[u8], files: &Files) {
+    let mut toy = Toy::default();
+    let mut dispatcher = Dispatcher::new(&toy);
+    let mut rest = stream;
+    while let Some((bytes, after)) = rest.split_first_chunk::<HEADER>() {
+        let Ok(header) = Header::parse(bytes) else { break };
+        let Some((payload, after)) = after.split_at_checked(header.size as usize) else { break };
+        rest = after;
+        let fds = files.of(flags(bytes)).map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect();
+        match dispatcher.message(header, payload, fds, &mut toy) {
+            Ok(Some(answer)) => {
+                let reply = Header::parse(answer.bytes.first_chunk().expect("a header")).expect("one that can be");
+                assert_eq!((reply.command, reply.kind), (header.command, Kind::Reply));
+                assert_eq!(reply.size as usize, answer.bytes.len() - HEADER);
+                assert!(answer.fds.len() <= 1);
+            }
+            Ok(None) => {}
+            Err(_) => break,
+        }
+    }
+    dispatcher.end(&Ended::Closed, &mut toy);
+}
+
+/// The same over a socket, in two pieces.
+fn socket(stream: &[u8], files: &Files) {
+    let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
+    theirs.set_nonblocking(true).expect("a socket that does not wait");
+    let mut toy = Toy::default();
+    let mut session = Session::new(ours.into(), &toy);
+    let (first, second) = stream.split_at(stream.len() / 2);
+    let mut over = None;
+    for bytes in [first, second] {
+        let fds: Vec<BorrowedFd<'_>> = bytes.first_chunk().map_or(Vec::new(), |head| files.of(flags(head)).collect());
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
+        // A back-end that has hung up takes nothing.
+        let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+        over = over.or_else(|| session.handle(&mut toy).err());
+    }
+    drop(theirs);
+    for _ in 0..1000 {
+        over = over.or_else(|| session.handle(&mut toy).err());
+    }
+    session.end(&over.expect("a session whose front-end has gone"), &mut toy);
+    assert!(toy.memory.is_none() && toy.running.iter().all(Option::is_none), "something is left");
+}
