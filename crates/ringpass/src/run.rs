@@ -164,7 +164,8 @@ impl Run {
             let Stats { tx_packets, tx_bytes, tx_drops, .. } = port.stats();
             *stats = Stats { tx_packets, tx_bytes, tx_drops, ..*stats };
         }
-        let extended = ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), watch.extended(index)].concat());
+        let extended =
+            ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), watch.extended(index)].concat());
         let extended = extended.collect();
         self.printer.summary(elapsed, ports, &stats, extended, watch.fields(&Totals::of(&self.tallies)));
         // A capture file is written to the end by its worker's last act, which may have failed.

@@ -25,7 +25,8 @@ fn through_the_tunnel(card: &str, options: &[&str], device: &[&str]) {
     until("the switch's first line", || !switch.line().is_empty());
     far.take(&middle, &outer, "10.0.0.2/24");
     near.take(&middle, &inner, "198.18.0.2/24");
-    let add = ["ip", "link", "add", "vx", "type", "vxlan", "id", "42", "remote", "10.0.0.1", "dev", &outer, "dstport", PORT];
+    let add =
+        ["ip", "link", "add", "vx", "type", "vxlan", "id", "42", "remote", "10.0.0.1", "dev", &outer, "dstport", PORT];
     far.run(&[&add, device].concat());
     far.run(&["ip", "address", "add", "198.18.0.1/24", "dev", "vx"]);
     far.run(&["ip", "link", "set", "vx", "up"]);
@@ -36,7 +37,7 @@ fn through_the_tunnel(card: &str, options: &[&str], device: &[&str]) {
     // What fits into the device's MTU.
     for (from, to) in [(&far, "198.18.0.2"), (&near, "198.18.0.1")] {
         for size in ["0", "17", "1422"] {
-            let text = from.run(&["ping", "-q", "-c", "50", "-i", "0.005", "-s", size, "-M", "do", "-w", "10", to]);
+            let text = from.run(&["ping", "-q", "-c", "50", "-i", "0.005", "-s", size, "-M", "do", "-W", "5", to]);
             assert!(text.contains("50 received, 0% packet loss"), "{text}");
         }
     }

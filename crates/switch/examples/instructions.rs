@@ -46,9 +46,9 @@ fn main() {
     let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..Default::default() }).expect("memory");
     let rules: Vec<Rules> = (0..4).map(|port| Rules { name: port.to_string(), ..Default::default() }).collect();
     let mut switch = Switch::new(&Config::default(), &rules).expect("a switch");
-    let shelves: Vec<[Shelf; 2]> =
-        (0..4).map(|_| [(); 2].map(|()| Arc::new(Mutex::new(Burst::new(256))))).collect();
-    let ingress = |(port, [rx, _]): (usize, &[Shelf; 2])| Ingress { port, rx: Box::new(Rx(rx.clone())), way: Way::Lookup };
+    let shelves: Vec<[Shelf; 2]> = (0..4).map(|_| [(); 2].map(|()| Arc::new(Mutex::new(Burst::new(256))))).collect();
+    let ingress =
+        |(port, [rx, _]): (usize, &[Shelf; 2])| Ingress { port, rx: Box::new(Rx(rx.clone())), way: Way::Lookup };
     let egress = |[_, tx]: &[Shelf; 2]| -> Box<dyn TxQueue> { Box::new(Tx(tx.clone())) };
     let ingress = shelves.iter().enumerate().map(ingress).collect();
     let mut datapath = switch.datapath(ingress, shelves.iter().map(egress).collect(), &pool, BATCH);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Flags, Packet};
+use ringpass_memory::{Burst, Flags, MAX_BATCH, Packet};
 use ringpass_port::{RxQueue, Wake, Wakeable};
 
 use crate::counters::{Counter, PortCounters};
@@ -36,6 +36,8 @@ pub struct Ingress {
 pub struct Datapath {
     ingress: Vec<Ingress>,
     received: Box<Burst>,
+    /// Of the packets received.
+    verdicts: Box<[Verdict; MAX_BATCH]>,
     exits: Exits,
     /// Ports that were there in the last round.
     present: u64,
@@ -51,7 +53,8 @@ impl Datapath {
         shared: Arc<Shared>,
         counters: Arc<[PortCounters]>,
     ) -> Self {
-        Self { ingress, received: Box::new(Burst::new(batch)), exits, present: shared.all(), shared, counters }
+        let (received, verdicts) = (Box::new(Burst::new(batch)), Box::new([Verdict::DROP; MAX_BATCH]));
+        Self { ingress, received, verdicts, exits, present: shared.all(), shared, counters }
     }
 
     /// One burst from each Rx queue, to wherever its packets go; returns how many packets were received.
@@ -67,8 +70,9 @@ impl Datapath {
                 moved += received;
                 match *way {
                     Way::Lookup => {
-                        let counters = &self.counters[*port];
-                        Lookup::new(*port, &self.shared, counters, &mut self.exits).forward(&mut self.received);
+                        let verdicts = &mut self.verdicts[..self.received.len()];
+                        Lookup::new(*port, &self.shared, &self.counters[*port]).judge(&mut self.received, verdicts);
+                        send(&mut self.exits, &mut self.received, verdicts);
                     }
                     Way::Pass(to) => {
                         let up = self.shared.up.load(Ordering::Relaxed) >> to & 1 != 0;
@@ -111,16 +115,55 @@ impl Wakeable for Datapath {
     }
 }
 
-/// Takes the packets of one burst from one port to where they go.
+/// Where a packet goes to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Verdict {
+    to: To,
+    vlan: Vlan,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Nobody,
+    One(u8),
+    Several(u64),
+}
+
+impl Verdict {
+    const DROP: Self = Self { to: To::Nobody, vlan: Vlan { id: 0, tagged: Tagged::No } };
+}
+
+/// Sends packets to where they go.
+#[inline]
+fn send(exits: &mut Exits, burst: &mut Burst, verdicts: &[Verdict]) {
+    // Fewer are better gathered with what others bring for the port.
+    const MANY: usize = 16;
+    let Verdict { to, vlan } = verdicts[0];
+    if let To::One(port) = to
+        && verdicts.len() >= MANY
+        && verdicts.iter().all(|verdict| *verdict == Verdict { to: To::One(port), vlan })
+    {
+        exits.pass_as_is(port.into(), burst, vlan);
+    }
+    for (packet, &Verdict { to, vlan }) in burst.drain().zip(verdicts) {
+        match to {
+            To::One(port) => exits.put(port.into(), packet, vlan),
+            To::Several(ports) => exits.put_to_all(ports, packet, vlan),
+            To::Nobody => drop(packet),
+        }
+    }
+}
+
+/// Finds out where the packets of one burst from one port go.
 struct Lookup<'a> {
     port: usize,
     view: &'a PortView,
     shared: &'a Shared,
     counters: &'a PortCounters,
-    exits: &'a mut Exits,
     /// Ports that this one may send to, and that are up.
     reach: u64,
     now: u16,
+    forwarded: u64,
     /// Packets of one flow follow each other: the last source that was learned, and the last destination that was found.
     source: Key,
     destination: (Key, usize),
@@ -128,31 +171,30 @@ struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     #[inline]
-    fn new(port: usize, shared: &'a Shared, counters: &'a PortCounters, exits: &'a mut Exits) -> Self {
+    fn new(port: usize, shared: &'a Shared, counters: &'a PortCounters) -> Self {
         let view = &shared.ports[port];
         let reach = view.reach & shared.up.load(Ordering::Relaxed);
         let now = shared.now.load(Ordering::Relaxed);
         let (source, destination) = (Key::NONE, (Key::NONE, 0));
-        Self { port, view, shared, counters, exits, reach, now, source, destination }
+        Self { port, view, shared, counters, reach, now, forwarded: 0, source, destination }
     }
 
-    fn forward(mut self, burst: &mut Burst) {
-        let mut forwarded = 0;
-        for packet in burst.drain() {
-            forwarded += self.one(packet);
-        }
-        if forwarded > 0 {
-            self.counters.add(Counter::Forwarded, forwarded);
-        }
-    }
-
-    /// Returns 1 if the packet went to the one port where its destination is; all else is counted here.
     #[inline]
-    fn one(&mut self, mut packet: Packet) -> u64 {
-        let Some(header) = Header::of(&packet) else { return self.drop(Counter::Invalid) };
+    fn judge(mut self, burst: &mut Burst, verdicts: &mut [Verdict]) {
+        for (packet, verdict) in burst.iter_mut().zip(verdicts) {
+            *verdict = self.one(packet);
+        }
+        if self.forwarded > 0 {
+            self.counters.add(Counter::Forwarded, self.forwarded);
+        }
+    }
+
+    #[inline]
+    fn one(&mut self, packet: &mut Packet) -> Verdict {
+        let Some(header) = Header::of(packet) else { return self.drop(Counter::Invalid) };
         let mut vlan = Vlan { id: self.view.untagged, tagged: Tagged::No };
         if header.ethertype == tag::ETHERTYPE || packet.flags().any(Flags::VLAN) {
-            match self.tagged(&mut packet) {
+            match self.tagged(packet) {
                 Ok(found) => vlan = found,
                 Err(why) => return self.drop(why),
             }
@@ -168,21 +210,21 @@ impl<'a> Lookup<'a> {
             return self.drop(why);
         }
         if is_group(header.destination) {
-            return self.group(packet, vlan, header.destination, members);
+            return self.group(vlan, header.destination, members);
         }
         let destination = Key::new(header.destination, vlan.id);
         if destination != self.destination.0 {
             match self.shared.table.lookup(destination) {
                 Some(port) => self.destination = (destination, port),
-                None => return self.flood(packet, vlan, members, Counter::Unknown),
+                None => return self.flood(vlan, members, Counter::Unknown),
             }
         }
         let to = self.destination.1;
         if (self.reach & members) >> to & 1 == 0 {
             return self.out_of_reach(to);
         }
-        self.exits.put(to, packet, vlan);
-        1
+        self.forwarded += 1;
+        Verdict { to: To::One(to as u8), vlan }
     }
 
     /// The VLAN of a packet with a tag.
@@ -232,34 +274,32 @@ impl<'a> Lookup<'a> {
     }
 
     #[cold]
-    fn group(&mut self, packet: Packet, vlan: Vlan, mac: u64, members: u64) -> u64 {
+    fn group(&mut self, vlan: Vlan, mac: u64, members: u64) -> Verdict {
         if is_reserved(mac) {
             return self.drop(Counter::Reserved);
         }
-        self.flood(packet, vlan, members, Counter::Flooded)
+        self.flood(vlan, members, Counter::Flooded)
     }
 
     /// To all that may have it, if the limit allows.
     #[cold]
-    fn flood(&mut self, packet: Packet, vlan: Vlan, members: u64, why: Counter) -> u64 {
+    fn flood(&mut self, vlan: Vlan, members: u64, why: Counter) -> Verdict {
         if why == Counter::Unknown {
             self.counters.add(Counter::Unknown, 1);
         }
         if !self.view.limit.admits(|| self.shared.start.elapsed()) {
             return self.drop(Counter::Limited);
         }
-        match self.reach & members {
-            0 => self.drop(Counter::Nowhere),
-            ports => {
-                self.counters.add(Counter::Flooded, 1);
-                self.exits.put_to_all(ports, packet, vlan);
-                0
-            }
+        let ports = self.reach & members;
+        if ports == 0 {
+            return self.drop(Counter::Nowhere);
         }
+        self.counters.add(Counter::Flooded, 1);
+        Verdict { to: To::Several(ports), vlan }
     }
 
     #[cold]
-    fn out_of_reach(&self, to: usize) -> u64 {
+    fn out_of_reach(&self, to: usize) -> Verdict {
         self.drop(if to == self.port {
             Counter::Local
         } else if self.view.reach >> to & 1 == 0 {
@@ -270,8 +310,8 @@ impl<'a> Lookup<'a> {
     }
 
     #[cold]
-    fn drop(&self, why: Counter) -> u64 {
+    fn drop(&self, why: Counter) -> Verdict {
         self.counters.add(why, 1);
-        0
+        Verdict::DROP
     }
 }

@@ -7,20 +7,30 @@ use ringpass_port::TxQueue;
 
 use crate::counters::{Counter, PortCounters};
 use crate::frame;
-use crate::switch::Shared;
+use crate::switch::PortView;
 use crate::tag::{self, Tagged};
 
 /// A frame's VLAN inside the switch, and whether the frame has a tag.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Vlan {
     pub(crate) id: u16,
     pub(crate) tagged: Tagged,
 }
 
 struct Exit {
+    /// The VLAN whose frames leave without a tag.
+    untagged: u16,
     /// `None` once the port is gone.
     tx: Option<Box<dyn TxQueue>>,
     waiting: Box<Burst>,
+}
+
+impl Exit {
+    /// Whether frames leave as they are.
+    #[inline]
+    fn as_is(&self, vlan: Vlan) -> bool {
+        (self.untagged == vlan.id) == (vlan.tagged == Tagged::No)
+    }
 }
 
 /// See the module.
@@ -29,51 +39,63 @@ pub(crate) struct Exits {
     /// Ports for which packets wait.
     pending: u64,
     cache: Cache,
-    shared: Arc<Shared>,
     counters: Arc<[PortCounters]>,
 }
 
 impl Exits {
+    /// With a Tx queue of each port.
     pub(crate) fn new(
         tx: Vec<Box<dyn TxQueue>>,
+        ports: &[PortView],
         cache: Cache,
-        shared: Arc<Shared>,
         counters: Arc<[PortCounters]>,
     ) -> Self {
-        let exit = |tx| Exit { tx: Some(tx), waiting: Box::new(Burst::new(MAX_BATCH)) };
-        Self { exits: tx.into_iter().map(exit).collect(), pending: 0, cache, shared, counters }
+        let exit = |(tx, view): (_, &PortView)| Exit {
+            untagged: view.untagged,
+            tx: Some(tx),
+            waiting: Box::new(Burst::new(MAX_BATCH)),
+        };
+        Self { exits: tx.into_iter().zip(ports).map(exit).collect(), pending: 0, cache, counters }
     }
 
     /// Sends a packet to one port, soon.
-    #[inline]
-    pub(crate) fn put(&mut self, port: usize, mut packet: Packet, vlan: Vlan) {
-        let wants = if self.shared.untagged[port] == vlan.id { Tagged::No } else { Tagged::Yes };
-        if wants != vlan.tagged {
-            match self.retag(packet, vlan, wants) {
-                Some(retagged) => packet = retagged,
-                None => return self.counters[port].add(Counter::NoBuffer, 1),
-            }
+    #[inline(always)]
+    pub(crate) fn put(&mut self, port: usize, packet: Packet, vlan: Vlan) {
+        let exit = &mut self.exits[port];
+        if exit.as_is(vlan) && exit.waiting.room() > 0 {
+            exit.waiting.push(packet);
+            self.pending |= 1 << port;
+        } else {
+            self.put_otherwise(port, packet, vlan);
         }
-        let waiting = &mut self.exits[port].waiting;
-        if waiting.room() == 0 {
+    }
+
+    /// With another tag, or more than a burst of them.
+    #[cold]
+    fn put_otherwise(&mut self, port: usize, mut packet: Packet, vlan: Vlan) {
+        if !self.exits[port].as_is(vlan) && !self.retag(&mut packet, vlan) {
+            return self.counters[port].add(Counter::NoBuffer, 1);
+        }
+        if self.exits[port].waiting.room() == 0 {
             self.flush_one(port);
         }
         self.exits[port].waiting.push(packet);
         self.pending |= 1 << port;
     }
 
+    /// Gives a frame the tag that it lacks, or takes it away; `false` without a buffer for that.
     #[cold]
-    fn retag(&mut self, mut packet: Packet, vlan: Vlan, wants: Tagged) -> Option<Packet> {
-        match wants {
-            Tagged::No => tag::pop(&mut packet),
-            Tagged::Yes if tag::push(&mut packet, vlan.id) => {}
-            // No headroom: a copy has some.
-            Tagged::Yes => {
-                packet = frame::copy(&packet, &mut self.cache)?;
-                tag::push(&mut packet, vlan.id).then_some(())?;
-            }
+    fn retag(&mut self, packet: &mut Packet, vlan: Vlan) -> bool {
+        if vlan.tagged == Tagged::Yes {
+            tag::pop(packet);
+            return true;
         }
-        Some(packet)
+        // Without headroom: a copy has some.
+        tag::push(packet, vlan.id)
+            || frame::copy(packet, &mut self.cache).is_some_and(|copy| {
+                *packet = copy;
+                tag::push(packet, vlan.id)
+            })
     }
 
     /// Sends a packet to several ports: copies, and the packet itself to the last one.
@@ -95,6 +117,13 @@ impl Exits {
         send(&mut self.exits[port].tx, burst, &self.counters[port]);
     }
 
+    /// The same for frames of a VLAN, if they leave as they are; otherwise the burst stays.
+    pub(crate) fn pass_as_is(&mut self, port: usize, burst: &mut Burst, vlan: Vlan) {
+        if self.exits[port].as_is(vlan) {
+            self.pass(port, burst);
+        }
+    }
+
     /// Sends all that waits.
     pub(crate) fn flush(&mut self) {
         while self.pending != 0 {
@@ -104,7 +133,7 @@ impl Exits {
 
     fn flush_one(&mut self, port: usize) {
         self.pending &= !(1 << port);
-        let Exit { tx, waiting } = &mut self.exits[port];
+        let Exit { tx, waiting, .. } = &mut self.exits[port];
         if !waiting.is_empty() {
             send(tx, waiting, &self.counters[port]);
         }

@@ -17,7 +17,7 @@ use crate::vlan::{NO_VLAN, Vlans};
 
 /// What datapaths know of a port.
 pub(crate) struct PortView {
-    /// The VLAN of frames without a tag.
+    /// The VLAN of frames without a tag, either way.
     pub(crate) untagged: u16,
     /// It refuses frames with a tag.
     pub(crate) access: bool,
@@ -31,8 +31,6 @@ pub(crate) struct PortView {
 /// What datapaths and the control side share. Sets of ports are words, a bit for each.
 pub(crate) struct Shared {
     pub(crate) ports: Box<[PortView]>,
-    /// By port, the VLAN whose frames leave without a tag.
-    pub(crate) untagged: Box<[u16]>,
     /// By VLAN, the ports that have a part in it.
     pub(crate) members: Box<[u64; 4096]>,
     pub(crate) table: Table,
@@ -85,7 +83,6 @@ impl Switch {
         }
         let shared = Shared {
             ports: rules.iter().enumerate().map(|(port, own)| view(config, rules, port, own)).collect(),
-            untagged: rules.iter().map(|rules| rules.vlans.untagged()).collect(),
             members,
             table: Table::new(config.table, config.moves),
             up: AtomicU64::new(0),
@@ -137,7 +134,7 @@ impl Switch {
         assert!(egress.len() == ports && ingress.iter().all(|ingress| ingress.port < ports), "queues of {ports} ports");
         let counters: Arc<[PortCounters]> = (0..ports).map(|_| PortCounters::default()).collect();
         self.counters.push(counters.clone());
-        let exits = Exits::new(egress, pool.cache(), self.shared.clone(), counters.clone());
+        let exits = Exits::new(egress, &self.shared.ports, pool.cache(), counters.clone());
         Datapath::new(ingress, exits, batch, self.shared.clone(), counters)
     }
 

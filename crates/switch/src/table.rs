@@ -86,10 +86,20 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// Where a key lies, looked for from `start` on.
+    /// Where a key lies, looked for from `start` on, where it is most often.
     #[inline]
     fn find(&self, key: Key, start: usize) -> Option<usize> {
-        (0..WAYS).map(|way| way ^ start).find(|&way| self.keys[way & (WAYS - 1)].load(Ordering::Relaxed) == key.0)
+        if self.has(start, key) { Some(start) } else { self.find_elsewhere(key, start) }
+    }
+
+    #[inline(never)]
+    fn find_elsewhere(&self, key: Key, start: usize) -> Option<usize> {
+        (1..WAYS).map(|way| way ^ start).find(|&way| self.has(way, key))
+    }
+
+    #[inline]
+    fn has(&self, way: usize, key: Key) -> bool {
+        self.keys[way & (WAYS - 1)].load(Ordering::Relaxed) == key.0
     }
 
     fn seen(&self, way: usize) -> Seen {
@@ -109,6 +119,11 @@ impl Bucket {
         let result = change();
         self.sequence.store(before.wrapping_add(2), Ordering::Release);
         Some(result)
+    }
+
+    #[cold]
+    fn refresh(&self, way: usize, seen: Seen, now: u16) {
+        let _ = self.seen[way].compare_exchange(seen.0, seen.refreshed(now).0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     fn put(&self, way: usize, key: Key, seen: Seen) {
@@ -153,6 +168,8 @@ pub struct Entry {
 pub(crate) struct Table {
     buckets: Box<[Bucket]>,
     multiplier: u64,
+    /// Of a key's hash, so that the bucket and where in it to look first are left.
+    shift: u32,
     /// Moves that a station may make in a short time.
     moves: u32,
 }
@@ -166,15 +183,16 @@ impl Table {
         let buckets = entries.div_ceil(WAYS).next_power_of_two().max(2);
         // Random, so that nobody can choose addresses that fall into one bucket.
         let multiplier = RandomState::new().hash_one(entries) | 1;
-        Self { buckets: (0..buckets).map(|_| Bucket::default()).collect(), multiplier, moves: moves.min(Seen::MOST_MOVES) }
+        let shift = 64 - (buckets * WAYS).trailing_zeros();
+        let buckets = (0..buckets).map(|_| Bucket::default()).collect();
+        Self { buckets, multiplier, shift, moves: moves.min(Seen::MOST_MOVES) }
     }
 
     /// The bucket of a key, and where in it to look first.
     #[inline]
     fn place(&self, key: Key) -> (&Bucket, usize) {
-        let hash = key.0.wrapping_mul(self.multiplier);
-        let shift = 64 - self.buckets.len().trailing_zeros();
-        (&self.buckets[(hash >> shift) as usize], (hash >> (shift - 3)) as usize & (WAYS - 1))
+        let place = (key.0.wrapping_mul(self.multiplier) >> (self.shift & 63)) as usize;
+        (&self.buckets[place / WAYS], place % WAYS)
     }
 
     /// The port of a station.
@@ -202,8 +220,7 @@ impl Table {
             // Should the place be another station's by now, then one of the same port: it looks younger than it is.
             if seen.port() == port {
                 if seen.age(now) != 0 && !seen.fixed() {
-                    let (old, new) = (seen.0, seen.refreshed(now).0);
-                    let _ = bucket.seen[way].compare_exchange(old, new, Ordering::Relaxed, Ordering::Relaxed);
+                    bucket.refresh(way, seen, now);
                 }
                 return Learned::Known;
             }
@@ -274,7 +291,8 @@ impl Table {
                 there && !seen.fixed() && !keep(seen.port(), seen.age(now))
             };
             if (0..WAYS).any(stale) {
-                bucket.write(|| (0..WAYS).filter(|&way| stale(way)).for_each(|way| bucket.put(way, Key::NONE, Seen(0))));
+                bucket
+                    .write(|| (0..WAYS).filter(|&way| stale(way)).for_each(|way| bucket.put(way, Key::NONE, Seen(0))));
             }
             left += bucket.keys.iter().filter(|key| key.load(Ordering::Relaxed) != 0).count();
         }

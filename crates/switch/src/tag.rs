@@ -69,7 +69,11 @@ mod tests {
         let ethernet = PacketBuilder::ethernet2([2; 6], [4; 6]);
         let mut frame = Vec::new();
         match vlan {
-            Some(id) => ethernet.single_vlan(VlanId::try_new(id).unwrap()).ipv4([1; 4], [2; 4], 9).tcp(1, 2, 3, 4).write(&mut frame, b"abc"),
+            Some(id) => ethernet
+                .single_vlan(VlanId::try_new(id).unwrap())
+                .ipv4([1; 4], [2; 4], 9)
+                .tcp(1, 2, 3, 4)
+                .write(&mut frame, b"abc"),
             None => ethernet.ipv4([1; 4], [2; 4], 9).tcp(1, 2, 3, 4).write(&mut frame, b"abc"),
         }
         .unwrap();

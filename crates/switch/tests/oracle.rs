@@ -49,8 +49,14 @@ fn sent() -> impl Strategy<Value = Sent> {
     let to = prop_oneof![4 => (0..5u8).prop_map(mac), 2 => prop::sample::select(group.to_vec())];
     let from = prop_oneof![20 => (0..5u8).prop_map(mac), 1 => Just(BROADCAST), 1 => Just([0; 6])];
     let tag = prop_oneof![2 => Just(None), 4 => prop::sample::select(vec![10, 20, 30, 0, 4095, 0x600a]).prop_map(Some)];
-    (0..5usize, to, from, tag, any::<bool>(), any::<bool>())
-        .prop_map(|(port, to, from, tag, beside, chained)| Sent { port, to, from, tag, beside, chained })
+    (0..5usize, to, from, tag, any::<bool>(), any::<bool>()).prop_map(|(port, to, from, tag, beside, chained)| Sent {
+        port,
+        to,
+        from,
+        tag,
+        beside,
+        chained,
+    })
 }
 
 /// The plain model.

@@ -42,7 +42,8 @@ fn flooding_has_a_limit_at_each_port_and_known_stations_none() {
     let mut rig = Rig::new(&Config { flood: 1, ..Default::default() }, &rules);
     rig.send(2, &[frame(mac(1), mac(3), 0)]);
     rig.received();
-    let floods: Vec<_> = (0..200).map(|number| frame(if number % 2 == 0 { BROADCAST } else { mac(9) }, mac(1), number)).collect();
+    let floods: Vec<_> =
+        (0..200).map(|number| frame(if number % 2 == 0 { BROADCAST } else { mac(9) }, mac(1), number)).collect();
     rig.send(0, &floods);
     assert_eq!(rig.received(), [0, 32, 32]);
     assert_eq!([Counter::Flooded, Counter::Limited, Counter::Unknown].map(|c| rig.count(0, c)), [32, 168, 100]);

@@ -47,25 +47,26 @@ impl MemoryTable {
         Self::of(mapped.collect::<Result<_, _>>()?)
     }
 
-    /// The table with one region more ("ADD_MEM_REG").
+    /// The table with one region more ("ADD_MEM_REG"). One that is there already is no other: QEMU 7.2 says each once for
+    /// each pair of queues.
     pub(crate) fn with(&self, region: Region, file: OwnedFd) -> Result<Self, Refusal> {
+        let added = self.map(region, file)?;
+        let same = |known: &Mapped| known.region == region && Arc::ptr_eq(&known.memory, &added.memory);
+        if self.regions.iter().any(same) {
+            return Ok(self.clone());
+        }
         if self.regions.len() >= MAX_REGIONS {
             return refuse(format!("more than {MAX_REGIONS} memory regions"));
         }
-        let mut regions = self.regions.clone();
-        regions.push(self.map(region, file)?);
-        Self::of(regions)
+        Self::of(self.regions.iter().cloned().chain([added]).collect())
     }
 
-    /// The table without a region, which is named by its addresses and its size ("REM_MEM_REG").
+    /// The table without a region, which is named by its addresses and its size ("REM_MEM_REG"). One that is not there is
+    /// gone already, as QEMU 7.2 says that likewise.
     pub(crate) fn without(&self, region: &Region) -> Result<Self, Refusal> {
         let name = |region: &Region| (region.guest, region.user, region.size);
-        let mut rest = self.regions.clone();
-        rest.retain(|mapped| name(&mapped.region) != name(region));
-        if rest.len() == self.regions.len() {
-            return refuse(format!("no memory region of {:#x} bytes at {:#x}", region.size, region.guest));
-        }
-        Self::of(rest)
+        let others = self.regions.iter().filter(|known| name(&known.region) != name(region));
+        Self::of(others.cloned().collect())
     }
 
     /// A region's mapping: the one that the same stretch of the same file has already, if there is one.

@@ -25,7 +25,7 @@ fn until(toy: &Toy, running: &[usize]) {
     }
 }
 
-fn life(qemu: Qemu, reconnect: &str) {
+fn life(qemu: Qemu, reconnect: &str, vectors: u32) {
     let _alone = ringpass_lab::alone();
     let _ = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_test_writer().try_init();
     let folder = tempfile::tempdir().unwrap();
@@ -37,7 +37,7 @@ fn life(qemu: Qemu, reconnect: &str) {
         .cpus(2)
         .qemu(qemu)
         .arguments(&["-chardev", &chardev, "-netdev", "vhost-user,id=net,chardev=vhost,queues=2"])
-        .device(&std::env::var("DEV").unwrap_or("virtio-net-pci,netdev=net,mq=on,vectors=6,packed=on,mac=02:00:00:00:00:01".into()))
+        .device(&format!("virtio-net-pci,netdev=net,mq=on,packed=on,mac=02:00:00:00:00:01,vectors={vectors}"))
         .boot();
     guest.run("modprobe virtio_net");
     until(&toy, &[0, 1, 2, 3]);
@@ -56,21 +56,17 @@ fn life(qemu: Qemu, reconnect: &str) {
     let control = serve_at(&path, &toy);
     until(&toy, &[0, 1, 2, 3]);
     started(&toy);
-    // The guest's driver resets its card, and takes it again.
-    let card = guest.run("cd /sys/bus/virtio/drivers/virtio_net; card=$(echo virtio*); echo $card > unbind; echo $card");
-    until(&toy, &[]);
-    guest.run(&format!("echo {} > /sys/bus/virtio/drivers/virtio_net/bind", card.trim()));
-    until(&toy, &[0, 1, 2, 3]);
     assert_eq!(toy.state().ended, ["the port is closed"], "nothing was refused");
     drop(control);
 }
 
 #[test]
 fn qemu_7_2() {
-    life(Qemu::V7_2, "reconnect=1");
+    // With interrupts by message, this one crashes under TCG when vhost-user starts.
+    life(Qemu::V7_2, "reconnect=1", 0);
 }
 
 #[test]
 fn newest_qemu() {
-    life(Qemu::Newest, "reconnect-ms=100");
+    life(Qemu::Newest, "reconnect-ms=100", 6);
 }

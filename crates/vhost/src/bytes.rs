@@ -20,18 +20,18 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
             let bytes = from.add(offset).cast::<Line>().read_unaligned();
             to.add(offset).cast::<Line>().write_unaligned(bytes);
         };
-        if len.wrapping_sub(64) <= 64 {
+        if len.wrapping_sub(32) <= 32 {
+            line(0);
+            line(16);
+            line(len - 32);
+            line(len - 16);
+        } else if len.wrapping_sub(64) <= 64 {
             line(0);
             line(16);
             line(32);
             line(48);
             line(len - 64);
             line(len - 48);
-            line(len - 32);
-            line(len - 16);
-        } else if len.wrapping_sub(32) < 32 {
-            line(0);
-            line(16);
             line(len - 32);
             line(len - 16);
         } else {

@@ -112,11 +112,12 @@ impl Card {
     /// Has the first back-end run.
     pub(crate) fn start(&self) {
         let mut state = self.state();
-        let State { plan, session, .. } = &mut *state;
+        let State { plan, session, abandoned } = &mut *state;
         let Some(running) = session else { return };
         match running.start(plan) {
             Ok(()) => self.up.store(true, Ordering::Relaxed),
             Err(error) => {
+                *abandoned = error.leaves_it_running();
                 *session = None;
                 self.fail(error.to_string());
             }
@@ -161,7 +162,7 @@ impl Card {
             return Ok(());
         }
         let started = session.start(&mut state.plan);
-        state.abandoned |= matches!(&started, Err(Failure::Session(why)) if *why != SessionError::Closed);
+        state.abandoned |= started.as_ref().is_err_and(Failure::leaves_it_running);
         started?;
         state.session = Some(session);
         drop(state);

@@ -82,6 +82,13 @@ pub(crate) enum Failure {
     Never(String),
 }
 
+impl Failure {
+    /// Whether the back-end may have begun to use the rings, and may go on.
+    pub(crate) fn leaves_it_running(&self) -> bool {
+        !matches!(self, Self::Session(SessionError::Closed))
+    }
+}
+
 impl From<Broken> for Failure {
     fn from(broken: Broken) -> Self {
         Self::Never(format!("the back-end broke the rules: {broken}"))
@@ -148,15 +155,10 @@ impl Session {
         let running: Vec<(&Ring, u32)> =
             plan.rings.iter().zip(bases).filter_map(|(ring, base)| Some((ring, base?))).collect();
         for &(ring, base) in &running {
-            plan.start_ring(frontend, ring, base)?;
+            plan.start_ring(frontend, ring, base, told)?;
         }
         for (ring, _) in running {
-            // Without features of the protocol a ring is enabled from the start ("Ring states").
-            if told & PROTOCOL_FEATURES != 0 {
-                let enable = Request::SetVringEnable { index: ring.number.into(), on: true };
-                frontend.tell(&enable, Vec::new())?;
-            }
-            // It starts with a kick, and there may be something to do already.
+            // There may be something to do already.
             Signal::new(copy(&ring.kick)?).map_err(|error| Failure::Never(error.to_string()))?.raise();
         }
         Ok(())
@@ -207,7 +209,9 @@ impl Plan {
         found.ok_or_else(|| Failure::Never("a ring outside the memory that the back-end is shown".into()))
     }
 
-    fn start_ring(&self, frontend: &mut Frontend, ring: &Ring, base: u32) -> Result<(), Failure> {
+    /// A ring starts with a kick, and of one that is not enabled by then the back-end throws away what was sent ("Ring
+    /// states"): so that comes first.
+    fn start_ring(&self, frontend: &mut Frontend, ring: &Ring, base: u32, told: u64) -> Result<(), Failure> {
         let Ring { number, setup, kick, .. } = ring;
         let index = u32::from(*number);
         let addresses = setup.addresses;
@@ -225,6 +229,10 @@ impl Plan {
         let fds = call.map(copy).into_iter().collect::<Result<Vec<_>, _>>()?;
         let ring = |polled| VringFd { index: *number as u8, polled };
         frontend.tell(&Request::SetVringCall(ring(fds.is_empty())), fds)?;
+        // Without features of the protocol it is enabled from the start.
+        if told & PROTOCOL_FEATURES != 0 {
+            frontend.tell(&Request::SetVringEnable { index, on: true }, Vec::new())?;
+        }
         frontend.tell(&Request::SetVringKick(ring(false)), vec![copy(kick)?])?;
         Ok(())
     }

@@ -22,12 +22,14 @@ const CELL: (i32, i32) = (62, 34);
 const LEFT: i32 = 78;
 const TOP: i32 = 44;
 const BELOW: i32 = 80;
+/// For the title of a map of few columns.
+const NARROWEST: i32 = 460;
 
 /// Draws maps, so many side by side, all with the same colours for the same values.
 pub fn draw(path: &Path, maps: &[Map], abreast: usize, x: &str, y: &str) -> Result<(), Error> {
     let columns = maps.iter().map(|map| map.columns.len()).max().unwrap_or(0) as i32;
     let rows = maps.iter().map(|map| map.rows.len()).max().unwrap_or(0) as i32;
-    let (width, height) = (LEFT + columns * CELL.0 + 24, TOP + rows * CELL.1 + BELOW);
+    let (width, height) = ((LEFT + columns * CELL.0 + 24).max(NARROWEST), TOP + rows * CELL.1 + BELOW);
     let down = maps.len().div_ceil(abreast);
     let size = (width as u32 * abreast.min(maps.len()) as u32, height as u32 * down as u32);
     let values = || maps.iter().flat_map(|map| map.values.iter().flatten().flatten().copied());

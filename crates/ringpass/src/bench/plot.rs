@@ -96,7 +96,7 @@ fn line<'a>(name: impl Display, color: RGBColor, rows: impl Iterator<Item = &'a 
 
 /// The highest value.
 pub fn top(series: &[Series]) -> f64 {
-    series.iter().flat_map(|series| &series.points).fold(0.0, |top: f64, &(_, value)| top.max(value))
+    series.iter().flat_map(|series| &series.points).fold(f64::MIN_POSITIVE, |top: f64, &(_, value)| top.max(value))
 }
 
 /// Two ports at 10 Gbit/s, shortest frames (section 5 of the paper).

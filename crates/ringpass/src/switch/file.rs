@@ -85,7 +85,8 @@ read_from! {
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Plan, Error> {
     let name = path.display();
-    let text = std::fs::read_to_string(path).map_err(|source| Error::Os { what: format!("--config {name}"), source })?;
+    let text =
+        std::fs::read_to_string(path).map_err(|source| Error::Os { what: format!("--config {name}"), source })?;
     parse(&text).map_err(|why| Error::Other(format!("{name}{why}")))
 }
 

@@ -11,6 +11,7 @@ pub mod dpdk;
 pub mod guest;
 pub mod matrix;
 pub mod pairs;
+pub mod vhost;
 
 pub use ringpass_lab::{Namespace, Program, run, unique, until};
 

@@ -68,7 +68,8 @@ impl Tunnel {
     /// Checks the addresses.
     pub fn new(config: Config) -> Result<Self, Error> {
         let Config { vni, local, remote, .. } = config;
-        let station = |address: Ipv4Addr| !address.is_multicast() && !address.is_unspecified() && !address.is_broadcast();
+        let station =
+            |address: Ipv4Addr| !address.is_multicast() && !address.is_unspecified() && !address.is_broadcast();
         let wrong = |why: String| Err(Error::Other(format!("VXLAN: {why}")));
         if vni >= 1 << 24 {
             return wrong(format!("{vni} is no VNI; those go from 0 to 16777215"));

@@ -152,8 +152,7 @@ impl Tx {
     #[cold]
     fn ask(&mut self) {
         let State { config, mac, .. } = &*self.state;
-        let arp =
-            Arp { operation: Operation::Request, sender: (*mac, config.local), target: ([0; 6], config.remote) };
+        let arp = Arp { operation: Operation::Request, sender: (*mac, config.local), target: ([0; 6], config.remote) };
         if let Some(mut packet) = self.cache.take(1).next()
             && packet.copy_from(&arp.frame())
         {

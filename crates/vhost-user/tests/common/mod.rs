@@ -23,7 +23,8 @@ pub const LIMIT: Duration = Duration::from_secs(10);
 pub const USER: u64 = 0x7f00_0000_0000;
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 64 * PAGE;
-pub const FEATURES: u64 = VERSION_1 | RING_PACKED | EVENT_IDX | INDIRECT_DESC | MQ | MRG_RXBUF | CTRL_VQ | CTRL_RX | STATUS;
+pub const FEATURES: u64 =
+    VERSION_1 | RING_PACKED | EVENT_IDX | INDIRECT_DESC | MQ | MRG_RXBUF | CTRL_VQ | CTRL_RX | STATUS;
 pub const PROTOCOL: u64 = features::REPLY_ACK
     | features::MQ
     | features::RARP

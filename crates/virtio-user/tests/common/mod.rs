@@ -170,9 +170,11 @@ impl Peer {
         false
     }
 
-    /// Until all rings of a pair are enabled.
+    /// Until both rings of a pair are there.
     pub fn bring_up(&mut self) -> bool {
-        self.serve(|request| *request == Request::SetVringEnable { index: 1, on: true })
+        let up = self.serve(|request| matches!(request, Request::SetVringKick(ring) if ring.index == 1));
+        assert!(!up || self.rings.iter().all(|ring| ring.enabled), "what is sent would be thrown away");
+        up
     }
 
     /// Until the front-end goes.

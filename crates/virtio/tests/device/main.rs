@@ -4,4 +4,5 @@ mod book;
 mod guest;
 mod honest;
 mod hostile;
+mod inflight;
 mod threads;

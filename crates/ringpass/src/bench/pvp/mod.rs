@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "patterns,sizes,rings")]
     experiment: Vec<Experiment>,
     /// Copy patterns of the paper's Table III
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "a,b,c,d")]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "a,b,c,d,e,f")]
     pattern: Vec<Pattern>,
     /// Kinds of rings: split, packed; ring sizes are swept with the first
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "split,packed")]

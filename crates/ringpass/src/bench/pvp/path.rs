@@ -46,6 +46,8 @@ pub struct Sample {
     pub cycles: [f64; 3],
     /// Packets that came in and did not come out, of all.
     pub lost: f64,
+    /// Packets for which a guest that is to lend buffers had none, of all; with those of the warm-up.
+    pub host_buffers: f64,
 }
 
 /// What the thread of the network function is told, and what it did.
@@ -79,12 +81,13 @@ struct Switched {
     time: u64,
 }
 
-/// The way, with all that surrounds it. Dropped in this order: each queue before what it leads to.
+/// The way, with all that surrounds it. Dropped in this order: the card gives back what the guest has lent it first.
 pub struct Path {
-    function: Queues,
-    guest: Queues,
     card: Queues,
+    guest: Queues,
+    function: Queues,
     wire: Wire,
+    physical_rx: usize,
     /// Frames that come from the wire at a time.
     slice: usize,
     ports: [Box<dyn Port>; 3],
@@ -94,7 +97,6 @@ impl Path {
     const BURST: usize = 32;
     /// Descriptors of the card's rings that may wait to be posted or reclaimed.
     const RESERVE: usize = 32;
-    const WARM_UP: usize = 20;
 
     /// Connects all of it. Sockets are made in the folder.
     pub fn new(cell: &Cell, pages: PageSize, folder: &FilePath) -> Result<Self, Error> {
@@ -105,15 +107,20 @@ impl Path {
         let model = Card::new(&CardConfig::default());
         let config = PortConfig { rx_ring: physical_rx, tx_ring: physical_tx, ..Default::default() };
         let mut card_port = drivers::open(model.clone(), "bench", &config, &host)?;
-        let card = card_port.take_queues().remove(0);
+        let mut card = card_port.take_queues().remove(0);
 
         let path = folder.join("guest");
-        let features = Some(features(ring, Layout::InOrder));
-        let copying = |transfer| if transfer == Transfer::Copy { Copying::Real } else { Copying::LeftOut };
+        // A card gives buffers back in an order of its own.
+        let layout = if pattern.mapped() { Layout::Plain } else { Layout::InOrder };
+        let features = Some(features(ring, layout));
+        let copying = |transfer| if transfer == Transfer::FakeZeroCopy { Copying::LeftOut } else { Copying::Real };
         let copies = Copies { to_guest: copying(pattern.rx), from_guest: copying(pattern.tx) };
         let back_end = VhostConfig { path: path.clone(), role: Role::Listen, queues: None, features: features.clone() };
         let mut guest_port = Vhost::open(&back_end, &PortConfig::default(), &host, copies)?;
+        // To be asked for before guests can come.
+        let lending = if pattern.mapped() { guest_port.lending(0) } else { None };
         let guest = guest_port.take_queues().remove(0);
+        lending.map_or(Ok(()), |lending| card.rx.borrow_from(&lending))?;
 
         let front_end = VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None };
         let config = PortConfig { rx_ring: virtual_rx, tx_ring: virtual_tx, ..Default::default() };
@@ -125,7 +132,7 @@ impl Path {
         let wire = Wire::new(&model, size)?;
         let slice = 256.min(physical_rx - Self::RESERVE).min(physical_tx - Self::RESERVE);
         let ports: [Box<dyn Port>; 3] = [Box::new(function_port), Box::new(guest_port), card_port];
-        let mut path = Self { function, guest, card, wire, slice, ports };
+        let mut path = Self { card, guest, function, wire, physical_rx, slice, ports };
         // From here on the card's ring is as full as can be.
         path.wire.exchange(physical_rx - Self::RESERVE);
         path.wait_for_link()?;
@@ -148,14 +155,17 @@ impl Path {
     /// Runs for so much of the switch's time, or half a minute.
     pub fn measure(&mut self, cores: [CoreId; 2], time: Duration) -> Result<Sample, Error> {
         let function = Function::default();
-        let Self { function: queues, guest, card, wire, slice, ports } = self;
+        let host_buffers = self.host_buffers();
+        let Self { card, guest, function: queues, wire, physical_rx, slice, ports } = self;
         let mut switch =
             Switch { guest, card, wire, slice: *slice, bursts: [Burst::new(Self::BURST), Burst::new(Self::BURST)] };
         let threads = thread::scope(|scope| {
             let far = scope.spawn(|| run_function(queues, &function, cores[1]));
             let near = scope.spawn(|| {
                 core_affinity::set_for_current(cores[0]);
-                switch.warm_up(&function);
+                // Until all buffers in the card's ring are such as it will have.
+                let slices = 20 + 2 * *physical_rx / *slice;
+                (0..slices).for_each(|_| switch.slice(&function, &mut Switched::default()));
                 let before = function.done();
                 let switched = switch.run(&function, (time.as_secs_f64() * tsc::frequency()) as u64);
                 let after = function.done();
@@ -183,7 +193,14 @@ impl Path {
                 per(function_busy, function_moved),
             ],
             lost: 1.0 - (sent / to_guest.max(1) as f64).min(1.0),
+            host_buffers: ((self.host_buffers() - host_buffers) as f64 / to_guest.max(1) as f64).min(1.0),
         })
+    }
+
+    /// Frames that the card wrote to the host's buffers, because the guest had lent too few.
+    fn host_buffers(&mut self) -> u64 {
+        let counters = self.ports[1].extended();
+        counters.iter().find(|(name, _)| *name == "mapped_host_buffers").map_or(0, |(_, count)| *count)
     }
 
     /// The same on one thread, a slice at a time through each of the three: to count instructions. Returns how many
@@ -223,10 +240,6 @@ struct Switch<'a> {
 }
 
 impl Switch<'_> {
-    fn warm_up(&mut self, function: &Function) {
-        (0..Path::WARM_UP).for_each(|_| self.slice(function, &mut Switched::default()));
-    }
-
     /// Slice after slice for so many cycles.
     fn run(&mut self, function: &Function, time: u64) -> Switched {
         const LIMIT: Duration = Duration::from_secs(30);
@@ -300,21 +313,24 @@ fn forward(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> u
     received
 }
 
-// Callgrind finds these by their names: so they are not inlined, and `black_box` keeps their last call from becoming a
-// jump.
+// Callgrind finds these by their names: so they are not inlined, `black_box` keeps their last call from becoming a jump,
+// and a number of its own keeps each from being merged with the others.
 
 #[inline(never)]
 fn measured_switch_rx(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+    black_box(0u8);
     black_box(forward(from, to, burst))
 }
 
 #[inline(never)]
 fn measured_switch_tx(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+    black_box(1u8);
     black_box(forward(from, to, burst))
 }
 
 #[inline(never)]
 fn measured_function(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+    black_box(2u8);
     black_box(forward(from, to, burst))
 }
 

@@ -8,6 +8,8 @@ pub enum Transfer {
     Copy,
     /// The copy is left out; the other side is told lengths, and has what its buffers held before.
     FakeZeroCopy,
+    /// The card writes into the guest's buffers: Rx queue mapping.
+    ZeroCopy,
 }
 
 impl Transfer {
@@ -16,6 +18,7 @@ impl Transfer {
         match self {
             Self::Copy => "copy",
             Self::FakeZeroCopy => "fake zero copy",
+            Self::ZeroCopy => "zero copy",
         }
     }
 }
@@ -32,12 +35,14 @@ pub struct Pattern {
     pub rings: (usize, usize),
 }
 
-/// The paper's patterns without Rx queue mapping.
-pub const PATTERNS: [Pattern; 4] = [
+/// All of them.
+pub const PATTERNS: [Pattern; 6] = [
     Pattern { name: 'a', rx: Transfer::Copy, tx: Transfer::Copy, rings: (512, 4096) },
     Pattern { name: 'b', rx: Transfer::Copy, tx: Transfer::FakeZeroCopy, rings: (512, 4096) },
     Pattern { name: 'c', rx: Transfer::FakeZeroCopy, tx: Transfer::Copy, rings: (512, 4096) },
     Pattern { name: 'd', rx: Transfer::FakeZeroCopy, tx: Transfer::FakeZeroCopy, rings: (512, 4096) },
+    Pattern { name: 'e', rx: Transfer::ZeroCopy, tx: Transfer::Copy, rings: (1024, 2048) },
+    Pattern { name: 'f', rx: Transfer::ZeroCopy, tx: Transfer::FakeZeroCopy, rings: (128, 1024) },
 ];
 
 impl Pattern {
@@ -51,7 +56,7 @@ impl Pattern {
 
     /// Whether the card writes into the guest's buffers.
     pub fn mapped(self) -> bool {
-        false
+        self.rx == Transfer::ZeroCopy
     }
 }
 

@@ -47,7 +47,7 @@ pub struct Args {
     /// Kinds of rings: split, packed
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "split,packed")]
     ring: Vec<Ring>,
-    /// Features of the rings, the same for all pairings: in-order, mergeable
+    /// Features of the rings, the same for all pairings: in-order, plain, mergeable
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "in-order")]
     features: Vec<Layout>,
     /// Directions: to_guest, from_guest

@@ -137,8 +137,12 @@ impl Drop for Ours {
 /// As addresses have them. What testpmd has no option for is off there: event indices.
 pub fn features(ring: Ring, layout: Layout) -> String {
     let ring = if ring == Ring::Packed { "packed" } else { "-packed" };
-    let layout = if layout == Layout::InOrder { "in_order-mrg_rxbuf" } else { "mrg_rxbuf-in_order" };
-    format!("{ring}+{layout}-event_idx")
+    let layout = match layout {
+        Layout::InOrder => "+in_order-mrg_rxbuf",
+        Layout::Plain => "-in_order-mrg_rxbuf",
+        Layout::Mergeable => "+mrg_rxbuf-in_order",
+    };
+    format!("{ring}{layout}-event_idx")
 }
 
 /// The thread's side.

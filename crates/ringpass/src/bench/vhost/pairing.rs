@@ -31,6 +31,8 @@ impl Ring {
 pub enum Layout {
     /// Used in the order of posting, a buffer a frame: what both implementations are fastest with.
     InOrder,
+    /// A buffer a frame, in any order.
+    Plain,
     /// A frame may lie in several buffers, in any order: what virtual machines usually have.
     Mergeable,
 }

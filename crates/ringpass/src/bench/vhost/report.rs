@@ -124,7 +124,11 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
         let lines: Vec<_> = of_layout.map(line).collect();
         if !lines.is_empty() {
             let head = ["", "pair", "Mpps", "", "ratio", "asked", "cycles", "ratio", "asked", "front-end", ""];
-            let features = if *layout == Layout::InOrder { "in order, not mergeable" } else { "mergeable" };
+            let features = match layout {
+                Layout::InOrder => "in order, not mergeable",
+                Layout::Plain => "not mergeable",
+                Layout::Mergeable => "mergeable",
+            };
             let (rounds, seconds) = (rows[0].rounds, args.seconds.as_secs_f64());
             let title = format!("vhost-user on two cores, {features}, rings of {}", args.descriptors);
             let title = format!("{title}, {rounds} rounds of {seconds} s");

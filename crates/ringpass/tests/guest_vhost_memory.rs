@@ -1,0 +1,82 @@
+//! Memory that is plugged into a running guest and taken away again: our vhost-user back-end follows, under traffic.
+
+mod common;
+
+use std::fs;
+use std::time::Duration;
+
+use common::guest::answered;
+use common::vhost::{Backend, serve, socket, up, vhost, with_servers};
+use common::{folder, until};
+use ringpass_lab::{Guest, VhostUser, alone};
+
+/// How much is plugged in, in MiB: a unit of what Linux takes into use.
+const MORE: u64 = 128;
+
+/// The parts of a guest's memory that a back-end has mapped.
+fn mapped(backend: &Backend) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", backend.id())).expect("a running back-end");
+    maps.lines().filter(|line| line.contains("memfd:memory-backend-memfd")).count()
+}
+
+/// Whether bytes are found in memory of `MORE` that QEMU has.
+fn holds(guest: &Guest, bytes: &[u8]) -> bool {
+    let files = fs::read_dir(format!("/proc/{}/fd", guest.id())).expect("a running QEMU");
+    let paths = files.map(|file| file.expect("a descriptor").path());
+    let memory = paths.filter(|path| {
+        fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains("memfd:memory-backend-memfd"))
+            && fs::metadata(path).is_ok_and(|memory| memory.len() == MORE << 20)
+    });
+    let memory = fs::read(memory.last().expect("the plugged memory")).expect("its bytes");
+    memory.chunks(4096).any(|page| page.windows(bytes.len()).any(|window| window == bytes))
+}
+
+#[test]
+fn memory_comes_and_goes_under_traffic() {
+    let _alone = alone();
+    let folder = folder();
+    let mut builder = with_servers(Guest::new().cpus(2));
+    let mut backends = Vec::new();
+    for (number, device) in [(0, "virtio-net-pci"), (1, "virtio-net-pci,packed=on")] {
+        let socket = socket(&folder, number);
+        backends.push(Backend::new(number, &vhost(&socket), "--offloads all"));
+        builder = builder.vhost_user_nic(device, &VhostUser::at(&socket));
+    }
+    let guest = builder.boot();
+    serve(&guest);
+    for (number, backend) in (0..).zip(&backends) {
+        up(&guest, number, number as u8);
+        backend.first_ping();
+    }
+    let before: Vec<usize> = backends.iter().map(mapped).collect();
+    let all_have = |more: usize| backends.iter().zip(&before).all(|(backend, before)| mapped(backend) == before + more);
+
+    // All the time there are pings, of which none is lost.
+    let count = 600;
+    let pings: Vec<_> = backends.iter().map(|backend| {
+        backend.host.spawn(&["ping", "-c", &count.to_string(), "-i", "0.01", "-w", "60", &backend.guest()])
+    }).collect();
+    for module in ["first", "second"] {
+        guest.monitor(&format!("object_add memory-backend-memfd,id={module},size={MORE}M,share=on"));
+        guest.monitor(&format!("device_add pc-dimm,id={module}-dimm,memdev={module}"));
+    }
+    until("the new memory in the back-ends", || all_have(2));
+    guest.monitor("device_del second-dimm");
+    until("the second module's end in the back-ends", || all_have(1));
+    guest.monitor("object_del second");
+    // Linux takes the first into use. It is above 4 GiB, and so what drivers prefer.
+    guest.run("cd /sys/devices/system/memory; for part in memory*; do
+                   [ $(cat $part/state) = online ] || echo online_kernel >$part/state || exit
+               done; grep MemTotal /proc/meminfo");
+    for pings in pings {
+        let (_, lines, _) = pings.wait(Duration::from_secs(60));
+        assert!(answered(&lines.join("\n"), count), "{lines:?}");
+    }
+    for (number, backend) in (0..).zip(&backends) {
+        backend.works();
+        let pattern = format!("52494e4750415353{number:02x}");
+        backend.host.run(&["ping", "-c", "300", "-i", "0.002", "-s", "1000", "-p", &pattern, "-w", "20", &backend.guest()]);
+        let bytes = [&b"RINGPASS"[..], &[number as u8]].concat().repeat(4);
+        assert!(holds(&guest, &bytes), "packets in the new memory");
+    }
+}
