@@ -140,7 +140,27 @@ impl Builder {
 
     /// Starts the guest and waits until it takes commands.
     pub fn boot(self) -> Guest {
+        let [guest] = Self::boot_all([self]);
+        guest
+    }
+
+    /// The same for several guests at once.
+    pub fn boot_all<const N: usize>(builders: [Self; N]) -> [Guest; N] {
         let start = Instant::now();
+        // On this thread, whose end would be theirs.
+        let guests = builders.map(Self::start);
+        guests.map(|(guest, taps)| {
+            guest.answer("its boot", BOOT);
+            for tap in taps {
+                tap.settle(guest.middle.as_ref().expect("a namespace where there are TAPs"));
+            }
+            eprintln!("guest up after {:.1} s", start.elapsed().as_secs_f64());
+            guest
+        })
+    }
+
+    /// Starts QEMU.
+    fn start(self) -> (Guest, Vec<Tap>) {
         let Prepared { mut command, folder, middle, taps } = self.prepare(Console::Agent);
         let errors = File::create(folder.path().join("errors")).expect("a file for QEMU's errors");
         let mut qemu = command
@@ -151,13 +171,7 @@ impl Builder {
             .expect("setpriv (package util-linux) to start QEMU with");
         let agent = qemu.stdin.take().unwrap();
         let answers = answers(qemu.stdout.take().unwrap());
-        let guest = Guest { qemu, agent, answers, folder, scripts: Cell::new(0), middle };
-        guest.answer("its boot", BOOT);
-        for tap in taps {
-            tap.settle(guest.middle.as_ref().expect("a namespace where there are TAPs"));
-        }
-        eprintln!("guest up after {:.1} s", start.elapsed().as_secs_f64());
-        guest
+        (Guest { qemu, agent, answers, folder, scripts: Cell::new(0), middle }, taps)
     }
 
     /// All that QEMU needs, and the command that starts it.

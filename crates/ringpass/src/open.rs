@@ -14,21 +14,23 @@ use crate::{cards, drivers, sandbox};
 /// Opens the ports at some addresses, between which packets pass, and the one pool that all packets come from: what one
 /// card writes to memory another one may read.
 pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<([Box<dyn Port>; N], Mempool), Error> {
-    let (ports, pool) = open_all(&addresses, options)?;
+    let (ports, pool) = open_all(&addresses.map(|address| (address, options.port())), options)?;
     Ok((ports.try_into().unwrap_or_else(|_| unreachable!("a port for each address")), pool))
 }
 
-/// As [`open`], for any number of ports.
-pub fn open_all(addresses: &[&str], options: &Options) -> Result<(Vec<Box<dyn Port>>, Mempool), Error> {
-    let parsed = addresses.iter().map(|address| address.parse()).collect::<Result<Vec<Address>, _>>()?;
+/// As [`open`], for any number of ports, each with what it is asked for.
+pub fn open_all(addresses: &[(&str, PortConfig)], options: &Options) -> Result<(Vec<Box<dyn Port>>, Mempool), Error> {
+    let parsed = addresses.iter().map(|(address, _)| address.parse()).collect::<Result<Vec<Address>, _>>()?;
     // Before anything is taken or made.
     parsed.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))?;
     // One that sees physical addresses, if there is one: the others are told those.
     let mut cards: Vec<&str> = parsed.iter().filter_map(card).collect();
     cards.sort_by_key(|pci| addressing_of(pci) == Addressing::Virtual);
-    let pool = pool(parsed.len(), cards.first().copied(), options)?;
-    let open = |address| open_address(address, &options.port(), &pool, options);
-    let ports = parsed.iter().map(open).collect::<Result<_, _>>()?;
+    // Queues beyond those that the options ask for count as ports.
+    let further: usize = addresses.iter().map(|(_, config)| config.queues - options.queues).sum();
+    let pool = pool(parsed.len() + further, cards.first().copied(), options)?;
+    let open = |(address, (_, config)): (_, &(&str, PortConfig))| open_address(address, config, &pool, options);
+    let ports = parsed.iter().zip(addresses).map(open).collect::<Result<_, _>>()?;
     Ok((ports, pool))
 }
 

@@ -29,8 +29,9 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
         end.take(&middle, tap, &format!("198.19.{}0.2/24", number + 1));
     }
     guest.run(
-        "modprobe 8021q
-         ip link set eth0 up
+        "modprobe virtio_net
+         modprobe 8021q
+         while ! ip link set eth0 up 2>/dev/null && [ $((tries += 1)) -lt 100 ]; do sleep 0.1; done
          for id in 10 20; do
              ip link add link eth0 name vlan$id type vlan id $id
              ip address add 198.19.$id.1/24 dev vlan$id
@@ -41,7 +42,7 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
         until("the first ping", || {
             end.spawn(&["ping", "-c", "1", "-W", "2", address]).wait(Duration::from_secs(10)).0 == Some(0)
         });
-        let text = end.run(&["ping", "-c", "100", "-i", "0.01", "-s", "1472", "-W", "5", address]);
+        let text = end.run(&["ping", "-n", "-c", "100", "-i", "0.01", "-s", "1472", "-w", "20", address]);
         assert!(answered(&text, 100), "{text}");
     }
     // Without a tag, nobody answers; nor does the other VLAN.

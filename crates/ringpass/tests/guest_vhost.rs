@@ -6,8 +6,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use common::vhost::{Backend, serve, socket, up, vhost, with_servers, wrong_checksums};
 use common::folder;
+use common::vhost::{Backend, serve, socket, up, vhost, with_servers, wrong_checksums};
 use ringpass_lab::{Guest, Qemu, VhostUser, alone};
 use serde_json::Value;
 
@@ -91,7 +91,8 @@ fn go_through(name: &str, qemu: Qemu, kinds: &[Kind]) {
             Role::Client => (format!("{},client", vhost(&socket)), VhostUser::coming_to(&socket)),
         };
         backends.push(Backend::new(number, &address, kind.options));
-        let device = if kind.device.is_empty() { "virtio-net-pci".into() } else { format!("virtio-net-pci,{}", kind.device) };
+        let device =
+            if kind.device.is_empty() { "virtio-net-pci".into() } else { format!("virtio-net-pci,{}", kind.device) };
         guest = guest.vhost_user_nic(&device, &peer.queues(if kind.device.contains("mq=on") { 2 } else { 1 }));
     }
     let guest = guest.boot();

@@ -15,9 +15,10 @@ const KINDS: [(&str, &str); 3] = [
 ];
 
 fn boot(folder: &tempfile::TempDir) -> Guest {
-    let guest = (0..).zip(KINDS).fold(with_servers(Guest::new().memory(512).cpus(2)), |guest, (number, (device, _))| {
-        guest.vhost_user_nic(device, &VhostUser::at(&socket(folder, number)))
-    });
+    let guest =
+        (0..).zip(KINDS).fold(with_servers(Guest::new().memory(512).cpus(2)), |guest, (number, (device, _))| {
+            guest.vhost_user_nic(device, &VhostUser::at(&socket(folder, number)))
+        });
     let guest = guest.boot();
     serve(&guest);
     guest
@@ -36,9 +37,7 @@ fn a_card_receives_into_the_guests_buffers() {
     let folder = folder();
     let backends: Vec<_> = (0..)
         .zip(KINDS)
-        .map(|(number, (_, options))| {
-            Backend::between(number, &vhost(&socket(&folder, number)), "model:tap:", options)
-        })
+        .map(|(number, (_, options))| Backend::between(number, &vhost(&socket(&folder, number)), "model:tap:", options))
         .collect();
     let guest = boot(&folder);
     works(&guest, &backends);

@@ -53,9 +53,12 @@ fn memory_comes_and_goes_under_traffic() {
 
     // All the time there are pings, of which none is lost.
     let count = 600;
-    let pings: Vec<_> = backends.iter().map(|backend| {
-        backend.host.spawn(&["ping", "-c", &count.to_string(), "-i", "0.01", "-w", "60", &backend.guest()])
-    }).collect();
+    let pings: Vec<_> = backends
+        .iter()
+        .map(|backend| {
+            backend.host.spawn(&["ping", "-c", &count.to_string(), "-i", "0.01", "-w", "60", &backend.guest()])
+        })
+        .collect();
     for module in ["first", "second"] {
         guest.monitor(&format!("object_add memory-backend-memfd,id={module},size={MORE}M,share=on"));
         guest.monitor(&format!("device_add pc-dimm,id={module}-dimm,memdev={module}"));
@@ -65,9 +68,11 @@ fn memory_comes_and_goes_under_traffic() {
     until("the second module's end in the back-ends", || all_have(1));
     guest.monitor("object_del second");
     // Linux takes the first into use. It is above 4 GiB, and so what drivers prefer.
-    guest.run("cd /sys/devices/system/memory; for part in memory*; do
+    guest.run(
+        "cd /sys/devices/system/memory; for part in memory*; do
                    [ $(cat $part/state) = online ] || echo online_kernel >$part/state || exit
-               done; grep MemTotal /proc/meminfo");
+               done; grep MemTotal /proc/meminfo",
+    );
     for pings in pings {
         let (_, lines, _) = pings.wait(Duration::from_secs(60));
         assert!(answered(&lines.join("\n"), count), "{lines:?}");
@@ -75,7 +80,20 @@ fn memory_comes_and_goes_under_traffic() {
     for (number, backend) in (0..).zip(&backends) {
         backend.works();
         let pattern = format!("52494e4750415353{number:02x}");
-        backend.host.run(&["ping", "-c", "300", "-i", "0.002", "-s", "1000", "-p", &pattern, "-w", "20", &backend.guest()]);
+        backend.host.run(&[
+            "ping",
+            "-c",
+            "300",
+            "-i",
+            "0.002",
+            "-s",
+            "1000",
+            "-p",
+            &pattern,
+            "-w",
+            "20",
+            &backend.guest(),
+        ]);
         let bytes = [&b"RINGPASS"[..], &[number as u8]].concat().repeat(4);
         assert!(holds(&guest, &bytes), "packets in the new memory");
     }

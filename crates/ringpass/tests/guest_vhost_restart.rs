@@ -4,8 +4,8 @@ mod common;
 
 use std::time::Duration;
 
-use common::vhost::{Backend, carrier, serve, socket, up, vhost, with_servers};
 use common::folder;
+use common::vhost::{Backend, carrier, serve, socket, up, vhost, with_servers};
 use ringpass_lab::{Guest, Program, VhostUser, alone, nic_address};
 use serde_json::Value;
 
@@ -55,7 +55,8 @@ impl Load {
 fn boot(backends: &[(Backend, std::path::PathBuf)]) -> Guest {
     let guest = with_servers(Guest::new().memory(512).cpus(2));
     let nics = KINDS.iter().zip(backends);
-    let guest = nics.fold(guest, |guest, ((device, _), (_, socket))| guest.vhost_user_nic(device, &VhostUser::at(socket)));
+    let guest =
+        nics.fold(guest, |guest, ((device, _), (_, socket))| guest.vhost_user_nic(device, &VhostUser::at(socket)));
     let guest = guest.boot();
     serve(&guest);
     guest

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::guest::answered;
 use common::vhost::{serve, socket, up, vhost, with_servers, wrong_checksums};
 use common::{Program, RINGPASS, folder, until};
-use ringpass_lab::{Guest, VhostUser, alone};
+use ringpass_lab::{Builder, Guest, VhostUser, alone};
 use serde_json::Value;
 
 /// Cards of the guests and options of the forwarder: a kind of each, so that split rings meet packed ones.
@@ -36,10 +36,7 @@ fn two_guests_on_one_back_end_program() {
             builder.vhost_user_nic(device, &VhostUser::at(socket))
         });
     }
-    let guests = std::thread::scope(|scope| {
-        let boots = builders.map(|builder| scope.spawn(|| builder.boot()));
-        boots.map(|boot| boot.join().expect("it boots"))
-    });
+    let guests = Builder::boot_all(builders);
     for (who, guest) in guests.iter().enumerate() {
         serve(guest);
         for number in 0..KINDS.len() {
@@ -54,9 +51,7 @@ fn two_guests_on_one_back_end_program() {
     let [a, _] = &guests;
     for (number, (devices, options)) in KINDS.iter().enumerate() {
         let far = format!("198.18.{number}.3");
-        until("the first ping", || {
-            a.output(&format!("ping -c 1 -W 1 {far}"), Duration::from_secs(5)).status == 0
-        });
+        until("the first ping", || a.output(&format!("ping -c 1 -W 1 {far}"), Duration::from_secs(5)).status == 0);
         for size in [16, 700, 1472] {
             let text = a.run(&format!("ping -c 100 -i 0.01 -s {size} -M do -w 20 {far}"));
             assert!(answered(&text, 100), "{text}");

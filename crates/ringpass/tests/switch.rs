@@ -5,6 +5,7 @@ mod common;
 use std::fmt::Write;
 use std::time::Duration;
 
+use common::guest::answered;
 use common::{Namespace, Program, RINGPASS, folder, text, unique, until};
 use serde_json::Value;
 
@@ -44,16 +45,16 @@ impl Star {
         Self { namespaces, taps, switch, _middle: middle, _folder: folder }
     }
 
-    fn pings(&self, from: usize, to: &str, count: u32) -> String {
-        let count = count.to_string();
-        self.namespaces[from].run(&["ping", "-q", "-c", &count, "-i", "0.005", "-W", "5", to])
+    /// A hundred pings, none of which may be lost.
+    fn pings(&self, from: usize, to: &str) {
+        let text = self.namespaces[from].run(&["ping", "-n", "-c", "100", "-i", "0.005", "-w", "20", to]);
+        assert!(answered(&text, 100), "{from} to {to}: {text}");
     }
 
-    /// Waits for the first answer, then none of a hundred may be lost.
+    /// Waits for the first answer, then none may be lost.
     fn reaches(&self, from: usize, to: &str) {
         until("the first ping", || self.answers(from, to));
-        let text = self.pings(from, to, 100);
-        assert!(text.contains("100 received, 0% packet loss"), "{from} to {to}: {text}");
+        self.pings(from, to);
     }
 
     /// Whether one ping is answered.
@@ -108,11 +109,12 @@ fn count(summary: &Value, port: usize, counter: &str) -> u64 {
     extended[format!("switch_{counter}")].as_u64().unwrap_or_else(|| panic!("no {counter}: {summary}"))
 }
 
-/// Nothing that came into the switch is without a fate, and nothing was lost on the way out.
+/// Nothing that came into the switch is without a fate, but for what a card has received while the worker ended.
 fn balanced(summary: &Value, ports: usize) {
     for port in 0..ports {
         let fates: u64 = FATES.iter().map(|fate| count(summary, port, fate)).sum();
-        assert_eq!(summary["ports"][port]["rx_packets"], fates, "port {port}: {summary}");
+        let received = summary["ports"][port]["rx_packets"].as_u64().expect("a number");
+        assert!((fates..fates + 8).contains(&received), "{fates} of {received} at port {port}: {summary}");
     }
 }
 
@@ -209,8 +211,7 @@ fn floods_are_limited_and_the_rest_is_not() {
     star.namespaces[0].neighbour(&star.taps[0], "198.18.0.99", "02:00:00:00:00:63");
     let before = star.namespaces[2].counter(&star.taps[2], "rx_packets");
     let flood = star.namespaces[0].spawn(&["ping", "-q", "-l", "3000", "-c", "3000", "-w", "2", "198.18.0.99"]);
-    let text = star.pings(0, "198.18.0.2", 100);
-    assert!(text.contains("100 received, 0% packet loss"), "{text}");
+    star.pings(0, "198.18.0.2");
     flood.wait(Duration::from_secs(10));
     let flooded = star.namespaces[2].counter(&star.taps[2], "rx_packets") - before;
     let summary = star.switch.summary();
@@ -226,11 +227,11 @@ fn a_port_that_is_gone_leaves_and_the_last_two_end_the_run() {
     star.reaches(0, "198.18.0.2");
     star.reaches(2, "198.18.0.2");
     // While the others talk.
-    let pings = star.namespaces[0].spawn(&["ping", "-q", "-c", "100", "-i", "0.01", "-W", "5", "198.18.0.2"]);
+    let pings = star.namespaces[0].spawn(&["ping", "-n", "-c", "100", "-i", "0.01", "-w", "20", "198.18.0.2"]);
     std::thread::sleep(Duration::from_millis(300));
     star.namespaces[2].run(&["ip", "link", "delete", &star.taps[2]]);
-    let (status, lines, _) = pings.wait(Duration::from_secs(15));
-    assert!(status == Some(0) && lines.iter().any(|line| line.contains("0% packet loss")), "{lines:?}");
+    let (status, lines, _) = pings.wait(Duration::from_secs(25));
+    assert!(status == Some(0) && answered(&lines.join("\n"), 100), "{lines:?}");
     star.namespaces[0].run(&["ip", "link", "delete", &star.taps[0]]);
     let (status, lines, errors) = star.switch.wait(Duration::from_secs(10));
     assert_eq!(status, Some(1), "{errors:?}");

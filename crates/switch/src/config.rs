@@ -44,4 +44,6 @@ pub struct Rules {
     pub stations: Vec<(MacAddress, Option<u16>)>,
     /// Instead of the switch's own.
     pub flood: Option<u64>,
+    /// Other ports receive into its guest's buffers: packets in those go to it as they are, to others as copies.
+    pub lends: bool,
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, MAX_BATCH, Packet};
+use ringpass_memory::{Burst, Cache, Flags, MAX_BATCH, Packet};
 use ringpass_port::TxQueue;
 
 use crate::counters::{Counter, PortCounters};
@@ -20,6 +20,8 @@ pub(crate) struct Vlan {
 struct Exit {
     /// The VLAN whose frames leave without a tag.
     untagged: u16,
+    /// See [`PortView::lends`].
+    lends: bool,
     /// `None` once the port is gone.
     tx: Option<Box<dyn TxQueue>>,
     waiting: Box<Burst>,
@@ -30,6 +32,13 @@ impl Exit {
     #[inline]
     fn as_is(&self, vlan: Vlan) -> bool {
         (self.untagged == vlan.id) == (vlan.tagged == Tagged::No)
+    }
+
+    /// Whether a packet's buffer may go this way. Those of a guest go to ports that guests have: such a port hands its
+    /// own back, and copies others at once.
+    #[inline]
+    fn takes(&self, packet: &Packet) -> bool {
+        self.lends || !packet.flags().any(Flags::LENT)
     }
 }
 
@@ -52,6 +61,7 @@ impl Exits {
     ) -> Self {
         let exit = |(tx, view): (_, &PortView)| Exit {
             untagged: view.untagged,
+            lends: view.lends,
             tx: Some(tx),
             waiting: Box::new(Burst::new(MAX_BATCH)),
         };
@@ -62,7 +72,7 @@ impl Exits {
     #[inline(always)]
     pub(crate) fn put(&mut self, port: usize, packet: Packet, vlan: Vlan) {
         let exit = &mut self.exits[port];
-        if exit.as_is(vlan) && exit.waiting.room() > 0 {
+        if exit.as_is(vlan) && exit.waiting.room() > 0 && exit.takes(&packet) {
             exit.waiting.push(packet);
             self.pending |= 1 << port;
         } else {
@@ -70,10 +80,11 @@ impl Exits {
         }
     }
 
-    /// With another tag, or more than a burst of them.
+    /// With another tag, in another buffer, or more than a burst of them.
     #[cold]
     fn put_otherwise(&mut self, port: usize, mut packet: Packet, vlan: Vlan) {
-        if !self.exits[port].as_is(vlan) && !self.retag(&mut packet, vlan) {
+        let moved = self.exits[port].takes(&packet) || self.replace_by_copy(&mut packet);
+        if !moved || !self.exits[port].as_is(vlan) && !self.retag(&mut packet, vlan) {
             return self.counters[port].add(Counter::NoBuffer, 1);
         }
         if self.exits[port].waiting.room() == 0 {
@@ -91,11 +102,12 @@ impl Exits {
             return true;
         }
         // Without headroom: a copy has some.
-        tag::push(packet, vlan.id)
-            || frame::copy(packet, &mut self.cache).is_some_and(|copy| {
-                *packet = copy;
-                tag::push(packet, vlan.id)
-            })
+        tag::push(packet, vlan.id) || self.replace_by_copy(packet) && tag::push(packet, vlan.id)
+    }
+
+    /// `false` without a buffer for that.
+    fn replace_by_copy(&mut self, packet: &mut Packet) -> bool {
+        frame::copy(packet, &mut self.cache).map(|copy| *packet = copy).is_some()
     }
 
     /// Sends a packet to several ports: copies, and the packet itself to the last one.
@@ -119,7 +131,8 @@ impl Exits {
 
     /// The same for frames of a VLAN, if they leave as they are; otherwise the burst stays.
     pub(crate) fn pass_as_is(&mut self, port: usize, burst: &mut Burst, vlan: Vlan) {
-        if self.exits[port].as_is(vlan) {
+        let exit = &self.exits[port];
+        if exit.as_is(vlan) && burst.iter().all(|packet| exit.takes(packet)) {
             self.pass(port, burst);
         }
     }

@@ -26,6 +26,8 @@ pub(crate) struct PortView {
     /// The only stations that may send from here, in order; empty for all.
     pub(crate) sources: Box<[u64]>,
     pub(crate) limit: Limit,
+    /// It takes packets in buffers that are lent.
+    pub(crate) lends: bool,
 }
 
 /// What datapaths and the control side share. Sets of ports are words, a bit for each.
@@ -202,5 +204,6 @@ fn view(config: &Config, all: &[Rules], port: usize, own: &Rules) -> PortView {
         reach: all.iter().enumerate().map(separate).sum(),
         sources: sources.into(),
         limit: Limit::new(own.flood.unwrap_or(config.flood)),
+        lends: own.lends,
     }
 }

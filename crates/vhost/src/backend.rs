@@ -46,7 +46,7 @@ impl Backend {
 
     /// What a card may borrow of a queue; queues that the guest sends with are not lent.
     fn lending(&self, queue: usize) -> Option<&Lending> {
-        self.shared.lendings.get(queue / 2).filter(|_| queue % 2 == 0).map(|lending| &**lending)
+        self.shared.lendings.get(queue / 2).filter(|_| queue.is_multiple_of(2)).map(|lending| &**lending)
     }
 
     /// Lends the buffers of a queue, if it moves packets and a card wants them.
@@ -77,10 +77,10 @@ impl Backend {
         // Whoever has borrowed may sleep.
         self.shared.pairs.iter().for_each(|pair| pair.wake());
         lending.end(LIMIT)?;
-        if let Some(running) = &mut self.shared.vrings[queue].lock().running {
-            if with_ring!(&mut running.ring, ring => mapped.end(ring)) {
-                running.call();
-            }
+        if let Some(running) = &mut self.shared.vrings[queue].lock().running
+            && with_ring!(&mut running.ring, ring => mapped.end(ring))
+        {
+            running.call();
         }
         Ok(())
     }

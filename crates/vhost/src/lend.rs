@@ -36,14 +36,14 @@ pub(crate) struct Lends {
 }
 
 impl Lends {
-    pub(crate) fn new(number: usize, vrings: &Arc<[Vring]>, shared: &Weak<Shared>) -> Arc<Lending> {
+    pub(crate) fn lending(number: usize, vrings: &Arc<[Vring]>, shared: &Weak<Shared>) -> Arc<Lending> {
         Lending::new(Box::new(Self { vrings: vrings.clone(), number, shared: shared.clone() }))
     }
 }
 
 impl Lender for Lends {
     fn lend(&self, loans: &mut Loans<'_>) {
-        let mut state = self.vrings[self.number].lock();
+        let Some(mut state) = self.vrings[self.number].for_packets() else { return };
         let Some(running) = state.moving() else { return };
         let Running { ring, agreed, mapped: Some(mapped), .. } = running else { return };
         if !loans.are_for(mapped.lent) {

@@ -64,7 +64,7 @@ impl Rx {
     /// A queue that is not enabled takes what the guest sends and drops it (vhost-user, "Ring states").
     #[cold]
     fn discard(&mut self) {
-        let mut state = self.shared.vrings[self.number()].lock();
+        let Some(mut state) = self.shared.vrings[self.number()].for_packets() else { return };
         let Some(running) = state.running.as_mut().filter(|running| !running.broken) else { return };
         let taken = &mut self.receiver.taken;
         clear(taken);
@@ -103,7 +103,7 @@ pub(crate) fn clear(taken: &mut Taken) {
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (before, shared) = (burst.len(), &*self.shared);
-        let mut state = shared.vrings[self.number()].lock();
+        let Some(mut state) = shared.vrings[self.number()].for_packets() else { return 0 };
         let mut received = Received::default();
         if let Some(running) = state.moving() {
             let agreed = running.agreed;

@@ -48,7 +48,7 @@ impl Shared {
         let vrings: Arc<[Vring]> = (0..2 * pairs).map(|_| Vring::default()).collect();
         let waits = (0..pairs).map(|_| Pair::new()).collect::<Result<_, _>>()?;
         Ok(Arc::new_cyclic(|shared| Self {
-            lendings: (0..pairs).map(|pair| Lends::new(2 * pair, &vrings, shared)).collect(),
+            lendings: (0..pairs).map(|pair| Lends::lending(2 * pair, &vrings, shared)).collect(),
             vrings,
             lends: false.into(),
             pairs: waits,

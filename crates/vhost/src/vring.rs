@@ -4,6 +4,7 @@
 //! a queue starts or stops and when the guest's memory changes. So the session need not wait for a worker that sleeps.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_peer::Signal;
@@ -59,13 +60,32 @@ pub(crate) struct State {
 /// On cache lines of its own, since each belongs to another thread.
 #[derive(Default)]
 #[repr(align(128))]
-pub(crate) struct Vring(Mutex<State>);
+pub(crate) struct Vring {
+    state: Mutex<State>,
+    /// Who wants it for something else than packets. A busy worker has the lock nearly all the time, and would take it
+    /// again before whoever waits has woken up.
+    waiting: AtomicU32,
+}
 
 impl Vring {
+    /// For packets; `None` if somebody else wants it now.
     #[inline]
+    pub(crate) fn for_packets(&self) -> Option<MutexGuard<'_, State>> {
+        (self.waiting.load(Ordering::Relaxed) == 0).then(|| self.locked())
+    }
+
+    /// For all else: packets stand back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let state = self.locked();
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        state
+    }
+
+    #[inline]
+    fn locked(&self) -> MutexGuard<'_, State> {
         // Whoever panicked with it has left a state that is whole: it is changed by single assignments.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

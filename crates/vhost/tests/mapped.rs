@@ -377,7 +377,8 @@ fn a_chain_of_guests_copies_once() {
                 rx.rx_burst(&mut Burst::new(32));
             }
         });
-        (one.reset(), two.reset());
+        one.reset();
+        two.reset();
     }
 }
 
@@ -486,6 +487,7 @@ proptest! {
         let packets = mapped.arrive(&frames(20, 60));
         prop_assert_eq!((mapped.send(packets), next.received(0).len()), (0, 20));
         mapped.while_polled(|device| next.detach(device));
-        (next.reset(), guest.reset());
+        next.reset();
+        guest.reset();
     }
 }

@@ -158,6 +158,33 @@ fn memory_may_change_under_traffic() {
 }
 
 #[test]
+fn another_back_end_goes_on_where_one_has_died() {
+    for features in FEATURES {
+        let mut guest = Guest::new(features, 1, 16);
+        guest.track();
+        for life in 0..12 {
+            // It dies with its ports and queues, and says nothing.
+            let mut rig = Rig::new(&PortConfig::default());
+            guest.attach(&mut rig.device);
+            assert_eq!(
+                rig.frames(0),
+                (0..life.min(5)).map(|i| frame(i, 60)).collect::<Vec<_>>(),
+                "{features:#x} {life}"
+            );
+            guest.sent(0);
+            guest.offer_all(0);
+            let frames: Vec<_> = (0..7).map(|i| frame(i, 70)).collect();
+            assert_eq!(rig.send(0, &frames), 0, "{features:#x} {life}");
+            let received: Vec<_> = guest.received(0).into_iter().map(|(_, frame)| frame).collect();
+            assert_eq!(received, frames, "{features:#x} {life}");
+            // What the next one finds.
+            (0..(life + 1).min(5)).for_each(|i| assert!(guest.send(0, PLAIN, &frame(i, 60), &[])));
+        }
+        guest.reset();
+    }
+}
+
+#[test]
 fn queues_start_stop_and_move_while_another_thread_sends_and_receives() {
     for features in FEATURES {
         let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 64));
@@ -223,6 +250,32 @@ fn queues_start_stop_and_move_while_another_thread_sends_and_receives() {
         assert_eq!(sent, received, "{features:#x}: to the guest, each once");
         assert_eq!(port.stats().rx_drops + port.stats().tx_drops, 0);
         assert_eq!(device.fault(), None);
+        guest.detach(device);
+        guest.reset();
+    }
+}
+
+#[test]
+fn a_session_gets_through_to_queues_of_busy_workers() {
+    for features in [VERSION_1, VERSION_1 | RING_PACKED] {
+        let (mut rig, guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 64));
+        guest.attach(&mut rig.device);
+        let Rig { queues, device, .. } = &mut rig;
+        let (mut queue, stop) = (queues.remove(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut burst = Burst::new(32);
+                while !stop.load(Ordering::Relaxed) {
+                    queue.rx.rx_burst(&mut burst);
+                }
+            });
+            // The worker would take a lock that is not fair again and again.
+            for _ in 0..2000 {
+                let base = device.stop(1).unwrap();
+                guest.start(device, 1, base);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
         guest.detach(device);
         guest.reset();
     }

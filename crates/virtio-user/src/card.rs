@@ -100,13 +100,11 @@ impl Card {
 
     /// What becomes of packets when the back-end dies, for people.
     pub(crate) fn note(&self) -> String {
-        let noted = self.state().session.as_ref().is_some_and(Session::notes_inflight);
-        let known = if noted {
-            "it notes what is in flight, and none of it is lost or sent twice"
-        } else {
-            "it does not note what is in flight: what it has not given back is sent again"
+        let known = match self.state().plan.inflight {
+            Some(_) => "it notes what is in flight for the next one",
+            None => "what it has not given back the next one finds available",
         };
-        format!("a back-end that dies may come back; {known}")
+        format!("a back-end that dies may come back: {known}")
     }
 
     /// Has the first back-end run.

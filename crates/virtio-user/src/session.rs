@@ -116,19 +116,13 @@ impl Session {
         Ok(Self { frontend, features, protocol: agreed, pairs })
     }
 
-    /// Whether it notes what is in flight.
-    pub(crate) fn notes_inflight(&self) -> bool {
-        self.protocol & protocol::INFLIGHT_SHMFD != 0
-    }
-
     /// Hands the rings over.
     pub(crate) fn start(&mut self, plan: &mut Plan) -> Result<(), Failure> {
         let frontend = &mut self.frontend;
         let told = plan.features & self.features & BACKENDS;
-        let rest = match (&plan.inflight, self.protocol & protocol::INFLIGHT_SHMFD != 0) {
-            (Some(_), true) => Unreturned::Noted,
-            _ => Unreturned::Anew,
-        };
+        // In order, what is in flight is what lies behind the last that was given back: to note it costs, and tells nothing.
+        let noted = self.protocol & protocol::INFLIGHT_SHMFD != 0 && told & IN_ORDER == 0;
+        let rest = if noted && plan.inflight.is_some() { Unreturned::Noted } else { Unreturned::Anew };
         let mut bases = Vec::new();
         for ring in &plan.rings {
             // A queue that was given up stays where it is.
@@ -141,7 +135,7 @@ impl Session {
         if self.protocol & protocol::NET_MTU != 0 && told & MTU != 0 {
             frontend.tell(&Request::NetSetMtu(plan.mtu.into()), Vec::new())?;
         }
-        if self.protocol & protocol::INFLIGHT_SHMFD == 0 {
+        if !noted {
             plan.inflight = None;
         } else {
             let (queues, queue_size) = (plan.rings.len() as u16, plan.rings.iter().map(|ring| ring.setup.size).max());

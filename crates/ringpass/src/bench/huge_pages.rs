@@ -2,7 +2,6 @@
 
 use std::fs;
 
-use ringpass_memory::{PageSize, huge_pages_free};
 use ringpass_port::Error;
 
 const FILE: &str = "/proc/sys/vm/nr_hugepages";
@@ -14,26 +13,22 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Sees to it that so many pages are free; takes from ordinary memory what is missing.
+    /// Takes so many from ordinary memory, whether others are free or not: those may be somebody else's soon.
     pub fn reserve(wanted: usize) -> Result<Self, Error> {
-        let (free, _) = huge_pages_free(PageSize::Huge2M);
-        let missing = wanted.saturating_sub(free);
-        if missing == 0 {
-            return Ok(Self::default());
-        }
-        let refused = |why: String| {
-            let (hint, total) = ("sudo sysctl vm.nr_hugepages", free + missing);
-            Error::Other(format!("{wanted} huge pages of 2 MiB are needed, {free} are free, and {why}: {hint}={total}"))
-        };
         let before = total().unwrap_or(0);
-        fs::write(FILE, (before + missing).to_string())
-            .map_err(|error| refused(format!("more are refused ({error})")))?;
+        let all = (before + wanted).to_string();
+        fs::write(FILE, &all).map_err(|error| {
+            Error::Other(format!("{wanted} huge pages of 2 MiB are needed, and refused ({error}): run it as root"))
+        })?;
         // Given back if they are too few.
         let pages = Self { added: total().unwrap_or(before).saturating_sub(before) };
-        match huge_pages_free(PageSize::Huge2M).0 {
-            free if free >= wanted => Ok(pages),
-            free => Err(refused(format!("the system found memory for {free}"))),
+        if pages.added < wanted {
+            let found = pages.added;
+            return Err(Error::Other(format!(
+                "{wanted} huge pages of 2 MiB are needed, and the system found memory for {found}: free some"
+            )));
         }
+        Ok(pages)
     }
 }
 

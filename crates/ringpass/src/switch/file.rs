@@ -8,7 +8,7 @@ use ringpass_port::{Error, MacAddress};
 use ringpass_switch::{Config, Rules, VlanSet, Vlans, vxlan};
 use serde::Deserialize;
 
-use super::plan::{self, Plan, PortPlan, VlanId};
+use super::plan::{self, Mapping, Plan, PortPlan, VlanId};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -38,6 +38,17 @@ struct Port {
     stations: Vec<Station>,
     flood: Option<u64>,
     vxlan: Option<Vxlan>,
+    #[serde(default)]
+    map: Vec<Map>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Map {
+    to: String,
+    mac: Option<Mac>,
+    #[serde(default)]
+    pass: bool,
 }
 
 #[derive(Deserialize)]
@@ -107,18 +118,22 @@ fn parse(text: &str) -> Result<Plan, String> {
         moves: file.moves.unwrap_or(usual.moves),
     };
     let mut ports: Vec<PortPlan> = Vec::new();
-    for port in file.port {
+    let mut maps = Vec::new();
+    for mut port in file.port {
+        let from = ports.len();
+        maps.extend(std::mem::take(&mut port.map).into_iter().map(|map| (from, map)));
         let name = port.name.clone().unwrap_or_else(|| port.address.clone());
         if ports.iter().any(|other| other.rules.name == name) {
             return Err(format!(": two ports are called '{name}'; give them names"));
         }
         ports.push(port.plan(name.clone()).map_err(|why| format!(": port '{name}': {why}"))?);
     }
+    for (from, Map { to, mac, pass }) in maps {
+        let to = plan::number(&ports, &to).map_err(|why| format!(": [[port.map]]: {why}"))?;
+        ports[from].maps.push(Mapping { to, mac: mac.map(|mac| mac.0), pass });
+    }
     for Pass { from, to } in file.pass {
-        let number = |name: &str| {
-            let number = ports.iter().position(|port| port.rules.name == name);
-            number.ok_or_else(|| format!(": [[pass]] names '{name}', which is no port of this file"))
-        };
+        let number = |name: &str| plan::number(&ports, name).map_err(|why| format!(": [[pass]]: {why}"));
         let (one, other) = (number(&from)?, number(&to)?);
         if one == other || ports[one].pass.replace(other).is_some() {
             return Err(format!(": [[pass]] from '{from}' needs one other port to go to"));
@@ -148,9 +163,10 @@ impl Port {
             sources: self.sources.into_iter().map(|mac| mac.0).collect(),
             stations: self.stations.into_iter().map(|station| station.0).collect(),
             flood: self.flood,
+            lends: false,
         };
         let tunnel = tunnel.transpose().map_err(|error| error.to_string())?;
-        Ok(PortPlan { address: self.address, rules, tunnel, pass: None })
+        Ok(PortPlan { address: self.address, rules, tunnel, pass: None, maps: Vec::new() })
     }
 }
 
@@ -182,6 +198,9 @@ mod tests {
             remote = "10.0.0.2"
             [[port]]
             address = "tap:c"
+            [[port.map]]
+            to = "a"
+            mac = "02:00:00:00:00:09"
             [[pass]]
             from = "tap:c"
             to = "a"
@@ -198,10 +217,12 @@ mod tests {
             sources: vec![mac(1)],
             stations: vec![(mac(1), None), (mac(2), Some(10))],
             flood: Some(9),
+            lends: false,
         };
         assert_eq!((&a.rules, &a.address[..], a.pass), (&rules, "tap:a", None));
         assert_eq!(b.rules.vlans, Vlans::Trunk { allowed: VlanSet::of([10, 20, 21]), native: Some(20) });
         assert!(b.tunnel.is_some() && a.tunnel.is_none());
+        assert_eq!(c.maps, [Mapping { to: 0, mac: Some(mac(9)), pass: false }]);
         assert_eq!((&c.rules, c.pass), (&Rules { name: "tap:c".into(), ..Default::default() }, Some(0)));
     }
 
@@ -223,6 +244,7 @@ mod tests {
             (&format!("{port}native = 1"), ["'tap:a'", "'trunk' only"]),
             (&format!("{port}{port}"), ["two ports", "'tap:a'"]),
             (&format!("{port}[[pass]]\nfrom = \"tap:a\"\nto = \"b\""), ["'b'", "no port"]),
+            (&format!("{port}[[port.map]]\nto = \"b\""), ["'b'", "no port"]),
             (&format!("{port}[[pass]]\nfrom = \"tap:a\"\nto = \"tap:a\""), ["tap:a", "other"]),
             (&format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0\""), [":5: ", "address"]),
             (

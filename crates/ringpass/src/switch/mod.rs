@@ -1,6 +1,7 @@
 //! `ringpass switch PORT…`: a learning switch among any number of ports.
 
 mod file;
+mod mapping;
 mod plan;
 mod watch;
 
@@ -18,7 +19,8 @@ use crate::open::open_all;
 use crate::options::{Options, seconds, within};
 use crate::run::{Run, Watch};
 use crate::worker::Worker;
-use plan::{Plan, PortPlan};
+use mapping::Borrowed;
+use plan::{Mapping, Plan, PortPlan};
 use watch::Overseer;
 
 /// Switch packets among ports, by MAC address and VLAN
@@ -40,6 +42,9 @@ pub struct Args {
     /// Stations that the MAC table has room for [default: 8192]
     #[arg(long, value_name = "N", value_parser = within(1..=1 << 24))]
     table: Option<usize>,
+    /// What a card receives for a guest (vhost) is written into the guest's buffers: frames to a MAC address, or all
+    #[arg(long, value_name = "CARD=PORT[@MAC]")]
+    map: Vec<String>,
     /// Moves that a station may make within a second [default: 5]
     #[arg(long, value_name = "N", value_parser = within(1..=100))]
     moves: Option<usize>,
@@ -52,6 +57,9 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass switch 0000:01:00.0 model:tap:left tap:right
   two networks on one switch, with a trunk between it and the card:
       sudo ringpass switch tap:a@10 tap:b@20 0000:01:00.0
+  two virtual machines and a card, which receives for the first without copies:
+      sudo ringpass switch 0000:01:00.0 vhost:/run/a.sock vhost:/run/b.sock \
+          --map 0000:01:00.0=vhost:/run/a.sock@52:54:00:00:00:01
   who is where: prints the MAC table
       kill -USR1 $(pidof ringpass)
   all that there is to say, in a file:
@@ -76,6 +84,10 @@ CONFIGURATION FILE (all but 'address' may be left out):
   address = \"0000:01:00.0\"
   trunk = \"10,20-29\"            # these VLANs with tags; or \"all\"
   native = 10                   # but this one without
+  [[port.map]]                  # frames to this address, straight into the
+  to = \"vm\"                     # buffers of a guest (vhost:PATH)
+  mac = \"52:54:00:00:00:01\"     # all that the card receives, if not given
+  pass = true                   # without a look
 
   [[port]]
   address = \"packet:eth1\"
@@ -94,16 +106,21 @@ CONFIGURATION FILE (all but 'address' may be left out):
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let Plan { config, ports: plans } = args.plan()?;
-    let rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
-    let mut switch = Switch::new(&config, &rules)?;
+    let mut rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
     let mut run = Run::new(args.options)?;
     let show = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, show.clone())
         .map_err(|source| Error::Os { what: "taking SIGUSR1".into(), source })?;
-    let addresses: Vec<&str> = plans.iter().map(|port| &port.address[..]).collect();
+    let mut addresses = Vec::new();
+    for port in &plans {
+        addresses.push((&port.address[..], mapping::config(port, &run.options)?));
+    }
     let (mut ports, pool) = open_all(&addresses, &run.options)?;
+    let borrowed = mapping::borrowed(&mut ports, &plans, run.options.queues)?;
+    plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
+    let mut switch = Switch::new(&config, &rules)?;
     run.enter_sandbox()?;
-    for datapath in datapaths(&mut switch, &mut ports, &plans, &run.options, &pool)? {
+    for datapath in datapaths(&mut switch, &mut ports, (&plans, borrowed), &run.options, &pool)? {
         run.spawn(move |worker| work(datapath, worker));
     }
     let mut overseer = Overseer::new(switch, plans, show, run.options.json);
@@ -123,6 +140,10 @@ impl Args {
         *table = self.table.unwrap_or(*table);
         *flood = self.flood.unwrap_or(*flood);
         *moves = self.moves.map_or(*moves, |moves| moves as u32);
+        for map in &self.map {
+            let (card, mapping) = Mapping::parse(map, &plan.ports)?;
+            plan.ports[card].maps.push(mapping);
+        }
         match plan.ports.len() {
             2..=MAX_PORTS => Ok(plan),
             ports => Err(Error::Other(format!("a switch has 2 to {MAX_PORTS} ports, not {ports}"))),
@@ -134,22 +155,28 @@ impl Args {
 fn datapaths(
     switch: &mut Switch,
     ports: &mut [Box<dyn Port>],
-    plans: &[PortPlan],
+    (plans, borrowed): (&[PortPlan], Vec<Vec<(usize, Borrowed)>>),
     options: &Options,
     pool: &Mempool,
 ) -> Result<Vec<Datapath>, Error> {
     let mut workers: Vec<(Vec<Ingress>, Vec<_>)> = (0..options.queues).map(|_| Default::default()).collect();
-    for (port, (plan, opened)) in plans.iter().zip(ports).enumerate() {
+    for (port, ((plan, borrowed), opened)) in plans.iter().zip(borrowed).zip(ports).enumerate() {
         let queues = opened.take_queues();
         if queues.len() < workers.len() {
             let (name, has, wants) = (opened.name(), queues.len(), workers.len());
             return Err(Error::Other(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
         }
         for (number, mut queues) in queues.into_iter().enumerate() {
+            let mut way = plan.pass.map_or(Way::Lookup, Way::Pass);
+            if let Some((_, Borrowed { lending, mapping })) = borrowed.iter().find(|(queue, _)| *queue == number) {
+                queues.rx.borrow_from(lending).map_err(|error| Error::Other(format!("{}: {error}", opened.name())))?;
+                if mapping.pass {
+                    way = Way::Pass(mapping.to);
+                }
+            }
             if let Some(tunnel) = &plan.tunnel {
                 queues = tunnel.wrap(queues, pool);
             }
-            let way = plan.pass.map_or(Way::Lookup, Way::Pass);
             let worker = number % options.queues;
             let (ingress, egress) = &mut workers[worker];
             ingress.push(Ingress { port, rx: queues.rx, way });

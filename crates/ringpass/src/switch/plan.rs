@@ -20,6 +20,44 @@ pub struct PortPlan {
     pub tunnel: Option<Tunnel>,
     /// The number of the port that its packets go to without a look.
     pub pass: Option<usize>,
+    /// Which guests it receives for without copies.
+    pub maps: Vec<Mapping>,
+}
+
+/// A card's queue that receives into a guest's buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// The number of the guest's port.
+    pub to: usize,
+    /// Frames to this address; without one, all that the card receives.
+    pub mac: Option<MacAddress>,
+    /// They go to the guest without a look.
+    pub pass: bool,
+}
+
+/// The number of the port of a name.
+pub fn number(ports: &[PortPlan], name: &str) -> Result<usize, String> {
+    let number = ports.iter().position(|port| port.rules.name == name);
+    number.ok_or_else(|| format!("'{name}' is no port of this switch"))
+}
+
+impl Mapping {
+    /// `CARD=PORT` or `CARD=PORT@MAC`, among these ports: the card's number and the mapping.
+    pub fn parse(text: &str, ports: &[PortPlan]) -> Result<(usize, Self), Error> {
+        let wrong = |why: String| Error::Address(format!("--map {text}: {why}"));
+        // Addresses of ports have such signs, too.
+        let mut cards = text.match_indices('=').filter_map(|(at, _)| Some((number(ports, &text[..at]).ok()?, at)));
+        let names = || ports.iter().map(|port| &port.rules.name[..]).collect::<Vec<_>>().join(", ");
+        let none = || wrong(format!("write CARD=PORT or CARD=PORT@MAC, of the ports {}", names()));
+        let (card, at) = cards.next().ok_or_else(none)?;
+        let guest = &text[at + 1..];
+        let (to, mac) = match (number(ports, guest), guest.rsplit_once('@')) {
+            (Ok(to), _) => (to, None),
+            (Err(_), Some((guest, mac))) => (number(ports, guest).map_err(wrong)?, Some(mac.parse().map_err(wrong)?)),
+            (Err(why), None) => return Err(wrong(why)),
+        };
+        Ok((card, Self { to, mac, pass: false }))
+    }
 }
 
 impl PortPlan {
@@ -33,7 +71,7 @@ impl PortPlan {
             _ => (text, Vlans::default()),
         };
         let rules = Rules { name: address.into(), vlans, ..Default::default() };
-        Ok(Self { address: address.into(), rules, tunnel: None, pass: None })
+        Ok(Self { address: address.into(), rules, tunnel: None, pass: None, maps: Vec::new() })
     }
 }
 
@@ -99,6 +137,25 @@ mod tests {
         for wrong in ["tap:a@0", "tap:a@4095", "tap:a@99999"] {
             assert!(plan(wrong).unwrap_err().to_string().contains("1 to 4094"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn a_mapping_names_two_ports_and_perhaps_an_address() {
+        let addresses = ["model,mac=02-00-00-00-00-01:tap:a", "vhost:/a@b,queues=1", "vhost:/c"];
+        let ports: Vec<_> = addresses.iter().map(|address| PortPlan::parse(address).unwrap()).collect();
+        let parse = |text: &str| Mapping::parse(text, &ports).map_err(|error| error.to_string());
+        let mac = Some(MacAddress([2, 0, 0, 0, 0, 9]));
+        for (guest, to) in [(addresses[1], 1), (addresses[2], 2)] {
+            let text = format!("{}={guest}", addresses[0]);
+            assert_eq!(parse(&text), Ok((0, Mapping { to, mac: None, pass: false })));
+            assert_eq!(parse(&format!("{text}@02:00:00:00:00:09")), Ok((0, Mapping { to, mac, pass: false })));
+        }
+        let wrong = format!("{}=vhost:/d", addresses[0]);
+        for (text, part) in [(&wrong[..], "'vhost:/d' is no port"), ("x", "CARD=PORT"), ("tap:a=vhost:/c", "vhost:/c")]
+        {
+            assert!(parse(text).unwrap_err().contains(part), "{text}");
+        }
+        assert!(parse(&format!("{}={}@02:00", addresses[0], addresses[2])).unwrap_err().contains("six bytes"));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl<T: Atomics> Cells<T, ForeignMemory> {
     /// As many items as there are in `bytes` from an offset of the memory on.
     pub(super) fn of(memory: &Arc<ForeignMemory>, offset: usize, bytes: usize) -> Result<Self, Error> {
         let end = offset.checked_add(bytes);
-        if end.is_none_or(|end| end > memory.len()) {
+        if end.is_none_or(|end| end > memory.len()) || bytes < size_of::<T>() {
             return Err(Error::Config("an inflight region outside its memory"));
         }
         let start = NonNull::new(memory.as_ptr().wrapping_add(offset).cast::<T>()).expect("in a mapping");
@@ -47,8 +47,9 @@ impl<T: Atomics> Cells<T, ForeignMemory> {
 }
 
 impl<T: Atomics, M> Cells<T, M> {
-    /// Items that lie in the memory, aligned.
+    /// Items that lie in the memory, aligned. There are some.
     fn keeping(memory: &Arc<M>, start: NonNull<T>, len: usize) -> Self {
+        assert!(len > 0);
         let mask = if len.is_power_of_two() { len - 1 } else { 0 };
         Self { items: NonNull::slice_from_raw_parts(start, len), mask, _memory: memory.clone() }
     }
@@ -56,7 +57,7 @@ impl<T: Atomics, M> Cells<T, M> {
     /// An item by a counter that goes round and round, of an array whose length is a power of two.
     #[inline(always)]
     pub(super) fn at(&self, counter: u16) -> &T {
-        // SAFETY: below the length, which is not 0; else as `deref`.
+        // SAFETY: below the length, which is not 0 (`keeping`); else as `deref`.
         unsafe { self.items.cast::<T>().add(usize::from(counter) & self.mask).as_ref() }
     }
 }

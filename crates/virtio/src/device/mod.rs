@@ -32,7 +32,8 @@ pub struct Setup {
     /// Used ring, or device's event suppression.
     pub device: u64,
     /// Where it stands: split, the next available index; packed, the next available slot with its wrap counter in bit 15,
-    /// and in the upper half the same of the used ones.
+    /// and in the upper half the same of the used ones. What the inflight region and the used ring's index say goes before:
+    /// after a crash the front-end does not know better, and chains that were not given back are taken again.
     pub base: u32,
     /// Where what was taken and not yet given back is noted, so that it survives this process.
     pub inflight: Option<Inflight>,

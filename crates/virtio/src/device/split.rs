@@ -120,7 +120,6 @@ impl Split {
             }
             self.ahead = end;
         }
-        prefetch(&self.parts.used_head[0], Access::Write);
         const ENTRIES: usize = LINE / 8;
         for i in (0..n).step_by(ENTRIES) {
             prefetch(self.parts.used.at(self.used.wrapping_add(i)), Access::Write);

@@ -326,7 +326,7 @@ fn config() -> impl Strategy<Value = (bool, Config)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
     fn every_packet_arrives_once(
@@ -346,7 +346,7 @@ fn indices_wrap() {
         for (event_idx, in_order) in [(false, false), (true, false), (false, true), (true, true)] {
             for (access, noted) in [(Access::Read, false), (Access::Write, false), (Access::Write, true)] {
                 let config = Config { size, event_idx, in_order, indirect: if in_order { 4 } else { 0 }, header: 0 };
-                let ops = (0..20_000usize).flat_map(|round| {
+                let ops = (0..12_000usize).flat_map(|round| {
                     let post = match round % 9 {
                         8 => Op::Chain(vec![round % 200 + 1, 30, 31]),
                         _ => Op::Run(vec![round % 200 + 1; round % 11 + 1]),

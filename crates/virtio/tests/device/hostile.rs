@@ -385,12 +385,12 @@ fn rings_elsewhere() {
     use ringpass_virtio::device::{Packed, Setup, Split};
     let guest = Guest::new(SIZE, 0);
     let right = guest.setup(0x8000);
-    let places: [(&str, fn(&mut Setup, u64)); 3] = [
-        ("descriptors", |setup, at| setup.descriptors = at),
-        ("driver", |setup, at| setup.driver = at),
-        ("device", |setup, at| setup.device = at),
-    ];
-    for (name, place) in places {
+    for name in ["descriptors", "driver", "device"] {
+        let place = |setup: &mut Setup, at| match name {
+            "descriptors" => setup.descriptors = at,
+            "driver" => setup.driver = at,
+            _ => setup.device = at,
+        };
         // Unmapped, at the end, across regions, as the guest's address, unaligned, at the end of all addresses.
         for at in [0, END - 2, SEAM - 2, MEMORY - 16, MEMORY + 1, u64::MAX - 1] {
             let mut setup = right.clone();

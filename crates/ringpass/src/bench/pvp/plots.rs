@@ -94,7 +94,7 @@ fn size_panels(rows: &[&Row]) -> [Panel; 2] {
     };
     let panel = |title: &str, mut series: Vec<Series>| {
         let highest = top(&series);
-        series.extend([10.0, 40.0].map(|gigabits| wire(gigabits)).map(|mut line| {
+        series.extend([10.0, 40.0].map(wire).map(|mut line| {
             line.points.retain(|&(_, value)| value <= highest * 1.1);
             line
         }));
