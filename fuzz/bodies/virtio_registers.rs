@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_bus::Bus;
 use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
-use ringpass_models::virtio::{Access, Interface, VirtioCard, VirtioConfig, offer};
+use ringpass_models::virtio::{Access, Interface, VirtioCard, VirtioConfig};
 use ringpass_port::{Queues, RxQueue, TxQueue, Wakeable};
 use ringpass_registers::IoRegion;
+use ringpass_virtio::features::offer;
 
 const PAGE: u64 = 4096;
 /// Pages of the file; the first and the last are never given to the card.
@@ -83,7 +84,8 @@ impl Bench {
         let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).expect("64 KiB");
         let memory = ForeignMemory::map(region.file(), 0, region.len()).expect("the same again");
         let words = DmaArray::new(&region, 0, region.len() / 16).expect("all of it");
-        let features = offer("packed+in_order+mq+mtu+notification_data+notif_config_data+notify_on_empty");
+        let features =
+            offer(VirtioConfig::USUAL, "packed+in_order+mq+mtu+notification_data+notif_config_data+notify_on_empty");
         let card = VirtioCard::new(&VirtioConfig {
             interface: Interface::Transitional,
             features: features.expect("features"),

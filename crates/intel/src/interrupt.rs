@@ -51,6 +51,7 @@ impl Interrupt {
 
 impl Wakeable for Rx {
     fn arm(&mut self) {
+        self.arm_mapped();
         self.interrupt.iter().for_each(Interrupt::arm);
     }
 

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use ringpass_bus::GrantOnBus;
 use ringpass_memory::{Addressing, Borrower, Buffer, Burst, Flags, Lending};
@@ -11,14 +12,16 @@ use ringpass_port::Error;
 use crate::ring::Ring;
 use crate::rx::{ETHERNET_HEADER, REFILL, Rx};
 
-/// Refills in a row that found nothing lent, before the ring is given buffers of the host: frames in those are copied,
-/// but a guest that lends nothing must not keep frames for others from arriving.
-const PATIENCE: u32 = 64;
+/// How long nothing may be lent to a ring that has next to nothing, before it is given buffers of the host: frames in those
+/// are copied, but a guest that lends nothing must not keep frames for others from arriving. One that is merely slow lends
+/// again within that time.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Where a mapped queue's buffers come from.
 pub(crate) struct Mapped {
     borrower: Borrower,
-    starved: u32,
+    /// Since when.
+    starved: Option<Instant>,
     /// The card did not stop.
     stuck: bool,
 }
@@ -37,7 +40,7 @@ impl Rx {
         let least = self.longest + ETHERNET_HEADER;
         let grant = Box::new(GrantOnBus(device.bus.clone()));
         let borrower = Borrower::new(lending, grant, least).map_err(Error::Other)?;
-        self.mapped = Some(Box::new(Mapped { borrower, starved: 0, stuck: false }));
+        self.mapped = Some(Box::new(Mapped { borrower, starved: None, stuck: false }));
         Ok(())
     }
 
@@ -67,16 +70,23 @@ impl Rx {
         let tail = self.ring.tail;
         let ring = &mut self.ring;
         while ring.room() >= REFILL && post(ring, |room| mapped.borrower.borrow(room)) > 0 {}
-        if ring.posted() >= REFILL {
-            mapped.starved = 0;
-        } else {
-            mapped.starved += 1;
-            if mapped.starved >= PATIENCE {
-                mapped.starved = 0;
-                mapped.borrower.took_own(post(ring, |_| self.cache.buffers(REFILL)));
-            }
+        if ring.posted() >= REFILL || ring.tail != tail {
+            mapped.starved = None;
+        } else if !mapped.borrower.may_borrow() || mapped.starved.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
+        {
+            mapped.starved = None;
+            mapped.borrower.took_own(post(ring, |_| self.cache.buffers(REFILL)));
         }
         ring.publish(tail);
+    }
+
+    /// Before a sleep, which only the card ends: a ring that has nothing posted would never be woken.
+    pub(crate) fn arm_mapped(&mut self) {
+        if let Some(mapped) = self.mapped.as_mut().filter(|_| self.ring.posted() == 0) {
+            let tail = self.ring.tail;
+            mapped.borrower.took_own(post(&mut self.ring, |_| self.cache.buffers(REFILL)));
+            self.ring.publish(tail);
+        }
     }
 
     /// A guest has come or gone: the card lets go of all buffers, and begins again with what is lent now. What it has
@@ -95,7 +105,6 @@ impl Rx {
         self.ring.stop()?;
         if let Some(mapped) = &mut self.mapped {
             mapped.borrower.renew();
-            mapped.starved = PATIENCE;
         }
         // 4.6.7.1.2: descriptors are read from the start of the ring again.
         (self.ring.head, self.ring.tail) = (0, 0);

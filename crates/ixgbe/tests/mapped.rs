@@ -49,7 +49,7 @@ impl Guest {
     }
 
     fn begin(&self, lending: &Lending) {
-        let lent = lending.begin(self.state.lock().unwrap().free.len(), &[self.memory.clone()]).unwrap();
+        let lent = lending.begin(self.state.lock().unwrap().free.len(), std::slice::from_ref(&self.memory)).unwrap();
         self.state.lock().unwrap().lent = lent;
     }
 

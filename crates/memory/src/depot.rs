@@ -66,9 +66,9 @@ pub(crate) struct Depot {
     magazines: Box<[Magazine]>,
 }
 
-// SAFETY: a slot is written by whoever has it to lend, alone (see `Slot`). A magazine's content is reached only between popping its index from one stack and pushing it onto another;
-// an index is on at most one stack, so one thread at a time has it. Release on push and Acquire on pop order the
-// accesses of successive owners.
+// SAFETY: a slot is written by whoever has it to lend, alone (see `Slot`). A magazine's content is reached only between
+// popping its index from one stack and pushing it onto another; an index is on at most one stack, so one thread at a time
+// has it. Release on push and Acquire on pop order the accesses of successive owners.
 unsafe impl Sync for Depot {}
 
 impl Depot {

@@ -345,6 +345,12 @@ impl Borrower {
         pool.shared().references.fetch_add(self.end, Ordering::Relaxed);
     }
 
+    /// Whether there is a term, in which something may be lent.
+    #[inline]
+    pub fn may_borrow(&self) -> bool {
+        self.pool.is_some()
+    }
+
     /// Whether a packet's buffer is one of those that are lent now.
     #[inline]
     pub fn has_lent(&self, packet: &Packet) -> bool {

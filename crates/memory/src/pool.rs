@@ -101,7 +101,8 @@ pub(crate) unsafe fn release(pool: NonNull<Shared>, count: usize) {
 pub struct Mempool(pub(crate) NonNull<Shared>);
 
 // SAFETY: `Shared` is made of atomics, the memory, a slot table whose raw pointers are into that, an entry of which is
-// written by the lender of its buffer only, while nobody else has it, and what lies beside packets, an entry of which only the packet's owner reaches.
+// written by the lender of its buffer only, while nobody else has it, and what lies beside packets, an entry of which only
+// the packet's owner reaches.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}

@@ -31,9 +31,7 @@ const EXAMPLES: &str = "EXAMPLES:
   the same driver on two software 82599s, with TAP interfaces on their wires:
       sudo ringpass fwd model:tap:left model:tap:right
   a card and a virtual machine, received frames without copies:
-      sudo ringpass fwd --map 0000:01:00.0 vhost:/run/vm1.sock
-  a capture file through the forwarder:
-      ringpass fwd pcap:in.pcap pcap:,out=out.pcap";
+      sudo ringpass fwd --map 0000:01:00.0 vhost:/run/vm1.sock";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {

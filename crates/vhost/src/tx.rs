@@ -73,7 +73,7 @@ impl TxQueue for Sender {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let Self { queue, taken, copying, shared, .. } = self;
         let Some((number, vring)) = shared.route(*queue).filter(|_| !burst.is_empty()) else { return 0 };
-        let Some(mut state) = vring.for_packets() else { return 0 };
+        let mut state = vring.in_turn();
         let Some(running) = state.moving() else { return 0 };
         let (mut sent, size) = (Sent::default(), running.size);
         let burst_to = To { agreed: running.agreed, longest: shared.longest(), size, copied: copying.mask() };

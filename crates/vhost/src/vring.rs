@@ -74,6 +74,19 @@ impl Vring {
         (self.waiting.load(Ordering::Relaxed) == 0).then(|| self.locked())
     }
 
+    /// For packets that would be dropped if they stood back: they wait for their turn, some microseconds.
+    #[inline]
+    pub(crate) fn in_turn(&self) -> MutexGuard<'_, State> {
+        // Whoever waits may have to be woken first. Should that take long, the lock's own queue decides.
+        for _ in 0..1000 {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                break;
+            }
+            std::thread::yield_now();
+        }
+        self.locked()
+    }
+
     /// For all else: packets stand back.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.waiting.fetch_add(1, Ordering::Relaxed);

@@ -103,7 +103,11 @@ impl Card {
         let id = DeviceId { vendor: VENDOR, device: config.device };
         let doorbells = Doorbells::new();
         let device = Mutex::new(Device::new(config));
-        Arc::new(Self { id, foreign: ForeignMaps::default(), shared: Arc::new(Shared { device, doorbells, waiting: AtomicU32::new(0) }) })
+        Arc::new(Self {
+            id,
+            foreign: ForeignMaps::default(),
+            shared: Arc::new(Shared { device, doorbells, waiting: AtomicU32::new(0) }),
+        })
     }
 
     /// A driver's read of a register of BAR 0, with its side effects.

@@ -24,6 +24,8 @@ pub fn config(plan: &PortPlan, options: &Options) -> Result<PortConfig, Error> {
 
 /// What is to become of a queue of a card.
 pub struct Borrowed<'a> {
+    /// The queue's number.
+    pub queue: usize,
     /// What it borrows.
     pub lending: Arc<Lending>,
     /// For whom.
@@ -36,7 +38,7 @@ pub fn borrowed<'a>(
     ports: &mut [Box<dyn Port>],
     plans: &'a [PortPlan],
     workers: usize,
-) -> Result<Vec<Vec<(usize, Borrowed<'a>)>>, Error> {
+) -> Result<Vec<Vec<Borrowed<'a>>>, Error> {
     let mut all = Vec::new();
     for (card, plan) in plans.iter().enumerate() {
         let mut queues = Vec::new();
@@ -50,11 +52,11 @@ pub fn borrowed<'a>(
                 Some(mac) => {
                     let (queue, lending) = (workers + number, lent(0)?);
                     ports[card].steer(&Rule::Address { mac, vlan: None }, queue)?;
-                    queues.push((queue, Borrowed { lending, mapping }));
+                    queues.push(Borrowed { queue, lending, mapping });
                 }
                 None => {
                     for queue in 0..workers {
-                        queues.push((queue, Borrowed { lending: lent(queue)?, mapping }));
+                        queues.push(Borrowed { queue, lending: lent(queue)?, mapping });
                     }
                 }
             }

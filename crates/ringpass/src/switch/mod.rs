@@ -155,7 +155,7 @@ impl Args {
 fn datapaths(
     switch: &mut Switch,
     ports: &mut [Box<dyn Port>],
-    (plans, borrowed): (&[PortPlan], Vec<Vec<(usize, Borrowed)>>),
+    (plans, borrowed): (&[PortPlan], Vec<Vec<Borrowed>>),
     options: &Options,
     pool: &Mempool,
 ) -> Result<Vec<Datapath>, Error> {
@@ -168,7 +168,7 @@ fn datapaths(
         }
         for (number, mut queues) in queues.into_iter().enumerate() {
             let mut way = plan.pass.map_or(Way::Lookup, Way::Pass);
-            if let Some((_, Borrowed { lending, mapping })) = borrowed.iter().find(|(queue, _)| *queue == number) {
+            if let Some(Borrowed { lending, mapping, .. }) = borrowed.iter().find(|borrowed| borrowed.queue == number) {
                 queues.rx.borrow_from(lending).map_err(|error| Error::Other(format!("{}: {error}", opened.name())))?;
                 if mapping.pass {
                     way = Way::Pass(mapping.to);
