@@ -64,6 +64,8 @@ impl Rx {
             }
         }
         if mapped.borrower.changed() && !mapped.stuck {
+            // What has just come is of the ring that stops: it would overtake what the guest lends, as a copy.
+            (0..received).for_each(|_| drop(burst.pop()));
             self.exchange();
         }
         let Some(mapped) = self.mapped.as_mut().filter(|mapped| !mapped.stuck) else { return };

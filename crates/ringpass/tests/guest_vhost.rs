@@ -47,15 +47,13 @@ const OLD: [Kind; 6] = [
     client("", "--offloads all"),
 ];
 
-const KINDS: [Kind; 16] = [
+const KINDS: [Kind; 14] = [
     kind("", ""),
     kind("", "--offloads all"),
     kind("packed=on", ""),
     kind("packed=on", "--offloads all"),
-    kind("mrg_rxbuf=off", ""),
     kind("mrg_rxbuf=off", "--offloads all"),
     kind("packed=on,mrg_rxbuf=off", "--offloads all"),
-    kind("event_idx=off", ""),
     kind("indirect_desc=off", "--offloads all"),
     kind("packed=on,event_idx=off,indirect_desc=off", "--offloads all"),
     kind("mq=on", "--queues 2"),

@@ -31,6 +31,13 @@ fn works(guest: &Guest, backends: &[Backend]) {
     }
 }
 
+fn passes(guest: &Guest, backends: &[Backend]) {
+    for (number, backend) in backends.iter().enumerate() {
+        up(guest, number, number as u8);
+        backend.passes();
+    }
+}
+
 #[test]
 fn a_card_receives_into_the_guests_buffers() {
     let _alone = alone();
@@ -45,10 +52,10 @@ fn a_card_receives_into_the_guests_buffers() {
     let pings: Vec<_> = backends.iter().map(Backend::flood).collect();
     guest.reboot();
     serve(&guest);
-    works(&guest, &backends);
+    passes(&guest, &backends);
     drop(guest);
     let guest = boot(&folder);
-    works(&guest, &backends);
+    passes(&guest, &backends);
     drop(pings);
     for (number, backend) in backends.into_iter().enumerate() {
         assert_eq!(backend.wrong_checksums(), 0);

@@ -115,12 +115,17 @@ impl Backend {
         assert!(std::fs::read(&back).expect("an answer") == file, "the bytes differ");
     }
 
-    /// All of that: whether everything passes.
+    /// Whether everything passes.
     pub fn works(&self) {
-        self.first_ping();
-        self.pings(100, 1000);
+        self.passes();
         self.tcp(&[]);
         self.tcp(&["-R"]);
+    }
+
+    /// Whether packets of all sizes pass.
+    pub fn passes(&self) {
+        self.first_ping();
+        self.pings(100, 1000);
         self.file();
     }
 

@@ -108,6 +108,7 @@ impl Packed {
         run: std::ops::Range<usize>,
         chains: &mut Vec<Chain>,
         prefetch: impl Fn(*const u8),
+        mut note: impl FnMut(u16, [u64; 2]),
     ) -> u16 {
         let flags = flags | self.head.available();
         // As locals: through `self` each would be loaded again for each packet.
@@ -115,7 +116,8 @@ impl Packed {
         let (marks, window) = (&mut taken[..], *window);
         let mut count = 0;
         for (cell, place) in parts.ring[run].iter().zip(chains.spare_capacity_mut()) {
-            let descriptor = Descriptor::packed(read(cell));
+            let words = read(cell);
+            let descriptor = Descriptor::packed(words);
             let id = descriptor.number;
             if descriptor.flags != flags {
                 break;
@@ -124,6 +126,7 @@ impl Packed {
             let Some(start) = window.at(descriptor.address, descriptor.len) else { break };
             *mark = 1;
             prefetch(start.as_ptr());
+            note(id, words);
             place.write(Chain { id, descriptors: 1, first: Piece { start, len: descriptor.len }, more: (0, 0) });
             count += 1;
         }
@@ -152,6 +155,7 @@ impl Packed {
         self.held += chain.descriptors;
         if let Some(log) = &mut self.log {
             log.take(chain.id, &self.descriptors);
+            log.took();
         }
         Ok(true)
     }
@@ -212,13 +216,21 @@ impl Packed {
         let flags = if access == Access::Write { flags::WRITE } else { 0 };
         let mut left = most;
         while left > 0 && taken.pieces.len() < MANY_PIECES {
-            if self.log.is_none() {
-                let run = self.run(left);
-                let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
-                left -= count;
-                if len == usize::from(count) {
-                    continue;
+            let run = self.run(left);
+            let len = run.len();
+            let count = match self.log.take() {
+                None => self.take_plain(flags, run, &mut taken.chains, prefetch, |_, _| {}),
+                Some(mut log) => {
+                    let note = |id, words| log.take(id, &[words]);
+                    let count = self.take_plain(flags, run, &mut taken.chains, prefetch, note);
+                    log.took();
+                    self.log = Some(log);
+                    count
                 }
+            };
+            left -= count;
+            if len == usize::from(count) {
+                continue;
             }
             if self.take_any(access, taken) != Ok(true) {
                 break;
@@ -245,6 +257,35 @@ impl Packed {
         let count = taken.chains.len() - before;
         self.again.taken(count);
         count
+    }
+
+    /// Gives chains back behind the first of a batch, and has each noted. Up to the end of the ring in one go, as it is
+    /// seldom reached.
+    #[inline(always)]
+    fn write_used<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>, mut note: impl FnMut(u16)) {
+        loop {
+            let (ring, taken, marks) = (&self.parts.ring[..], &mut self.taken[..], self.used.used());
+            let start = usize::from(self.used.index);
+            let mut index = start;
+            for (chain, written) in &mut used {
+                if let Some(mark) = taken.get_mut(usize::from(chain.id)) {
+                    *mark = 0;
+                }
+                ring[index][1].store(used_word(marks, chain.id, written), Ordering::Relaxed);
+                note(chain.id);
+                index += usize::from(chain.descriptors);
+                if index >= ring.len() {
+                    break;
+                }
+            }
+            let (slots, around) = ((index - start) as u16, index >= ring.len());
+            self.used.advance(slots, self.setup.size);
+            self.held -= slots;
+            self.fresh += slots;
+            if !around {
+                break;
+            }
+        }
     }
 
     /// Gives a chain back, whatever the rules. The first slot waits for `publish`.
@@ -391,34 +432,18 @@ unsafe impl Virtqueue for Packed {
 
     #[inline(always)]
     fn give_all<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>) {
-        if self.names_the_last() || self.log.is_some() {
+        if self.names_the_last() {
             return used.for_each(|(chain, written)| self.give_any(chain, written));
         }
         if self.first.is_none() {
             let Some((chain, written)) = used.next() else { return };
             self.give_any(chain, written);
         }
-        // Up to the end of the ring in one go, as it is seldom reached.
-        loop {
-            let (ring, taken, marks) = (&self.parts.ring[..], &mut self.taken[..], self.used.used());
-            let start = usize::from(self.used.index);
-            let mut index = start;
-            for (chain, written) in &mut used {
-                if let Some(mark) = taken.get_mut(usize::from(chain.id)) {
-                    *mark = 0;
-                }
-                ring[index][1].store(used_word(marks, chain.id, written), Ordering::Relaxed);
-                index += usize::from(chain.descriptors);
-                if index >= ring.len() {
-                    break;
-                }
-            }
-            let (slots, around) = ((index - start) as u16, index >= ring.len());
-            self.used.advance(slots, self.setup.size);
-            self.held -= slots;
-            self.fresh += slots;
-            if !around {
-                break;
+        match self.log.take() {
+            None => self.write_used(used, |_| {}),
+            Some(mut log) => {
+                self.write_used(used, |id| log.give(id));
+                self.log = Some(log);
             }
         }
     }

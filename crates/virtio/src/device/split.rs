@@ -241,13 +241,14 @@ impl Split {
         let flags = if access == Access::Write { flags::WRITE } else { 0 };
         let mut left = n;
         while left > 0 && taken.pieces.len() < MANY_PIECES {
-            if self.log.is_none() {
-                let run = self.run(self.head, left);
-                let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
-                left -= count;
-                if len == usize::from(count) {
-                    continue;
-                }
+            let (run, before) = (self.run(self.head, left), taken.chains.len());
+            let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
+            if let Some(log) = &mut self.log {
+                taken.chains[before..].iter().for_each(|chain| log.take(chain.id));
+            }
+            left -= count;
+            if len == usize::from(count) {
+                continue;
             }
             if self.take_any(access, taken).is_err() {
                 break;
@@ -275,14 +276,32 @@ impl Split {
         count
     }
 
-    /// Gives a chain back, whatever the rules.
-    fn give_any(&mut self, chain: &Chain, written: u32) {
-        self.unmark(chain.id);
-        if !self.names_the_last() {
-            let entry = self.parts.used.at(self.used);
-            entry[0].store(chain.id.into(), Ordering::Relaxed);
-            entry[1].store(written, Ordering::Relaxed);
+    /// Gives chains back, and has each noted.
+    #[inline(always)]
+    fn write_used<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>, mut note: impl FnMut(u16)) {
+        loop {
+            let run = self.run(self.used, self.setup.size);
+            let (len, mut count) = (run.len() as u16, 0);
+            let marks = &mut self.taken[..];
+            for (entry, (chain, written)) in self.parts.used[run].iter().zip(&mut used) {
+                if let Some(mark) = marks.get_mut(usize::from(chain.id)) {
+                    *mark = 0;
+                }
+                entry[0].store(chain.id.into(), Ordering::Relaxed);
+                entry[1].store(written, Ordering::Relaxed);
+                note(chain.id);
+                count += 1;
+            }
+            self.used = self.used.wrapping_add(count);
+            if count < len {
+                break;
+            }
         }
+    }
+
+    /// Gives a chain back, of a batch that goes by the name of the last.
+    fn give_named(&mut self, chain: &Chain) {
+        self.unmark(chain.id);
         (self.used, self.last) = (self.used.wrapping_add(1), chain.id);
         if let Some(log) = &mut self.log {
             log.give(chain.id);
@@ -379,25 +398,15 @@ unsafe impl Virtqueue for Split {
     }
 
     #[inline(always)]
-    fn give_all<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>) {
-        if self.names_the_last() || self.log.is_some() {
-            return used.for_each(|(chain, written)| self.give_any(chain, written));
+    fn give_all<'a>(&mut self, used: impl Iterator<Item = (&'a Chain, u32)>) {
+        if self.names_the_last() {
+            return used.for_each(|(chain, _)| self.give_named(chain));
         }
-        loop {
-            let run = self.run(self.used, self.setup.size);
-            let (len, mut count) = (run.len() as u16, 0);
-            let marks = &mut self.taken[..];
-            for (entry, (chain, written)) in self.parts.used[run].iter().zip(&mut used) {
-                if let Some(mark) = marks.get_mut(usize::from(chain.id)) {
-                    *mark = 0;
-                }
-                entry[0].store(chain.id.into(), Ordering::Relaxed);
-                entry[1].store(written, Ordering::Relaxed);
-                count += 1;
-            }
-            self.used = self.used.wrapping_add(count);
-            if count < len {
-                break;
+        match self.log.take() {
+            None => self.write_used(used, |_| {}),
+            Some(mut log) => {
+                self.write_used(used, |id| log.give(id));
+                self.log = Some(log);
             }
         }
     }
@@ -412,6 +421,9 @@ unsafe impl Virtqueue for Split {
             let entry = self.parts.used.at(before);
             entry[0].store(self.last.into(), Ordering::Relaxed);
             entry[1].store(0, Ordering::Relaxed);
+        }
+        if let Some(log) = &self.log {
+            log.showing();
         }
         self.parts.used_head[INDEX].store(self.used, Ordering::Release);
         if let Some(log) = &mut self.log {

@@ -1,9 +1,12 @@
 //! Which descriptors are free, once they no longer come back in the order in which they were posted, or packets take
 //! several.
 
-/// Descriptors by their number: those of packets that the device has, and a stack of the free ones.
+use std::collections::VecDeque;
+
+/// Descriptors by their number: those of packets that the device has, and the free ones in the order in which they came
+/// back. So those that are posted together still mostly lie side by side, if the device keeps to some order.
 pub(super) struct Loose {
-    free: Vec<u16>,
+    free: VecDeque<u16>,
     /// By the number that a packet goes by: how many descriptors it takes; 0 if the device does not have it.
     counts: Box<[u16]>,
     /// By number: the next descriptor of the same packet.
@@ -14,8 +17,14 @@ impl Loose {
     /// With these descriptors posted, a packet each.
     pub(super) fn new(size: u16, posted: impl Iterator<Item = u16>) -> Box<Self> {
         let mut counts = vec![0; size.into()].into_boxed_slice();
-        posted.for_each(|number| counts[usize::from(number)] = 1);
-        let free = (0..size).rev().filter(|&number| counts[usize::from(number)] == 0).collect();
+        let mut behind = 0;
+        posted.for_each(|number| {
+            counts[usize::from(number)] = 1;
+            behind = number + 1;
+        });
+        // All of them, in the order in which they were to come.
+        let mut free = VecDeque::with_capacity(size.into());
+        free.extend((behind..size).chain(0..behind).filter(|&number| counts[usize::from(number)] == 0));
         Box::new(Self { free, next: vec![0; size.into()].into(), counts })
     }
 
@@ -29,15 +38,13 @@ impl Loose {
     /// # Panics
     /// If there are not as many, or none is asked for.
     pub(super) fn take(&mut self, count: u16, mut each: impl FnMut(u16, Option<u16>)) -> u16 {
-        let start = self.free.len() - usize::from(count);
         let first = self.next_free();
-        for at in (start..self.free.len()).rev() {
-            let number = self.free[at];
-            let next = (at > start).then(|| self.free[at - 1]);
+        for left in (0..count).rev() {
+            let number = self.free.pop_front().expect("a free descriptor");
+            let next = (left > 0).then(|| self.next_free());
             self.next[usize::from(number)] = next.unwrap_or_default();
             each(number, next);
         }
-        self.free.truncate(start);
         self.counts[usize::from(first)] = count;
         first
     }
@@ -47,12 +54,12 @@ impl Loose {
     /// # Panics
     /// If there is none.
     pub(super) fn next_free(&self) -> u16 {
-        *self.free.last().expect("a free descriptor")
+        *self.free.front().expect("a free descriptor")
     }
 
     /// Takes one number for a packet of `count` descriptors, which are accounted for elsewhere.
     pub(super) fn take_number(&mut self, count: u16) -> u16 {
-        let number = self.free.pop().expect("a free number");
+        let number = self.free.pop_front().expect("a free number");
         self.counts[usize::from(number)] = count;
         number
     }
@@ -62,7 +69,7 @@ impl Loose {
         let count = std::mem::take(self.counts.get_mut(first as usize)?);
         let mut number = first as u16;
         for _ in 0..count {
-            self.free.push(number);
+            self.free.push_back(number);
             number = self.next[usize::from(number)];
         }
         Some(count).filter(|&count| count > 0)
@@ -72,7 +79,7 @@ impl Loose {
     pub(super) fn give_number(&mut self, number: u32) -> Option<u16> {
         let count = std::mem::take(self.counts.get_mut(number as usize)?);
         if count > 0 {
-            self.free.push(number as u16);
+            self.free.push_back(number as u16);
         }
         Some(count).filter(|&count| count > 0)
     }

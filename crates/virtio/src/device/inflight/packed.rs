@@ -185,6 +185,7 @@ impl PackedLog {
     }
 
     /// A chain of these descriptors is taken, at most as many as the ring has beside those that were taken before.
+    #[inline]
     pub(in crate::device) fn take(&mut self, id: u16, descriptors: &[[u64; 2]]) {
         let (first, mut last, mut entry) = (self.free.now, 0, self.free.now);
         for [address, word] in descriptors {
@@ -198,8 +199,12 @@ impl PackedLog {
         self.link(first, 1, chain);
         self.counter = self.counter.wrapping_add(1);
         self.chains[usize::from(id)] = chain;
-        // Until here all of it is free.
+        // All of it is free until the region's header says otherwise.
         self.free = Heads { now: entry, old: entry };
+    }
+
+    /// Those that were taken are in flight from now on.
+    pub(in crate::device) fn took(&self) {
         self.show_free();
     }
 

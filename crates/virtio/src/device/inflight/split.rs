@@ -82,6 +82,7 @@ impl SplitLog {
     }
 
     /// A chain is taken. The head is one of the ring's.
+    #[inline]
     pub(in crate::device) fn take(&mut self, head: u16) {
         let [flags, counter] = self.state(head);
         store(counter, self.counter);
@@ -95,10 +96,15 @@ impl SplitLog {
     }
 
     /// It is given back.
+    #[inline]
     pub(in crate::device) fn give(&mut self, head: u16) {
         store(&self.state(head)[0], state(true, self.last));
         self.batch.push((head, self.last));
         self.last = head;
+    }
+
+    /// The guest is about to see them.
+    pub(in crate::device) fn showing(&self) {
         self.show();
     }
 
