@@ -170,7 +170,7 @@ impl<Q: Virtqueue> Run<'_, Q> {
             last.store(byte, Ordering::Relaxed);
             written += piece.len;
         }
-        self.queue.give(&chain, written);
+        self.queue.give_all(std::iter::once(chain.used(written)));
     }
 
     /// The process ends, and another begins.

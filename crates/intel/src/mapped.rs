@@ -20,10 +20,20 @@ const PATIENCE: Duration = Duration::from_millis(10);
 /// Where a mapped queue's buffers come from.
 pub(crate) struct Mapped {
     borrower: Borrower,
-    /// Since when.
+    /// Since when the ring has next to nothing, with nothing lent.
     starved: Option<Instant>,
+    /// Buffers of the host's that the ring has.
+    own: usize,
     /// The card did not stop.
     stuck: bool,
+}
+
+impl Mapped {
+    /// The ring was given buffers of the host's.
+    fn took_own(&mut self, buffers: usize) {
+        self.own += buffers;
+        self.borrower.took_own(buffers);
+    }
 }
 
 impl Rx {
@@ -40,7 +50,7 @@ impl Rx {
         let least = self.longest + ETHERNET_HEADER;
         let grant = Box::new(GrantOnBus(device.bus.clone()));
         let borrower = Borrower::new(lending, grant, least).map_err(Error::Other)?;
-        self.mapped = Some(Box::new(Mapped { borrower, starved: None, stuck: false }));
+        self.mapped = Some(Box::new(Mapped { borrower, starved: None, own: self.ring.posted(), stuck: false }));
         Ok(())
     }
 
@@ -59,8 +69,10 @@ impl Rx {
         let Some(mapped) = &mut self.mapped else { return };
         let before = burst.len() - received;
         for packet in &mut burst[before..] {
-            if mapped.borrower.has_lent(packet) {
+            if mapped.own == 0 || mapped.borrower.has_lent(packet) {
                 packet.add_flags(Flags::LENT);
+            } else {
+                mapped.own -= 1;
             }
         }
         if mapped.borrower.changed() && !mapped.stuck {
@@ -77,7 +89,7 @@ impl Rx {
         } else if !mapped.borrower.may_borrow() || mapped.starved.get_or_insert_with(Instant::now).elapsed() >= PATIENCE
         {
             mapped.starved = None;
-            mapped.borrower.took_own(post(ring, |_| self.cache.buffers(REFILL)));
+            mapped.took_own(post(ring, |_| self.cache.buffers(REFILL)));
         }
         ring.publish(tail);
     }
@@ -86,7 +98,7 @@ impl Rx {
     pub(crate) fn arm_mapped(&mut self) {
         if let Some(mapped) = self.mapped.as_mut().filter(|_| self.ring.posted() == 0) {
             let tail = self.ring.tail;
-            mapped.borrower.took_own(post(&mut self.ring, |_| self.cache.buffers(REFILL)));
+            mapped.took_own(post(&mut self.ring, |_| self.cache.buffers(REFILL)));
             self.ring.publish(tail);
         }
     }
@@ -107,6 +119,7 @@ impl Rx {
         self.ring.stop()?;
         if let Some(mapped) = &mut self.mapped {
             mapped.borrower.renew();
+            mapped.own = 0;
         }
         // 4.6.7.1.2: descriptors are read from the start of the ring again.
         (self.ring.head, self.ring.tail) = (0, 0);

@@ -19,7 +19,7 @@ const USER_NETWORKS: &str = include_str!("shell/user_networks.sh");
 
 /// Runs the program's guest until its shell ends.
 pub fn shell(program: &Path, behind: Behind) -> std::io::Result<ExitStatus> {
-    let guest = Guest::new().memory(512).cpus(2).program(program);
+    let guest = Guest::new().memory(768).cpus(2).program(program);
     match behind {
         Behind::Hosts => {
             let (a, b) = (Namespace::new(), Namespace::new());

@@ -23,7 +23,7 @@ fn wishes(card: &Value) -> Vec<&str> {
 fn cards_are_known_and_what_the_host_should_offer_is_said() {
     let _alone = alone();
     let guest = Guest::new()
-        .memory(512)
+        .memory(768)
         .cpus(2)
         .program(Path::new(RINGPASS))
         .nic_with_user_network("virtio-net-pci,disable-modern=on,event_idx=off,indirect_desc=off,mrg_rxbuf=off")

@@ -20,7 +20,7 @@ fn woken(interrupts: &str, card: &str) -> u64 {
 #[test]
 fn an_ordinary_user_forwards_between_virtio_cards_through_vfio() {
     let _alone = alone();
-    let guest = Guest::new().memory(512).cpus(2).iommu(Iommu::Translated).program(Path::new(RINGPASS));
+    let guest = Guest::new().memory(768).cpus(2).iommu(Iommu::Translated).program(Path::new(RINGPASS));
     let bypassing = "virtio-net-pci,disable-legacy=on";
     let devices = ["", ",packed=on"].map(|rings| format!("{bypassing},iommu_platform=on{rings}"));
     let pairs = Pairs::boot(guest, devices.iter().map(String::as_str).chain([bypassing]));
@@ -63,7 +63,7 @@ fn an_ordinary_user_forwards_between_virtio_cards_through_vfio() {
 #[test]
 fn root_forwards_between_legacy_cards_through_calls_of_the_kernel() {
     let _alone = alone();
-    let guest = Guest::new().memory(512).cpus(2).program(Path::new(RINGPASS)).program(Path::new("/usr/bin/setpriv"));
+    let guest = Guest::new().memory(768).cpus(2).program(Path::new(RINGPASS)).program(Path::new("/usr/bin/setpriv"));
     let pairs = Pairs::boot(guest, ["virtio-net-pci,disable-modern=on"]);
     let guest = &pairs.guest;
     guest.run("echo 64 >/proc/sys/vm/nr_hugepages");

@@ -65,7 +65,7 @@ fn frames_for_guests_are_not_copied_and_all_reach_all() {
     for guest in [1, 2] {
         let counters = &summary["ports"][guest]["extended"];
         let mapped = counters["mapped_packets"].as_u64().unwrap_or_else(|| panic!("{summary}"));
-        // From the card: 200 requests, and as many answers. From the other guest they are copied.
-        assert!((400..1000).contains(&mapped), "{summary}");
+        // From the card: 200 requests, and as many answers, but for the first ones. From the other guest they are copied.
+        assert!((300..500).contains(&mapped), "{summary}");
     }
 }

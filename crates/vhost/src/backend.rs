@@ -73,14 +73,19 @@ impl Backend {
     /// Ends that: afterwards no card has a buffer of the queue.
     fn unmap(&self, queue: usize) -> Result<(), String> {
         let mapped = self.shared.vrings[queue].lock().running.as_mut().and_then(|running| running.mapped.take());
-        let (Some(mapped), Some(lending)) = (mapped, self.lending(queue)) else { return Ok(()) };
+        let (Some(_), Some(lending)) = (mapped, self.lending(queue)) else { return Ok(()) };
         // Whoever has borrowed may sleep.
         self.shared.pairs.iter().for_each(|pair| pair.wake());
         lending.end(LIMIT)?;
-        if let Some(running) = &mut self.shared.vrings[queue].lock().running
-            && with_ring!(&mut running.ring, ring => mapped.end(ring))
-        {
-            running.call();
+        if let Some(running) = &mut self.shared.vrings[queue].lock().running {
+            // What will not come any more goes back to the guest without a frame.
+            let call = with_ring!(&mut running.ring, ring => {
+                ring.give_rest();
+                ring.publish()
+            });
+            if call {
+                running.call();
+            }
         }
         Ok(())
     }

@@ -70,7 +70,7 @@ impl Rx {
         clear(taken);
         let result = with_ring!(&mut running.ring, ring => {
             let result = ring.take(Access::Read, MAGAZINE, taken);
-            ring.give_all(taken.chains.iter().map(|chain| (chain, 0)));
+            ring.give_all(taken.chains.iter().map(|chain| chain.used(0)));
             result.map(|_| ring.publish())
         });
         self.shared.counters.rx[self.queue].count(0, 0, taken.chains.len());
@@ -154,7 +154,7 @@ impl Receiver {
             let (done, result) = self.copy_all(first, agreed, burst, received);
             // With the pool dry, frames wait in the guest's queue.
             ring.put_back(&mut self.taken, taken - done);
-            ring.give_all(self.taken.chains.iter().map(|chain| (chain, 0)));
+            ring.give_all(self.taken.chains.iter().map(|chain| chain.used(0)));
             received.call |= ring.publish();
             result?;
             if done < want {

@@ -136,7 +136,7 @@ impl To {
                 self.copy_run::<{ net_header::LEN + 2 }>(rest, chains)
             };
             let given = chains[..run].iter().zip(rest);
-            ring.give_all(given.map(|(chain, packet)| (chain, (self.agreed.header + packet.len()) as u32)));
+            ring.give_all(given.map(|(chain, packet)| chain.used((self.agreed.header + packet.len()) as u32)));
             (sent.done, used, sent.bytes) = (sent.done + run, used + run, sent.bytes + bytes);
             let Some(packet) = packets.get(sent.done) else { break };
             if used == taken.chains.len() {

@@ -67,7 +67,7 @@ impl Special<'_> {
         ring.give_all(taken.chains[first..first + chains].iter().map(|chain| {
             let here = total(chain, &taken.pieces).min(left);
             left -= here;
-            (chain, here as u32)
+            chain.used(here as u32)
         }));
         Ok(Outcome::Sent { bytes: len, chains })
     }

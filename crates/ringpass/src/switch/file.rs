@@ -231,7 +231,7 @@ mod tests {
         let port = "[[port]]\naddress = \"tap:a\"\n";
         for (text, parts) in [
             ("ageing = 1\nageng = 2", [":2: ", "ageng"]),
-            ("ageing = \"x\"", [":1: ", "integer"]),
+            ("ageing = \"x\"", [":1: ", "invalid type"]),
             ("flood = -1", [":1: ", "-1"]),
             ("flood = ", [":1: ", ""]),
             ("[[port]]\nname = \"a\"", [":1: ", "address"]),

@@ -107,6 +107,8 @@ CONFIGURATION FILE (all but 'address' may be left out):
 pub fn run(args: Args) -> Result<(), Error> {
     let Plan { config, ports: plans } = args.plan()?;
     let mut rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
+    plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
+    let mut switch = Switch::new(&config, &rules)?;
     let mut run = Run::new(args.options)?;
     let show = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, show.clone())
@@ -117,8 +119,6 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let (mut ports, pool) = open_all(&addresses, &run.options)?;
     let borrowed = mapping::borrowed(&mut ports, &plans, run.options.queues)?;
-    plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
-    let mut switch = Switch::new(&config, &rules)?;
     run.enter_sandbox()?;
     for datapath in datapaths(&mut switch, &mut ports, (&plans, borrowed), &run.options, &pool)? {
         run.spawn(move |worker| work(datapath, worker));

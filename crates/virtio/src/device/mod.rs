@@ -84,6 +84,25 @@ pub struct Chain {
     pub more: (u32, u32),
 }
 
+impl Chain {
+    /// The chain, to be given back with so many bytes written.
+    #[inline]
+    pub fn used(&self, written: u32) -> Used {
+        Used { id: self.id, descriptors: self.descriptors, written }
+    }
+}
+
+/// A chain that is given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// What it was taken by.
+    pub id: u16,
+    /// Descriptors that it takes in the ring.
+    pub descriptors: u16,
+    /// Bytes that were written to it.
+    pub written: u32,
+}
+
 /// Chains that were taken together, in order. Made once for a queue, and used again and again: no burst allocates.
 #[derive(Debug, Default)]
 pub struct Taken {
@@ -154,13 +173,11 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// are the last that were.
     fn put_back(&mut self, taken: &mut Taken, n: usize);
 
-    /// Gives chains back, each with so many bytes written: in any order; with IN_ORDER in that of taking.
-    fn give_all<'a>(&mut self, used: impl Iterator<Item = (&'a Chain, u32)>);
+    /// Gives chains back: in any order; with IN_ORDER in that of taking.
+    fn give_all(&mut self, used: impl Iterator<Item = Used>);
 
-    /// Gives one back.
-    fn give(&mut self, chain: &Chain, written: u32) {
-        self.give_all(std::iter::once((chain, written)));
-    }
+    /// Gives all chains of one descriptor back that were taken and not given back, with nothing written to them.
+    fn give_rest(&mut self);
 
     /// Shows the guest what was given back since the last time. Whether it wants to be interrupted for it.
     fn publish(&mut self) -> bool;

@@ -11,7 +11,7 @@ use super::chains::{Cell, Descriptor, Gather, Pieces, read};
 use super::inflight::{Again, Lost, PackedLog};
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
-use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Virtqueue};
+use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Used, Virtqueue};
 use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, event, flags};
 use crate::slot::Slot;
@@ -262,18 +262,18 @@ impl Packed {
     /// Gives chains back behind the first of a batch, and has each noted. Up to the end of the ring in one go, as it is
     /// seldom reached.
     #[inline(always)]
-    fn write_used<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>, mut note: impl FnMut(u16)) {
+    fn write_used(&mut self, mut used: impl Iterator<Item = Used>, mut note: impl FnMut(u16)) {
         loop {
             let (ring, taken, marks) = (&self.parts.ring[..], &mut self.taken[..], self.used.used());
             let start = usize::from(self.used.index);
             let mut index = start;
-            for (chain, written) in &mut used {
-                if let Some(mark) = taken.get_mut(usize::from(chain.id)) {
+            for Used { id, descriptors, written } in &mut used {
+                if let Some(mark) = taken.get_mut(usize::from(id)) {
                     *mark = 0;
                 }
-                ring[index][1].store(used_word(marks, chain.id, written), Ordering::Relaxed);
-                note(chain.id);
-                index += usize::from(chain.descriptors);
+                ring[index][1].store(used_word(marks, id, written), Ordering::Relaxed);
+                note(id);
+                index += usize::from(descriptors);
                 if index >= ring.len() {
                     break;
                 }
@@ -289,21 +289,22 @@ impl Packed {
     }
 
     /// Gives a chain back, whatever the rules. The first slot waits for `publish`.
-    fn give_any(&mut self, chain: &Chain, written: u32) {
+    fn give_any(&mut self, used: Used) {
+        let Used { id, descriptors, written } = used;
         let named = self.names_the_last();
         let slot = self.first.filter(|_| named).map_or(self.used, |(slot, _)| slot);
-        let word = used_word(slot.used(), chain.id, written);
+        let word = used_word(slot.used(), id, written);
         if named || self.first.is_none() {
             self.first = Some((slot, word));
         } else {
             self.parts.ring[usize::from(slot.index)][1].store(word, Ordering::Relaxed);
         }
-        self.unmark(chain.id);
-        self.used.advance(chain.descriptors, self.setup.size);
-        self.held -= chain.descriptors;
-        self.fresh += chain.descriptors;
+        self.unmark(id);
+        self.used.advance(descriptors, self.setup.size);
+        self.held -= descriptors;
+        self.fresh += descriptors;
         if let Some(log) = &mut self.log {
-            log.give(chain.id);
+            log.give(id);
         }
     }
 
@@ -431,13 +432,13 @@ unsafe impl Virtqueue for Packed {
     }
 
     #[inline(always)]
-    fn give_all<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>) {
+    fn give_all(&mut self, mut used: impl Iterator<Item = Used>) {
         if self.names_the_last() {
-            return used.for_each(|(chain, written)| self.give_any(chain, written));
+            return used.for_each(|used| self.give_any(used));
         }
         if self.first.is_none() {
-            let Some((chain, written)) = used.next() else { return };
-            self.give_any(chain, written);
+            let Some(first) = used.next() else { return };
+            self.give_any(first);
         }
         match self.log.take() {
             None => self.write_used(used, |_| {}),
@@ -446,6 +447,11 @@ unsafe impl Virtqueue for Packed {
                 self.log = Some(log);
             }
         }
+    }
+
+    fn give_rest(&mut self) {
+        let rest: Vec<u16> = (0..self.setup.size).filter(|&id| self.taken[usize::from(id)] != 0).collect();
+        self.give_all(rest.into_iter().map(|id| Used { id, descriptors: 1, written: 0 }));
     }
 
     #[inline]

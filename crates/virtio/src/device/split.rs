@@ -10,7 +10,7 @@ use super::chains::{Cell, Descriptor, Gather, Pieces, read};
 use super::inflight::{Again, SplitLog};
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
-use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Virtqueue};
+use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Used, Virtqueue};
 use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, NO_NOTICE, flags};
 
@@ -278,18 +278,18 @@ impl Split {
 
     /// Gives chains back, and has each noted.
     #[inline(always)]
-    fn write_used<'a>(&mut self, mut used: impl Iterator<Item = (&'a Chain, u32)>, mut note: impl FnMut(u16)) {
+    fn write_used(&mut self, mut used: impl Iterator<Item = Used>, mut note: impl FnMut(u16)) {
         loop {
             let run = self.run(self.used, self.setup.size);
             let (len, mut count) = (run.len() as u16, 0);
             let marks = &mut self.taken[..];
-            for (entry, (chain, written)) in self.parts.used[run].iter().zip(&mut used) {
-                if let Some(mark) = marks.get_mut(usize::from(chain.id)) {
+            for (entry, Used { id, written, .. }) in self.parts.used[run].iter().zip(&mut used) {
+                if let Some(mark) = marks.get_mut(usize::from(id)) {
                     *mark = 0;
                 }
-                entry[0].store(chain.id.into(), Ordering::Relaxed);
+                entry[0].store(id.into(), Ordering::Relaxed);
                 entry[1].store(written, Ordering::Relaxed);
-                note(chain.id);
+                note(id);
                 count += 1;
             }
             self.used = self.used.wrapping_add(count);
@@ -300,11 +300,11 @@ impl Split {
     }
 
     /// Gives a chain back, of a batch that goes by the name of the last.
-    fn give_named(&mut self, chain: &Chain) {
-        self.unmark(chain.id);
-        (self.used, self.last) = (self.used.wrapping_add(1), chain.id);
+    fn give_named(&mut self, id: u16) {
+        self.unmark(id);
+        (self.used, self.last) = (self.used.wrapping_add(1), id);
         if let Some(log) = &mut self.log {
-            log.give(chain.id);
+            log.give(id);
         }
     }
 
@@ -398,9 +398,9 @@ unsafe impl Virtqueue for Split {
     }
 
     #[inline(always)]
-    fn give_all<'a>(&mut self, used: impl Iterator<Item = (&'a Chain, u32)>) {
+    fn give_all(&mut self, used: impl Iterator<Item = Used>) {
         if self.names_the_last() {
-            return used.for_each(|(chain, _)| self.give_named(chain));
+            return used.for_each(|used| self.give_named(used.id));
         }
         match self.log.take() {
             None => self.write_used(used, |_| {}),
@@ -409,6 +409,11 @@ unsafe impl Virtqueue for Split {
                 self.log = Some(log);
             }
         }
+    }
+
+    fn give_rest(&mut self) {
+        let rest: Vec<u16> = (0..self.setup.size).filter(|&id| self.taken[usize::from(id)] != 0).collect();
+        self.give_all(rest.into_iter().map(|id| Used { id, descriptors: 1, written: 0 }));
     }
 
     #[inline]

@@ -135,7 +135,7 @@ pub fn burst<Q: Virtqueue>(guest: &Guest, queue: &mut Q, access: Access) -> Resu
     assert_eq!(count, taken.chains.len());
     let chains = taken.chains.iter().map(|chain| pieces(guest, chain, &taken)).collect();
     let given: Vec<(Chain, u32)> = taken.chains.iter().map(|chain| (*chain, 0)).collect();
-    queue.give_all(given.iter().map(|(chain, written)| (chain, *written)));
+    queue.give_all(given.iter().map(|(chain, written)| chain.used(*written)));
     queue.publish();
     Ok(chains)
 }

@@ -229,7 +229,7 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
             chains.push((chain, written as u32));
             self.given.push(((number, (key, content)), written as u32));
         }
-        self.device.give_all(chains.iter().map(|(chain, written)| (chain, *written)));
+        self.device.give_all(chains.iter().map(|(chain, written)| chain.used(*written)));
     }
 
     fn publish(&mut self) {

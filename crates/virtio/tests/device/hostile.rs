@@ -188,7 +188,7 @@ fn line_13_buffers_in_the_ring_itself() {
         assert_eq!(queue.take(Access::Write, 8, &mut taken), Ok(1));
         let len: u32 = pieces(guest, &taken.chains[0], &taken).iter().map(|(_, len)| len).sum();
         crate::guest::fill(&crate::guest::pieces(&taken.chains[0], &taken), len as usize, value);
-        queue.give(&taken.chains[0].clone(), len);
+        queue.give_all(std::iter::once(taken.chains[0].used(len)));
         queue.publish();
         for _ in 0..100 {
             taken.chains.clear();
@@ -197,7 +197,7 @@ fn line_13_buffers_in_the_ring_itself() {
             let Ok(count) = queue.take(Access::Write, 64, &mut taken) else { break };
             assert!(count <= usize::from(SIZE));
             let chains = taken.chains.clone();
-            queue.give_all(chains.iter().map(|chain| (chain, 8)));
+            queue.give_all(chains.iter().map(|chain| chain.used(8)));
             queue.publish();
         }
     }
@@ -282,7 +282,7 @@ fn line_17_events_are_any() {
             guest.offer(0);
             taken.chains.clear();
             assert_eq!(queue.take(Access::Read, 8, &mut taken), Ok(1));
-            queue.give(&taken.chains[0].clone(), 0);
+            queue.give_all(std::iter::once(taken.chains[0].used(0)));
             assert_eq!(queue.publish(), event == round, "an interrupt at its index alone");
             assert!(!queue.arm());
             assert_eq!(guest.read_u16(DEVICE + 4 + 8 * u64::from(SIZE)), round + 1);
@@ -297,7 +297,7 @@ fn line_17_events_are_any() {
         guest.write(DRIVER, &flags.to_le_bytes());
         taken.chains.clear();
         assert_eq!(queue.take(Access::Read, 8, &mut taken), Ok(1));
-        queue.give(&taken.chains[0].clone(), 0);
+        queue.give_all(std::iter::once(taken.chains[0].used(0)));
         assert_eq!(queue.publish(), flags & 1 == 0);
     }
 }
@@ -414,7 +414,7 @@ fn line_19_event_suppression() {
                 guest.write(DRIVER, &(u32::from(offset) | u32::from(flags) << 16).to_le_bytes());
                 let (mut queue, mut taken) = (guest.packed(), Taken::default());
                 assert_eq!(queue.take(Access::Read, 8, &mut taken), Ok(1));
-                queue.give(&taken.chains[0].clone(), 0);
+                queue.give_all(std::iter::once(taken.chains[0].used(0)));
                 let interrupt = queue.publish();
                 let right = match flags & 3 {
                     1 => false,

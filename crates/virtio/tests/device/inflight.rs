@@ -131,7 +131,7 @@ fn child<D: device::Virtqueue>(setup: &Setup, memory: &Arc<device::GuestMemory>,
         for _ in 0..random.below(6) {
             if !held.is_empty() {
                 let chain = held.swap_remove(random.below(held.len()));
-                device.give(&chain, 0);
+                device.give_all(std::iter::once(chain.used(0)));
             }
         }
         if random.below(2) == 0 {
@@ -209,7 +209,7 @@ fn killed<Q: driver::Virtqueue, D: device::Virtqueue>(packed: bool) {
     // What is left comes back, too.
     let (mut device, mut taken) = (D::new(&setup, &memory).unwrap(), Taken::default());
     device.take(Access::Read, usize::MAX, &mut taken).unwrap();
-    device.give_all(taken.chains.iter().map(|chain| (chain, 0)));
+    device.give_all(taken.chains.iter().map(|chain| chain.used(0)));
     device.publish();
     driver.take(usize::MAX, |used, _| drop(used.whole())).unwrap();
     assert_eq!(driver.posted(), 0);

@@ -58,7 +58,7 @@ fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::Virtqueue + 'static>(p
                     device.disarm();
                 }
                 some => {
-                    device.give_all(taken.chains.iter().map(|chain| (chain, 0)));
+                    device.give_all(taken.chains.iter().map(|chain| chain.used(0)));
                     count += some;
                     if device.publish() {
                         of_device.1.ring();
@@ -157,7 +157,7 @@ fn changes_under_way<Q: device::Virtqueue>(features: u64, base: u32) {
             match queue.take(Access::Read, 8, &mut taken) {
                 Ok(count) => {
                     taken.chains.iter().for_each(|chain| drop(pieces(&guest, chain, &taken)));
-                    queue.give_all(taken.chains.iter().map(|chain| (chain, 0)));
+                    queue.give_all(taken.chains.iter().map(|chain| chain.used(0)));
                     queue.publish();
                     chains += count;
                 }
