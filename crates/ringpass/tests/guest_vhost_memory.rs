@@ -59,11 +59,16 @@ fn memory_comes_and_goes_under_traffic() {
             backend.host.spawn(&["ping", "-c", &count.to_string(), "-i", "0.01", "-w", "60", &backend.guest()])
         })
         .collect();
+    const BLOCKS: &str = "ls -d /sys/devices/system/memory/memory[0-9]* | wc -l";
+    let blocks: usize = guest.run(BLOCKS).trim().parse().expect("a number of blocks");
     for module in ["first", "second"] {
         guest.monitor(&format!("object_add memory-backend-memfd,id={module},size={MORE}M,share=on"));
         guest.monitor(&format!("device_add pc-dimm,id={module}-dimm,memdev={module}"));
     }
     until("the new memory in the back-ends", || all_have(2));
+    // Linux refuses to give up a module that it is still adding.
+    let there = |guest: &Guest| guest.run(BLOCKS).trim().parse::<usize>().expect("a number of blocks");
+    until("both modules in the guest", || there(&guest) >= blocks + 2);
     guest.monitor("device_del second-dimm");
     until("the second module's end in the back-ends", || all_have(1));
     guest.monitor("object_del second");
