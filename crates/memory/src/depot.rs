@@ -131,6 +131,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+    use crate::pool::Slot;
 
     fn depot(slots: u32) -> Depot {
         let pool = NonNull::dangling();
