@@ -42,22 +42,13 @@ fn life(qemu: Qemu, reconnect: &str, vectors: u32) {
     guest.run("modprobe virtio_net");
     until(&toy, &[0, 1, 2, 3]);
     toy.touch();
-    let started = |toy: &Toy| {
-        let state = toy.state();
-        for queue in &state.queues {
-            let start = queue.running.as_ref().unwrap();
-            assert!(start.kick.is_some() && start.setup.features & ringpass_virtio::features::VERSION_1 != 0);
-        }
-    };
-    started(&toy);
-    // The back-end goes, and comes back.
+    for queue in &toy.state().queues {
+        let start = queue.running.as_ref().unwrap();
+        assert!(start.kick.is_some() && start.setup.features & ringpass_virtio::features::VERSION_1 != 0);
+    }
+    // That it goes and comes back is a test of the port, `guest_vhost_restart.rs`: this device never returns a buffer.
     drop(control);
-    assert_eq!(toy.state().ended, ["the port is closed"]);
-    let control = serve_at(&path, &toy);
-    until(&toy, &[0, 1, 2, 3]);
-    started(&toy);
     assert_eq!(toy.state().ended, ["the port is closed"], "nothing was refused");
-    drop(control);
 }
 
 #[test]
