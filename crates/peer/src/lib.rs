@@ -3,11 +3,13 @@
 
 #![deny(unsafe_code)]
 
+mod exchange;
 mod listener;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod signal;
 mod stream;
 
+pub use exchange::{Exchange, Overdue};
 pub use listener::{Connecting, Error, Listener, connect};
 pub use signal::{NoEventfd, Signal, check_eventfd, prepare_signals};
 pub use stream::{Arrived, Lost, MAX_FDS, Stream};

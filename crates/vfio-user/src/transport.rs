@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ringpass_peer::{Lost, Stream};
+use ringpass_peer::{Lost, Overdue, Stream};
 
 use crate::{Ended, HEADER, Header, MAX_MESSAGE};
 
@@ -32,6 +32,15 @@ pub(crate) fn message(stream: &mut Stream) -> Result<Option<Message>, Ended> {
     }
     let (all, fds) = stream.take(size);
     Ok(Some(Message { header, body: all.start + HEADER..all.end, fds }))
+}
+
+impl From<Overdue> for Ended {
+    fn from(overdue: Overdue) -> Self {
+        match overdue {
+            Overdue::Message => Self::Stopped,
+            Overdue::Replies => Self::Deaf,
+        }
+    }
 }
 
 impl From<Lost> for Ended {

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use ringpass_peer::Lost;
+use ringpass_peer::{Lost, Overdue};
 
 use crate::{Command, Malformed};
 
@@ -45,6 +45,15 @@ pub enum Ended {
     /// The socket failed.
     #[error("the connection failed: {0}")]
     Socket(io::Error),
+}
+
+impl From<Overdue> for Ended {
+    fn from(overdue: Overdue) -> Self {
+        match overdue {
+            Overdue::Message => Self::Stopped,
+            Overdue::Replies => Self::Deaf,
+        }
+    }
 }
 
 impl From<Lost> for Ended {

@@ -1,9 +1,9 @@
 //! A front-end's session: its socket, and where it stands.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use ringpass_peer::{Arrived, Stream};
+use ringpass_peer::Exchange;
 use rustix::event::PollFlags;
 
 use crate::transport::{Message, next_message, stream};
@@ -11,12 +11,8 @@ use crate::{Device, Dispatcher, Ended};
 
 /// A front-end's session. It never waits for the front-end.
 pub struct Session {
-    stream: Stream,
+    exchange: Exchange,
     dispatcher: Dispatcher,
-    /// Since when the front-end owes something: its first message, the rest of one, or a look at its replies.
-    owing: Option<Instant>,
-    greeted: bool,
-    patience: Duration,
 }
 
 impl Session {
@@ -32,8 +28,7 @@ impl Session {
 
     /// As [`new`](Self::new), with another limit on what a front-end may leave undone.
     pub fn with_patience(socket: OwnedFd, device: &dyn Device, patience: Duration) -> Self {
-        let (stream, dispatcher) = (stream(socket), Dispatcher::new(device));
-        Self { stream, dispatcher, owing: Some(Instant::now()), greeted: false, patience }
+        Self { exchange: Exchange::new(stream(socket), patience), dispatcher: Dispatcher::new(device) }
     }
 
     /// Handles what has arrived, without waiting, and looks after the guest. Returns how many messages that were.
@@ -44,50 +39,20 @@ impl Session {
         if self.dispatcher.lost() {
             return Err(Ended::MemoryLost);
         }
-        let mut handled = 0;
-        while handled < Self::BATCH {
-            self.stream.flush()?;
-            if self.stream.blocked() {
-                self.owes(handled > 0, Ended::Deaf)?;
-                return Ok(handled);
+        let Self { exchange, dispatcher } = self;
+        exchange.handle(Self::BATCH, |stream| {
+            let Some(Message { header, payload, fds }) = next_message(stream)? else { return Ok(false) };
+            if let Some(answer) = dispatcher.message(header, stream.bytes(payload), fds, device)? {
+                stream.send(answer.bytes, answer.fds)?;
             }
-            match next_message(&mut self.stream)? {
-                Some(Message { header, payload, fds }) => {
-                    let payload = self.stream.bytes(payload);
-                    if let Some(answer) = self.dispatcher.message(header, payload, fds, device)? {
-                        self.stream.send(answer.bytes, answer.fds)?;
-                    }
-                    (handled, self.greeted) = (handled + 1, true);
-                }
-                None if self.stream.receive()? == Arrived::Nothing => {
-                    if self.stream.torn() || !self.greeted {
-                        self.owes(handled > 0, Ended::Stopped)?;
-                    } else {
-                        self.owing = None;
-                    }
-                    return Ok(handled);
-                }
-                None => {}
-            }
-        }
-        self.owing = None;
-        Ok(handled)
-    }
-
-    /// The front-end has to do something next. That it has not for too long is the end.
-    fn owes(&mut self, moved: bool, ended: Ended) -> Result<(), Ended> {
-        match self.owing {
-            Some(since) if !moved && since.elapsed() > self.patience => return Err(ended),
-            Some(_) if !moved => {}
-            _ => self.owing = Some(Instant::now()),
-        }
-        Ok(())
+            Ok(true)
+        })
     }
 
     /// What to wait on before handling more, and for what.
     pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags) {
-        let flags = if self.stream.blocked() { PollFlags::OUT } else { PollFlags::IN };
-        (self.stream.socket(), flags)
+        let (socket, flags, _) = self.exchange.wait_on();
+        (socket, flags)
     }
 
     /// The first refusal since this was last asked for, of those that the front-end was told of.
