@@ -113,7 +113,8 @@ impl Builder {
         self
     }
 
-    /// A program of the host, with the host's own libraries: the guest's may be older. It is found under its name.
+    /// A program of the host, with the host's own libraries: the guest's may be older. It is found under its name. It goes
+    /// without what debuggers read, which would take up most of the guest's memory.
     pub fn program(mut self, path: &Path) -> Self {
         let name = path.file_name().and_then(|name| name.to_str()).expect("a program's path");
         let mut loader = None;
@@ -129,7 +130,10 @@ impl Builder {
         let loader = loader.expect("a program that needs a loader");
         let wrapper = format!("#!/bin/sh\nexec /host/lib/{loader} --library-path /host/lib /host/{name} \"$@\"\n");
         self.files.file(&format!("usr/bin/{name}"), wrapper.as_bytes());
-        self.file(name, &read(path))
+        let stripped = tempfile::NamedTempFile::new().expect("a temporary file");
+        let to = stripped.path().to_str().expect("a path in UTF-8");
+        crate::run(&["strip", "--strip-debug", "-o", to, path.to_str().expect("a path in UTF-8")]);
+        self.file(name, &read(stripped.path()))
     }
 
     /// DPDK's `testpmd` with the drivers of ixgbe and virtio.
@@ -157,6 +161,13 @@ impl Builder {
             eprintln!("guest up after {:.1} s", start.elapsed().as_secs_f64());
             guest
         })
+    }
+
+    /// Starts the guest, which has no TAPs, and does not wait for it. What it is [told](Guest::tell) it does when it is up.
+    pub fn launch(self) -> Guest {
+        let (guest, taps) = self.start();
+        assert!(taps.is_empty(), "TAPs are there when the guest is up");
+        guest
     }
 
     /// Starts QEMU.
@@ -282,11 +293,16 @@ impl Guest {
 
     /// Runs a shell script in the guest to its end, which must come within `limit`.
     pub fn output(&self, script: &str, limit: Duration) -> Output {
+        self.tell(script);
+        self.answer(script, limit)
+    }
+
+    /// Has the guest run a shell script, and does not wait for its end.
+    pub fn tell(&self, script: &str) {
         let number = self.scripts.get() + 1;
         self.scripts.set(number);
         let sent = (&self.agent).write_all(format!("{number} {}\n{script}", script.len()).as_bytes());
         sent.and_then(|()| (&self.agent).flush()).unwrap_or_else(|error| panic!("the guest is gone: {error}"));
-        self.answer(script, limit)
     }
 
     /// Runs a shell script that must succeed within 30 seconds, and returns what it printed.
