@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::{
-    Burst, DmaRegion, Flags, ForeignMemory, Lender, Lending, Lent, Loans, Mempool, MempoolConfig, Packet, RegionConfig,
+    Burst, DmaRegion, Flags, ForeignMemory, Lender, Lending, Lent, Loan, Loans, Mempool, MempoolConfig, Packet,
+    RegionConfig,
 };
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_port::{MacAddress, Port, PortConfig, Queues, Rule, RxQueue, Spread, State, TxQueue, Wakeable};
@@ -58,7 +59,7 @@ impl Guest {
         let mut state = self.state.lock().unwrap();
         let (mut frames, mut foreign) = (Vec::new(), Vec::new());
         let lent = state.lent.expect("a term");
-        let mut settling = lent.settle();
+        let mut own = Burst::new(256);
         for packet in packets {
             let Some(number) = lent.number(&packet) else {
                 foreign.push(packet);
@@ -72,8 +73,9 @@ impl Guest {
             if answers {
                 state.free.push(number as usize);
             }
-            settling.add(packet);
+            own.push(packet);
         }
+        assert_eq!(lent.settle(&mut own, |_| true).len(), frames.len());
         (frames, foreign)
     }
 }
@@ -89,9 +91,11 @@ impl Lender for Lends {
         while loans.room() > 0 && !state.free.is_empty() {
             let number = state.free.remove(0);
             let start = self.0.memory.as_ptr().wrapping_add(FRONT + number * SIZE + HEADER);
+            let start = NonNull::new(start).unwrap();
+            let loan = Loan { number, start, headroom: HEADER, size: SIZE - HEADER };
             // SAFETY: each buffer is lent once at a time, and lies in the guest's memory with so many bytes in front of
             // and behind that place.
-            unsafe { loans.lend(number, NonNull::new(start).unwrap(), HEADER, SIZE - HEADER) };
+            unsafe { loans.lend(std::iter::once(loan)) };
             state.out.push(number);
         }
     }
@@ -145,15 +149,20 @@ impl Rig {
     /// What arrives at a queue of the frames put on the wire.
     fn receive(&mut self, queue: usize, frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Packet> {
         self.look(queue);
+        self.arrive(frames);
+        self.look(queue)
+    }
+
+    /// Has the card receive frames from the wire.
+    fn arrive(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         self.wire.0.lock().unwrap().extend(frames);
         let mut ends = Queues { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
         while self.card.step(&mut ends) > 0 {}
-        self.look(queue)
     }
 
     fn look(&mut self, queue: usize) -> Vec<Packet> {
         let mut burst = Burst::new(256);
-        self.queues[queue].rx.rx_burst(&mut burst);
+        assert_eq!(self.queues[queue].rx.rx_burst(&mut burst), burst.len());
         burst.drain().collect()
     }
 }
@@ -248,6 +257,8 @@ fn a_guest_that_goes_gets_no_more_frames_and_another_may_come() {
         guest.begin(&lending);
         let packets = rig.receive(0, (0..10).map(|n| frame(OWN, n, 500)));
         assert_eq!(guest.take(packets, true).0.len(), 10);
+        // These nobody has looked at when the guest goes.
+        rig.arrive((0..5).map(|n| frame(OWN, n, 500)));
         guest.state.lock().unwrap().lent = None;
         std::thread::scope(|scope| {
             let ending = scope.spawn(|| lending.end(Duration::from_secs(10)));

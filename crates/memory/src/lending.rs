@@ -9,7 +9,7 @@
 
 use std::cell::UnsafeCell;
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use crate::depot::{Depot, MAGAZINE};
 use crate::pool::{Shared, Slot, SlotRef, put, release};
-use crate::{Buffer, DmaRegion, ForeignMemory, Mempool, Packet};
+use crate::{Buffer, Burst, DmaRegion, Flags, ForeignMemory, Mempool, Packet};
 
 pub(crate) type SlotCell = UnsafeCell<Slot>;
 
@@ -189,41 +189,84 @@ impl Lent {
         (slot.pool == self.0).then_some(slot.index)
     }
 
-    /// Takes packets out of circulation, whose buffers go to their owner; see [`Settling`].
-    #[inline]
-    pub fn settle(self) -> Settling {
-        Settling { pool: self.0, count: 0 }
+    /// Settles packets at the front of a burst, up to the first that is not of this term, has further segments or is not
+    /// `wanted`: they leave the burst, and their buffers go to their owner.
+    #[inline(always)]
+    pub fn settle(self, burst: &mut Burst, wanted: impl Fn(&Packet) -> bool) -> Settling<'_> {
+        let own = |packet: &&Packet| packet.buffer.slot().pool == self.0 && !packet.is_chained() && wanted(packet);
+        let (start, count) = (burst.start, burst.iter().take_while(own).count());
+        // SAFETY: what is left of them is only looked at.
+        unsafe { burst.forget(count) };
+        Settling { pool: self.0, count, packets: burst.packets[start..start + count].iter() }
     }
 }
 
-/// Packets that are settled together.
-pub struct Settling {
+/// A packet that is settled: where its owner finds the frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Settled {
+    /// By which the buffer was lent. From now on it can be lent again.
+    pub number: u32,
+    /// The frame, and how many bytes in front of it belong to the buffer.
+    pub start: NonNull<u8>,
+    /// See `start`.
+    pub headroom: usize,
+    /// Bytes of the frame.
+    pub len: usize,
+    /// What was known of it.
+    pub flags: Flags,
+}
+
+/// Packets that are settled together; see [`Lent::settle`]. Those that are not asked for are settled too, and nobody hears of
+/// them.
+pub struct Settling<'a> {
     pool: NonNull<Shared>,
     /// References that are given up at the end: until then they keep the pool.
     count: usize,
+    packets: std::slice::Iter<'a, MaybeUninit<Packet>>,
 }
 
-impl Settling {
-    /// Settles one packet: there is nothing left of it here. Its buffer can be lent again.
-    ///
-    /// # Panics
-    /// If it is of another pool, or has further segments.
-    #[inline]
-    pub fn add(&mut self, packet: Packet) {
-        assert!(packet.buffer.slot().pool == self.pool && !packet.is_chained(), "a packet of this term");
-        let _ = ManuallyDrop::new(packet);
-        self.count += 1;
+impl Iterator for Settling<'_> {
+    type Item = Settled;
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Settled> {
+        // SAFETY: packets that have left their burst; nobody writes there as long as the burst is borrowed.
+        let packet = unsafe { self.packets.next()?.assume_init_ref() };
+        let (slot, offset) = (packet.buffer.slot(), isize::from(packet.offset));
+        // SAFETY: a packet keeps to its buffer, and the term's pool keeps the memory.
+        let start = unsafe { NonNull::new_unchecked(slot.data.offset(offset)) };
+        let headroom = usize::from(slot.headroom).wrapping_add_signed(offset);
+        Some(Settled { number: slot.index, start, headroom, len: packet.len as usize, flags: packet.flags })
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.packets.size_hint()
     }
 }
 
-impl Drop for Settling {
+impl ExactSizeIterator for Settling<'_> {}
+
+impl Drop for Settling<'_> {
     #[inline]
     fn drop(&mut self) {
         if self.count > 0 {
-            // SAFETY: each packet's buffer was outside the depot and so a reference, given up in `add`.
+            // SAFETY: each packet's buffer was outside the depot and so a reference, given up with the packet.
             unsafe { release(self.pool, self.count) };
         }
     }
+}
+
+/// A buffer to be lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Loan {
+    /// What it is settled by.
+    pub number: usize,
+    /// Where a frame is to be written.
+    pub start: NonNull<u8>,
+    /// Bytes in front of that which may be written too.
+    pub headroom: usize,
+    /// Bytes from `start`; those beyond 32,000 are not used.
+    pub size: usize,
 }
 
 /// Room for buffers to be lent.
@@ -252,25 +295,30 @@ impl Loans<'_> {
         self.least
     }
 
-    /// Lends a buffer of `size` bytes (those beyond 32,000 are not used) behind `headroom` bytes that may be written too,
-    /// by the number that it is settled with. Nothing happens if there is no [room](Self::room), or if it is smaller than the
-    /// [least](Self::least).
+    /// Lends buffers, as many as there is [room](Self::room) for. Returns how many.
     ///
     /// # Safety
-    /// `number` is below the term's count of slots, and is not lent now. The bytes lie in the memory that the term was
-    /// begun with; nobody else in this process accesses them before the buffer is settled or the term has ended.
-    #[inline]
-    pub unsafe fn lend(&mut self, number: usize, start: NonNull<u8>, headroom: usize, size: usize) {
-        if self.room() == 0 || size < self.least {
-            return;
+    /// Each `number` is below the term's count of slots, and is not lent now. The bytes lie in the memory that the term was
+    /// begun with, at least the [least](Self::least) of each; nobody else in this process accesses them before the buffer is
+    /// settled or the term has ended.
+    #[inline(always)]
+    pub unsafe fn lend(&mut self, buffers: impl Iterator<Item = Loan>) -> usize {
+        let (slots, before) = (&self.pool.shared().depot.slots[..], self.len);
+        let mut len = before;
+        for (place, Loan { number, start, headroom, size }) in self.out[before..self.most].iter_mut().zip(buffers) {
+            let slot = slots[number].get();
+            // SAFETY: nobody has the slot, says the caller.
+            unsafe {
+                (*slot).data = start.as_ptr();
+                (*slot).iova = start.as_ptr() as u64;
+                (*slot).size = size.min(32_000) as u16;
+                (*slot).headroom = headroom as u16;
+                *place = NonNull::new_unchecked(slot);
+            }
+            len += 1;
         }
-        let slot = slot_ref(&self.pool.shared().depot.slots[number]);
-        let (data, index, pool) = (start.as_ptr(), number as u32, self.pool.0);
-        let (size, headroom) = (size.min(32_000) as u16, headroom as u16);
-        // SAFETY: nobody has the slot, says the caller.
-        unsafe { slot.write(Slot { data, iova: data as u64, pool, index, size, headroom }) };
-        self.out[self.len] = slot;
-        self.len += 1;
+        self.len = len;
+        len - before
     }
 }
 

@@ -40,7 +40,7 @@ pub use error::Error;
 pub use flags::{Flags, Headers, L4};
 pub use foreign::ForeignMemory;
 pub use huge_pages::huge_pages_free;
-pub use lending::{Borrower, Grant, Lender, Lending, Lent, Loans, Settling};
+pub use lending::{Borrower, Grant, Lender, Lending, Lent, Loan, Loans, Settled, Settling};
 pub use one_by_one::Packets;
 pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
-use ringpass_memory::{Borrower, Burst, Flags, ForeignMemory, Grant, Lender, Lending, Lent, Loans, Packet};
+use ringpass_memory::{Borrower, Burst, Flags, ForeignMemory, Grant, Lender, Lending, Lent, Loan, Loans, Packet};
 
 const SIZE: usize = 256;
 const HEADER: usize = 12;
@@ -52,9 +52,10 @@ impl Lender for Lends {
         }
         while loans.room() > 0 && !state.free.is_empty() {
             let number = state.free.remove(0);
+            let loan = Loan { number, start: self.0.buffer(number), headroom: HEADER, size: SIZE - HEADER };
             // SAFETY: each buffer is lent once at a time, and has so many bytes in front of and behind that place. The
             // guest of this test looks at them only when they are its own.
-            unsafe { loans.lend(number, self.0.buffer(number), HEADER, SIZE - HEADER) };
+            assert_eq!(unsafe { loans.lend(std::iter::once(loan)) }, 1);
             state.out.push(number);
         }
     }
@@ -101,6 +102,15 @@ fn receive(borrower: &mut Borrower, n: usize) -> Vec<Packet> {
     buffers.into_iter().map(whole).collect()
 }
 
+/// Settles packets of this term. Returns their numbers.
+fn settle(lent: Lent, packets: impl IntoIterator<Item = Packet>) -> Vec<usize> {
+    let mut burst = Burst::new(256);
+    packets.into_iter().for_each(|packet| burst.push(packet));
+    let numbers = lent.settle(&mut burst, |_| true).map(|settled| settled.number as usize).collect();
+    assert!(burst.is_empty(), "all of this term");
+    numbers
+}
+
 #[test]
 fn buffers_come_in_the_order_of_lending_and_go_to_their_owner() {
     let guest = Guest::new(10);
@@ -120,10 +130,17 @@ fn buffers_come_in_the_order_of_lending_and_go_to_their_owner() {
     let numbers = |packets: &[Packet]| packets.iter().map(|packet| lent.number(packet).unwrap()).collect::<Vec<_>>();
     assert_eq!(numbers(&packets), [0, 1, 2, 3]);
     packets.iter_mut().zip(7..).for_each(|(packet, n)| mark(packet, n));
-    let mut settling = lent.settle();
     let last = packets.pop().unwrap();
-    packets.drain(..).for_each(|packet| settling.add(packet));
-    drop(settling);
+    let mut burst = Burst::new(8);
+    packets.drain(..).for_each(|packet| burst.push(packet));
+    burst.push(pool(4, SIZE).alloc().unwrap());
+    let settled: Vec<_> = lent.settle(&mut burst, |packet| number(packet) != 8).collect();
+    assert_eq!((settled.len(), burst.len()), (1, 3), "up to one that is not wanted");
+    assert_eq!((settled[0].start, settled[0].headroom, settled[0].len), (guest.buffer(0), HEADER, 8));
+    assert!(settled[0].flags == Flags::LENT);
+    assert_eq!(lent.settle(&mut burst, |_| true).map(|settled| settled.number).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(burst.len(), 1, "a stranger's stays");
+    assert_eq!(lent.settle(&mut burst, |_| true).len(), 0);
     // SAFETY: inside the guest's memory; nobody else has that buffer any more.
     let frame = unsafe { std::slice::from_raw_parts(guest.buffer(2).as_ptr(), 8) };
     assert_eq!(frame, 9u64.to_le_bytes());
@@ -148,18 +165,6 @@ fn lent_packets_keep_to_their_buffer() {
     assert!(!packet.copy_from(&[0; SIZE + 1]) && packet.copy_from(&[1; SIZE]));
     packet.clear_flags(packet.flags());
     assert!(packet.flags().any(Flags::LENT), "whose it is cannot be cleared");
-}
-
-#[test]
-fn small_buffers_are_not_lent() {
-    let guest = Guest::new(2);
-    let lending = Lending::new(Box::new(Lends(guest.clone())));
-    let mut borrower = Borrower::new(&lending, Box::new(Counts::default()), SIZE).unwrap();
-    begin(&guest, &lending);
-    borrower.renew();
-    assert_eq!(borrower.borrow(2).len(), 0);
-    borrower.took_own(5);
-    assert_eq!(lending.host_buffers(), 5);
 }
 
 #[test]
@@ -247,12 +252,9 @@ proptest! {
                 Step::Settle(n) => {
                     let mut state = guest.state.lock().unwrap();
                     let lent = state.lent.unwrap();
-                    let mut settling = lent.settle();
-                    for packet in packets.drain(..n.min(packets.len())) {
-                        let number = lent.number(&packet).expect("of this term") as usize;
+                    for number in settle(lent, packets.drain(..n.min(packets.len()).min(256))) {
                         let at = state.out.iter().position(|&out| out == number).expect("it was lent");
                         state.out.swap_remove(at);
-                        settling.add(packet);
                         done.push(number);
                     }
                 }
@@ -295,15 +297,16 @@ fn threads_lend_and_settle() {
         scope.spawn(|| {
             for packets in receiver {
                 let mut state = guest.state.lock().unwrap();
-                let mut settling = lent.settle();
-                for (n, packet) in packets.into_iter().enumerate() {
-                    let place = lent.number(&packet).unwrap() as usize;
-                    assert_eq!(number(&packet), place as u64, "the bytes are those of the buffer");
-                    if n % 3 > 0 {
-                        state.out.retain(|&out| out != place);
-                        state.free.push(place);
-                        settling.add(packet);
-                    }
+                let places: Vec<_> = packets.iter().map(|packet| lent.number(packet).unwrap()).collect();
+                assert!(
+                    packets.iter().map(number).eq(places.iter().map(|&place| place.into())),
+                    "the buffers' own bytes"
+                );
+                // Every third one is dropped.
+                let others = packets.into_iter().enumerate().filter(|(n, _)| n % 3 > 0).map(|(_, packet)| packet);
+                for place in settle(lent, others) {
+                    state.out.retain(|&out| out != place);
+                    state.free.push(place);
                 }
             }
         });

@@ -27,6 +27,8 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Moves Ethernet frames between network cards and programs from user space. Without a subcommand: demo.
 #[derive(Parser)]
@@ -86,7 +88,8 @@ struct Defaults {
 }
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::from_default_env();
+    // Warnings are shown: among them, why a guest has lost its session.
+    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let without = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
     let result = match Cli::parse().command.unwrap_or_else(without) {

@@ -20,7 +20,7 @@ fn testpmd(socket: &Path, options: &str, queues: usize) -> Testpmd {
 
 fn config(path: &Path, role: Role, features: &str) -> VirtioUserConfig {
     let features = Some(features.into());
-    VirtioUserConfig { path: path.into(), role, queues: None, features, mac: None }
+    VirtioUserConfig { path: path.into(), role, queues: None, features, mac: None, inflight: true }
 }
 
 fn pool() -> Mempool {

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Weak};
 
-use ringpass_memory::{Burst, Flags, Lender, Lending, Lent, Loans, Packet};
+use ringpass_memory::{Burst, Flags, Lender, Lending, Lent, Loan, Loans, Packet, Settled};
 use ringpass_virtio::device::{Access, Chain, Piece, Taken, Used, Virtqueue};
 use ringpass_virtio::net_header;
 
@@ -11,7 +11,7 @@ use crate::agreed::Agreed;
 use crate::fault::Fault;
 use crate::rx::{clear, empty};
 use crate::shared::Shared;
-use crate::tx::{SPECIAL, Sent, To, write_header};
+use crate::tx::{Sent, To, write_header};
 use crate::vring::{Running, Vring, with_ring};
 
 /// A guest's queue, as far as it is lent.
@@ -65,20 +65,19 @@ impl Mapped {
     fn lend(&mut self, ring: &mut impl Virtqueue, agreed: &Agreed, loans: &mut Loans<'_>) -> Result<(), Fault> {
         clear(&mut self.taken);
         ring.take(Access::Write, loans.room().min(self.most - self.count), &mut self.taken)?;
-        let least = agreed.header + loans.least();
-        let chains = &self.taken.chains;
-        let mut lent = 0;
-        for &Chain { id, descriptors, first: Piece { start, len }, more } in chains {
-            if descriptors != 1 || more.1 != 0 || (len as usize) < least {
-                break;
-            }
-            // SAFETY: inside the piece, which is the guest's, in memory that the term was begun with. The ring gives no
-            // id twice before it is given back, and ids are below the ring's size.
-            unsafe {
-                loans.lend(id.into(), start.add(agreed.header), agreed.header, len as usize - agreed.header);
-            }
-            lent += 1;
-        }
+        let (header, chains) = (agreed.header, &self.taken.chains);
+        let least = header + loans.least();
+        let fits = |chain: &&Chain| chain.descriptors == 1 && chain.more.1 == 0 && chain.first.len as usize >= least;
+        let loan = |&Chain { id, first: Piece { start, len }, .. }: &Chain| Loan {
+            number: id.into(),
+            // SAFETY: inside the piece, which is long enough.
+            start: unsafe { start.add(header) },
+            headroom: header,
+            size: len as usize - header,
+        };
+        // SAFETY: the pieces are the guest's, in memory that the term was begun with. The ring gives no id twice before it
+        // is given back, and ids are below the ring's size.
+        let lent = unsafe { loans.lend(chains.iter().take_while(fits).map(loan)) };
         self.count += lent;
         let rest = chains.len() - lent;
         ring.put_back(&mut self.taken, rest);
@@ -102,7 +101,7 @@ impl Mapped {
             if burst.is_empty() {
                 return Ok(());
             }
-            let others = burst.iter().take_while(|packet| self.own(packet, to).is_none()).count();
+            let others = burst.iter().take_while(|packet| !self.own(packet, to)).count();
             let before = std::mem::take(&mut sent.done);
             let result = to.send(ring, taken, &burst[..others], sent);
             burst.discard(sent.done);
@@ -114,53 +113,41 @@ impl Mapped {
         }
     }
 
-    /// The chain that a packet lies in, if that is lent now and the guest can have it as it is.
-    #[inline(always)]
-    fn own(&self, packet: &Packet, to: &To) -> Option<u32> {
-        let plain = packet.flags().any(Flags::LENT) && !packet.flags().any(SPECIAL) && to.passes(packet.len());
-        if plain { self.lent.number(packet) } else { None }
+    /// Whether a packet lies in a buffer that is lent now, and the guest can have it as it is.
+    fn own(&self, packet: &Packet, to: &To) -> bool {
+        self.lent.number(packet).is_some() && to.has_as_is(packet)
     }
 
     /// Gives the packets at the front that are the guest's own back to it.
     #[inline(always)]
     fn give<const HEADER: usize>(&mut self, ring: &mut impl Virtqueue, to: &To, burst: &mut Burst, sent: &mut Sent) {
-        let (verdicts, mut settling) = (to.verdicts(), self.lent.settle());
-        let (mut own, mut bytes) = (0, 0);
-        let mut drain = burst.drain();
-        ring.give_all(std::iter::from_fn(|| {
-            let mut id = None;
-            let mut packet = drain.next_if(|packet| {
-                id = self.own(packet, to);
-                id.is_some()
-            })?;
-            bytes += packet.len();
-            own += 1;
-            let written = front::<HEADER>(&mut packet, verdicts);
-            settling.add(packet);
-            Some(Used { id: id? as u16, descriptors: 1, written })
-        }));
-        drop(drain);
-        if own > 0 {
-            self.count -= own;
-            (sent.lent, sent.mapped, sent.bytes) = (sent.lent + own, sent.mapped + own, sent.bytes + bytes);
-            sent.call |= ring.publish();
+        let settling = self.lent.settle(burst, |packet| to.has_as_is(packet));
+        let (own, verdicts, mut bytes) = (settling.len(), to.verdicts(), 0);
+        if own == 0 {
+            return;
         }
+        ring.give_all(settling.map(|packet| {
+            bytes += packet.len;
+            Used { id: packet.number as u16, descriptors: 1, written: front::<HEADER>(packet, verdicts) }
+        }));
+        self.count -= own;
+        (sent.lent, sent.mapped, sent.bytes) = (sent.lent + own, sent.mapped + own, sent.bytes + bytes);
+        sent.call |= ring.publish();
     }
 }
 
 /// Puts the header at the start of a lent packet's buffer and the frame behind it, where it mostly is: only a frame that
 /// was cut at its front (decapsulated) has to move. Returns the length of both.
 #[inline(always)]
-fn front<const HEADER: usize>(packet: &mut Packet, verdicts: Flags) -> u32 {
-    let (headroom, frame, valid) = (packet.headroom(), packet.len(), packet.flags().any(verdicts));
+fn front<const HEADER: usize>(Settled { start, headroom, len, flags, .. }: Settled, verdicts: Flags) -> u32 {
     // SAFETY: the packet keeps to its buffer, which was lent with a headroom of a header. Header and frame are no longer
     // than all of that. It is the guest's, who may change it meanwhile; no reference to it is left.
     unsafe {
-        let start = packet.as_mut_ptr().sub(headroom);
+        let buffer = start.as_ptr().sub(headroom);
         if headroom != HEADER {
-            std::ptr::copy(start.add(headroom), start.add(HEADER), frame);
+            std::ptr::copy(start.as_ptr(), buffer.add(HEADER), len);
         }
-        write_header::<HEADER>(start, valid);
+        write_header::<HEADER>(buffer, flags.any(verdicts));
     }
-    (HEADER + frame) as u32
+    (HEADER + len) as u32
 }

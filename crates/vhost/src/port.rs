@@ -25,7 +25,6 @@ pub struct Vhost {
     control: Serving,
     failed: Option<String>,
     queues: Vec<Queues>,
-    notes: Vec<String>,
 }
 
 /// What serves guests, as long as the port or one of its queues is there.
@@ -100,9 +99,7 @@ impl Vhost {
             tx: Box::new(Tx::new(queue, &shared, pool, copies.to_guest, &control)),
         });
         let (queues, backend) = (queues.collect(), Backend::new(&shared, offered(features, config.offloads)));
-        let note = format!("{} pair(s) of queues for a guest, frames are copied", config.queues);
-        let (name, notes) = (name.into(), vec![note]);
-        Ok((Self { name, shared, server: None, control, failed: None, queues, notes }, backend))
+        Ok((Self { name: name.into(), shared, server: None, control, failed: None, queues }, backend))
     }
 }
 
@@ -161,8 +158,15 @@ impl Port for Vhost {
     }
 
     fn notes(&self) -> Vec<String> {
+        let lendings = &self.shared.lendings;
+        let mapped = lendings.iter().filter(|lending| lending.is_borrowed()).count();
+        let how = match mapped {
+            0 => "frames are copied".into(),
+            _ => format!("{mapped} mapped: what is received for it lies in its buffers; other frames are copied"),
+        };
+        let first = format!("{} pair(s) of queues for a guest, {how}", lendings.len());
         let last = self.shared.last_end.lock().unwrap_or_else(PoisonError::into_inner);
         let last = last.iter().map(|why| format!("the last guest: {why}"));
-        self.notes.iter().cloned().chain(last).collect()
+        std::iter::once(first).chain(last).collect()
     }
 }

@@ -113,8 +113,7 @@ pub(crate) struct To {
 }
 
 /// What needs more than that the frame is copied behind a header.
-pub(crate) const SPECIAL: Flags =
-    Flags::CHAINED.or(Flags::VLAN).or(Flags::CHECKSUM).or(Flags::L3_CHECKSUM).or(Flags::TSO);
+const SPECIAL: Flags = Flags::CHAINED.or(Flags::VLAN).or(Flags::CHECKSUM).or(Flags::L3_CHECKSUM).or(Flags::TSO);
 
 impl To {
     /// Takes chains, copies frames, gives the chains back.
@@ -168,9 +167,15 @@ impl To {
         result
     }
 
+    /// Whether the guest may have a packet without anything being done to it.
+    #[inline(always)]
+    pub(crate) fn has_as_is(&self, packet: &Packet) -> bool {
+        !packet.flags().any(SPECIAL) && self.passes(packet.len())
+    }
+
     /// Whether a frame of this length is one that the guest may have.
     #[inline(always)]
-    pub(crate) fn passes(&self, len: usize) -> bool {
+    fn passes(&self, len: usize) -> bool {
         len.wrapping_sub(SHORTEST) <= self.longest.wrapping_sub(SHORTEST)
     }
 
@@ -188,7 +193,7 @@ impl To {
         for (packet, chain) in packets.iter().zip(chains) {
             let len = packet.len();
             let room = chain.first.len as usize;
-            if packet.flags().any(SPECIAL) || !self.passes(len) || HEADER + len > room {
+            if !self.has_as_is(packet) || HEADER + len > room {
                 break;
             }
             let known = packet.flags().any(verdicts);

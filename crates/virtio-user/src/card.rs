@@ -65,8 +65,8 @@ impl Card {
             format!("{pairs} queues; the back-end has {} pairs: queues={0}, or more of them there", session.pairs),
         )?;
         let several = if pairs > 1 { MQ } else { 0 };
-        let state =
-            State { plan: Plan { mtu: port.mtu as u16, ..Plan::default() }, session: Some(session), abandoned: false };
+        let plan = Plan { mtu: port.mtu as u16, noted: config.inflight, ..Plan::default() };
+        let state = State { plan, session: Some(session), abandoned: false };
         let offered = wanted & state.session.as_ref().map_or(0, |session| session.features);
         let control = Control::new().map_err(|error| other(error.to_string()))?;
         Ok(Arc::new(Self {

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ringpass_port::Error;
+use ringpass_vhost_user::SessionError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing::warn;
 
@@ -90,6 +91,8 @@ fn watch(card: &Card) {
                     card.fail(why);
                     continue;
                 }
+                // It has died while it waited to be let in; the next one may wait behind it.
+                Err(Failure::Session(SessionError::Closed)) if card.door.descriptor().is_some() => continue,
                 Err(Failure::Session(why)) => Some(format!("the back-end has come back, but {why}")),
             },
             Ok(None) if card.door.descriptor().is_some() => {

@@ -59,6 +59,8 @@ pub(crate) struct Plan {
     /// Eventfds that the back-end calls by, one for each Rx queue.
     pub(crate) calls: Vec<OwnedFd>,
     pub(crate) rings: Vec<Ring>,
+    /// Whether a back-end that can is to note what is in flight.
+    pub(crate) noted: bool,
     /// What back-ends note in what is in flight, if the last one did.
     pub(crate) inflight: Option<(InflightArea, OwnedFd)>,
 }
@@ -121,7 +123,7 @@ impl Session {
         let frontend = &mut self.frontend;
         let told = plan.features & self.features & BACKENDS;
         // In order, what is in flight is what lies behind the last that was given back: to note it costs, and tells nothing.
-        let noted = self.protocol & protocol::INFLIGHT_SHMFD != 0 && told & IN_ORDER == 0;
+        let noted = plan.noted && self.protocol & protocol::INFLIGHT_SHMFD != 0 && told & IN_ORDER == 0;
         let rest = if noted && plan.inflight.is_some() { Unreturned::Noted } else { Unreturned::Anew };
         let mut bases = Vec::new();
         for ring in &plan.rings {

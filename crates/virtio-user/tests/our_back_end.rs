@@ -34,12 +34,23 @@ fn back(folder: &TempDir, port: &PortConfig, role: Role, pool: &Mempool) -> (Vho
 
 impl Pair {
     fn new(features: &str, port: &PortConfig, server: bool) -> Self {
+        Self::noting(features, port, server, true)
+    }
+
+    fn noting(features: &str, port: &PortConfig, server: bool, inflight: bool) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let (back_pool, pool) = (pool(), pool());
         let roles = if server { (Role::Connect, Role::Listen) } else { (Role::Listen, Role::Connect) };
         let (back, back_queues) = back(&folder, port, roles.0, &back_pool);
         let path = folder.path().join("vhost");
-        let config = VirtioUserConfig { path, role: roles.1, queues: None, features: Some(features.into()), mac: None };
+        let config = VirtioUserConfig {
+            path,
+            role: roles.1,
+            queues: None,
+            features: Some(features.into()),
+            mac: None,
+            inflight,
+        };
         let mut front = VirtioUser::open("card", &config, port, &pool).unwrap_or_else(|error| panic!("{error}"));
         let front_queues = front.take_queues();
         Self { back, back_queues, front, front_queues, back_pool, pool, folder }
@@ -139,10 +150,12 @@ fn several_queues_and_the_other_roles() {
 #[test]
 fn back_ends_come_and_go_under_traffic() {
     for features in KINDS {
-        for server in [false, true] {
-            eprintln!("'{features}', server: {server}");
+        for (server, inflight) in [(false, true), (true, true), (false, false)] {
+            eprintln!("'{features}', server: {server}, inflight: {inflight}");
             let port = PortConfig { rx_ring: 128, tx_ring: 128, ..Default::default() };
-            let mut pair = Pair::new(features, &port, server);
+            let mut pair = Pair::noting(features, &port, server, inflight);
+            let noted = pair.front.notes().iter().any(|note| note.contains("notes what is in flight"));
+            assert_eq!(noted, inflight && features.contains("-in_order"));
             let (mut number, mut last) = (0, None);
             for round in 1..=10 {
                 let start = Instant::now();

@@ -11,7 +11,7 @@ use ringpass_memory::{DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use vfio_bindings::bindings::vfio::VFIO_GROUP_FLAGS_VIABLE;
 
 use super::{info, is_bound, request};
@@ -26,6 +26,8 @@ pub(super) struct Group {
     container: OwnedFd,
     /// Addresses that the IOMMU takes.
     ranges: Vec<(u64, u64)>,
+    /// Bytes that may be locked for cards, if there is a limit. In the sandbox nobody can ask.
+    limit: Option<u64>,
     mapped: Mutex<Vec<Arc<DmaRegion>>>,
     foreign: ForeignMaps,
 }
@@ -73,7 +75,8 @@ impl Group {
             wrong(&format!("turning on the IOMMU{remedy}"))(source)
         })?;
         let ranges = info::ranges(&request::iommu_info(&container).map_err(wrong("asking about the IOMMU"))?);
-        Ok(Self { number, group, container, ranges, mapped: Mutex::default(), foreign: ForeignMaps::default() })
+        let (limit, mapped, foreign) = (lift_limit(), Mutex::default(), ForeignMaps::default());
+        Ok(Self { number, group, container, ranges, limit, mapped, foreign })
     }
 
     /// Its number, the name of its file in `/dev/vfio`.
@@ -105,7 +108,7 @@ impl Group {
                 // SAFETY: a region is memory that devices may write to at any time; it is kept until the container is
                 // closed, or until it is unmapped again below.
                 unsafe { request::map(&self.container, region.at(offset), iova, len) }
-                    .map_err(|source| map_error(address, len, source))
+                    .map_err(|source| map_error(address, len, self.limit, source))
             } else {
                 Err(self.outside(address, iova))
             };
@@ -128,7 +131,7 @@ impl Group {
             }
             // SAFETY: a guest's memory may change at any time. It is kept until it is unmapped or the container closed.
             let mapped = unsafe { request::map(&self.container, memory.as_ptr(), iova, len) };
-            mapped.map_err(|source| map_error(address, len, source))
+            mapped.map_err(|source| map_error(address, len, self.limit, source))
         })
     }
 
@@ -202,10 +205,17 @@ fn not_viable(address: &str, number: u32) -> Error {
     ))
 }
 
-fn map_error(address: &str, len: usize, source: io::Error) -> Error {
+/// Root may lock any amount of memory. Guests bring theirs when root's privileges are gone, so the limit goes first.
+fn lift_limit() -> Option<u64> {
+    // An ordinary user may not, and keeps the limit.
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: None, maximum: None });
+    getrlimit(Resource::Memlock).current
+}
+
+fn map_error(address: &str, len: usize, limit: Option<u64>, source: io::Error) -> Error {
     let what = match Errno::from_io_error(&source) {
         Some(Errno::NOMEM) => {
-            let limit = match getrlimit(Resource::Memlock).current {
+            let limit = match limit {
                 Some(limit) => format!("the limit is {} KiB for all together", limit >> 10),
                 None => "there is no limit".into(),
             };

@@ -31,6 +31,9 @@ pub struct VirtioUserConfig {
     pub features: Option<String>,
     /// MAC address; made from a counter if not given.
     pub mac: Option<MacAddress>,
+    /// Whether a back-end that can is to note what is in flight. Otherwise the next one finds what this one has not given
+    /// back available anew, and may send it twice.
+    pub inflight: bool,
 }
 
 /// What a socket is to this process.
@@ -48,7 +51,7 @@ pub(super) fn vhost(argument: &str) -> Result<VhostConfig, String> {
     Ok(VhostConfig { path, role, queues, features })
 }
 
-/// `PATH[,server][,queues=N][,features=…][,mac=…]`.
+/// `PATH[,server][,queues=N][,features=…][,mac=…][,inflight=off]`.
 pub(super) fn virtio_user(argument: &str) -> Result<VirtioUserConfig, String> {
     parse("virtio-user", Role::Connect, argument)
 }
@@ -58,7 +61,8 @@ fn parse(kind: &str, role: Role, argument: &str) -> Result<VirtioUserConfig, Str
     if path.is_empty() {
         return Err(format!("the socket is missing; write {kind}:PATH"));
     }
-    let mut config = VirtioUserConfig { path: path.into(), role, queues: None, features: None, mac: None };
+    let (queues, features, mac, inflight) = (None, None, None, true);
+    let mut config = VirtioUserConfig { path: path.into(), role, queues, features, mac, inflight };
     for option in options.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("server", "") => config.role = Role::Listen,
@@ -69,9 +73,13 @@ fn parse(kind: &str, role: Role, argument: &str) -> Result<VirtioUserConfig, Str
             },
             ("features", value) => config.features = Some(value.into()),
             ("mac", value) if kind == "virtio-user" => config.mac = Some(value.replace('-', ":").parse()?),
+            ("inflight", "on") if kind == "virtio-user" => config.inflight = true,
+            ("inflight", "off") if kind == "virtio-user" => config.inflight = false,
             (key, _) => {
-                let mac = if kind == "virtio-user" { ", mac=" } else { "" };
-                return Err(format!("'{kind}' has no option '{key}'; it has client, server, queues=N, features={mac}"));
+                let more = if kind == "virtio-user" { ", mac=, inflight=off" } else { "" };
+                return Err(format!(
+                    "'{kind}' has no option '{key}'; it has client, server, queues=N, features={more}"
+                ));
             }
         }
     }
@@ -90,7 +98,9 @@ mod tests {
         assert_eq!(parse("vhost:/run/a"), Address::Vhost(plain("/run/a", Role::Listen)));
         assert_eq!(parse("vhost:a,client"), Address::Vhost(plain("a", Role::Connect)));
         let Address::VirtioUser(config) = parse("virtio-user:a") else { panic!() };
-        assert_eq!((config.role, config.mac), (Role::Connect, None));
+        assert_eq!((config.role, config.mac, config.inflight), (Role::Connect, None, true));
+        let Address::VirtioUser(config) = parse("virtio-user:a,inflight=off") else { panic!() };
+        assert!(!config.inflight);
         let Address::VirtioUser(config) =
             parse("virtio-user:a:b,server,queues=2,features=packed-mrg_rxbuf,mac=02:00:00:00:00:07")
         else {
@@ -111,7 +121,8 @@ mod tests {
             ("vhost:a,queues=0", "1 to 64"),
             ("vhost:a,queues=many", "queues=2"),
             ("vhost:a,client=yes", "no option 'client'"),
-            ("virtio-user:a,packed=on", "client, server, queues=N, features=, mac="),
+            ("virtio-user:a,packed=on", "client, server, queues=N, features=, mac=, inflight=off"),
+            ("vhost:a,inflight=off", "no option 'inflight'"),
             ("vhost:a,mac=02:00:00:00:00:07", "no option 'mac'"),
         ] {
             let error = text.parse::<Address>().expect_err(text).to_string();

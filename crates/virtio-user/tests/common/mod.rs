@@ -42,7 +42,8 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("vhost");
         let listener = UnixListener::bind(&path).unwrap();
-        let config = VirtioUserConfig { path, role: Role::Connect, queues: None, features: None, mac: None };
+        let config =
+            VirtioUserConfig { path, role: Role::Connect, queues: None, features: None, mac: None, inflight: true };
         Self { listener, config, _folder: folder }
     }
 

@@ -4,6 +4,7 @@
 mod cells;
 mod chains;
 mod inflight;
+mod marks;
 mod memory;
 mod packed;
 mod prefetch;

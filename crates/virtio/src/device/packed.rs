@@ -1,6 +1,8 @@
 //! Packed rings (section 2.8): one ring of descriptors, which the guest makes available and the device marks as used, in
 //! the same slots.
 
+mod give;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -12,7 +14,7 @@ use super::inflight::{Again, Lost, PackedLog};
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
 use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Used, Virtqueue};
-use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
+use crate::features::{EVENT_IDX, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, event, flags};
 use crate::slot::Slot;
 
@@ -259,69 +261,6 @@ impl Packed {
         count
     }
 
-    /// Gives chains back behind the first of a batch, and has each noted. Up to the end of the ring in one go, as it is
-    /// seldom reached.
-    #[inline(always)]
-    fn write_used(&mut self, mut used: impl Iterator<Item = Used>, mut note: impl FnMut(u16)) {
-        loop {
-            let (ring, taken, marks) = (&self.parts.ring[..], &mut self.taken[..], self.used.used());
-            let start = usize::from(self.used.index);
-            let mut index = start;
-            for Used { id, descriptors, written } in &mut used {
-                if let Some(mark) = taken.get_mut(usize::from(id)) {
-                    *mark = 0;
-                }
-                ring[index][1].store(used_word(marks, id, written), Ordering::Relaxed);
-                note(id);
-                index += usize::from(descriptors);
-                if index >= ring.len() {
-                    break;
-                }
-            }
-            let (slots, around) = ((index - start) as u16, index >= ring.len());
-            self.used.advance(slots, self.setup.size);
-            self.held -= slots;
-            self.fresh += slots;
-            if !around {
-                break;
-            }
-        }
-    }
-
-    /// Gives a chain back, whatever the rules. The first slot waits for `publish`.
-    fn give_any(&mut self, used: Used) {
-        let Used { id, descriptors, written } = used;
-        let named = self.names_the_last();
-        let slot = self.first.filter(|_| named).map_or(self.used, |(slot, _)| slot);
-        let word = used_word(slot.used(), id, written);
-        if named || self.first.is_none() {
-            self.first = Some((slot, word));
-        } else {
-            self.parts.ring[usize::from(slot.index)][1].store(word, Ordering::Relaxed);
-        }
-        self.unmark(id);
-        self.used.advance(descriptors, self.setup.size);
-        self.held -= descriptors;
-        self.fresh += descriptors;
-        if let Some(log) = &mut self.log {
-            log.give(id);
-        }
-    }
-
-    /// Whether a batch of chains goes by the name of the last, in the slot of the first: in order, of those that were read
-    /// (2.8.7).
-    #[inline(always)]
-    fn names_the_last(&self) -> bool {
-        self.access == Access::Read && self.has(IN_ORDER)
-    }
-
-    /// The device no longer has a buffer.
-    fn unmark(&mut self, id: u16) {
-        if let Some(mark) = self.taken.get_mut(usize::from(id)) {
-            *mark = 0;
-        }
-    }
-
     fn ask(&mut self, asked: u32) {
         if self.asked != asked {
             self.asked = asked;
@@ -346,13 +285,6 @@ impl Packed {
         }
         Err(Error::Config("a packed virtqueue whose positions are not in the ring, or too far apart"))
     }
-}
-
-/// The second word of a used descriptor.
-#[inline(always)]
-fn used_word(marks: u16, id: u16, written: u32) -> u64 {
-    let flags = marks | if written > 0 { flags::WRITE } else { 0 };
-    u64::from(written) | u64::from(id) << 32 | u64::from(flags) << 48
 }
 
 const DISABLED: u32 = (event::DISABLE as u32) << 16;
@@ -434,11 +366,11 @@ unsafe impl Virtqueue for Packed {
     #[inline(always)]
     fn give_all(&mut self, mut used: impl Iterator<Item = Used>) {
         if self.names_the_last() {
-            return used.for_each(|used| self.give_any(used));
+            return self.give_by_last(used);
         }
         if self.first.is_none() {
             let Some(first) = used.next() else { return };
-            self.give_any(first);
+            self.give_first(first);
         }
         match self.log.take() {
             None => self.write_used(used, |_| {}),

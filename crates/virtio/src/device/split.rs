@@ -8,6 +8,7 @@ use ringpass_memory::Error;
 use super::cells::Cells;
 use super::chains::{Cell, Descriptor, Gather, Pieces, read};
 use super::inflight::{Again, SplitLog};
+use super::marks::unmark_all;
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
 use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Used, Virtqueue};
@@ -299,12 +300,18 @@ impl Split {
         }
     }
 
-    /// Gives a chain back, of a batch that goes by the name of the last.
-    fn give_named(&mut self, id: u16) {
-        self.unmark(id);
-        (self.used, self.last) = (self.used.wrapping_add(1), id);
-        if let Some(log) = &mut self.log {
-            log.give(id);
+    /// Gives chains back that go by the name of the last.
+    #[inline(always)]
+    fn give_by_last(&mut self, used: impl Iterator<Item = Used>) {
+        // Each takes one place in the used ring.
+        let used = used.map(|used| Used { descriptors: 1, ..used });
+        let Self { taken, log, .. } = self;
+        let (count, last) = match log {
+            None => unmark_all(taken, used, |_| {}),
+            Some(log) => unmark_all(taken, used, |id| log.give(id)),
+        };
+        if let Some(last) = last {
+            (self.used, self.last) = (self.used.wrapping_add(count), last.id);
         }
     }
 
@@ -400,7 +407,7 @@ unsafe impl Virtqueue for Split {
     #[inline(always)]
     fn give_all(&mut self, used: impl Iterator<Item = Used>) {
         if self.names_the_last() {
-            return used.for_each(|used| self.give_named(used.id));
+            return self.give_by_last(used);
         }
         match self.log.take() {
             None => self.write_used(used, |_| {}),

@@ -124,7 +124,8 @@ impl Path {
         let guest = guest_port.take_queues().remove(0);
         lending.map_or(Ok(()), |lending| card.rx.borrow_from(&lending))?;
 
-        let front_end = VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None };
+        let front_end =
+            VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None, inflight: false };
         let config = PortConfig { rx_ring: virtual_rx, tx_ring: virtual_tx, ..Default::default() };
         let memory = pool(2 * (virtual_rx + virtual_tx) + 4096)?;
         let mut function_port = VirtioUser::open("network function", &front_end, &config, &memory)?;

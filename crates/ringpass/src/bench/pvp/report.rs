@@ -164,7 +164,10 @@ pub fn print(series: &[Series], args: &Args, pages: PageSize) {
         "  core, and its time is not counted: so frames are in that core's cache when they arrive. Own cores: what the slowest",
     );
     say("  of the three threads allows, as on the paper's machine, where each has a core.");
-    say(&format!("  Bursts of 32, {} pages; not mergeable, and in order but for mapped queues.\n", pages_name(pages)));
+    let pages = pages_name(pages);
+    say(&format!(
+        "  Bursts of 32, {pages} pages; not mergeable, in order but for mapped queues, no inflight region.\n"
+    ));
     say(&machine);
 }
 

@@ -64,7 +64,8 @@ impl Ours {
     pub fn frontend(socket: &Path, kind: Kind, site: &Site) -> Result<Self, Error> {
         Self::new(kind, site, site.cores[1], |port, pool, features| {
             let path = socket.into();
-            let config = VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None };
+            let config =
+                VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None, inflight: true };
             Ok(Box::new(VirtioUser::open("the front-end", &config, port, pool)?))
         })
     }

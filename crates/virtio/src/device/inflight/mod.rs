@@ -23,6 +23,7 @@ const VERSION: u16 = 1;
 
 type Region = Cells<Cell, ForeignMemory>;
 
+#[inline(always)]
 fn store(word: &std::sync::atomic::AtomicU64, value: u64) {
     // Release: not before what was written before.
     word.store(value, Ordering::Release);
