@@ -1,10 +1,10 @@
 //! Rx queue mapping with Linux's virtio-net in a QEMU guest: a card, which a model plays, receives into the guest's own
-//! buffers. The guest may boot anew and be killed meanwhile.
+//! buffers. The back-end may be killed, and the guest may boot anew and be killed meanwhile.
 
 mod common;
 
 use common::folder;
-use common::vhost::{Backend, serve, socket, up, vhost, with_servers};
+use common::vhost::{Backend, carrier, serve, socket, up, vhost, with_servers};
 use ringpass_lab::{Guest, VhostUser, alone};
 
 /// Kinds of cards in the guest, and options of the forwarder.
@@ -42,12 +42,23 @@ fn passes(guest: &Guest, backends: &[Backend]) {
 fn a_card_receives_into_the_guests_buffers() {
     let _alone = alone();
     let folder = folder();
-    let backends: Vec<_> = (0..)
+    let mut backends: Vec<_> = (0..)
         .zip(KINDS)
         .map(|(number, (_, options))| Backend::between(number, &vhost(&socket(&folder, number)), "model:tap:", options))
         .collect();
     let guest = boot(&folder);
     works(&guest, &backends);
+
+    // A back-end is killed with frames on their way into lent buffers: the next one finds which those were. That is for split
+    // rings; of packed ones QEMU does not know where they were.
+    for _ in 0..3 {
+        let _pings = backends[0].flood();
+        backends[0].kill();
+        guest.run(&carrier(0, 0));
+        backends[0].start();
+        guest.run(&carrier(0, 1));
+        backends[0].passes();
+    }
     eprintln!("the guest boots anew, and then it is killed; packets come all the time");
     let pings: Vec<_> = backends.iter().map(Backend::flood).collect();
     guest.reboot();
@@ -65,7 +76,8 @@ fn a_card_receives_into_the_guests_buffers() {
         let extended = |name: &str| port["extended"][name].as_u64().unwrap_or_else(|| panic!("no {name}: {port}"));
         let sent = port["tx_packets"].as_u64().expect("a count");
         assert_eq!(extended("guest_faults"), 0, "{port}");
-        assert!(extended("mapped_packets") > sent * 9 / 10, "{port}");
+        // When a session begins, the card has some buffers of the host's.
+        assert!(extended("mapped_packets") + 300 > sent * 9 / 10, "{port}");
         assert!(extended("mapped_host_buffers") < sent / 10 + 5000, "{port}");
     }
 }

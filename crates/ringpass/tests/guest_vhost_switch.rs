@@ -1,6 +1,10 @@
-//! Two guests, a process with namespaces of its own as containers have, and a card on one `ringpass switch`.
+//! Two guests, a process with namespaces of its own as containers have, and a card on one `ringpass switch`: with copies,
+//! and with what the card receives for each of them in its own buffers.
 
 mod common;
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
 
 use common::guest::answered;
 use common::vhost::{serve, socket, up, vhost, with_servers};
@@ -8,93 +12,217 @@ use common::{Namespace, Program, RINGPASS, folder, run, text, unique, until};
 use ringpass_lab::{Builder, Guest, VhostUser, alone};
 use serde_json::Value;
 
-/// Somebody at the switch: how a command is run there, and the address.
-struct Station<'a> {
-    address: &'static str,
-    run: Box<dyn Fn(&str) -> String + 'a>,
+/// Stations: the namespace at the card's wire, the guests, the container.
+const WIRE: usize = 0;
+const GUESTS: [usize; 2] = [1, 2];
+const CONTAINER: usize = 3;
+const STATIONS: [usize; 4] = [WIRE, GUESTS[0], GUESTS[1], CONTAINER];
+
+fn address(station: usize) -> String {
+    format!("198.18.0.{}", 1 + station)
+}
+
+fn mac(station: usize) -> String {
+    format!("02:00:00:00:04:0{station}")
+}
+
+struct Rig {
+    switch: Program,
+    wire: Namespace,
+    guests: [Guest; 2],
+    container: Program,
+    _folder: tempfile::TempDir,
+}
+
+impl Rig {
+    fn new(mapped: bool) -> Self {
+        let folder = folder();
+        let sockets = [1, 2, 3].map(|station| socket(&folder, station));
+        let (wire, tap) = (Namespace::new(), unique("ts"));
+        let ports = sockets.each_ref().map(|socket| vhost(socket));
+        let card = format!("model:tap:{tap}");
+        let maps: Vec<_> =
+            ports.iter().zip(1..).map(|(port, station)| format!("{card}={port}@{}", mac(station))).collect();
+        let mut switch = vec![RINGPASS, "switch", &card, "--json", "--hugepages", "off"];
+        switch.extend(ports.iter().map(String::as_str));
+        if mapped {
+            switch.extend(maps.iter().flat_map(|map| ["--map", map]));
+        }
+        let switch = wire.spawn(&switch);
+        until("the switch's first line", || switch.line().contains("stats"));
+        wire.run(&["ip", "address", "add", "198.18.0.1/24", "dev", &tap]);
+        let container = container(&sockets[2]);
+        let mut sockets = sockets.iter();
+        let builders = ["virtio-net-pci", "virtio-net-pci,packed=on"].map(|device| {
+            with_servers(Guest::new()).vhost_user_nic(device, &VhostUser::at(sockets.next().expect("one for each")))
+        });
+        let rig = Self { switch, wire, guests: Builder::boot_all(builders), container, _folder: folder };
+        for (guest, station) in rig.guests.iter().zip(GUESTS) {
+            serve(guest);
+            up(guest, 0, 0);
+            rig.settle(station, "v0");
+        }
+        rig.settle(CONTAINER, "c0");
+        rig
+    }
+
+    fn settle(&self, station: usize, interface: &str) {
+        let (mac, address) = (mac(station), address(station));
+        self.run(station, &format!("ip link set {interface} address {mac} up; ip address flush dev {interface}"));
+        self.run(station, &format!("ip address add {address}/24 dev {interface}"));
+    }
+
+    /// Runs a shell script somewhere.
+    fn run(&self, station: usize, script: &str) -> String {
+        let container = self.container.id().to_string();
+        let enter =
+            ["nsenter", "--target", &container, "--user", "--net", "--mount", "--preserve-credentials", "sh", "-c"];
+        match station {
+            WIRE => self.wire.run(&["sh", "-c", script]),
+            CONTAINER => run(&[&enter[..], &[script]].concat()),
+            guest => self.guests[guest - GUESTS[0]].run(script),
+        }
+    }
+
+    /// Pings from everybody to everybody, of which none is lost.
+    fn all_reach_all(&self) {
+        for (from, to) in STATIONS.iter().flat_map(|&from| STATIONS.map(|to| (from, to))).filter(|(a, b)| a != b) {
+            let to = address(to);
+            self.run(from, &format!("ping -c 1 -w 10 {to}"));
+            let text = self.run(from, &format!("ping -c 50 -i 0.01 -s 1000 -w 20 {to} || true"));
+            assert!(answered(&text, 50), "from {from} to {to}: {text}");
+        }
+    }
+
+    /// TCP from everybody else to the first guest.
+    fn tcp(&self) {
+        for from in [WIRE, GUESTS[1], CONTAINER] {
+            let mut text = String::new();
+            until("the iperf3 server", || {
+                text = self.run(from, &format!("iperf3 -c {} -t 1 -J || true", address(GUESTS[0])));
+                !text.contains("unable to connect")
+            });
+            let result: Value = serde_json::from_str(&text).expect("JSON");
+            let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+            assert!(bits > 1e6, "{text}");
+            eprintln!("from {from}: {:.0} Mbit/s", bits / 1e6);
+        }
+    }
+
+    /// Ends the switch: the summary of each port.
+    fn end(self) -> Vec<Value> {
+        let mut summary = self.switch.summary();
+        let ports: Vec<Value> = serde_json::from_value(summary["ports"].take()).expect("ports");
+        for port in &ports {
+            assert!(port["rx_packets"].as_u64() > Some(150) && port["tx_packets"].as_u64() > Some(150), "{port}");
+            assert_eq!(port["extended"]["guest_faults"].as_u64().unwrap_or(0), 0, "{port}");
+        }
+        ports
+    }
+}
+
+/// Users, mounts and network of its own; in it a TAP, whose packets go to the switch.
+fn container(socket: &std::path::Path) -> Program {
+    let unshare = ["unshare", "--user", "--map-root-user", "--mount", "--net"];
+    let port = format!("virtio-user:{}", text(socket));
+    let forward = [RINGPASS, "fwd", &port, "tap:c0", "--json", "--hugepages", "off", "--no-sandbox"];
+    let container = Program::spawn(&[&unshare[..], &forward].concat());
+    until("the container's first line", || container.line().contains("stats"));
+    container
 }
 
 #[test]
 fn guests_a_container_and_a_card_on_one_switch() {
     let _alone = alone();
-    let folder = folder();
-    let sockets = [0, 1, 2].map(|number| socket(&folder, number));
-    let (host, tap) = (Namespace::new(), unique("ts"));
-    let ports = sockets.each_ref().map(|socket| vhost(socket));
-    let card = format!("model:tap:{tap}");
-    let [first, second, third] = &ports;
-    let switch = [RINGPASS, "switch", first, second, third, &card, "--json", "--hugepages", "off"];
-    let switch = host.spawn(&switch);
-    until("the switch's first line", || switch.line().contains("stats"));
-    host.run(&["ip", "address", "add", "198.18.0.1/24", "dev", &tap]);
+    let rig = Rig::new(false);
+    rig.all_reach_all();
+    rig.tcp();
+    rig.end();
+}
 
-    // Users, mounts and network of its own; in it a TAP, whose packets go to the switch.
-    let container = format!("virtio-user:{}", text(&sockets[2]));
-    let container = Program::spawn(&[
-        "unshare",
-        "--user",
-        "--map-root-user",
-        "--mount",
-        "--net",
-        RINGPASS,
-        "fwd",
-        &container,
-        "tap:c0",
-        "--json",
-        "--hugepages",
-        "off",
-        "--no-sandbox",
-    ]);
-    until("the container's first line", || container.line().contains("stats"));
-    let id = container.id().to_string();
-    let enter = ["nsenter", "--target", &id, "--user", "--net", "--mount", "--preserve-credentials", "sh", "-c"];
-    let inside = |script: &str| run(&[&enter[..], &[script]].concat());
-    inside("ip address add 198.18.0.4/24 dev c0; ip link set c0 up");
+/// What is found nowhere by chance.
+type Mark = [u8; 16];
 
-    let mut sockets = sockets.iter();
-    let builders = ["virtio-net-pci", "virtio-net-pci,packed=on"].map(|device| {
-        with_servers(Guest::new()).vhost_user_nic(device, &VhostUser::at(sockets.next().expect("one for each")))
+fn mark() -> Mark {
+    let mut mark = [0; 16];
+    File::open("/dev/urandom").and_then(|file| file.read_exact_at(&mut mark, 0)).expect("random bytes");
+    mark
+}
+
+/// The guest's memory, all of it.
+fn memory_of_guest(guest: &Guest) -> Vec<u8> {
+    let files = fs::read_dir(format!("/proc/{}/fd", guest.id())).expect("a running QEMU");
+    let mut paths = files.map(|file| file.expect("a descriptor").path());
+    let memory = paths.find(|path| {
+        fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains("memfd:memory-backend-memfd"))
     });
-    let guests = Builder::boot_all(builders);
-    for (guest, host) in guests.iter().zip(2..) {
-        serve(guest);
-        up(guest, 0, 0);
-        guest.run(&format!(
-            "ip link set v0 address 02:00:00:00:04:0{host}
-             ip address flush dev v0; ip address add 198.18.0.{host}/24 dev v0"
-        ));
-    }
+    fs::read(memory.expect("the guest's memory")).expect("its bytes")
+}
 
-    let [a, b] = &guests;
-    let stations = [
-        Station { address: "198.18.0.1", run: Box::new(|script| host.run(&["sh", "-c", script])) },
-        Station { address: "198.18.0.2", run: Box::new(|script| a.run(script)) },
-        Station { address: "198.18.0.3", run: Box::new(|script| b.run(script)) },
-        Station { address: "198.18.0.4", run: Box::new(inside) },
-    ];
-    for from in &stations {
-        for Station { address: to, .. } in stations.iter().filter(|to| to.address != from.address) {
-            (from.run)(&format!("ping -c 1 -w 10 {to}"));
-            let text = (from.run)(&format!("ping -c 50 -i 0.01 -s 1000 -w 20 {to} || true"));
-            assert!(answered(&text, 50), "from {} to {to}: {text}", from.address);
+/// All that a process may write to.
+fn memory_of_process(id: u32) -> Vec<u8> {
+    let maps = fs::read_to_string(format!("/proc/{id}/maps")).expect("a running process");
+    let file = File::open(format!("/proc/{id}/mem")).expect("its memory");
+    let mut memory = Vec::new();
+    for line in maps.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|way| way.starts_with("rw"))) {
+        let range = line.split_whitespace().next().and_then(|range| range.split_once('-')).expect("a range");
+        let [start, end] = [range.0, range.1].map(|text| u64::from_str_radix(text, 16).expect("an address"));
+        let mut bytes = vec![0; (end - start) as usize];
+        // What belongs to the kernel cannot be read.
+        if file.read_exact_at(&mut bytes, start).is_ok() {
+            memory.append(&mut bytes);
         }
     }
-    // TCP from everybody else to the first guest.
-    for from in stations.iter().filter(|from| from.address != "198.18.0.2") {
-        let mut text = String::new();
-        until("the iperf3 server", || {
-            text = (from.run)("iperf3 -c 198.18.0.2 -t 1 -J || true");
-            !text.contains("unable to connect")
-        });
-        let result: Value = serde_json::from_str(&text).expect("JSON");
-        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-        assert!(bits > 1e6, "{text}");
-        eprintln!("from {}: {:.0} Mbit/s", from.address, bits / 1e6);
+    memory
+}
+
+/// How often each mark is there.
+fn count(memory: &[u8], marks: &[Mark]) -> Vec<usize> {
+    let starts: Vec<_> = marks.iter().map(|mark| u32::from_ne_bytes([mark[0], mark[1], mark[2], mark[3]])).collect();
+    let mut counts = vec![0; marks.len()];
+    for window in memory.windows(16) {
+        let start = u32::from_ne_bytes([window[0], window[1], window[2], window[3]]);
+        if let Some(which) = starts.iter().position(|&other| other == start)
+            && marks[which] == window
+        {
+            counts[which] += 1;
+        }
     }
-    drop(stations);
-    let summary = switch.summary();
-    for port in summary["ports"].as_array().expect("ports") {
-        assert!(port["rx_packets"].as_u64() > Some(150) && port["tx_packets"].as_u64() > Some(150), "{port}");
-        assert_eq!(port["extended"]["guest_faults"].as_u64().unwrap_or(0), 0, "{port}");
+    counts
+}
+
+/// Each guest's own memory is read: of what came over the wire it holds what was for it or for all, and nothing else.
+#[test]
+fn a_mapped_guests_memory_holds_no_frame_for_somebody_else() {
+    let _alone = alone();
+    let rig = Rig::new(true);
+    // Now the switch knows where everybody is; before, it asks all.
+    rig.all_reach_all();
+    rig.tcp();
+
+    const PINGS: usize = 200;
+    let marks: [Mark; 4] = std::array::from_fn(|_| mark());
+    let pattern = |mark: &Mark| mark.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let (to_all, to_each) = marks.split_first().expect("four");
+    for (station, mark) in (1..).zip(to_each) {
+        let ping = format!("ping -c {PINGS} -i 0.01 -s 1000 -p {} -w 20 {}", pattern(mark), address(station));
+        let text = rig.run(WIRE, &ping);
+        assert!(answered(&text, PINGS), "{text}");
+    }
+    // Nobody answers.
+    rig.run(WIRE, &format!("ping -b -c 5 -i 0.2 -W 1 -s 1000 -p {} 198.18.0.255 || true", pattern(to_all)));
+
+    let [a, b] = &rig.guests;
+    let memories = [memory_of_guest(a), memory_of_guest(b), memory_of_process(rig.container.id())];
+    for (station, memory) in (1..).zip(memories) {
+        let found = count(&memory, &marks);
+        eprintln!("station {station}, {} MiB: marks to all and to each: {found:?}", memory.len() >> 20);
+        for (other, &times) in found.iter().enumerate() {
+            assert_eq!(times > 0, other == 0 || other == station, "station {station} and marks of {other}: {found:?}");
+        }
+    }
+    for port in &rig.end()[1..] {
+        assert!(port["extended"]["mapped_packets"].as_u64() > Some(PINGS as u64), "{port}");
+        eprintln!("{port}");
     }
 }

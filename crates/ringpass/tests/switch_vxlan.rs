@@ -1,83 +1,81 @@
 //! A tunnel between the kernel's own vxlan device and a port of the switch: the network inside reaches a kernel behind
-//! another port.
+//! another port, which may be a guest's; then a card can receive into the guest's buffers, where the frames are unpacked.
 
 mod common;
 
-use std::time::Duration;
-
-use common::guest::answered;
+use common::tunnel::{Options, Tunnel, mapped, pings, tcp};
 use common::{Namespace, RINGPASS, folder, text, unique, until};
-use serde_json::Value;
 
-const PORT: &str = "4789";
+/// What is at the switch's other port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Inside {
+    Tap,
+    /// A process with a virtio-user port, as a guest is.
+    Guest,
+}
 
-/// Pings of all sizes, TCP both ways, counters. `card` stands before the TAPs in the ports' addresses.
-fn through_the_tunnel(card: &str, options: &[&str], device: &[&str]) {
-    let (middle, far, near, folder) = (Namespace::new(), Namespace::new(), Namespace::new(), folder());
-    let (outer, inner) = (unique("to"), unique("ti"));
-    let file = folder.path().join("switch.toml");
-    let config = format!(
-        "[[port]]\naddress = \"{card}tap:{outer}\"\nvlan = 7\n\
-         [port.vxlan]\nvni = 42\nport = {PORT}\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\"\n\
-         [[port]]\naddress = \"{card}tap:{inner}\"\nvlan = 7\n"
-    );
-    std::fs::write(&file, config).unwrap();
-    let switch = middle.spawn(&[&[RINGPASS, "switch", "--config", text(&file), "--json"], options].concat());
-    until("the switch's first line", || !switch.line().is_empty());
-    far.take(&middle, &outer, "10.0.0.2/24");
-    near.take(&middle, &inner, "198.18.0.2/24");
-    let add =
-        ["ip", "link", "add", "vx", "type", "vxlan", "id", "42", "remote", "10.0.0.1", "dev", &outer, "dstport", PORT];
-    far.run(&[&add, device].concat());
-    far.run(&["ip", "address", "add", "198.18.0.1/24", "dev", "vx"]);
-    far.run(&["ip", "link", "set", "vx", "up"]);
-    until("the first ping", || {
-        let ping = near.spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.1"]);
-        ping.wait(Duration::from_secs(10)).0 == Some(0)
+/// Pings of all sizes, TCP both ways, counters.
+fn through_the_tunnel(inside: Inside, options: Options) {
+    let (near, folder, inner) = (Namespace::new(), folder(), unique("ti"));
+    let socket = folder.path().join("guest");
+    let other = match inside {
+        Inside::Tap => format!("{}tap:{inner}", options.card),
+        Inside::Guest => format!("vhost:{}", text(&socket)),
+    };
+    let tunnel = Tunnel::new(&other, "198.18.0.1/24", options);
+    let _guest = (inside == Inside::Guest).then(|| {
+        let (card, tap) = (format!("virtio-user:{}", text(&socket)), format!("tap:{inner}"));
+        let forward = [RINGPASS, "fwd", &card, &tap, "--json", "--hugepages", "off"];
+        let guest = tunnel.middle.spawn(&[&forward, options.switch].concat());
+        until("the guest's first line", || !guest.line().is_empty());
+        guest
     });
-    // What fits into the device's MTU.
-    for (from, to) in [(&far, "198.18.0.2"), (&near, "198.18.0.1")] {
-        for size in ["0", "17", "1422"] {
-            let text = from.run(&["ping", "-n", "-c", "50", "-i", "0.005", "-s", size, "-M", "do", "-w", "20", to]);
-            assert!(answered(&text, 50), "{text}");
-        }
-    }
+    near.take(&tunnel.middle, &inner, "198.18.0.2/24");
+    pings(&tunnel.far, "198.18.0.2");
+    pings(&near, "198.18.0.1");
     for direction in [&[][..], &["-R"]] {
         let server = near.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
         until("the iperf3 server", || server.line().contains("listening"));
-        let text = far.run(&[&["iperf3", "-c", "198.18.0.2", "-t", "1", "-J"], direction].concat());
-        let result: Value = serde_json::from_str(&text).unwrap();
-        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-        println!("iperf3 {direction:?} {options:?} {device:?}: {:.2} Gbit/s", bits / 1e9);
-        assert!(bits > 1e6, "{text}");
+        tcp(&tunnel.far, "198.18.0.2", direction);
     }
-    let mac = |namespace: &Namespace, interface: &str| namespace.mac(interface);
-    let stations = [mac(&far, "vx"), mac(&near, &inner)];
-    let summary = switch.summary();
-    let counters = &summary["ports"][0]["extended"];
-    let count = |name: &str| counters[name].as_u64().unwrap_or_else(|| panic!("no {name}: {summary}"));
-    assert!(count("vxlan_received") > 300 && count("vxlan_sent") > 300, "{summary}");
-    assert_eq!(count("vxlan_malformed"), 0, "{summary}");
+    let stations = [tunnel.far.mac("vx"), near.mac(&inner)];
+    let summary = tunnel.end();
     assert_eq!(summary["stations"], 2, "{stations:?}: {summary}");
+    assert_eq!(mapped(&summary), options.mapped, "{summary}");
 }
+
+const CARD: Options = Options { card: "model:", mapped: false, switch: &[], device: &[] };
+const OFFLOADS: &[&str] = &["--offloads", "all"];
+const CHECKSUM: &[&str] = &["udpcsum"];
 
 #[test]
 fn between_taps() {
-    through_the_tunnel("", &[], &[]);
+    through_the_tunnel(Inside::Tap, Options::default());
 }
 
 #[test]
 fn between_cards() {
-    through_the_tunnel("model:", &[], &[]);
+    through_the_tunnel(Inside::Tap, CARD);
 }
 
 #[test]
 fn with_the_outer_checksum() {
-    through_the_tunnel("", &[], &["udpcsum"]);
-    through_the_tunnel("model:", &["--offloads", "all"], &["udpcsum"]);
+    through_the_tunnel(Inside::Tap, Options { device: CHECKSUM, ..Default::default() });
+    through_the_tunnel(Inside::Tap, Options { switch: OFFLOADS, device: CHECKSUM, ..CARD });
 }
 
 #[test]
 fn with_all_that_may_be_left_to_ports() {
-    through_the_tunnel("", &["--offloads", "all"], &[]);
+    through_the_tunnel(Inside::Tap, Options { switch: OFFLOADS, ..Default::default() });
+}
+
+#[test]
+fn into_a_guest() {
+    through_the_tunnel(Inside::Guest, Options::default());
+    through_the_tunnel(Inside::Guest, Options { switch: OFFLOADS, device: CHECKSUM, ..CARD });
+}
+
+#[test]
+fn into_a_guests_own_buffers() {
+    through_the_tunnel(Inside::Guest, Options { mapped: true, ..CARD });
 }

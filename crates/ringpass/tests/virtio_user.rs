@@ -5,55 +5,11 @@ mod common;
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
+use common::back::Back;
 use common::*;
-use ringpass_memory::{Burst, Mempool, MempoolConfig};
-use ringpass_port::{Port, PortConfig, Queues, Role, VhostConfig};
-use ringpass_vhost::{Copies, Vhost};
+use ringpass_port::Role;
 use serde_json::Value;
-
-/// A back-end, and what comes and goes there.
-struct Back {
-    port: Vhost,
-    queues: Queues,
-    pool: Mempool,
-}
-
-impl Back {
-    fn new(path: &Path, role: Role) -> Self {
-        let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..Default::default() }).unwrap();
-        let config = VhostConfig { path: path.into(), role, queues: None, features: None };
-        let port = Vhost::open(&config, &PortConfig::default(), &pool, Copies::default());
-        let mut port = port.unwrap_or_else(|error| panic!("{error}"));
-        let queues = port.take_queues().remove(0);
-        Self { port, queues, pool }
-    }
-
-    /// Sends frames until enough have come back.
-    fn echoed(&mut self, count: usize) {
-        let (start, mut back, mut burst) = (Instant::now(), 0, Burst::new(1));
-        while back < count {
-            assert!(start.elapsed() < Duration::from_secs(20), "{back} of {count} came back");
-            if burst.is_empty() {
-                let mut packet = self.pool.alloc().expect("a buffer is left");
-                assert!(packet.copy_from(&[&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[7; 100]].concat()));
-                burst.push(packet);
-            }
-            if self.port.link().up {
-                self.queues.tx.tx_burst(&mut burst);
-            }
-            let mut came = Burst::new(32);
-            self.queues.rx.rx_burst(&mut came);
-            for packet in came.drain() {
-                assert_eq!((packet.len(), &packet[14..]), (114, &[7; 100][..]));
-                back += 1;
-            }
-            std::thread::yield_now();
-        }
-    }
-}
 
 /// The first line of `ringpass echo`, once it runs.
 fn begun(program: &Program) -> Value {

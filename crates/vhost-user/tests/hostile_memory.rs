@@ -10,7 +10,7 @@ use ringpass_vhost_user::*;
 use ringpass_virtio::features::{RING_PACKED, VERSION_1};
 use rustix::fs::ftruncate;
 
-/// Every way in which a region cannot be; of a table and alone.
+/// Line 6. Every way in which a region cannot be; of a table and alone.
 #[test]
 fn regions_that_cannot_be() {
     let mut bench = Bench::new();
@@ -72,7 +72,7 @@ fn regions_that_cannot_be() {
     bench.greet(VERSION_1).done(&Request::SetMemTable(vec![]), &[]);
 }
 
-/// So many regions there can be, one by one; the next is refused, and those that are there stay.
+/// Line 6. So many regions there can be, one by one; the next is refused, and those that are there stay.
 #[test]
 fn too_many_regions() {
     let mut bench = Bench::new();
@@ -97,7 +97,8 @@ fn too_many_regions() {
     }
 }
 
-/// Memory under rings that run: what they lie in stays, what they do not may go, and what stays is not mapped anew.
+/// Line 6. Memory under rings that run: what they lie in stays, what they do not may go, and what stays is not mapped
+/// anew.
 #[test]
 fn memory_in_use() {
     let mut bench = Bench::new();
@@ -124,11 +125,48 @@ fn memory_in_use() {
     bench.refused_gently(&Request::SetMemTable(vec![Region { user: 0, ..region(0, MEMORY, 0) }]), &[file.as_fd()]);
     assert!(Arc::ptr_eq(&before, &mapping(&bench, 0)));
     assert_eq!((bench.toy.running(), bench.toy.state().starts), (vec![0], 1));
-    // The rest can, and the ring's, when it does not run.
+    // When it does not run, it can; then the ring's addresses are nowhere, also if they are told anew.
+    bench.ask(&Request::GetVringBase { index: 0 }, &[]);
+    bench.done(&Request::RemMemReg(region(0, MEMORY, 0)), &[]);
+    for again in [false, true] {
+        if again {
+            bench.prepare(0, 0);
+        }
+        let words = bench.refused_gently(&Request::SetVringKick(fd_of(0)), &[event().as_fd()]);
+        assert!(words.contains("in no memory region"), "{words}");
+    }
+    bench.done(&Request::AddMemReg(region(0, MEMORY, 0)), &[file.as_fd()]);
+    bench.start(0);
+    // The rest can go while it runs.
     bench.done(&Request::RemMemReg(added), &[more.as_fd()]);
     bench.ask(&Request::GetVringBase { index: 0 }, &[]);
     bench.done(&Request::RemMemReg(region(0, MEMORY, 0)), &[]);
     assert!(bench.toy.state().memory.as_ref().unwrap().regions().is_empty());
+}
+
+/// Line 6. Regions that begin and end at any byte: what the device sees of them is what the file has there.
+#[test]
+fn regions_that_are_not_aligned() {
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let file = memfd(MEMORY);
+    for (guest, offset, size) in
+        [(0, 1, PAGE), (1, 0, PAGE), (7, PAGE - 1, 2), (PAGE + 3, 5, MEMORY - 5), (0, MEMORY - 1, 1)]
+    {
+        let bytes = [0xa5, guest as u8 ^ 0x5a];
+        rustix::io::pwrite(&file, &bytes[..1], offset).unwrap();
+        rustix::io::pwrite(&file, &bytes[1..], offset + size - 1).unwrap();
+        bench.done(&Request::SetMemTable(vec![region(guest, size, offset)]), &[file.as_fd()]);
+        let state = bench.toy.state();
+        let memory = state.memory.as_ref().unwrap();
+        // SAFETY: one byte, as was asked for, of memory that is still there.
+        let at = |user: u64| memory.user(user, 1).map(|at| unsafe { at.cast::<u8>().read_volatile() });
+        let first = if size == 1 { bytes[1] } else { bytes[0] };
+        assert_eq!((at(USER + guest), at(USER + guest + size - 1)), (Some(first), Some(bytes[1])), "{guest:#x}");
+        assert_eq!((at(USER + guest + size), guest.checked_sub(1).and_then(|before| at(USER + before))), (None, None));
+        drop(state);
+        bench.toy.touch();
+    }
 }
 
 /// Regions of a PC: below and above the hole for devices, of one file, at places that are no beginnings of huge pages.
@@ -149,7 +187,7 @@ fn regions_of_one_file() {
     bench.toy.touch();
 }
 
-/// A file that is cut short: before it is used, and while it is.
+/// Line 6. A file that is cut short: before it is used, and while it is.
 #[test]
 fn memory_that_is_taken_away() {
     let mut bench = Bench::new();
@@ -168,7 +206,7 @@ fn memory_that_is_taken_away() {
     assert!(matches!(bench.ended(), Ended::MemoryLost));
 }
 
-/// An area for what is in flight: made here, and given back.
+/// Line 8. An area for what is in flight: made here, and given back.
 #[test]
 fn areas_for_what_is_in_flight() {
     for (features, part) in [(VERSION_1, 16 + 16 * 256), (VERSION_1 | RING_PACKED, 32 + 32 * 256)] {
@@ -227,6 +265,7 @@ fn receive_with_file(front: &Front) -> (Reply, OwnedFd) {
     (reply, files.pop().unwrap())
 }
 
+/// Line 8. Numbers, sizes and places of such areas that cannot be.
 #[test]
 fn areas_that_cannot_be() {
     let mut bench = Bench::new();

@@ -29,7 +29,7 @@ fn sizes(command: Command) -> Vec<usize> {
     }
 }
 
-/// Every command, and some that are none, with payloads of every length: what is not its own is refused.
+/// Line 1. Every command, and some that are none, with payloads of every length: what is not its own is refused.
 #[test]
 fn wrong_sizes() {
     let mut bench = Bench::new();
@@ -47,7 +47,7 @@ fn wrong_sizes() {
     }
 }
 
-/// What is said to people names what was asked for.
+/// Lines 1 and 7. What is said to people names what was asked for.
 #[test]
 fn what_is_not_offered_is_refused_by_its_name() {
     let mut bench = Bench::new();
@@ -59,9 +59,10 @@ fn what_is_not_offered_is_refused_by_its_name() {
         (Command::GetConfig, "GET_CONFIG was refused: not offered"),
         (Command::SetBackendReqFd, "SET_BACKEND_REQ_FD was refused: not offered"),
     ] {
-        // A log that is tiny, one beyond all addresses; with a file, and without.
-        for payload in [vec![], vec![0; 16], vec![0xff; 16]] {
-            for fds in [&[][..], &[memfd(1).as_fd()]] {
+        // A log that is tiny, one beyond all addresses, one whose end is; without a file, with one, with what is none.
+        let end = [[0xff; 8], [1, 0, 0, 0, 0, 0, 0, 0]].concat();
+        for payload in [vec![], vec![0; 16], vec![0xff; 16], end] {
+            for fds in [&[][..], &[memfd(1).as_fd()], &[rustix::pipe::pipe().unwrap().1.as_fd()]] {
                 bench.front.send(&message(command as u32, Kind::Request, &payload), fds);
                 assert!(bench.ended().to_string().starts_with(words), "{words}");
             }
@@ -77,7 +78,7 @@ fn what_is_not_offered_is_refused_by_its_name() {
     assert_eq!(bench.ended().to_string(), "request 99 was refused: a command that no specification has");
 }
 
-/// Header fields that cannot be.
+/// Line 1. Header fields that cannot be.
 #[test]
 fn malformed_headers() {
     let mut bench = Bench::new();
@@ -99,7 +100,7 @@ fn malformed_headers() {
     }
 }
 
-/// A session that ends inside a message, at each of its bytes; and one that stays there.
+/// Lines 1 and 9. A session that ends inside a message, at each of its bytes; and one that stays there.
 #[test]
 fn messages_that_do_not_end() {
     let mut bench = Bench::new();
@@ -132,7 +133,32 @@ fn messages_that_do_not_end() {
     }
 }
 
-/// Replies that nobody reads: a flood of questions ends when there is no room for answers.
+/// Line 9. A session that ends inside each message, with and without descriptors that have come already.
+#[test]
+fn ends_inside_each_message() {
+    let mut bench = Bench::new();
+    let event = event();
+    for command in Command::ALL {
+        for len in sizes(command) {
+            let bytes = message(command as u32, Kind::Request, &vec![0; len]);
+            for end in [1, HEADER - 1, HEADER + len / 2, HEADER + len - 1] {
+                if !(1..bytes.len()).contains(&end) {
+                    continue;
+                }
+                for fds in [&[][..], &[event.as_fd(); 3]] {
+                    bench.greet(VERSION_1).share();
+                    bench.start(0);
+                    bench.front.send(&bytes[..end], fds);
+                    bench.goes_on();
+                    drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
+                    assert!(matches!(bench.ended(), Ended::Torn), "{command} after {end} bytes");
+                }
+            }
+        }
+    }
+}
+
+/// Line 9. Replies that nobody reads: a flood of questions ends when there is no room for answers.
 #[test]
 fn replies_that_are_not_read() {
     let mut bench = Bench::new();
@@ -155,7 +181,7 @@ fn replies_that_are_not_read() {
     assert!(matches!(ended, Ended::Deaf), "{ended}");
 }
 
-/// 0 to 33 descriptors with every command: where there are too many or too few, it is refused, and none is kept.
+/// Line 2. 0 to 33 descriptors with every command: where there are too many or too few, it is refused, and none is kept.
 #[test]
 fn wrong_numbers_of_descriptors() {
     let mut bench = Bench::new();
@@ -188,7 +214,8 @@ fn wrong_numbers_of_descriptors() {
     panic!("as many as it likes");
 }
 
-/// Descriptors of files that are not what they should be.
+/// Line 2; line 10, of calls by a pipe; line 13, of memory that is read only. Descriptors of files that are not what they
+/// should be.
 #[test]
 fn wrong_kinds_of_descriptors() {
     let mut bench = Bench::new();
@@ -231,7 +258,7 @@ fn wrong_kinds_of_descriptors() {
     }
 }
 
-/// Rings that there are not, in every message that names one.
+/// Line 3. Rings that there are not, in every message that names one.
 #[test]
 fn wrong_rings() {
     let mut bench = Bench::new();
@@ -268,7 +295,7 @@ fn wrong_rings() {
     assert!(matches!(bench.ended(), Ended::Refused(..)), "on is 1");
 }
 
-/// What was not agreed on is refused; what is not offered cannot be agreed on.
+/// Line 5. What was not agreed on is refused; what is not offered cannot be agreed on.
 #[test]
 fn protocol_features() {
     let mut bench = Bench::new();

@@ -23,6 +23,7 @@ fn does_not_start(bench: &mut Bench, why: &str) {
     assert!(bench.toy.running().is_empty());
 }
 
+/// Line 4.
 #[test]
 fn sizes() {
     for packed in [false, true] {
@@ -46,6 +47,7 @@ fn sizes() {
     }
 }
 
+/// Lines 4 and 18.
 #[test]
 fn positions() {
     let mut bench = bench(false);
@@ -72,7 +74,7 @@ fn positions() {
     }
 }
 
-/// Parts beside, before, across and behind the memory, and such that are not aligned.
+/// Lines 4 and 6. Parts beside, before, across and behind the memory, and such that are not aligned.
 #[test]
 fn places() {
     for packed in [false, true] {
@@ -116,7 +118,7 @@ fn places() {
     does_not_start(&mut bench, "used ring");
 }
 
-/// While a ring runs it is not changed, nor is what it depends on; and it goes on as if nobody had asked.
+/// Lines 4 and 5. While a ring runs it is not changed, nor is what it depends on; and it goes on as if nobody had asked.
 #[test]
 fn changes_while_it_runs() {
     for packed in [false, true] {
@@ -124,6 +126,7 @@ fn changes_while_it_runs() {
         let mut bench = bench(packed);
         let file = memfd(MEMORY);
         bench.start(0);
+        bench.done(&Request::SetVringEnable { index: 0, on: true }, &[]);
         let area = InflightArea { size: MEMORY, offset: 0, queues: 2, queue_size: 256 };
         for request in [
             Request::SetVringNum { index: 0, num: 256 },
@@ -142,13 +145,14 @@ fn changes_while_it_runs() {
         bench.done(&Request::SetFeatures(features | features::PROTOCOL_FEATURES), &[]);
         bench.prepare(1, 0);
         assert_eq!((bench.toy.running(), bench.toy.state().starts), (vec![0], 1));
+        assert!(bench.toy.state().queues[0].enabled);
         // And where it cannot be told, it loses its session.
         bench.front.send(&Request::SetVringNum { index: 0, num: 64 }.message(Kind::Request), &[]);
         assert!(bench.ended().to_string().contains("a change of ring 0 while it runs"));
     }
 }
 
-/// Features that are not offered, and a kind of ring that changes when rings are set up already.
+/// Line 5. Features that are not offered, and a kind of ring that changes when rings are set up already.
 #[test]
 fn features_of_the_device() {
     let mut bench = Bench::new();

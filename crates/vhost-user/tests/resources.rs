@@ -36,10 +36,11 @@ fn nothing_is_left_of_front_ends() {
     ringpass_peer::prepare_signals().unwrap();
     descriptors_with_every_command();
     the_same_again_and_again();
+    a_flood_of_refusals();
     ten_thousand_front_ends();
 }
 
-/// 0 to 33 descriptors with every command: those that are not wanted are closed.
+/// Line 2. 0 to 33 descriptors with every command: those that are not wanted are closed.
 fn descriptors_with_every_command() {
     let mut bench = Bench::new();
     let (file, event) = (memfd(MEMORY), event());
@@ -64,7 +65,8 @@ fn descriptors_with_every_command() {
     assert_eq!(resources().0, before, "descriptors that were kept");
 }
 
-/// Messages that take memory or descriptors, as often as a front-end likes: what they replace is given back.
+/// Lines 4, 6 and 8. Messages that take memory or descriptors, as often as a front-end likes: what they replace is given
+/// back.
 fn the_same_again_and_again() {
     let mut bench = Bench::new();
     bench.greet(VERSION_1);
@@ -107,7 +109,24 @@ fn the_same_again_and_again() {
     assert!(resources().0 <= before.0 + 1 && resources().1 <= before.1 + 16);
 }
 
-/// Ten thousand front-ends, each with memory and a ring that runs: nothing is left of them, and the log stays short.
+/// Line 9. Requests that are refused, and whose front-end is told so, as fast as it can: the log stays short.
+fn a_flood_of_refusals() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("guest");
+    let _control = serve(Endpoint { path: path.clone(), role: Role::Listen }, Box::new(Toy::default())).unwrap();
+    let mut front = Front(UnixStream::connect(&path).unwrap());
+    front.send(&Request::SetProtocolFeatures(PROTOCOL).message(Kind::Request), &[]);
+    let (lines, start) = (LINES.load(Ordering::Relaxed), Instant::now());
+    for _ in 0..50_000 {
+        front.send(&Request::SetVringNum { index: 0, num: 0 }.message(Kind::NeedsReply), &[]);
+        assert_eq!(front.reply(Command::SetVringNum), Reply::Number(1));
+    }
+    let (lines, seconds) = (LINES.load(Ordering::Relaxed) - lines, start.elapsed().as_secs() as usize);
+    assert!(lines > 0 && lines <= 12 * (seconds + 2), "{lines} lines in {seconds} s");
+}
+
+/// Line 9. Ten thousand front-ends, each with memory and a ring that runs: nothing is left of them, and the log stays
+/// short.
 fn ten_thousand_front_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("guest");

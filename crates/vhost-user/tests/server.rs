@@ -3,6 +3,7 @@
 mod common;
 
 use std::io::Read;
+use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ fn hung_up(front: &mut Front) -> bool {
     matches!(front.0.read(&mut [0; 16]), Ok(0) | Err(_))
 }
 
+/// Line 9.
 #[test]
 fn one_front_end_after_the_other() {
     let (_folder, path) = place();
@@ -139,6 +141,26 @@ fn it_connects_and_connects_again() {
         std::fs::remove_file(&path).unwrap();
         assert!(toy.state().ended.len() >= 2 * (round + 1));
     }
+}
+
+/// Line 9. A socket of which one half is closed: whoever says nothing more has gone, and whoever hears nothing more is not
+/// there at the next answer. The next one is served.
+#[test]
+fn half_open_sockets() {
+    let (_folder, path) = place();
+    let (toy, _control) = serve_at(&path, Role::Listen);
+    for half in [Shutdown::Write, Shutdown::Read] {
+        let mut front = connect(&path);
+        drive(&mut front, &toy);
+        front.0.shutdown(half).unwrap();
+        if matches!(half, Shutdown::Read) {
+            let question = Request::GetFeatures.message(Kind::Request);
+            until("an end", || front.try_send(&question, &[]).is_err() || toy.is_fresh());
+        }
+        until("an end", || toy.is_fresh());
+    }
+    let mut front = connect(&path);
+    drive(&mut front, &toy);
 }
 
 /// A ring that breaks ends its session, though the front-end says nothing; the next one is served.

@@ -45,6 +45,7 @@ fn frames_of_all_lengths_arrive_in_order() {
     }
 }
 
+/// Line 15.
 #[test]
 fn frames_and_headers_may_be_split_anywhere() {
     for features in FEATURES {
@@ -105,6 +106,7 @@ fn frames_lie_in_as_many_buffers_as_they_take_on_both_sides() {
     }
 }
 
+/// Line 16.
 #[test]
 fn what_a_guest_may_not_send_is_dropped_and_counted() {
     for features in FEATURES {

@@ -49,6 +49,7 @@ fn send(rig: &mut Rig, packet: Packet) -> usize {
     rig.queues[0].tx.tx_burst(&mut burst)
 }
 
+/// And line 16: headers that do not fit their frames.
 #[test]
 fn what_a_guest_leaves_open_stays_open() {
     for rings in [0, MRG_RXBUF, RING_PACKED | MRG_RXBUF, INDIRECT_DESC] {
@@ -84,6 +85,7 @@ fn what_a_guest_leaves_open_stays_open() {
     }
 }
 
+/// Line 16.
 #[test]
 fn segments_are_taken_up_to_the_longest_that_ip_has() {
     let (mut rig, mut guest) = (rig(true), Guest::new(ALL, 1, 64));

@@ -80,6 +80,7 @@ fn guests_come_one_after_the_other_and_may_agree_on_something_else() {
     assert_eq!(extended(&mut rig, "guest_faults"), 0);
 }
 
+/// Line 11, at the port.
 #[test]
 fn a_guest_that_breaks_a_ring_loses_its_session_and_nothing_else() {
     for features in FEATURES.into_iter().filter(|features| features & RING_PACKED == 0) {
@@ -110,6 +111,7 @@ fn a_guest_that_breaks_a_ring_loses_its_session_and_nothing_else() {
     }
 }
 
+/// Lines 15 and 16.
 #[test]
 fn chains_that_are_shorter_than_a_header_end_the_session() {
     for features in FEATURES {

@@ -7,10 +7,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+pub mod back;
 pub mod dpdk;
 pub mod guest;
+pub mod line;
 pub mod matrix;
 pub mod pairs;
+pub mod tunnel;
 pub mod vhost;
 
 pub use ringpass_lab::{Namespace, Program, run, unique, until};
@@ -42,6 +45,17 @@ pub fn noise(len: usize) -> Vec<u8> {
             (state >> 33) as u8
         })
         .collect()
+}
+
+/// Numbers that look random, and are the same at each run.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below another.
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
 }
 
 /// Two namespaces, `a` with 198.18.0.1 and `b` with 198.18.0.2, whose only connection is ringpass in `middle`: TAP, wire of

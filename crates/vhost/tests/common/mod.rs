@@ -3,13 +3,15 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
+pub mod mapped;
+mod rig;
+
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, Packet, RegionConfig};
+pub use rig::*;
+use ringpass_memory::{DmaRegion, ForeignMemory, Mempool, MempoolConfig, Packet, RegionConfig};
 use ringpass_peer::Signal;
-use ringpass_port::{Port, PortConfig, Queues};
-use ringpass_vhost::{Backend, USUAL, Vhost};
 use ringpass_vhost_user::{Base, Device, Start};
 use ringpass_virtio::device::{GuestMemory, GuestRegion, Inflight, Setup};
 use ringpass_virtio::driver::{Access, Addresses, Config, Packed, Split, Virtqueue};
@@ -67,27 +69,52 @@ pub struct Guest {
 impl Guest {
     /// With so many pairs of queues, of rings of so many descriptors.
     pub fn new(features: u64, pairs: usize, size: u16) -> Self {
-        let has = |feature| features & feature != 0;
-        let indirect = if has(INDIRECT_DESC) { 16 } else { 0 };
-        let config = Config { size, event_idx: has(EVENT_IDX), in_order: has(IN_ORDER), indirect, header: 0 };
-        let packed = has(RING_PACKED);
+        Self::with_buffers(features, pairs, size, 4 * pairs * usize::from(size) + 256)
+    }
+
+    /// With so many buffers.
+    pub fn with_buffers(features: u64, pairs: usize, size: u16, buffers: usize) -> Self {
+        let config = Self::config(features, size);
+        let packed = features & RING_PACKED != 0;
         let bytes = if packed { Packed::bytes(&config) } else { Split::bytes(&config) }.next_multiple_of(4096);
         let rings = DmaRegion::new(2 * pairs * bytes, &RegionConfig::default()).unwrap();
-        let buffers = 4 * pairs * usize::from(size) + 256;
         let pool = Mempool::new(&MempoolConfig { buffers, ..Default::default() }).unwrap();
         let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
         let queues = (0..2 * pairs).map(|queue| {
-            let mut driver = if packed {
-                Driver::Packed(Packed::new(&rings, queue * bytes, &config).unwrap())
-            } else {
-                Driver::Split(Split::new(&rings, queue * bytes, &config).unwrap())
-            };
-            let at = each!(&mut driver, queue => queue.addresses());
+            let (driver, at) = Self::driver(&rings, queue * bytes, features, &config);
             Queue { driver, at, kick: event(), call: event(), inflight: None }
         });
         let queues = queues.collect();
         let memory = Self::map(&rings, &pool, 0);
         Self { features, size, rings, pool, memory, queues }
+    }
+
+    fn config(features: u64, size: u16) -> Config {
+        let has = |feature| features & feature != 0;
+        let indirect = if has(INDIRECT_DESC) { 16 } else { 0 };
+        Config { size, event_idx: has(EVENT_IDX), in_order: has(IN_ORDER), indirect, header: 0 }
+    }
+
+    fn driver(rings: &Arc<DmaRegion>, offset: usize, features: u64, config: &Config) -> (Driver, Addresses) {
+        let mut driver = if features & RING_PACKED != 0 {
+            Driver::Packed(Packed::new(rings, offset, config).unwrap())
+        } else {
+            Driver::Split(Split::new(rings, offset, config).unwrap())
+        };
+        let at = each!(&mut driver, queue => queue.addresses());
+        (driver, at)
+    }
+
+    /// Begins anew, with the same kind of ring and no table that there was none of before. The port has stopped the queues.
+    pub fn renew(&mut self, features: u64) {
+        self.forget();
+        self.features = features;
+        let (config, bytes) = (Self::config(features, self.size), self.rings.len() / self.queues.len());
+        // SAFETY: its own, and nobody else's: the port has stopped the queues.
+        unsafe { self.rings.at(0).write_bytes(0, self.rings.len()) };
+        for (number, queue) in self.queues.iter_mut().enumerate() {
+            (queue.driver, queue.at) = Self::driver(&self.rings, number * bytes, features, &config);
+        }
     }
 
     fn map(rings: &Arc<DmaRegion>, pool: &Mempool, cut: usize) -> Arc<GuestMemory> {
@@ -192,6 +219,17 @@ impl Guest {
         self.post(2 * pair + 1, Access::Read, packet.expect("bytes"))
     }
 
+    /// Sends a frame and does not kick.
+    pub fn send_quietly(&mut self, pair: usize, frame: &[u8]) -> bool {
+        let mut packet = self.pool.alloc().expect("a buffer of the guest's");
+        assert!(packet.copy_from(&[&[0; 12][..self.header()], frame].concat()));
+        each!(&mut self.queues[2 * pair + 1].driver, queue => {
+            let posted = queue.post_chain(Access::Read, packet).is_ok();
+            let _ = queue.publish();
+            posted
+        })
+    }
+
     /// Sends bytes that are no frame, nor header.
     pub fn send_raw(&mut self, pair: usize, bytes: &[u8]) -> bool {
         let mut packet = self.pool.alloc().expect("a buffer of the guest's");
@@ -250,8 +288,13 @@ impl Guest {
 
     /// What the port has sent: header and frame of each.
     pub fn received(&mut self, pair: usize) -> Vec<([u8; 12], Vec<u8>)> {
+        let used = self.used(2 * pair);
+        self.merged(used.into_iter())
+    }
+
+    fn merged(&self, used: impl Iterator<Item = (Vec<u8>, usize)>) -> Vec<([u8; 12], Vec<u8>)> {
         let header = self.header();
-        let mut chains = self.used(2 * pair).into_iter().map(|(bytes, written)| {
+        let mut chains = used.map(|(bytes, written)| {
             assert!(written <= bytes.len(), "{written} bytes written to {}", bytes.len());
             bytes[..written].to_vec()
         });
@@ -275,9 +318,9 @@ impl Guest {
 
     /// Frames, without the buffers that came back empty.
     pub fn received_full(&mut self, pair: usize) -> Vec<Vec<u8>> {
-        let header = self.header();
-        let used = self.used(2 * pair).into_iter().filter(|(_, written)| *written > 0);
-        used.map(|(bytes, written)| bytes[header..written].to_vec()).collect()
+        let used = self.used(2 * pair);
+        let frames = self.merged(used.into_iter().filter(|(_, written)| *written > 0));
+        frames.into_iter().map(|(_, frame)| frame).collect()
     }
 
     /// Asks to be interrupted when frames come.
@@ -297,8 +340,28 @@ impl Guest {
 
     /// Drops what the port has, which is gone.
     pub fn reset(mut self) {
+        self.forget();
+    }
+
+    fn forget(&mut self) {
         // SAFETY: tests call it when the port has stopped the queues.
         self.queues.iter_mut().for_each(|queue| each!(&mut queue.driver, driver => unsafe { driver.reclaim() }));
+    }
+
+    /// Chains that the port has, or may take.
+    pub fn posted(&self, queue: usize) -> usize {
+        each!(&self.queues[queue].driver, driver => driver.posted())
+    }
+
+    /// Where a queue's own parts end, in [`rings`](Self::rings): its tables lie behind, and the next queue.
+    pub fn queue_end(&self, queue: usize) -> usize {
+        let len = if self.features & RING_PACKED != 0 { 4 } else { 6 + 8 * usize::from(self.size) };
+        (self.queues[queue].at.device - self.rings.iova(0)) as usize + len
+    }
+
+    /// Where its rings lie.
+    pub fn rings(&self) -> &Arc<DmaRegion> {
+        &self.rings
     }
 
     /// A word of a ring as a hostile guest writes it, at an offset of the queue's descriptor area.
@@ -331,71 +394,4 @@ pub enum Area {
 fn take_count(event: &OwnedFd) -> u64 {
     let mut count = [0; 8];
     rustix::io::read(event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
-}
-
-/// A port with its queues taken out, and the device behind it.
-pub struct Rig {
-    pub port: Vhost,
-    pub queues: Vec<Queues>,
-    pub device: Backend,
-    pub pool: Mempool,
-}
-
-impl Rig {
-    pub fn new(config: &PortConfig) -> Self {
-        Self::with_pool(config, &MempoolConfig { buffers: BUFFERS, ..Default::default() })
-    }
-
-    pub fn with_pool(config: &PortConfig, pool: &MempoolConfig) -> Self {
-        let pool = Mempool::new(pool).unwrap();
-        let (mut port, device) = Vhost::new("vhost:test", USUAL, config, &pool, Default::default()).unwrap();
-        let queues = port.take_queues();
-        Self { port, queues, device, pool }
-    }
-
-    /// All that the guest has sent.
-    pub fn receive(&mut self, queue: usize) -> Vec<Packet> {
-        let (mut burst, mut packets) = (Burst::new(32), Vec::new());
-        while self.queues[queue].rx.rx_burst(&mut burst) > 0 {
-            packets.extend(burst.drain());
-        }
-        packets
-    }
-
-    /// The same, as bytes.
-    pub fn frames(&mut self, queue: usize) -> Vec<Vec<u8>> {
-        self.receive(queue).iter().map(bytes_of).collect()
-    }
-
-    pub fn packet(&self, frame: &[u8]) -> Packet {
-        ringpass_port::chain([frame], || self.pool.alloc()).expect("buffers")
-    }
-
-    /// Sends frames; how many were not taken.
-    pub fn send(&mut self, queue: usize, frames: &[Vec<u8>]) -> usize {
-        let mut burst = Burst::new(256);
-        frames.iter().for_each(|frame| burst.push(self.packet(frame)));
-        self.queues[queue].tx.tx_burst(&mut burst);
-        burst.len()
-    }
-}
-
-pub fn bytes_of(packet: &Packet) -> Vec<u8> {
-    packet.segments().flat_map(|segment| segment.to_vec()).collect()
-}
-
-/// A frame that no other one equals.
-pub fn frame(number: usize, len: usize) -> Vec<u8> {
-    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + number * 13) as u8).collect();
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-    frame
-}
-
-/// TCP over IPv4 with so much payload, checksum left open.
-pub fn tcp(payload: usize) -> Vec<u8> {
-    let mut frame = vec![0; 54 + payload];
-    frame[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
-    frame[16..18].copy_from_slice(&((40 + payload) as u16).to_be_bytes());
-    (frame[22], frame[23], frame[46]) = (64, 6, 0x50);
-    frame
 }

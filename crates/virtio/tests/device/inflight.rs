@@ -76,6 +76,56 @@ fn line_8_packed_regions() {
     assert!(open::<Packed>(true, &with(&[header(1, 8, 1, 1), used(0, 0), state(0, 1, 1, 1)])).is_ok());
 }
 
+/// Regions in which some words are anything, flags and counters too: they are refused, or what they have in flight are
+/// chains of the ring's, each once.
+#[test]
+fn line_8_regions_with_noise() {
+    fn chains<Q: Virtqueue>(packed: bool, words: &[(usize, u64)]) -> Option<usize> {
+        let mut queue = open::<Q>(packed, words).ok()?;
+        let (mut taken, mut seen) = (Taken::default(), [false; SIZE as usize]);
+        // They are made of a ring of zeros, and may be nothing that a device may have.
+        let _ = queue.take(Access::Read, 64, &mut taken);
+        for chain in &taken.chains {
+            assert!(!std::mem::replace(&mut seen[usize::from(chain.id)], true), "{} comes twice: {words:x?}", chain.id);
+        }
+        Some(taken.chains.len())
+    }
+    let mut random = Random(8);
+    let (mut refused, mut empty, mut some) = ([0; 2], [0; 2], [0; 2]);
+    for _ in 0..400 {
+        for packed in [false, true] {
+            let (head, entry, all) = if packed { (4, 4, 36) } else { (2, 2, 18) };
+            let mut words = vec![0_u64; all];
+            // From the last one on: which of those that are free is the first behind.
+            let mut free = u64::from(SIZE);
+            for id in (0..usize::from(SIZE)).rev() {
+                let inflight = random.below(2) as u64;
+                words[head + entry * id] = inflight | if packed { free << 16 | inflight << 48 } else { 0 };
+                words[head + entry * id + 1] = random.below(3) as u64;
+                free = if inflight == 0 { id as u64 } else { free };
+            }
+            words[1] = 1 | u64::from(SIZE) << 16;
+            if packed {
+                words[1] |= free << 32 | free << 48;
+                words[2] = 1 << 32 | 1 << 40;
+            }
+            for _ in 0..random.below(4) {
+                let mask = [0xff, 0xffff << 16, 0xffff << 48, u64::MAX][random.below(4)];
+                words[random.below(all)] ^= (random.below(1 << 31) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) & mask;
+            }
+            let words: Vec<_> = words.into_iter().enumerate().collect();
+            let outcome = if packed { chains::<Packed>(true, &words) } else { chains::<Split>(false, &words) };
+            let count = match outcome {
+                None => &mut refused,
+                Some(0) => &mut empty,
+                Some(_) => &mut some,
+            };
+            count[usize::from(packed)] += 1;
+        }
+    }
+    assert!(refused.iter().chain(&some).all(|&count| count > 10), "{refused:?} {empty:?} {some:?}");
+}
+
 #[test]
 fn line_8_regions_elsewhere() {
     for (packed, part) in [(false, 16), (true, 32)] {

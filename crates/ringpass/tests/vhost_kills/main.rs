@@ -1,0 +1,101 @@
+//! `kill -9`, a thousand times: 480 front-ends, 480 back-ends and 40 guests end at any moment of their lives, from their
+//! first instruction on. Whoever is left goes on with the next one, and in the end it has as many descriptors, mappings and
+//! free buffers as before.
+
+mod back_ends;
+#[path = "../common/mod.rs"]
+mod common;
+mod front_ends;
+mod guests;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use serde_json::Value;
+
+/// Kinds of rings, as options of a `virtio-user` address.
+const RINGS: [&str; 4] = ["", ",features=-in_order", ",features=-packed", ",features=-packed-in_order-event_idx"];
+
+/// A process is counted as one that was at work if it has come to its rings: this part of all at least.
+const AT_WORK: u32 = 4;
+
+/// After so many kills one process lives until it has moved packets.
+const ROUND: u32 = 12;
+
+/// Starts ringpass.
+fn start(arguments: &[&str]) -> Program {
+    Program::spawn(&[&[RINGPASS], arguments, &["--json", "--hugepages", "off"]].concat())
+}
+
+/// How long processes live: at most as long as the first one, which has ended by itself.
+struct Lives {
+    longest: Duration,
+    random: Random,
+}
+
+impl Lives {
+    fn new(seed: u64, first: Duration) -> Self {
+        Self { longest: first.clamp(Duration::from_millis(100), Duration::from_millis(400)), random: Random(seed) }
+    }
+
+    /// Of which the first one is timed.
+    fn after(seed: u64, first: Program) -> Self {
+        let start = Instant::now();
+        has_moved(first);
+        Self::new(seed, start.elapsed())
+    }
+
+    /// The next one's.
+    fn moment(&mut self) -> Duration {
+        Duration::from_micros(self.random.below(self.longest.as_micros() as u64))
+    }
+
+    /// Lets a process live for a moment.
+    fn end(&mut self, program: Program) {
+        std::thread::sleep(self.moment());
+        drop(program);
+    }
+}
+
+/// A process ends by itself, as `--count` packets have passed; its summary.
+fn has_moved(program: Program) -> Value {
+    let (status, lines, errors) = program.wait(Duration::from_secs(30));
+    assert_eq!(status, Some(0), "{errors:?}");
+    serde_json::from_str(lines.last().expect("a summary")).expect("JSON")
+}
+
+/// What a process has, and others could make it keep.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    process: u32,
+    descriptors: usize,
+    threads: usize,
+    maps: usize,
+}
+
+impl Held {
+    fn by(process: u32) -> Self {
+        let count = |what: &str| std::fs::read_dir(format!("/proc/{process}/{what}")).expect("it runs").count();
+        let maps = std::fs::read_to_string(format!("/proc/{process}/maps")).expect("it runs").lines().count();
+        Self { process, descriptors: count("fd"), threads: count("task"), maps }
+    }
+
+    /// When the peers are gone that it has just now.
+    fn without_peers(process: u32) -> Self {
+        std::thread::sleep(Duration::from_secs(1));
+        Self::by(process)
+    }
+
+    /// It comes to have no more than then. The allocator may have mapped some more.
+    fn no_more(&self) {
+        let start = Instant::now();
+        loop {
+            let now = Self::by(self.process);
+            if (now.descriptors, now.threads) == (self.descriptors, self.threads) && now.maps <= self.maps + 8 {
+                return;
+            }
+            assert!(start.elapsed() < Duration::from_secs(10), "{now:?}, and before {self:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}

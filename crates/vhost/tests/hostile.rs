@@ -1,0 +1,234 @@
+//! What a guest may not do with frames, headers, kicks and calls: lines 10 and 15 to 17 of the list of hostile inputs. What
+//! it may not do with its rings is tested where rings are, in `virtio`.
+
+mod common;
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::*;
+use ringpass_memory::MempoolConfig;
+use ringpass_peer::{Signal, prepare_signals};
+use ringpass_port::{Offloads, Port, PortConfig, RxQueue, Wake};
+use ringpass_vhost_user::{Device, Start};
+use ringpass_virtio::features::*;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+const PLAIN: [u8; 12] = [0; 12];
+
+/// An eventfd whose owner has not asked for reads and writes that do not wait.
+fn waiting(count: u64) -> OwnedFd {
+    let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+    if count > 0 {
+        rustix::io::write(&event, &count.to_ne_bytes()).unwrap();
+    }
+    event
+}
+
+/// Starts and enables both queues with these descriptors.
+fn attach(guest: &Guest, device: &mut dyn Device, kick: Option<&OwnedFd>, call: &OwnedFd) {
+    for queue in 0..2 {
+        let start = Start {
+            setup: guest.setup(queue, guest.first_base()),
+            memory: guest.memory.clone(),
+            kick: kick.map(|kick| kick.try_clone().unwrap()),
+            call: Some(Signal::new(call.try_clone().unwrap()).unwrap()),
+        };
+        device.start(queue, start).unwrap();
+        device.enable(queue, true);
+    }
+}
+
+/// Ends the test with a failure if something waits.
+fn within_ten_seconds(what: impl FnOnce() + Send + 'static) {
+    let (done, end) = mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        what();
+        done.send(()).unwrap();
+    });
+    if let Err(mpsc::RecvTimeoutError::Timeout) = end.recv_timeout(Duration::from_secs(10)) {
+        panic!("it waits");
+    }
+    thread.join().unwrap();
+}
+
+fn awake(rx: &dyn RxQueue) -> bool {
+    let Wake::Readable(fd) = rx.wake() else { panic!("something to wait on") };
+    poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
+}
+
+/// Interrupts that would make whoever raises them wait, were they raised by a plain write.
+#[test]
+fn line_10_calls_that_nobody_reads() {
+    prepare_signals().unwrap();
+    within_ten_seconds(|| {
+        for features in FEATURES {
+            let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 16));
+            let (kick, call) = (waiting(u64::MAX - 1), waiting(u64::MAX - 1));
+            attach(&guest, &mut rig.device, Some(&kick), &call);
+            for round in 0..100 {
+                guest.arm(0);
+                guest.arm(1);
+                guest.offer_all(0);
+                assert_eq!(rig.send(0, &[frame(round, 60)]), 0);
+                assert!(guest.send_quietly(0, &frame(round, 61)));
+                assert_eq!(rig.frames(0), [frame(round, 61)], "{features:#x}");
+                assert_eq!((guest.received(0).len(), guest.sent(0)), (1, 1));
+            }
+            assert_eq!(rig.device.fault(), None);
+            guest.detach(&mut rig.device);
+            guest.reset();
+        }
+    });
+}
+
+/// A frame for which no ring has room enough goes nowhere, and the number of buffers in the next one's header is right.
+#[test]
+fn line_15_more_buffers_than_a_ring_has() {
+    for features in FEATURES.into_iter().filter(|features| features & MRG_RXBUF != 0) {
+        let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 64));
+        guest.attach(&mut rig.device);
+        // A header, and a byte.
+        while guest.offer(0, &[13]) {}
+        assert_eq!(rig.send(0, &[frame(0, 1514)]), 0, "{features:#x}: it never fits");
+        assert_eq!((rig.port.stats().tx_drops, guest.received(0).len()), (1, 0));
+        // As many as the ring has, to the last byte.
+        let longest = 64 * 13 - 12;
+        assert_eq!(rig.send(0, &[frame(1, longest + 1), frame(2, longest)]), 0);
+        let (header, bytes) = guest.received(0).remove(0);
+        assert_eq!((u16::from_le_bytes([header[10], header[11]]), bytes), (64, frame(2, longest)), "{features:#x}");
+        assert_eq!((rig.port.stats().tx_drops, rig.device.fault()), (2, None));
+        guest.detach(&mut rig.device);
+        guest.reset();
+    }
+}
+
+/// A header that changes while it is read: what was checked is what the packet says, or it is dropped.
+#[test]
+fn line_16_headers_that_flip() {
+    const RIGHT: [u8; 12] = [1, 1, 54, 0, 100, 0, 34, 0, 16, 0, 0, 0];
+    /// Checksums, segments and headers that do not fit the frame.
+    const WRONG: [[u8; 12]; 4] = [
+        [1, 1, 54, 0, 0, 0, 34, 0, 16, 0, 0, 0],
+        [1, 0, 0, 0, 0, 0, 0xff, 0xff, 16, 0, 0, 0],
+        [1, 4, 0xff, 0xff, 0xff, 0xff, 34, 0, 0xff, 0xff, 0, 0],
+        [1, 1, 54, 0, 100, 0, 33, 0, 16, 0, 0, 0],
+    ];
+    let offers = VERSION_1 | CSUM | GUEST_CSUM | HOST_TSO4 | HOST_TSO6 | GUEST_TSO4 | GUEST_TSO6;
+    let offloads = Offloads { checksum: true, tso: true, ..Default::default() };
+    for features in [offers, offers | RING_PACKED] {
+        let config = PortConfig { offloads, ..Default::default() };
+        let mut rig = Rig::with_pool(&config, &MempoolConfig::default());
+        // As many buffers as its ring has descriptors: they are all there, always.
+        let mut guest = Guest::with_buffers(features, 1, 64, 64);
+        guest.attach(&mut rig.device);
+        let (file, first) = (guest.pool.region().file().try_clone_to_owned().unwrap(), guest.pool.region().iova(0));
+        let stop = AtomicBool::new(false);
+        let (mut believed, mut dropped) = (0, 0);
+        let places = (0..64).map(|slot| {
+            assert!(guest.send(0, PLAIN, &tcp(500), &[]));
+            let words = (0..4).map(|word| guest.peek(1, Area::Descriptors, 16 * slot + 2 * word));
+            words.rev().fold(0, |address, word| address << 16 | u64::from(word)) - first
+        });
+        let places: Vec<u64> = places.collect();
+        assert_eq!((rig.receive(0).len(), guest.sent(0)), (64, 64));
+        std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    for (at, wrong) in places.iter().zip(WRONG.iter().cycle()) {
+                        rustix::io::pwrite(&file, wrong, *at).unwrap();
+                        rustix::io::pwrite(&file, &RIGHT, *at).unwrap();
+                    }
+                }
+            });
+            for _ in 0..200_000 {
+                (0..64).for_each(|_| assert!(guest.send(0, RIGHT, &tcp(500), &[])));
+                let packets = rig.receive(0);
+                for packet in &packets {
+                    let (headers, mss) = (packet.headers(), packet.mss());
+                    assert!(headers.is_none_or(|headers| headers.payload_start() == 54), "{features:#x}: {headers:?}");
+                    assert!(mss.is_none_or(|mss| mss > 0 && headers.is_some()), "{features:#x}: {mss:?}");
+                    assert_eq!(packet.total_len(), 554);
+                }
+                believed += packets.len();
+                dropped = rig.port.stats().rx_drops;
+                assert_eq!(guest.sent(0), 64);
+                if believed > 2000 && dropped > 100 {
+                    break;
+                }
+            }
+        });
+        assert!(believed > 2000 && dropped > 100, "{features:#x}: {believed} believed, {dropped} dropped");
+        assert_eq!(rig.device.fault(), None);
+        guest.detach(&mut rig.device);
+        guest.reset();
+    }
+}
+
+/// Ends the guest's thread, whatever comes.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A guest that says that it does not kick is looked at in turns; of one that does not, though it could, the frames are
+/// there at the next look.
+#[test]
+fn line_17_a_guest_that_never_kicks() {
+    for features in FEATURES {
+        let call = waiting(0);
+        for kick in [None, Some(waiting(0))] {
+            let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 16));
+            attach(&guest, &mut rig.device, kick.as_ref(), &call);
+            rig.queues[0].rx.disarm();
+            for round in 0..40 {
+                rig.queues[0].rx.arm();
+                assert!(guest.send_quietly(0, &frame(round, 60)));
+                match kick {
+                    None => assert!(matches!(rig.queues[0].rx.wake(), Wake::Turns)),
+                    Some(_) => assert!(!awake(&*rig.queues[0].rx)),
+                }
+                assert_eq!(rig.frames(0), [frame(round, 60)], "{features:#x}");
+                rig.queues[0].rx.disarm();
+                guest.sent(0);
+            }
+            assert_eq!(rig.device.fault(), None);
+            guest.detach(&mut rig.device);
+            guest.reset();
+        }
+    }
+}
+
+/// A guest that kicks all the time, with nothing to say: the port wakes, finds what there is, and sleeps again.
+#[test]
+fn line_17_a_guest_that_kicks_always() {
+    within_ten_seconds(|| {
+        for features in FEATURES {
+            let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 16));
+            let (kick, call) = (waiting(0), waiting(0));
+            attach(&guest, &mut rig.device, Some(&kick), &call);
+            rig.queues[0].rx.disarm();
+            for round in 0..100 {
+                for count in [1, 7, 1 << 40] {
+                    rig.queues[0].rx.arm();
+                    rustix::io::write(&kick, &u64::to_ne_bytes(count)).unwrap();
+                    assert!(awake(&*rig.queues[0].rx), "{features:#x}");
+                    rig.queues[0].rx.disarm();
+                    assert!(!awake(&*rig.queues[0].rx) && rig.receive(0).is_empty());
+                }
+                assert!(guest.send_quietly(0, &frame(round, 60)));
+                assert_eq!(rig.frames(0), [frame(round, 60)]);
+                guest.sent(0);
+            }
+            assert_eq!(rig.device.fault(), None);
+            guest.detach(&mut rig.device);
+            guest.reset();
+        }
+    });
+}

@@ -1,0 +1,154 @@
+//! Line 20 of the list of hostile inputs: what a guest may do to buffers that a card receives into. It harms itself; the
+//! card, the port and the next guest go on. `mapped.rs` has buffers that are posted twice, lie over a ring or are too
+//! short, and line 21.
+
+mod common;
+
+use common::mapped::*;
+use common::*;
+use ringpass_vhost_user::Device;
+use ringpass_virtio::device::{GuestMemory, GuestRegion};
+
+/// The address in a descriptor of a guest's.
+fn address(guest: &Guest, queue: usize, slot: usize) -> u64 {
+    let words = (0..4).map(|word| guest.peek(queue, Area::Descriptors, 16 * slot + 2 * word));
+    words.rev().fold(0, |address, word| address << 16 | u64::from(word))
+}
+
+/// Another one in its place.
+fn readdress(guest: &Guest, queue: usize, slot: usize, address: u64) {
+    for word in 0..4 {
+        guest.poke(queue, Area::Descriptors, 16 * slot + 2 * word, (address >> (16 * word)) as u16);
+    }
+}
+
+/// How many buffers a ring of 64 shows, with one descriptor each.
+const SHOWN: usize = 64;
+
+/// The card writes to buffers that the guest sends from, and those are read while it does.
+#[test]
+fn line_20_buffers_that_the_guest_still_reads() {
+    for features in features() {
+        let (mut mapped, mut guest) = (Mapped::new(), Guest::new(features, 1, 64));
+        guest.offer_all(0);
+        guest.attach(&mut mapped.rig.device);
+        mapped.look();
+        for round in 0..20 {
+            for slot in 0..16 {
+                assert!(guest.send(0, [0; 12], &frame(slot, 100 + slot), &[]));
+                readdress(&guest, 1, (round * 16 + slot) % 64, address(&guest, 0, slot));
+            }
+            let packets = mapped.arrive(&frames(16, 60));
+            assert_eq!(lent(&packets), 16, "{features:#x}");
+            let sent = mapped.rig.receive(0);
+            assert!(sent.iter().zip(100..).all(|(packet, len)| packet.total_len() == len), "what lies there now");
+            assert_eq!((sent.len(), mapped.send(packets)), (16, 0));
+            assert_eq!((guest.sent(0), guest.received(0).len()), (16, 16));
+            guest.offer_all(0);
+        }
+        assert_eq!((mapped.rig.device.fault(), mapped.card.counters().dma_faults), (None, 0));
+        mapped.while_polled(|device| guest.detach(device));
+        guest.reset();
+    }
+}
+
+/// Two guests share memory, and have two cards write to the same buffers: which are theirs to spoil.
+#[test]
+fn line_20_buffers_of_two_guests() {
+    for features in features() {
+        let (mut mapped, mut other) = (Mapped::new(), Mapped::new());
+        let (mut guest, mut accomplice) = (Guest::new(features, 1, 64), Guest::new(features, 1, 64));
+        guest.offer_all(0);
+        accomplice.offer_all(0);
+        (0..SHOWN).for_each(|slot| readdress(&accomplice, 0, slot, address(&guest, 0, slot)));
+        let both = [guest.memory.regions(), accomplice.memory.regions()].concat();
+        accomplice.memory = GuestMemory::new(both).unwrap();
+        guest.attach(&mut mapped.rig.device);
+        accomplice.attach(&mut other.rig.device);
+        let (one, two) = (mapped.arrive(&frames(20, 60)), other.arrive(&frames(20, 700)));
+        assert_eq!((lent(&one), lent(&two)), (20, 20), "{features:#x}");
+        assert_eq!((mapped.send(one), other.send(two)), (0, 0));
+        assert_eq!((guest.received(0).len(), accomplice.received(0).len()), (20, 20));
+        for (it, of) in [(&mut mapped, &guest), (&mut other, &accomplice)] {
+            assert_eq!((it.rig.device.fault(), it.card.counters().dma_faults), (None, 0));
+            it.while_polled(|device| of.detach(device));
+        }
+        guest.reset();
+        accomplice.reset();
+    }
+}
+
+/// Buffers at odd addresses: frames lie there byte for byte.
+#[test]
+fn line_20_buffers_at_odd_addresses() {
+    for features in features() {
+        for shift in [1, 3, 7] {
+            let (mut mapped, mut guest) = (Mapped::new(), Guest::new(features, 1, 64));
+            // With room for the longest shift.
+            while guest.offer(0, &[2040]) {}
+            (0..SHOWN).for_each(|slot| readdress(&guest, 0, slot, address(&guest, 0, slot) + shift));
+            guest.attach(&mut mapped.rig.device);
+            let sent = frames(20, 60);
+            let packets = mapped.arrive(&sent);
+            assert_eq!((lent(&packets), mapped.send(packets)), (20, 0), "{features:#x}");
+            let region = guest.pool.region();
+            for (slot, frame) in sent.iter().enumerate() {
+                let place = address(&guest, 0, slot) - region.iova(0) + guest.header() as u64;
+                let mut bytes = vec![0; frame.len()];
+                rustix::io::pread(region.file(), &mut bytes[..], place).unwrap();
+                assert!(bytes == *frame, "{features:#x}, {shift}, {slot}");
+            }
+            assert_eq!((mapped.rig.device.fault(), mapped.card.counters().dma_faults), (None, 0));
+            mapped.while_polled(|device| guest.detach(device));
+            guest.reset();
+        }
+    }
+}
+
+/// Memory goes while the card has buffers there, and while frames lie there that somebody holds.
+#[test]
+fn line_20_memory_that_is_unplugged_under_the_card() {
+    for features in features() {
+        let mut mapped = Mapped::new();
+        for round in 0..3 {
+            let mut guest = Guest::new(features, 1, 64);
+            let (buffers, len) = (guest.pool.region().iova(0), guest.pool.region().len());
+            let whole = guest.remap(len / 2);
+            guest.offer_all(0);
+            guest.attach(&mut mapped.rig.device);
+            let packets = mapped.arrive(&frames(10, 60));
+            assert_eq!(lent(&packets), 10, "{features:#x}");
+            let held = if round == 1 { packets } else { packets.into_iter().take(0).collect() };
+            // The rings stay; of the buffers there is half, or none.
+            let from = buffers + if round == 0 { len as u64 / 2 } else { 0 };
+            let stays = |region: &&GuestRegion| !(from..buffers + len as u64).contains(&region.guest);
+            let left = GuestMemory::new(whole.regions().iter().filter(stays).cloned().collect()).unwrap();
+            let set = mapped.while_polled(|device| device.set_memory(&left));
+            if held.is_empty() {
+                set.unwrap();
+                for _ in 0..3 {
+                    let packets = mapped.arrive(&frames(30, 60));
+                    mapped.send(packets);
+                }
+                // What the guest still offers there is its mistake.
+                let why = mapped.rig.device.fault().expect("buffers that are nowhere");
+                assert!(why.contains("not in its memory"), "{why}");
+            } else {
+                // That ends the session; until then all stays mapped.
+                assert!(set.unwrap_err().contains("10 lent buffers did not come back"));
+                assert!(held.iter().zip(frames(10, 60)).all(|(packet, frame)| packet[..] == frame));
+            }
+            drop(held);
+            mapped.while_polled(|device| device.disconnected("it has broken its ring"));
+            guest.reset();
+        }
+        let mut next = Guest::new(features, 1, 64);
+        next.offer_all(0);
+        next.attach(&mut mapped.rig.device);
+        let packets = mapped.arrive(&frames(20, 60));
+        assert_eq!((lent(&packets), mapped.send(packets), next.received(0).len()), (20, 0, 20), "{features:#x}");
+        assert_eq!(mapped.card.counters().dma_faults, 0);
+        mapped.while_polled(|device| next.detach(device));
+        next.reset();
+    }
+}

@@ -1,0 +1,7 @@
+#![no_main]
+
+#[allow(dead_code, reason = "the other kind of ring has a target of its own")]
+#[path = "../bodies/mapped_rings.rs"]
+mod body;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| body::packed(data));
