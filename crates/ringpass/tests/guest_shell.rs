@@ -63,6 +63,8 @@ impl Terminal {
         // Not as in the command, which the terminal shows as well.
         self.keys(&format!("{command}; echo the end: $?\n"));
         let text = self.expect("the end: 0\n");
+        // What is typed before the shell asks for it would be shown twice.
+        self.expect("guest# ");
         text.split_once("$?\n").expect("the command's echo").1.to_owned()
     }
 
