@@ -4,7 +4,8 @@
 mod common;
 
 use common::folder;
-use common::tunnel::{Options, Tunnel, mapped, pings, tcp};
+use common::guest::tcp_to;
+use common::tunnel::{Options, Tunnel, mapped, pings};
 use common::vhost::{serve, socket, up, vhost, with_servers, wrong_checksums};
 use ringpass_lab::{Guest, VhostUser, alone};
 
@@ -28,8 +29,8 @@ fn a_guest_in_a_tunnels_network() {
         up(&guest, number, number as u8);
         let to = format!("198.18.{number}.2");
         pings(&tunnel.far, &to);
-        tcp(&tunnel.far, &to, &[]);
-        tcp(&tunnel.far, &to, &["-R"]);
+        tcp_to(&tunnel.far, &to, &[]);
+        tcp_to(&tunnel.far, &to, &["-R"]);
         let summary = tunnel.end();
         assert_eq!(mapped(&summary), is_mapped, "{device}: {summary}");
         assert_eq!(summary["ports"][1]["extended"]["guest_faults"], 0, "{summary}");

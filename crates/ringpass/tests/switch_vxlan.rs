@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::tunnel::{Options, Tunnel, mapped, pings, tcp};
+use common::guest::tcp_to;
+use common::tunnel::{Options, Tunnel, mapped, pings};
 use common::{Namespace, RINGPASS, folder, text, unique, until};
 
 /// What is at the switch's other port.
@@ -36,7 +37,7 @@ fn through_the_tunnel(inside: Inside, options: Options) {
     for direction in [&[][..], &["-R"]] {
         let server = near.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
         until("the iperf3 server", || server.line().contains("listening"));
-        tcp(&tunnel.far, "198.18.0.2", direction);
+        tcp_to(&tunnel.far, "198.18.0.2", direction);
     }
     let stations = [tunnel.far.mac("vx"), near.mac(&inner)];
     let summary = tunnel.end();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, Output, alone};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::{Namespace, Program, RINGPASS, folder, text, unique, until};
 
@@ -117,6 +117,20 @@ pub fn carrier(eth: u8) -> String {
 /// meanwhile; without one it calls them lost after two round trips.
 pub fn answered(text: &str, count: usize) -> bool {
     (1..=count).all(|number| text.contains(&format!("icmp_seq={number} ")))
+}
+
+/// TCP for a second to a server that stays, in Mbit/s; 1 must arrive.
+pub fn tcp_to(from: &Namespace, to: &str, options: &[&str]) -> f64 {
+    let mut result = Value::Null;
+    // Between two clients, the server does not let anybody in for a moment.
+    until("the iperf3 server", || {
+        let text = from.run(&[&["iperf3", "-c", to, "-t", "1", "-J"], options].concat());
+        result = serde_json::from_str(&text).expect("JSON");
+        result["start"]["connected"] != json!([])
+    });
+    let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+    assert!(bits > 1e6, "{result}");
+    bits / 1e6
 }
 
 /// Pings from the guest, of which none may be lost.

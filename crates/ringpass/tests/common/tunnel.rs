@@ -1,7 +1,7 @@
 //! A switch of two ports, of which one is the end of a tunnel; the other end is the kernel's own vxlan device.
 
 use ringpass_lab::{Namespace, Program, until};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::guest::answered;
 use super::{RINGPASS, folder, text, unique};
@@ -80,18 +80,4 @@ pub fn pings(from: &Namespace, to: &str) {
         let text = from.run(&["ping", "-n", "-c", "50", "-i", "0.005", "-s", size, "-M", "do", "-w", "20", to]);
         assert!(answered(&text, 50), "{text}");
     }
-}
-
-/// TCP for a second; 1 Mbit/s must arrive.
-pub fn tcp(from: &Namespace, to: &str, direction: &[&str]) {
-    let mut result = Value::Null;
-    // Between two clients, a server does not let anybody in for a moment.
-    until("the iperf3 server", || {
-        let text = from.run(&[&["iperf3", "-c", to, "-t", "1", "-J"], direction].concat());
-        result = serde_json::from_str(&text).expect("JSON");
-        result["start"]["connected"] != json!([])
-    });
-    let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-    println!("TCP {direction:?}: {:.2} Gbit/s", bits / 1e9);
-    assert!(bits > 1e6, "{result}");
 }

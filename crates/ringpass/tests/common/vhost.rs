@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringpass_lab::{Builder, Guest, Namespace, Program, nic_address, until};
 use serde_json::Value;
 
-use super::guest::answered;
+use super::guest::{answered, tcp_to};
 use super::{RINGPASS, folder, noise, text, unique};
 
 /// A back-end, and the kernel at its far end. The TAP stays when the back-end is killed.
@@ -91,16 +91,7 @@ impl Backend {
 
     /// TCP for a second, in Mbit/s; 1 must arrive.
     pub fn tcp(&self, options: &[&str]) -> f64 {
-        let (guest, mut text) = (self.guest(), String::new());
-        // Between two clients, its server does not let anybody in for a moment.
-        until("the iperf3 server", || {
-            text = self.host.run(&[&["iperf3", "-c", &guest, "-t", "1", "-J"], options].concat());
-            !text.contains("unable to connect")
-        });
-        let result: Value = serde_json::from_str(&text).expect("JSON");
-        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-        assert!(bits > 1e6, "{text}");
-        bits / 1e6
+        tcp_to(&self.host, &self.guest(), options)
     }
 
     /// Bytes to the guest and back, which must arrive as they are.
