@@ -1,0 +1,24 @@
+//! netmap without a kernel module: the same rings in shared memory, for programs and guests that were written for netmap.
+//!
+//! [`layout`] is what lies in the memory, byte by byte. A [`Region`] is such memory, as the one who serves it knows it; a
+//! [`Ring`] is a ring in it, whichever side looks at it. Whoever serves a ring believes an application's `head` and `cur`
+//! only as far as [`Positions`] says, and a slot's buffer and length only as far as [`Region::check`] does. Application and
+//! server tell each other their positions by a [`csb`] entry, and wake each other where asked.
+//!
+//! The facts are those of netmap's documented interface (API 14); none of its code is here.
+
+#![deny(unsafe_code)]
+
+pub mod csb;
+pub mod layout;
+#[allow(unsafe_code, reason = "memory that several processes share")]
+mod memory;
+pub mod pipe;
+mod positions;
+mod region;
+mod ring;
+
+pub use memory::{Cells, Memory};
+pub use positions::{Direction, Positions, Wild};
+pub use region::{Error, Pools, Region};
+pub use ring::{Flags, Ring, Slot};

@@ -1,0 +1,93 @@
+//! Memory that several processes share, in parts of known types.
+
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ringpass_memory::{Atomics, DmaRegion, ForeignMemory};
+
+use crate::layout::{Interface, RingHeader, RingOffset};
+
+/// Mapped memory: made here, or by another process.
+#[derive(Clone)]
+pub struct Memory {
+    start: NonNull<u8>,
+    len: usize,
+    _mapping: Mapping,
+}
+
+#[derive(Clone)]
+enum Mapping {
+    Own(#[expect(dead_code, reason = "kept mapped")] Arc<DmaRegion>),
+    Theirs(#[expect(dead_code, reason = "kept mapped")] Arc<ForeignMemory>),
+}
+
+// SAFETY: the mapping may be used from any thread, and is kept.
+unsafe impl Send for Memory {}
+// SAFETY: as above; nothing but atomics and raw pointers is handed out.
+unsafe impl Sync for Memory {}
+
+impl From<Arc<DmaRegion>> for Memory {
+    fn from(region: Arc<DmaRegion>) -> Self {
+        let start = NonNull::new(region.at(0)).expect("a mapping is not at address 0");
+        Self { start, len: region.len(), _mapping: Mapping::Own(region) }
+    }
+}
+
+impl From<Arc<ForeignMemory>> for Memory {
+    fn from(memory: Arc<ForeignMemory>) -> Self {
+        let start = NonNull::new(memory.as_ptr()).expect("a mapping is not at address 0");
+        Self { start, len: memory.len(), _mapping: Mapping::Theirs(memory) }
+    }
+}
+
+impl Memory {
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes from an offset on, to be read or written; anybody may write them at the same time. `None` if they are not all
+    /// inside.
+    pub fn bytes(&self, offset: usize, len: usize) -> Option<NonNull<u8>> {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        // SAFETY: inside the mapping, or one past its end.
+        inside.then(|| unsafe { self.start.add(offset) })
+    }
+
+    /// `len` items from an offset on; `None` if they are not all inside, or not aligned.
+    pub fn cells<T: Atomics>(&self, offset: usize, len: usize) -> Option<Cells<T>> {
+        let start = self.bytes(offset, len.checked_mul(size_of::<T>())?)?.cast::<T>();
+        start.is_aligned().then(|| Cells { items: NonNull::slice_from_raw_parts(start, len), _memory: self.clone() })
+    }
+}
+
+/// Items in shared memory, which it keeps.
+pub struct Cells<T: Atomics> {
+    items: NonNull<[T]>,
+    _memory: Memory,
+}
+
+// SAFETY: `T` is made of atomics, which any thread may use; the memory is `Send` and `Sync`.
+unsafe impl<T: Atomics> Send for Cells<T> {}
+// SAFETY: as above.
+unsafe impl<T: Atomics> Sync for Cells<T> {}
+
+impl<T: Atomics> Deref for Cells<T> {
+    type Target = [T];
+
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: range and alignment were checked, and the memory is kept; `T` is valid for any bits, and others may
+        // change it under a shared reference.
+        unsafe { self.items.as_ref() }
+    }
+}
+
+// SAFETY: atomics, without padding, as the offsets in `layout` say: 16 + 10 * 4 bytes.
+unsafe impl Atomics for Interface {}
+// SAFETY: an atomic integer.
+unsafe impl Atomics for RingOffset {}
+// SAFETY: likewise, 256 bytes.
+unsafe impl Atomics for RingHeader {}

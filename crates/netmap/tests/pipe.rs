@@ -1,0 +1,178 @@
+//! Pipes, both ends driven as programs do by `head`, `cur` and `tail`.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use proptest::prelude::*;
+use ringpass_memory::RegionConfig;
+use ringpass_netmap::pipe::{Error, Exchange, Receiver, Sender};
+use ringpass_netmap::{Direction, Flags, Pools, Region, Ring, Slot};
+
+/// Both ends of one direction, with so many slots.
+struct Pipe {
+    exchange: Arc<Exchange>,
+    sender: Sender,
+    receiver: Receiver,
+    /// How often each was woken.
+    bells: [Arc<AtomicUsize>; 2],
+}
+
+fn pipe(slots: u32) -> Pipe {
+    let mut region = Region::new(Pools::default(), &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
+    let (sender, _) = region.ring(Direction::Tx, 0, slots, true).unwrap();
+    let (receiver, _) = region.ring(Direction::Rx, 0, slots, false).unwrap();
+    let exchange = Arc::new(Exchange { sender, receiver, sent: Default::default(), released: Default::default() });
+    let bells = [Arc::new(AtomicUsize::new(0)), Arc::default()];
+    let ring = |bell: &Arc<AtomicUsize>| -> ringpass_netmap::pipe::Bell {
+        let bell = bell.clone();
+        Box::new(move || _ = bell.fetch_add(1, Ordering::Relaxed))
+    };
+    Pipe {
+        sender: Sender::new(&exchange, ring(&bells[1])),
+        receiver: Receiver::new(&exchange, ring(&bells[0])),
+        exchange,
+        bells,
+    }
+}
+
+fn next(ring: &Ring, position: u32) -> u32 {
+    (position + 1) % ring.slots()
+}
+
+/// A program's positions: `head`, and how many slots are its own.
+fn own(ring: &Ring) -> (u32, u32) {
+    let head = ring.header().head.load(Ordering::Relaxed);
+    let tail = ring.header().tail.load(Ordering::Acquire);
+    (head, (tail + ring.slots() - head) % ring.slots())
+}
+
+fn give_up(ring: &Ring, position: u32) {
+    ring.header().cur.store(position, Ordering::Relaxed);
+    ring.header().head.store(position, Ordering::Release);
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// So many slots are filled; the last one of each frame of so many slots has no flag.
+    Fill(u32, u32),
+    SyncSender,
+    /// So many slots are given up, with another buffer in each of them that is said to.
+    Drain(u32, bool),
+    SyncReceiver,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0..20_u32, 1..4_u32).prop_map(|(n, of)| Step::Fill(n, of)),
+        Just(Step::SyncSender),
+        (0..20_u32, any::<bool>()).prop_map(|(n, swap)| Step::Drain(n, swap)),
+        Just(Step::SyncReceiver),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+proptest! {
+    /// Slots arrive once, in order, by whole frames; no buffer is lost or doubled.
+    #[test]
+    fn slots_arrive_in_order_and_buffers_stay(slots in 2..40_u32, steps in steps()) {
+        let Pipe { exchange, mut sender, mut receiver, .. } = pipe(slots);
+        let (tx, rx) = (&exchange.sender, &exchange.receiver);
+        let mut spare: VecDeque<u32> = (3000..3100).collect();
+        let mut all: Vec<u32> = (0..slots).map(|position| tx.slot(position).buffer).chain(spare.iter().copied()).collect();
+        all.sort_unstable();
+        let (mut sent, mut received, mut in_frame) = (VecDeque::new(), 0_u64, false);
+        let mut number = 0_u64;
+        for step in steps {
+            match step {
+                Step::Fill(n, of) => {
+                    let (mut head, left) = own(tx);
+                    for _ in 0..n.min(left) {
+                        let more = number % u64::from(of) + 1 < u64::from(of);
+                        let flags = if more { Flags::MORE_FRAGMENTS } else { Flags::default() };
+                        let slot = Slot { len: 60, flags, pointer: number, ..tx.slot(head) };
+                        tx.set(head, slot);
+                        sent.push_back(slot);
+                        head = next(tx, head);
+                        number += 1;
+                    }
+                    give_up(tx, head);
+                }
+                Step::SyncSender => prop_assert_eq!(sender.sync(), Ok(())),
+                Step::Drain(n, swap) => {
+                    let (mut head, left) = own(rx);
+                    for _ in 0..n.min(left) {
+                        let slot = rx.slot(head);
+                        prop_assert_eq!(Some(slot), sent.pop_front(), "slot {} after {}", slot.pointer, received);
+                        in_frame = slot.flags.any(Flags::MORE_FRAGMENTS);
+                        received += 1;
+                        if swap {
+                            spare.push_back(slot.buffer);
+                            let buffer = spare.pop_front().unwrap();
+                            rx.set(head, Slot { buffer, flags: Flags::BUFFER_CHANGED, ..slot });
+                        }
+                        head = next(rx, head);
+                    }
+                    // The whole of a frame has come with its first slot.
+                    prop_assert!(!in_frame || own(rx).1 > n.min(left));
+                    give_up(rx, head);
+                }
+                Step::SyncReceiver => prop_assert_eq!(receiver.sync(), Ok(())),
+            }
+        }
+        // What was complete arrives; then all slots are the sender's again, each with a buffer of its own.
+        for _ in 0..4 {
+            sender.sync().unwrap();
+            receiver.sync().unwrap();
+            let (head, left) = own(rx);
+            give_up(rx, (head + left) % slots);
+            receiver.sync().unwrap();
+        }
+        let mut now: Vec<u32> = (0..slots).map(|position| tx.slot(position).buffer).chain(spare).collect();
+        now.sort_unstable();
+        prop_assert_eq!(now, all);
+    }
+}
+
+#[test]
+fn ends_that_say_what_cannot_be() {
+    let Pipe { exchange, mut sender, mut receiver, .. } = pipe(8);
+    exchange.sender.header().head.store(8, Ordering::Relaxed);
+    assert!(matches!(sender.sync(), Err(Error::Own(_))));
+    assert_eq!((exchange.sender.said(), own(&exchange.sender)), ((0, 0), (0, 7)), "it begins again where it stood");
+    give_up(&exchange.receiver, 1);
+    assert!(matches!(receiver.sync(), Err(Error::Own(_))));
+    assert_eq!(exchange.receiver.said(), (0, 0));
+    // Seven slots were never sent, and the eighth is nobody's.
+    exchange.released.write(1, 0);
+    assert_eq!(sender.sync(), Err(Error::Peer(1)));
+    exchange.released.write(u32::MAX, 0);
+    assert_eq!(sender.sync(), Err(Error::Peer(u32::MAX)));
+    exchange.sent.write(8, 8, 0);
+    assert_eq!(receiver.sync(), Err(Error::Peer(8)));
+}
+
+#[test]
+fn bells_ring_for_those_who_asked() {
+    let Pipe { exchange, mut sender, mut receiver, bells } = pipe(8);
+    let rung = || bells.each_ref().map(|bell| bell.swap(0, Ordering::Relaxed));
+    give_up(&exchange.sender, 7);
+    sender.sync().unwrap();
+    assert_eq!(rung(), [0, 0], "nobody sleeps");
+    assert!(sender.arm().unwrap(), "full");
+    assert!(!receiver.arm().unwrap(), "something has come");
+    receiver.disarm();
+    give_up(&exchange.receiver, 3);
+    receiver.sync().unwrap();
+    assert_eq!(rung(), [1, 0], "the sender is woken");
+    sender.disarm();
+    sender.sync().unwrap();
+    assert_eq!(own(&exchange.sender), (7, 3));
+    give_up(&exchange.receiver, 7);
+    receiver.sync().unwrap();
+    assert_eq!(rung(), [0, 0]);
+    assert!(receiver.arm().unwrap(), "empty");
+    give_up(&exchange.sender, 0);
+    sender.sync().unwrap();
+    assert_eq!(rung(), [0, 1], "the receiver is woken");
+}
