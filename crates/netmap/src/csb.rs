@@ -6,6 +6,8 @@
 //! writing and looking lies a full barrier on both sides, so that one of the two sees the other. Whoever is woken does not
 //! have its wish cleared by the other side: it takes it back itself, when it goes on.
 
+#[cfg(not(loom))]
+use crate::{Cells, Memory};
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
 #[cfg(not(loom))]
@@ -30,6 +32,32 @@ pub struct FromServer {
     hwtail: AtomicU32,
     need_kick: AtomicU32,
     spare: [AtomicU32; 13],
+}
+
+/// Both sides' entries of all rings of a port: Tx rings, then Rx rings.
+#[cfg(not(loom))]
+pub struct Csb {
+    application: Cells<FromApplication>,
+    server: Cells<FromServer>,
+}
+
+#[cfg(not(loom))]
+impl Csb {
+    /// Entries at two offsets of a memory; `None` if they are not inside, or not aligned.
+    pub fn new(memory: &Memory, application: usize, server: usize, entries: usize) -> Option<Self> {
+        let (application, server) = (memory.cells(application, entries)?, memory.cells(server, entries)?);
+        Some(Self { application, server })
+    }
+
+    /// What the application says of a ring.
+    pub fn application(&self, entry: usize) -> &FromApplication {
+        &self.application[entry]
+    }
+
+    /// What the server says of it.
+    pub fn server(&self, entry: usize) -> &FromServer {
+        &self.server[entry]
+    }
 }
 
 #[cfg(not(loom))]

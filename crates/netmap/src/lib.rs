@@ -9,6 +9,8 @@
 
 #![deny(unsafe_code)]
 
+#[cfg(not(loom))]
+mod application;
 pub mod csb;
 pub mod layout;
 #[allow(unsafe_code, reason = "memory that several processes share")]
@@ -17,8 +19,14 @@ pub mod pipe;
 mod positions;
 mod region;
 mod ring;
+#[cfg(not(loom))]
+mod served;
 
+#[cfg(not(loom))]
+pub use application::{Application, SyncError};
 pub use memory::{Cells, Memory};
 pub use positions::{Direction, Positions, Wild};
 pub use region::{Error, Pools, Region};
 pub use ring::{Flags, Ring, Slot};
+#[cfg(not(loom))]
+pub use served::Served;

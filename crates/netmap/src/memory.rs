@@ -89,5 +89,11 @@ impl<T: Atomics> Deref for Cells<T> {
 unsafe impl Atomics for Interface {}
 // SAFETY: an atomic integer.
 unsafe impl Atomics for RingOffset {}
+// SAFETY: sixteen of them.
+#[cfg(not(loom))]
+unsafe impl Atomics for crate::csb::FromApplication {}
+// SAFETY: likewise.
+#[cfg(not(loom))]
+unsafe impl Atomics for crate::csb::FromServer {}
 // SAFETY: likewise, 256 bytes.
 unsafe impl Atomics for RingHeader {}

@@ -1,0 +1,153 @@
+//! Both sides of a ring: an application and who serves it, in turns and on two threads.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_netmap::csb::Csb;
+use ringpass_netmap::{Application, Direction, Memory, Pools, Region, Ring, Served, Slot, SyncError};
+
+/// A ring, as each side has it.
+fn both(direction: Direction, slots: u32) -> (Application, Served, Arc<Csb>) {
+    let config = RegionConfig::default();
+    let mut region = Region::new(Pools::default(), &config).unwrap_or_else(|error| panic!("{error}"));
+    let (ring, offset) = region.ring(direction, 0, slots, true).unwrap();
+    let memory: Memory = DmaRegion::new(8192, &config).unwrap().into();
+    let csb = Arc::new(Csb::new(&memory, 0, 4096, 64).unwrap());
+    assert!(Csb::new(&memory, 0, 4096, 65).is_none());
+    let served = Served::new(direction, ring, &csb, 63);
+    let ring = Ring::new(region.memory(), offset, slots).unwrap();
+    (Application::new(direction, ring, &csb, 63), served, csb)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    GiveUp(u32),
+    Sync,
+    Take(u32),
+    Give(u32),
+    Tell,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let n = 0..12_u32;
+    let step = prop_oneof![
+        n.clone().prop_map(Step::GiveUp),
+        Just(Step::Sync),
+        n.clone().prop_map(Step::Take),
+        n.prop_map(Step::Give),
+        Just(Step::Tell),
+    ];
+    prop::collection::vec(step, 1..200)
+}
+
+proptest! {
+    /// Each slot has one owner at a time, whoever does what when: what one side may touch, the other has given up.
+    #[test]
+    fn every_slot_has_one_owner(slots in 2..20_u32, tx in any::<bool>(), steps in steps()) {
+        let direction = if tx { Direction::Tx } else { Direction::Rx };
+        let (mut application, mut served, _) = both(direction, slots);
+        for step in steps {
+            match step {
+                Step::GiveUp(n) => application.give_up(n.min(application.own())),
+                Step::Sync => prop_assert_eq!(application.sync(0), Ok(false)),
+                Step::Take(n) => served.take(n.min(served.look().unwrap())),
+                Step::Give(n) => served.give(n.min(served.room())),
+                Step::Tell => prop_assert!(!served.tell()),
+            }
+            let mut owners = vec![0; slots as usize];
+            (0..application.own()).for_each(|n| owners[application.position(n) as usize] += 1);
+            (0..served.look().unwrap()).for_each(|n| owners[served.given(n) as usize] += 1);
+            (0..served.room()).for_each(|n| owners[served.free(n) as usize] += 1);
+            prop_assert!(owners.iter().all(|&owners| owners <= 1), "{:?}", owners);
+            prop_assert!(owners.iter().sum::<u32>() < slots, "one is nobody's");
+        }
+    }
+}
+
+#[test]
+fn programs_and_servers_that_lie() {
+    let (mut application, mut served, csb) = both(Direction::Tx, 8);
+    application.ring().header().head.store(9, std::sync::atomic::Ordering::Relaxed);
+    assert!(matches!(application.sync(0), Err(SyncError::Program(_))));
+    assert_eq!((application.ring().said(), application.own()), ((0, 0), 7));
+    application.give_up(3);
+    application.sync(0).unwrap();
+    assert_eq!(served.look(), Ok(3));
+    // The fourth was not given up; the eighth is nobody's.
+    for (cur, tail) in [(4, 7), (0, 0), (8, 7), (0, u32::MAX), (3, 6), (3, 3)] {
+        csb.server(63).write(cur, tail);
+        assert_eq!(application.sync(0), Err(SyncError::Server(cur, tail)));
+    }
+    csb.server(63).write(3, 2);
+    application.sync(0).unwrap();
+    assert_eq!(application.own(), 7);
+    for (head, cur) in [(8, 8), (2, 1), (0, 8), (u32::MAX, 3)] {
+        csb.application(63).write(head, cur, 0);
+        served.look().unwrap_err();
+        served.arm(0).unwrap_err();
+    }
+    csb.application(63).write(3, 7, 0);
+    served.take(served.look().unwrap());
+    assert_eq!(served.room(), 3);
+}
+
+fn wait(bell: &Receiver<()>) {
+    bell.recv_timeout(Duration::from_secs(20)).expect("a wake-up");
+}
+
+/// Numbers go one way through a ring of each direction, both sides asleep whenever there is nothing to do.
+#[test]
+fn nobody_sleeps_through_a_wake_up() {
+    const COUNT: u64 = 20_000;
+    for slots in [2, 3, 16] {
+        let (mut application, mut served, _) = both(Direction::Tx, slots);
+        // As an eventfd: rung twice it is rung.
+        let ((kick, kicked), (call, called)) = (sync_channel(1), sync_channel(1));
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut next = 0;
+                while next < COUNT {
+                    let n = served.look().unwrap();
+                    if n == 0 {
+                        if served.arm(0).unwrap() {
+                            wait(&kicked);
+                        }
+                        served.disarm();
+                        continue;
+                    }
+                    for at in 0..n {
+                        assert_eq!(served.ring().slot(served.given(at)).pointer, next);
+                        next += 1;
+                    }
+                    served.take(n);
+                    served.give(n);
+                    if served.tell() {
+                        let _ = call.try_send(());
+                    }
+                }
+            });
+            let mut next = 0;
+            while next < COUNT {
+                let n = application.own().min((COUNT - next) as u32);
+                for at in 0..n {
+                    let position = application.position(at);
+                    application.ring().set(position, Slot { pointer: next, ..application.ring().slot(position) });
+                    next += 1;
+                }
+                application.give_up(n);
+                if application.sync(0).unwrap() {
+                    let _ = kick.try_send(());
+                }
+                if application.own() == 0 {
+                    if application.arm().unwrap() {
+                        wait(&called);
+                    }
+                    application.disarm();
+                }
+            }
+        });
+    }
+}
