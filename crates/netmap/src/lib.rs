@@ -18,6 +18,7 @@ mod memory;
 pub mod pipe;
 mod positions;
 mod region;
+pub mod request;
 mod ring;
 #[cfg(not(loom))]
 mod served;
