@@ -13,8 +13,10 @@ pub struct LegacyRequest {
     pub command: u16,
     /// Its first argument.
     pub argument: u16,
+    /// As they came: they go back so.
     version: u32,
     ring: u16,
+    flags: u32,
 }
 
 /// In `ring` of the request: sending is not part of `poll`; the rest is the ring's number.
@@ -40,7 +42,7 @@ impl LegacyRequest {
         let (ring, command, argument) = (fields.u16(), fields.u16(), fields.u16());
         let (memory_id, extra_buffers, flags) = (fields.u16(), fields.u32(), fields.u32());
         // No mode is the usual one.
-        let mode = if flags & MODE == 0 { Mode::AllNic } else { Mode::of(flags & MODE)? };
+        let (mode, came) = (if flags & MODE == 0 { Mode::AllNic } else { Mode::of(flags & MODE)? }, flags);
         let no_tx_poll = if ring & NO_TX_POLL != 0 { super::register::NO_TX_POLL } else { 0 };
         let flags = u64::from(flags & !MODE) | no_tx_poll;
         let register = Register {
@@ -55,20 +57,19 @@ impl LegacyRequest {
             flags,
             ..Register::default()
         };
-        Ok(Self { name, register, command, argument, version, ring })
+        Ok(Self { name, register, command, argument, version, ring, flags: came })
     }
 
     /// The answer: what was granted, in place of what was asked for.
     pub fn bytes(&self) -> [u8; Self::LEN] {
-        let Register { offset, memory_size, slots, rings, memory_id, mode, extra_buffers, flags, .. } = self.register;
+        let Register { offset, memory_size, slots, rings, memory_id, extra_buffers, .. } = self.register;
         let mut bytes: Vec<u8> = self.name.bytes().take(15).chain(std::iter::repeat(0)).take(16).collect();
         bytes.extend(
             [self.version, offset as u32, memory_size as u32, slots[0], slots[1]].map(u32::to_le_bytes).concat(),
         );
         let halves = [rings[0], rings[1], self.ring, self.command, self.argument, memory_id];
         bytes.extend(halves.map(u16::to_le_bytes).concat());
-        let flags = (flags & !super::register::NO_TX_POLL) as u32 | mode as u32;
-        bytes.extend([extra_buffers, flags, 0].map(u32::to_le_bytes).concat());
+        bytes.extend([extra_buffers, self.flags, 0].map(u32::to_le_bytes).concat());
         bytes.try_into().expect("60 bytes")
     }
 }

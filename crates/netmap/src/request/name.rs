@@ -31,6 +31,11 @@ pub struct BadName {
     why: &'static str,
 }
 
+/// Whether it is one, and not a part of an interface's name.
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Bytes of a port's name at most.
 const LONGEST: usize = 63;
 
@@ -57,12 +62,12 @@ impl FromStr for PortName {
                     _ => return Err(bad("behind '/' stand R, T, x, r, t and z")),
                 })
         })?;
+        let own = rest.strip_prefix("netmap:");
+        let rest = own.unwrap_or(rest);
         let vale = rest.starts_with("vale");
-        let rest = match rest.strip_prefix("netmap:") {
-            Some(rest) => rest,
-            None if vale => rest,
-            None => return Err(bad("write netmap:PORT or valeSWITCH:PORT")),
-        };
+        if own.is_none() && !vale {
+            return Err(bad("write netmap:PORT or valeSWITCH:PORT"));
+        }
         let (port, mode, ring) = if let Some(at) = rest.find(['{', '}']) {
             if rest[at + 1..].is_empty() || rest[at + 1..].contains(['{', '}', '^', '*']) {
                 return Err(bad("a pipe has a name, and nothing behind it"));
@@ -72,7 +77,7 @@ impl FromStr for PortName {
             (port, Mode::NicAndHost, 0)
         } else if let Some((port, ring)) = rest.split_once('^') {
             if ring.is_empty() { (port, Mode::Host, 0) } else { (port, Mode::OneHost, number(ring)?) }
-        } else if let Some((port, ring)) = rest.rsplit_once('-').filter(|_| !vale) {
+        } else if let Some((port, ring)) = rest.rsplit_once('-').filter(|&(_, ring)| !vale && is_number(ring)) {
             (port, Mode::OneNic, number(ring)?)
         } else {
             (rest, Mode::AllNic, 0)
@@ -124,6 +129,8 @@ mod tests {
         for (name, port, mode, ring) in [
             ("netmap:eth0", "eth0", Mode::AllNic, 0),
             ("netmap:eth0-3", "eth0", Mode::OneNic, 3),
+            ("netmap:br-lan", "br-lan", Mode::AllNic, 0),
+            ("netmap:br-lan-2", "br-lan", Mode::OneNic, 2),
             ("netmap:eth0^", "eth0", Mode::Host, 0),
             ("netmap:eth0^1", "eth0", Mode::OneHost, 1),
             ("netmap:eth0*", "eth0", Mode::NicAndHost, 0),
@@ -155,10 +162,11 @@ mod tests {
             ("netmap:", "missing"),
             ("netmap:{1", "missing"),
             ("vale0", "valeSWITCH:PORT"),
+            ("netmap:vale0", "valeSWITCH:PORT"),
             ("vale0:", "missing"),
             ("netmap:x{", "a name"),
             ("netmap:x{1{2", "nothing behind"),
-            ("netmap:eth0-a", "number"),
+            ("netmap:eth0-70000", "number"),
             ("netmap:eth0@x", "number"),
             ("netmap:eth0/q", "R, T, x"),
             ("netmap:eth0/RT", "exclude"),

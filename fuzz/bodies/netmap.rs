@@ -1,0 +1,124 @@
+//! netmap's requests, and its rings with a program, a server or a pipe's other end that says anything.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_netmap::csb::Csb;
+use ringpass_netmap::pipe::{Exchange, Receiver, Sender};
+use ringpass_netmap::request::{Header, LegacyRequest, PortName, Register};
+use ringpass_netmap::{Application, Direction, Memory, Pools, Region, Ring, Served, Slot};
+
+/// A first byte says what the rest is.
+pub fn requests(data: &[u8]) {
+    let Some((&kind, data)) = data.split_first() else { return };
+    match kind % 4 {
+        0 => {
+            if let Some(Ok(header)) = data.first_chunk().map(Header::parse) {
+                assert!(header.name.len() < 64);
+            }
+        }
+        1 => {
+            if let Some(bytes) = data.first_chunk()
+                && let Ok(register) = Register::parse(bytes)
+            {
+                assert!(register.bytes() == *bytes, "the same again");
+            }
+        }
+        2 => {
+            if let Some(bytes) = data.first_chunk()
+                && let Ok(request) = LegacyRequest::parse(bytes)
+            {
+                let again = LegacyRequest::parse(&request.bytes()).expect("what was put together");
+                assert!(again.register == request.register && again.name == request.name);
+            }
+        }
+        _ => {
+            if let Ok(text) = std::str::from_utf8(data)
+                && let Ok(name) = text.parse::<PortName>()
+            {
+                assert!(name.port.len() < 64 && !name.port.is_empty());
+                assert!(name.vale().is_some() || name.to_string().starts_with("netmap:"));
+            }
+        }
+    }
+}
+
+/// A region with a ring.
+fn ring(direction: Direction, slots: u32) -> (Region, Ring, usize) {
+    let pools = Pools { interfaces: 1, ring_bytes: 4096, buffers: 200, buffer_size: 64 };
+    let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
+    let (ring, offset) = region.ring(direction, 0, slots, true).unwrap();
+    (region, ring, offset)
+}
+
+/// Steps of four bytes: what is done, and with which number; numbers above 250 are far away.
+fn steps(data: &[u8]) -> impl Iterator<Item = (u8, u32, u32)> + '_ {
+    let number = |byte: u8| if byte > 250 { u32::MAX - u32::from(byte - 250) * 0x1111 } else { byte.into() };
+    data.chunks_exact(4).take(500).map(move |step| (step[0], number(step[1]), number(step[2])))
+}
+
+/// Both sides of a ring, each of which may be told anything.
+pub fn rings(data: &[u8]) {
+    let Some((&shape, data)) = data.split_first() else { return };
+    let direction = if shape & 1 == 0 { Direction::Tx } else { Direction::Rx };
+    let slots = 2 + u32::from(shape >> 1) % 60;
+    let (region, ring, offset) = ring(direction, slots);
+    let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
+    let csb = Arc::new(Csb::new(&memory, 0, 4096, 1).unwrap());
+    let mut served = Served::new(direction, ring, &csb, 0);
+    let ring = Ring::new(region.memory(), offset, slots).unwrap();
+    let mut application = Application::new(direction, ring, &csb, 0);
+    for (what, a, b) in steps(data) {
+        match what % 12 {
+            0 => csb.application(0).write(a, b, 0),
+            1 => csb.server(0).write(a, b),
+            2 => application.ring().header().head.store(a, Relaxed),
+            3 => application.ring().header().cur.store(a, Relaxed),
+            4 => application.ring().set(a % slots, Slot { buffer: b, len: a as u16, ..Slot::default() }),
+            5 => application.give_up(a.min(application.own())),
+            6 => _ = application.sync(b & 3),
+            7 => _ = application.arm(),
+            8 => {
+                if let Ok(given) = served.look() {
+                    for n in 0..given.min(a) {
+                        if let Some((start, len)) = region.check(served.ring().slot(served.given(n))) {
+                            assert!(
+                                region.memory().bytes(start, len).is_some() && start >= region.pools().buffers_at()
+                            );
+                        }
+                    }
+                    served.take(given.min(a));
+                }
+            }
+            9 => served.give(a.min(served.room())),
+            10 => _ = served.tell(),
+            _ => _ = served.arm(b),
+        }
+        assert!(application.own() < slots && served.room() < slots);
+    }
+}
+
+/// Both ends of a pipe, each of which may find anything in the memory.
+pub fn pipes(data: &[u8]) {
+    let Some((&shape, data)) = data.split_first() else { return };
+    let slots = 2 + u32::from(shape) % 60;
+    let (mut region, sender, _) = ring(Direction::Tx, slots);
+    let (receiver, _) = region.ring(Direction::Rx, 0, slots, false).unwrap();
+    let exchange = Arc::new(Exchange { sender, receiver, sent: Default::default(), released: Default::default() });
+    let (mut from, mut to) = (Sender::new(&exchange, Box::new(|| ())), Receiver::new(&exchange, Box::new(|| ())));
+    for (what, a, b) in steps(data) {
+        let ring = if b & 1 == 0 { &exchange.sender } else { &exchange.receiver };
+        match what % 9 {
+            0 => ring.header().head.store(a, Relaxed),
+            1 => ring.header().cur.store(a, Relaxed),
+            2 => ring.set(a % slots, Slot { buffer: b, flags: ringpass_netmap::Flags(a as u16), ..Slot::default() }),
+            3 => exchange.sent.write(a, b, 0),
+            4 => exchange.released.write(a, b),
+            5 => _ = from.sync(),
+            6 => _ = to.sync(),
+            7 => _ = from.arm(),
+            _ => _ = to.arm(),
+        }
+    }
+}
