@@ -60,8 +60,11 @@ impl Csb {
     }
 }
 
+/// Bytes of an entry.
+pub const ENTRY: usize = 64;
+
 #[cfg(not(loom))]
-const _: () = assert!(size_of::<FromApplication>() == 64 && size_of::<FromServer>() == 64);
+const _: () = assert!(size_of::<FromApplication>() == ENTRY && size_of::<FromServer>() == ENTRY);
 
 /// In [`FromApplication`]'s `sync_flags`: look for frames, whatever the server thinks.
 pub const FORCE_READ: u32 = 1;

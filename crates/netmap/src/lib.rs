@@ -16,6 +16,8 @@ pub mod layout;
 #[allow(unsafe_code, reason = "memory that several processes share")]
 mod memory;
 pub mod pipe;
+#[cfg(not(loom))]
+mod port_memory;
 mod positions;
 mod region;
 pub mod request;
@@ -26,6 +28,8 @@ mod served;
 #[cfg(not(loom))]
 pub use application::{Application, SyncError};
 pub use memory::{Cells, Memory};
+#[cfg(not(loom))]
+pub use port_memory::{PortMemory, Shape, attach};
 pub use positions::{Direction, Positions, Wild};
 pub use region::{Error, Pools, Region};
 pub use ring::{Flags, Ring, Slot};

@@ -1,6 +1,6 @@
 //! Memory for the ports of one client, or of several that trust each other: pools of descriptors, rings and buffers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -64,6 +64,10 @@ pub struct Region {
     /// Stretches of the ring pool, by their start: bytes.
     free_rings: BTreeMap<usize, usize>,
     free_buffers: Vec<u32>,
+    /// By index: whether a buffer is not free.
+    taken: Vec<bool>,
+    /// Rings by their offset.
+    rings: BTreeMap<usize, Ring>,
 }
 
 impl Region {
@@ -83,6 +87,8 @@ impl Region {
             free_interfaces: (0..interfaces).rev().collect(),
             free_rings: [(pools.rings_at(), pools.ring_bytes)].into(),
             free_buffers: (RESERVED_BUFFERS..buffers).rev().collect(),
+            taken: vec![false; buffers as usize],
+            rings: BTreeMap::new(),
         })
     }
 
@@ -163,14 +169,43 @@ impl Region {
         }
         header.tail.store(if direction == Direction::Tx { slots - 1 } else { 0 }, Relaxed);
         for position in 0..slots {
-            let buffer = if filled { self.free_buffers.pop().expect("counted above") } else { 0 };
+            let buffer = if filled { self.take_buffer().expect("counted above") } else { 0 };
             ring.set(position, Slot { buffer, ..Slot::default() });
         }
+        self.rings.insert(offset, Ring::new(&self.memory, offset, slots).expect("in the pool"));
         Ok((ring, offset))
     }
 
-    /// Gives a ring's room back. Its buffers are given back by their indices.
-    pub fn release_ring(&mut self, ring: &Ring, offset: usize) {
+    /// Gives a ring's room back, and what buffers are in it and in no other ring of the region: programs may have exchanged
+    /// them, lost some, or written anything there. With the last ring, all buffers come back.
+    ///
+    /// # Panics
+    /// If there is no ring at that offset.
+    pub fn release_ring(&mut self, offset: usize) {
+        let ring = self.rings.remove(&offset).expect("a ring of this region");
+        self.release_room(&ring, offset);
+        let in_use = |ring: &Ring| (0..ring.slots()).map(|position| ring.slot(position).buffer).collect::<Vec<_>>();
+        if self.rings.is_empty() {
+            self.free_buffers = (RESERVED_BUFFERS..self.pools.buffers).rev().collect();
+            self.taken.fill(false);
+            return;
+        }
+        let others: HashSet<u32> = self.rings.values().flat_map(in_use).collect();
+        for buffer in in_use(&ring) {
+            if !others.contains(&buffer) && self.taken.get(buffer as usize).is_some_and(|&taken| taken) {
+                self.taken[buffer as usize] = false;
+                self.free_buffers.push(buffer);
+            }
+        }
+    }
+
+    fn take_buffer(&mut self) -> Option<u32> {
+        let buffer = self.free_buffers.pop()?;
+        self.taken[buffer as usize] = true;
+        Some(buffer)
+    }
+
+    fn release_room(&mut self, ring: &Ring, offset: usize) {
         let (mut start, mut len) = (offset, Ring::bytes(ring.slots()).next_multiple_of(LINE));
         if let Some((&before, &bytes)) = self.free_rings.range(..offset).next_back()
             && before + bytes == offset
@@ -184,17 +219,13 @@ impl Region {
         self.free_rings.insert(start, len);
     }
 
-    /// Takes so many buffers, or none.
-    pub fn buffers(&mut self, wanted: usize) -> Result<Vec<u32>, Error> {
+    /// Takes so many buffers beside those of rings, or none. They come back with the last ring.
+    pub fn extra_buffers(&mut self, wanted: usize) -> Result<Vec<u32>, Error> {
         let left = self.free_buffers.len();
-        let from = left.checked_sub(wanted).ok_or(Error::Buffers { left, wanted })?;
-        Ok(self.free_buffers.split_off(from))
-    }
-
-    /// Gives buffers back, each of which was taken.
-    pub fn release_buffers(&mut self, buffers: impl IntoIterator<Item = u32>) {
-        self.free_buffers.extend(buffers);
-        debug_assert!(self.free_buffers.len() <= (self.pools.buffers - RESERVED_BUFFERS) as usize, "given back twice");
+        if wanted > left {
+            return Err(Error::Buffers { left, wanted });
+        }
+        Ok((0..wanted).map_while(|_| self.take_buffer()).collect())
     }
 
     /// Buffers that are free.

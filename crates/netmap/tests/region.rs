@@ -77,11 +77,58 @@ fn what_cannot_be_is_refused() {
     let refused = region.ring(Direction::Tx, 0, 128, true).map(drop);
     assert_eq!(refused, Err(Error::Buffers { left: 98, wanted: 128 }));
     assert!(matches!(region.ring(Direction::Tx, 0, 1 << 16, false).map(drop), Err(Error::Rings(_))));
-    assert_eq!(region.buffers(99), Err(Error::Buffers { left: 98, wanted: 99 }));
-    assert_eq!(region.buffers(98).map(|buffers| buffers.len()), Ok(98));
+    assert_eq!(region.extra_buffers(99), Err(Error::Buffers { left: 98, wanted: 99 }));
+    assert_eq!(region.extra_buffers(98).map(|buffers| buffers.len()), Ok(98));
 }
 
 proptest! {
+    /// Programs that share a region exchange buffers, lose some and write anything; rings come and go. No buffer is free that
+    /// a ring has, and in the end all of them are.
+    #[test]
+    fn what_programs_do_to_buffers_is_put_right(steps in prop::collection::vec((0..6_u8, any::<u32>(), any::<u32>()), 1..80)) {
+        let pools = Pools { interfaces: 1, ring_bytes: 40 << 10, buffers: 300, buffer_size: 64 };
+        let mut region = region(pools);
+        let (mut rings, mut written): (Vec<(Ring, usize)>, HashSet<u32>) = Default::default();
+        for (what, a, b) in steps {
+            let place = |n: u32| {
+                let (ring, _) = &rings[n as usize % rings.len()];
+                (ring, n / 7 % ring.slots())
+            };
+            match what {
+                0 | 1 => rings.extend(region.ring(Direction::Tx, 0, 2 + a % 60, true)),
+                _ if rings.is_empty() => {}
+                2 => {
+                    let (_, offset) = rings.swap_remove(a as usize % rings.len());
+                    region.release_ring(offset);
+                }
+                3 => {
+                    let ((one, here), (other, there)) = (place(a), place(b));
+                    let (first, second) = (one.slot(here), other.slot(there));
+                    one.set(here, second);
+                    other.set(there, first);
+                }
+                4 => {
+                    let (ring, position) = place(a);
+                    ring.set(position, Slot { buffer: b % 400, ..ring.slot(position) });
+                    written.insert(b % 400);
+                }
+                _ => _ = region.extra_buffers(a as usize % 20),
+            }
+            // What was given out twice would stand in two places. What a program has written itself may.
+            let mut seen = HashSet::new();
+            for (ring, _) in &rings {
+                for buffer in (0..ring.slots()).map(|position| ring.slot(position).buffer) {
+                    prop_assert!(written.contains(&buffer) || seen.insert(buffer), "buffer {} twice", buffer);
+                }
+            }
+            prop_assert!(seen.len() + region.free_buffers() <= 298);
+        }
+        for (_, offset) in rings.drain(..) {
+            region.release_ring(offset);
+        }
+        prop_assert_eq!(region.free_buffers(), 298);
+    }
+
     /// Rings and buffers come and go in any order: none overlaps another, and in the end all is there again.
     #[test]
     fn rings_share_nothing(steps in prop::collection::vec((0..3_u8, 2..300_u32), 1..60)) {
@@ -91,9 +138,8 @@ proptest! {
         let mut rings: Vec<(Ring, usize)> = Vec::new();
         for (what, n) in steps {
             if what == 0 && !rings.is_empty() {
-                let (ring, offset) = rings.swap_remove(n as usize % rings.len());
-                region.release_ring(&ring, offset);
-                region.release_buffers((0..ring.slots()).map(|position| ring.slot(position).buffer).filter(|&b| b > 0));
+                let (_, offset) = rings.swap_remove(n as usize % rings.len());
+                region.release_ring(offset);
             } else if let Ok(ring) = region.ring(Direction::Tx, 0, n, what == 1) {
                 rings.push(ring);
             }
@@ -108,8 +154,8 @@ proptest! {
             prop_assert!(held.filter(|&buffer| buffer > 0).all(|buffer| buffer > 1 && buffers.insert(buffer)));
             prop_assert_eq!(buffers.len() + region.free_buffers(), 998);
         }
-        for (ring, offset) in rings.drain(..) {
-            region.release_ring(&ring, offset);
+        for (_, offset) in rings.drain(..) {
+            region.release_ring(offset);
         }
         // All in one piece again.
         let slots = ((40 << 10) - 256) / 16;

@@ -1,0 +1,124 @@
+//! A port's memory, mapped a second time as another process would: what one side writes the other finds.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_netmap::{Application, Memory, Pools, PortMemory, Region, Served, Shape, Slot, attach};
+
+fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
+    let file = region.file().try_clone_to_owned().unwrap();
+    ForeignMemory::map_shared(file, 0, region.len()).unwrap().into()
+}
+
+fn region(pools: Pools) -> Region {
+    Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn frame(region: &Region, memory: &Memory, slot: Slot) -> Vec<u8> {
+    let (start, len) = region.check(slot).expect("a slot of the region's");
+    let start = memory.bytes(start, len).unwrap();
+    // SAFETY: inside the memory, and nobody writes it just now.
+    unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }.to_vec()
+}
+
+fn write(region: &Region, memory: &Memory, slot: Slot, bytes: &[u8]) {
+    let (start, len) = region.check(slot).expect("a slot of the region's");
+    assert_eq!(len, bytes.len());
+    // SAFETY: inside the memory, and nobody else accesses it just now.
+    unsafe { memory.bytes(start, len).unwrap().copy_from(NonNull::from(bytes).cast(), len) };
+}
+
+/// Sends frames on a ring and has the server send them back on the ring to receive.
+fn round_trip(region: &Region, theirs: &Memory, tx: &mut Application, rx: &mut Application, served: &mut [Served; 2]) {
+    let frames: Vec<Vec<u8>> = (0..5).map(|n| vec![n; 60 + usize::from(n)]).collect();
+    for (n, bytes) in (0..).zip(&frames) {
+        let position = tx.position(n);
+        let slot = Slot { len: bytes.len() as u16, ..tx.ring().slot(position) };
+        write(region, theirs, slot, bytes);
+        tx.ring().set(position, slot);
+    }
+    tx.give_up(5);
+    assert_eq!(tx.sync(0), Ok(false));
+    let [from, to] = served;
+    assert_eq!(from.look(), Ok(5));
+    for n in 0..5 {
+        let bytes = frame(region, region.memory(), from.ring().slot(from.given(n)));
+        let position = to.free(n);
+        let slot = Slot { len: bytes.len() as u16, ..to.ring().slot(position) };
+        write(region, region.memory(), slot, &bytes);
+        to.ring().set(position, slot);
+    }
+    from.take(5);
+    from.give(5);
+    to.give(5);
+    assert!(!from.tell() && !to.tell());
+    assert_eq!((rx.sync(0), rx.own()), (Ok(false), 5));
+    let came: Vec<Vec<u8>> = (0..5).map(|n| frame(region, theirs, rx.ring().slot(rx.position(n)))).collect();
+    assert!(came == frames);
+    rx.give_up(5);
+    assert_eq!((rx.sync(0), to.look()), (Ok(false), Ok(5)));
+    to.take(5);
+    assert_eq!((tx.sync(0), tx.own()), (Ok(false), tx.ring().slots() - 1));
+}
+
+#[test]
+fn what_one_side_writes_the_other_finds() {
+    let shape = Shape { rings: [2, 3], slots: [64, 32] };
+    let mut region = region(Pools::default());
+    let (port, served) = PortMemory::new(&mut region, "vale0:1", shape, true).unwrap();
+    let theirs = elsewhere(region.file());
+    let mut rings = attach(&theirs, port.interface(), &elsewhere(port.csb())).expect("rings");
+    assert_eq!(rings.iter().map(|ring| ring.ring().slots()).collect::<Vec<_>>(), [64, 64, 32, 32, 32]);
+    assert_eq!(rings.iter().map(Application::own).collect::<Vec<_>>(), [63, 63, 0, 0, 0]);
+    let mut served: Vec<Option<Served>> = served.into_iter().map(Some).collect();
+    for (tx, rx) in [(0, 2), (1, 4)] {
+        let mut pair = [tx, rx].map(|number: usize| served[number].take().unwrap());
+        let [tx, rx] = rings.get_disjoint_mut([tx, rx]).unwrap();
+        // Round both rings, several times.
+        (0..30).for_each(|_| round_trip(&region, &theirs, tx, rx, &mut pair));
+    }
+    port.release(&mut region);
+    assert_eq!(region.free_buffers(), 4096);
+}
+
+#[test]
+fn what_does_not_fit_takes_nothing() {
+    let pools = Pools { buffers: 300, ring_bytes: 8192, ..Pools::default() };
+    let mut region = region(pools);
+    let shape = Shape { rings: [1, 1], slots: [200, 200] };
+    for (shape, why) in [
+        (shape, "98 buffers left of 200"),
+        (Shape { slots: [250, 16], ..shape }, "no room left for a ring"),
+        (Shape { rings: [33, 32], ..shape }, "at most 64 rings"),
+        (Shape { slots: [1, 2], ..shape }, "2 to 65536 slots"),
+    ] {
+        let error = PortMemory::new(&mut region, "x", shape, true).map(drop).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert_eq!(region.free_buffers(), 298);
+    }
+    let (port, _served) = PortMemory::new(&mut region, "x", Shape { slots: [100, 100], ..shape }, true).unwrap();
+    assert_eq!(region.free_buffers(), 98);
+    port.release(&mut region);
+    assert_eq!(region.free_buffers(), 298);
+}
+
+/// A descriptor that another process may have written.
+#[test]
+fn rings_that_lie_elsewhere_are_none() {
+    let mut region = region(Pools::default());
+    let shape = Shape { rings: [1, 1], slots: [16, 16] };
+    let (port, _served) = PortMemory::new(&mut region, "x", shape, false).unwrap();
+    let (theirs, csb) = (elsewhere(region.file()), elsewhere(port.csb()));
+    let place = port.interface();
+    assert!(attach(&theirs, place, &csb).is_some());
+    for wrong in [place + 4, region.file().len(), usize::MAX - 8] {
+        assert!(attach(&theirs, wrong, &csb).is_none(), "{wrong}");
+    }
+    for (ring, offset) in [(0, usize::MAX / 2), (2, 3), (0, region.file().len() - 256)] {
+        region.set_ring(place, ring, Some(offset));
+        assert!(attach(&theirs, place, &csb).is_none(), "{offset}");
+        region.set_ring(place, ring, None);
+        assert!(attach(&theirs, place, &csb).is_none(), "the descriptor itself is no ring");
+    }
+}
