@@ -105,7 +105,9 @@ pub fn pipes(data: &[u8]) {
     let slots = 2 + u32::from(shape) % 60;
     let (mut region, sender, _) = ring(Direction::Tx, slots);
     let (receiver, _) = region.ring(Direction::Rx, 0, slots, false).unwrap();
-    let exchange = Arc::new(Exchange { sender, receiver, sent: Default::default(), released: Default::default() });
+    let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
+    let csb = Arc::new(Csb::new(&memory, 0, 4096, 1).unwrap());
+    let exchange = Arc::new(Exchange { sender, receiver, csb, entry: 0 });
     let (mut from, mut to) = (Sender::new(&exchange, Box::new(|| ())), Receiver::new(&exchange, Box::new(|| ())));
     for (what, a, b) in steps(data) {
         let ring = if b & 1 == 0 { &exchange.sender } else { &exchange.receiver };
@@ -113,8 +115,8 @@ pub fn pipes(data: &[u8]) {
             0 => ring.header().head.store(a, Relaxed),
             1 => ring.header().cur.store(a, Relaxed),
             2 => ring.set(a % slots, Slot { buffer: b, flags: ringpass_netmap::Flags(a as u16), ..Slot::default() }),
-            3 => exchange.sent.write(a, b, 0),
-            4 => exchange.released.write(a, b),
+            3 => exchange.csb.application(0).write(a, b, 0),
+            4 => exchange.csb.server(0).write(a, b),
             5 => _ = from.sync(),
             6 => _ = to.sync(),
             7 => _ = from.arm(),

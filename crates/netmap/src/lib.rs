@@ -15,6 +15,7 @@ pub mod csb;
 pub mod layout;
 #[allow(unsafe_code, reason = "memory that several processes share")]
 mod memory;
+#[cfg(not(loom))]
 pub mod pipe;
 #[cfg(not(loom))]
 mod port_memory;

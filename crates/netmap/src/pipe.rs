@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use crate::csb::{FromApplication, FromServer};
+use crate::csb::{Csb, FromApplication, FromServer};
 use crate::layout::RESERVED_BUFFERS;
 use crate::{Direction, Flags, Positions, Ring, Slot, Wild};
 
@@ -18,10 +18,22 @@ pub struct Exchange {
     pub sender: Ring,
     /// See `sender`.
     pub receiver: Ring,
+    /// The CSB that both have, and the entry of this direction.
+    pub csb: Arc<Csb>,
+    /// See `csb`.
+    pub entry: usize,
+}
+
+impl Exchange {
     /// Written by the sender.
-    pub sent: FromApplication,
+    fn sent(&self) -> &FromApplication {
+        self.csb.application(self.entry)
+    }
+
     /// Written by the receiver.
-    pub released: FromServer,
+    fn released(&self) -> &FromServer {
+        self.csb.server(self.entry)
+    }
 }
 
 /// Wakes the other end.
@@ -61,7 +73,7 @@ impl Sender {
 
     /// Sends what the program has given up, as far as frames are complete, and gives it back what was released.
     pub fn sync(&mut self) -> Result<(), Error> {
-        let Exchange { sender, receiver, sent, .. } = &*self.exchange;
+        let Exchange { sender, receiver, .. } = &*self.exchange;
         let (head, cur) = sender.said();
         let mut given = self.positions.check(head, cur).map_err(|wild| self.restart(wild))?;
         let first = self.positions.hwcur();
@@ -75,8 +87,8 @@ impl Sender {
         self.positions.take(given);
         if given > 0 {
             let position = self.positions.hwcur();
-            sent.write(position, position, 0);
-            if self.exchange.released.wants_a_kick() {
+            self.exchange.sent().write(position, position, 0);
+            if self.exchange.released().wants_a_kick() {
                 (self.bell)();
             }
         }
@@ -85,7 +97,7 @@ impl Sender {
 
     /// The slots that the receiver has released are the program's again.
     fn reclaim(&mut self) -> Result<(), Error> {
-        let (released, _) = self.exchange.released.read();
+        let (released, _) = self.exchange.released().read();
         let positions = &mut self.positions;
         // One slot before the first that was not released is nobody's.
         let oldest = positions.after(positions.hwtail(), 1);
@@ -104,7 +116,7 @@ impl Sender {
     /// Whether the program, which has read its ring and found it full, may sleep until the bell: says so to the other end,
     /// then looks once more.
     pub fn arm(&mut self) -> Result<bool, Error> {
-        self.exchange.sent.want(true);
+        self.exchange.sent().want(true);
         let before = self.positions.hwtail();
         self.reclaim()?;
         Ok(before == self.positions.hwtail())
@@ -112,7 +124,7 @@ impl Sender {
 
     /// The program is awake.
     pub fn disarm(&self) {
-        self.exchange.sent.want(false);
+        self.exchange.sent().want(false);
     }
 
     #[cold]
@@ -131,7 +143,7 @@ impl Receiver {
 
     /// Releases what the program has given up, then shows it what has come.
     pub fn sync(&mut self) -> Result<(), Error> {
-        let Exchange { sender, receiver, sent, released } = &*self.exchange;
+        let Exchange { sender, receiver, .. } = &*self.exchange;
         let (head, cur) = receiver.said();
         let given = self.positions.check(head, cur).map_err(|wild| self.restart(wild))?;
         let first = self.positions.hwcur();
@@ -143,8 +155,8 @@ impl Receiver {
         }
         self.positions.take(given);
         if given > 0 {
-            released.write(self.positions.hwcur(), 0);
-            if sent.wants_a_call() {
+            self.exchange.released().write(self.positions.hwcur(), 0);
+            if self.exchange.sent().wants_a_call() {
                 (self.bell)();
             }
         }
@@ -153,7 +165,7 @@ impl Receiver {
 
     /// What the sender has sent is the program's.
     fn collect(&mut self) -> Result<(), Error> {
-        let (head, _, _) = self.exchange.sent.read();
+        let (head, _, _) = self.exchange.sent().read();
         let positions = &mut self.positions;
         let come =
             if head < self.exchange.receiver.slots() { positions.distance(positions.hwtail(), head) } else { u32::MAX };
@@ -169,7 +181,7 @@ impl Receiver {
 
     /// As [`Sender::arm`], for a program that has found its ring empty.
     pub fn arm(&mut self) -> Result<bool, Error> {
-        self.exchange.released.want(true);
+        self.exchange.released().want(true);
         let before = self.positions.hwtail();
         self.collect()?;
         Ok(before == self.positions.hwtail())
@@ -177,7 +189,7 @@ impl Receiver {
 
     /// The program is awake.
     pub fn disarm(&self) {
-        self.exchange.released.want(false);
+        self.exchange.released().want(false);
     }
 
     #[cold]

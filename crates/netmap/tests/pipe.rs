@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use ringpass_memory::RegionConfig;
+use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_netmap::csb::Csb;
 use ringpass_netmap::pipe::{Error, Exchange, Receiver, Sender};
-use ringpass_netmap::{Direction, Flags, Pools, Region, Ring, Slot};
+use ringpass_netmap::{Direction, Flags, Memory, Pools, Region, Ring, Slot};
 
 /// Both ends of one direction, with so many slots.
 struct Pipe {
@@ -22,7 +23,9 @@ fn pipe(slots: u32) -> Pipe {
     let mut region = Region::new(Pools::default(), &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
     let (sender, _) = region.ring(Direction::Tx, 0, slots, true).unwrap();
     let (receiver, _) = region.ring(Direction::Rx, 0, slots, false).unwrap();
-    let exchange = Arc::new(Exchange { sender, receiver, sent: Default::default(), released: Default::default() });
+    let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
+    let csb = Arc::new(Csb::new(&memory, 0, 4096, 2).unwrap());
+    let exchange = Arc::new(Exchange { sender, receiver, csb, entry: 1 });
     let bells = [Arc::new(AtomicUsize::new(0)), Arc::default()];
     let ring = |bell: &Arc<AtomicUsize>| -> ringpass_netmap::pipe::Bell {
         let bell = bell.clone();
@@ -144,11 +147,11 @@ fn ends_that_say_what_cannot_be() {
     assert!(matches!(receiver.sync(), Err(Error::Own(_))));
     assert_eq!(exchange.receiver.said(), (0, 0));
     // Seven slots were never sent, and the eighth is nobody's.
-    exchange.released.write(1, 0);
+    exchange.csb.server(1).write(1, 0);
     assert_eq!(sender.sync(), Err(Error::Peer(1)));
-    exchange.released.write(u32::MAX, 0);
+    exchange.csb.server(1).write(u32::MAX, 0);
     assert_eq!(sender.sync(), Err(Error::Peer(u32::MAX)));
-    exchange.sent.write(8, 8, 0);
+    exchange.csb.application(1).write(8, 8, 0);
     assert_eq!(receiver.sync(), Err(Error::Peer(8)));
 }
 
