@@ -4,7 +4,7 @@
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the program, optimised: target/release/ringpass
+build: ## Build the program, optimised (target/release/ringpass), and the library for programs of netmap beside it
 	cargo build --release
 
 test: ## Install what the tests need, then check and test everything

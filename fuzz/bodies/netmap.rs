@@ -7,7 +7,7 @@ use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::csb::Csb;
 use ringpass_netmap::pipe::{Exchange, Receiver, Sender};
 use ringpass_netmap::request::{Header, LegacyRequest, PortName, Register};
-use ringpass_netmap::{Application, Direction, Memory, Pools, Region, Ring, Served, Slot};
+use ringpass_netmap::{Application, Direction, Memory, Pools, PortRing, Region, Ring, Served, Slot};
 
 /// A first byte says what the rest is.
 pub fn requests(data: &[u8]) {
@@ -68,7 +68,7 @@ pub fn rings(data: &[u8]) {
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 1).unwrap());
     let mut served = Served::new(direction, ring, &csb, 0);
     let ring = Ring::new(region.memory(), offset, slots).unwrap();
-    let mut application = Application::new(direction, ring, &csb, 0);
+    let application = PortRing::Served(Application::new(ring, &csb, 0, &(Arc::new(|| ()) as _)));
     for (what, a, b) in steps(data) {
         match what % 12 {
             0 => csb.application(0).write(a, b, 0),
@@ -77,7 +77,7 @@ pub fn rings(data: &[u8]) {
             3 => application.ring().header().cur.store(a, Relaxed),
             4 => application.ring().set(a % slots, Slot { buffer: b, len: a as u16, ..Slot::default() }),
             5 => application.give_up(a.min(application.own())),
-            6 => _ = application.sync(b & 3),
+            6 => _ = application.sync_with(b & 3),
             7 => _ = application.arm(),
             8 => {
                 if let Ok(given) = served.look() {
@@ -103,20 +103,24 @@ pub fn rings(data: &[u8]) {
 pub fn pipes(data: &[u8]) {
     let Some((&shape, data)) = data.split_first() else { return };
     let slots = 2 + u32::from(shape) % 60;
-    let (mut region, sender, _) = ring(Direction::Tx, slots);
-    let (receiver, _) = region.ring(Direction::Rx, 0, slots, false).unwrap();
+    let (mut region, _, sender) = ring(Direction::Tx, slots);
+    let (_, receiver) = region.ring(Direction::Rx, 0, slots, false).unwrap();
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
-    let csb = Arc::new(Csb::new(&memory, 0, 4096, 1).unwrap());
-    let exchange = Arc::new(Exchange { sender, receiver, csb, entry: 0 });
-    let (mut from, mut to) = (Sender::new(&exchange, Box::new(|| ())), Receiver::new(&exchange, Box::new(|| ())));
+    let csb = Arc::new(Csb::new(&memory, 0, 4096, 3).unwrap());
+    let exchange = || {
+        let ring = |offset| Ring::new(region.memory(), offset, slots).unwrap();
+        Exchange { sender: ring(sender), receiver: ring(receiver), csb: csb.clone(), entry: 0, bell: Arc::new(|| ()) }
+    };
+    let from = PortRing::Sender(Sender::new(exchange()));
+    let to = PortRing::Receiver(Receiver::new(exchange()));
     for (what, a, b) in steps(data) {
-        let ring = if b & 1 == 0 { &exchange.sender } else { &exchange.receiver };
+        let ring = if b & 1 == 0 { from.ring() } else { to.ring() };
         match what % 9 {
             0 => ring.header().head.store(a, Relaxed),
             1 => ring.header().cur.store(a, Relaxed),
             2 => ring.set(a % slots, Slot { buffer: b, flags: ringpass_netmap::Flags(a as u16), ..Slot::default() }),
-            3 => exchange.csb.application(0).write(a, b, 0),
-            4 => exchange.csb.server(0).write(a, b),
+            3 => csb.application(0).write(a, b, 0),
+            4 => csb.server(0).write(a, b),
             5 => _ = from.sync(),
             6 => _ = to.sync(),
             7 => _ = from.arm(),

@@ -67,7 +67,7 @@ impl Device for Toy {
         8
     }
 
-    fn set_vector(&mut self, vector: u32, event: Option<OwnedFd>) {
+    fn set_vector(&mut self, vector: u32, event: Option<Signal>) {
         assert!(vector < 8);
         let bit = 1 << vector;
         self.vectors = if event.is_some() { self.vectors | bit } else { self.vectors & !bit };

@@ -49,6 +49,13 @@ pub trait Bus: Send + Sync {
         Err(Error::Other(format!("BAR {bar} of this device cannot be reached over its bus")))
     }
 
+    /// The first `len` bytes of a BAR that is memory, which others may write at any time; whole pages. An error if it cannot be
+    /// mapped.
+    fn memory(&self, bar: usize, len: usize) -> Result<Arc<ForeignMemory>, Error> {
+        let _ = len;
+        Err(Error::Other(format!("BAR {bar} of this device cannot be mapped as memory over its bus")))
+    }
+
     /// Reads the device's configuration space from `offset` on; an error beyond its end.
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         let _ = out;

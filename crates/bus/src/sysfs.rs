@@ -4,11 +4,12 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use ringpass_registers::{IoRegion, Window};
 use rustix::fs::FlockOperation;
@@ -227,6 +228,18 @@ impl Bus for SysfsPci {
             Some(Kind::Ports) => self.ports(bar),
             Some(Kind::None) | None => Err(Error::Other(format!("{} has no BAR {bar}", self.address))),
         }
+    }
+
+    fn memory(&self, bar: usize, len: usize) -> Result<Arc<ForeignMemory>, Error> {
+        let there = self.bars.get(bar).copied().unwrap_or_default();
+        if there.kind != Kind::Memory || len as u64 > there.len {
+            let size = there.len;
+            return Err(Error::Other(format!(
+                "{}: {len} bytes of memory at BAR {bar}, which has {size}",
+                self.address
+            )));
+        }
+        Ok(ForeignMemory::map_device(self.resource(bar)?.as_fd(), 0, len)?)
     }
 
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {

@@ -187,6 +187,18 @@ impl Bus for VfioUser {
         }
     }
 
+    fn memory(&self, bar: usize, len: usize) -> Result<Arc<ForeignMemory>, Error> {
+        let (info, file) = self.client().region_info(bar as u32).map_err(failed(&self.name))?;
+        // All of it, or areas of which the first begins it.
+        let there = info.areas.first().map_or(info.size, |area| if area.offset == 0 { area.size } else { 0 });
+        match file.filter(|_| bar < BARS && info.mappable && len as u64 <= there) {
+            Some(file) => Ok(ForeignMemory::map(file.as_fd(), info.offset, len)?),
+            None => {
+                Err(failed(&self.name)(format!("{len} bytes of memory at BAR {bar}, of which {there} can be mapped")))
+            }
+        }
+    }
+
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         self.client().read(CONFIG_REGION, offset as u64, out).map_err(failed(&self.name))
     }

@@ -39,7 +39,7 @@ fn all_registers_are_reached_through_sysfs() {
     guest.run("modprobe virtio_net");
     let linux_has = |card: usize| {
         let interfaces = format!("ls -d /sys/bus/pci/devices/{}/virtio*/net/*", nic_address(card));
-        until("Linux's interface", || guest.output(&interfaces, std::time::Duration::from_secs(5)).status == 0);
+        until("Linux's interface", || guest.output(&interfaces, std::time::Duration::from_secs(60)).status == 0);
     };
     for test in
         ["guest_legacy_by_instructions", "guest_legacy_by_sysfs", "guest_modern_is_mapped", "guest_small_registers"]

@@ -1,12 +1,13 @@
 //! The bus to a device of another process whose registers are reached by messages alone.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use ringpass_bus::{Bus, VfioUser};
 use ringpass_memory::ForeignMemory;
-use ringpass_vfio_user::{Access, CONFIG_REGION, ConfigSpace, Device, Identity, Listener, Refusal, Region, Server};
+use ringpass_vfio_user::{
+    Access, CONFIG_REGION, ConfigSpace, Device, Identity, Listener, Refusal, Region, Server, Signal,
+};
 
 /// 32 bytes at BAR 2, which notes what is read and written there.
 struct Plain {
@@ -46,7 +47,7 @@ impl Device for Plain {
         0
     }
 
-    fn set_vector(&mut self, _: u32, _: Option<OwnedFd>) {}
+    fn set_vector(&mut self, _: u32, _: Option<Signal>) {}
 
     fn map(&mut self, _: u64, _: &Arc<ForeignMemory>, _: usize, _: usize, _: Access) -> Result<(), Refusal> {
         Ok(())

@@ -1,11 +1,12 @@
 //! Statistics (section 8.19). All registers clear when read, so they are added up here.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use ringpass_intel::Device;
 use ringpass_port::Stats;
 use ringpass_registers::igb::*;
-use ringpass_registers::{RC, Reg};
+use ringpass_registers::{RC, Reg, Window};
 
 /// The bytes of a frame's CRC, which the card counts.
 const CRC: u64 = 4;
@@ -40,13 +41,15 @@ pub(crate) struct Counters {
     stats: Stats,
     /// In the order of [`EXTENDED`], then frames for which a queue had no descriptor, of all queues.
     extended: [u64; EXTENDED.len() + 1],
+    /// Received and sent.
+    octets: [Octets; 2],
 }
 
 impl Counters {
     /// Forgets what was counted so far.
     pub(crate) fn clear(&mut self, device: &Device) {
         self.update(device);
-        *self = Self::default();
+        (self.stats, self.extended) = Default::default();
     }
 
     pub(crate) fn stats(&mut self, device: &Device) -> Stats {
@@ -60,13 +63,13 @@ impl Counters {
         names.zip(self.extended).collect()
     }
 
-    /// Of a pair of registers the low half is read first; both clear with the high one. Of a card that is gone the last
-    /// counts stay.
+    /// Of a card that is gone the last counts stay.
     fn update(&mut self, device: &Device) {
         if device.window.read(STATUS) == u32::MAX {
             return;
         }
         let read = |register| u64::from(device.window.read(register));
+        let [octets_received, octets_sent] = &mut self.octets;
         let stats = &mut self.stats;
         // The card has counted a frame as received before it finds no descriptor. Its queues count 12 bits.
         let no_descriptors = (0..QUEUES).map(|q| read(RQDPC.at(q)) & 0xfff).sum::<u64>();
@@ -74,10 +77,12 @@ impl Counters {
         let received = read(GPRC);
         stats.rx_packets = (stats.rx_packets + received).saturating_sub(no_descriptors);
         // From the sums: a frame that came between these reads has its octets in this round, and its count in the next.
-        stats.rx_bytes = (stats.rx_bytes + octets([read(GORCL), read(GORCH)])).saturating_sub(CRC * received);
+        let octets = octets_received.since(&device.window, [GORCL, GORCH]);
+        stats.rx_bytes = (stats.rx_bytes + octets).saturating_sub(CRC * received);
         let sent = read(GPTC);
         stats.tx_packets += sent;
-        stats.tx_bytes = (stats.tx_bytes + octets([read(GOTCL), read(GOTCH)])).saturating_sub(CRC * sent);
+        let octets = octets_sent.since(&device.window, [GOTCL, GOTCH]);
+        stats.tx_bytes = (stats.tx_bytes + octets).saturating_sub(CRC * sent);
         stats.tx_drops += device.tx_refused.swap(0, Ordering::Relaxed);
         for ((_, register), sum) in EXTENDED.iter().zip(&mut self.extended) {
             let count = read(*register);
@@ -90,6 +95,27 @@ impl Counters {
     }
 }
 
-fn octets([low, high]: [u64; 2]) -> u64 {
-    low + (high << 32)
+/// A pair of registers, which clear both when the high one is read, with what was counted since the low one was read. So the
+/// high one is left alone as long as the low one, of 4 GiB, cannot have gone round.
+#[derive(Default)]
+struct Octets {
+    /// What they have counted since they were cleared, as far as it is known.
+    seen: u64,
+    read: Option<Instant>,
+}
+
+impl Octets {
+    const ROUND: Duration = Duration::from_secs(2);
+
+    /// What they have counted since the last time.
+    fn since(&mut self, window: &Window, [low, high]: [Reg<RC>; 2]) -> u64 {
+        let (low, now) = (window.read(low), Instant::now());
+        if self.read.replace(now).is_some_and(|last| now - last < Self::ROUND) {
+            let new = u64::from(low.wrapping_sub(self.seen as u32));
+            self.seen += new;
+            return new;
+        }
+        let all = u64::from(low) + (u64::from(window.read(high)) << 32);
+        all.saturating_sub(std::mem::take(&mut self.seen))
+    }
 }

@@ -231,7 +231,7 @@ fn a_guest_that_lends_nothing_costs_its_own_queue_only() {
     kept.extend(foreign);
     let start = Instant::now();
     while lending.host_buffers() == 0 {
-        assert!(start.elapsed() < Duration::from_secs(5), "the ring stays empty");
+        assert!(start.elapsed() < Duration::from_secs(30), "the ring stays empty");
         kept.extend(rig.look(1));
     }
     let more = rig.receive(1, (0..20).map(|n| frame(GUEST, n, 100)));

@@ -431,6 +431,6 @@ fn a_card_that_is_never_ready_is_an_error_in_time() {
         let start = Instant::now();
         let lies = Lies::default().with(lie, When::default());
         let error = Rig::lying(PortConfig::default(), lies).err().unwrap_or_else(|| panic!("{lie:?} went unnoticed"));
-        assert!(!error.to_string().contains('\n') && start.elapsed() < Duration::from_secs(5), "{lie:?}: {error}");
+        assert!(!error.to_string().contains('\n') && start.elapsed() < Duration::from_secs(20), "{lie:?}: {error}");
     }
 }

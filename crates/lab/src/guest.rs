@@ -25,13 +25,13 @@ use nic::Nic;
 use qemu::Console;
 
 /// Where `make lab` puts what guests need.
-const LAB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab");
+pub(crate) const LAB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab");
 
 /// Within this a guest has booted; some three seconds are usual.
-const BOOT: Duration = Duration::from_secs(60);
+const BOOT: Duration = Duration::from_secs(180);
 
-/// Within this a command of [`Guest::run`] has ended.
-const RUN: Duration = Duration::from_secs(30);
+/// Within this a command of [`Guest::run`] has ended, also on a machine that has much else to do.
+const RUN: Duration = Duration::from_secs(120);
 
 /// Keeps the guests of one test binary apart: two cores carry one guest and what it talks to.
 pub fn alone() -> MutexGuard<'static, ()> {
@@ -188,7 +188,7 @@ impl Builder {
     /// All that QEMU needs, and the command that starts it.
     fn prepare(mut self, console: Console) -> Prepared {
         let lab = Path::new(LAB);
-        assert!(lab.join("recipe").exists(), "guests need what `make lab` makes; run it first");
+        assert!(crate::is_made(), "guests need what `make lab` makes; run it first");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let init: &[u8] = match console {
             Console::Agent => include_bytes!("init.sh"),
@@ -305,7 +305,7 @@ impl Guest {
         sent.and_then(|()| (&self.agent).flush()).unwrap_or_else(|error| panic!("the guest is gone: {error}"));
     }
 
-    /// Runs a shell script that must succeed within 30 seconds, and returns what it printed.
+    /// Runs a shell script that must succeed within two minutes, and returns what it printed.
     pub fn run(&self, script: &str) -> String {
         self.run_within(RUN, script)
     }
@@ -322,7 +322,7 @@ impl Guest {
         let job = self.scripts.get();
         self.run(&format!(
             "cat >/run/job{job} <<'end of the job'\n{script}\nend of the job\n\
-             (sh /run/job{job}; echo $? >/run/status{job}) >/run/output{job} 2>&1 &"
+             : >/run/output{job}; (sh /run/job{job}; echo $? >/run/status{job}) >/run/output{job} 2>&1 &"
         ));
         Job(job)
     }

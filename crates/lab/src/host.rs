@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -23,11 +23,14 @@ pub fn run(command: &[&str]) -> String {
     out.into_owned()
 }
 
-/// Waits until something is so; fails after 20 seconds.
+/// How long somebody waits for what is there in a moment, on a machine that has nothing else to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something is so; fails after a minute.
 pub fn until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "gave up waiting for {what}");
+        assert!(start.elapsed() < PATIENCE, "gave up waiting for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -128,10 +131,29 @@ impl Program {
         Self { child, lines: lines(stdout), errors: lines(stderr) }
     }
 
-    /// The next line of standard output, waited for at most 20 seconds.
+    /// The next line of standard output, waited for at most a minute.
     pub fn line(&self) -> String {
-        let line = self.lines.recv_timeout(Duration::from_secs(20));
-        line.unwrap_or_else(|_| panic!("no line within 20 s; errors: {:?}", self.errors.try_iter().collect::<Vec<_>>()))
+        self.line_or_end().unwrap_or_else(|| panic!("no line before its end; errors: {:?}", self.said()))
+    }
+
+    /// Likewise; none if it ends before it has printed one.
+    pub fn line_or_end(&self) -> Option<String> {
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}; errors: {:?}", self.said()),
+        }
+    }
+
+    fn said(&self) -> Vec<String> {
+        self.errors.try_iter().collect()
+    }
+
+    /// Waits until standard error has a line with this, at most a minute.
+    pub fn says(&self, what: &str) {
+        let limit = Instant::now() + PATIENCE;
+        let next = || self.errors.recv_timeout(limit.saturating_duration_since(Instant::now()));
+        while !next().unwrap_or_else(|_| panic!("it has not said {what:?} within {PATIENCE:?}")).contains(what) {}
     }
 
     /// The process's number.
@@ -161,7 +183,7 @@ impl Program {
     /// Ends it as Ctrl-C does and returns its last line, which must be the summary.
     pub fn summary(self) -> Value {
         self.signal("INT");
-        let (status, lines, errors) = self.wait(Duration::from_secs(10));
+        let (status, lines, errors) = self.wait(PATIENCE);
         assert_eq!(status, Some(0), "{errors:?}");
         let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
         assert_eq!(summary["event"], "summary");

@@ -20,3 +20,8 @@ mod shell;
 pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, alone, nic_address, nic_mac};
 pub use host::{Namespace, Program, run, unique, until};
 pub use shell::{Behind, shell};
+
+/// Whether guests can be started: `make lab` was run.
+pub fn is_made() -> bool {
+    std::path::Path::new(guest::LAB).join("recipe").exists()
+}

@@ -10,7 +10,7 @@ fn interface(guest: &Guest, number: usize) -> String {
         format!("ls -d /sys/bus/pci/devices/{0}/net/* /sys/bus/pci/devices/{0}/virtio*/net/*", nic_address(number));
     let mut name = String::new();
     until("the card's interface", || {
-        let text = guest.output(&script, Duration::from_secs(5)).text;
+        let text = guest.output(&script, Duration::from_secs(60)).text;
         name = text
             .lines()
             .find(|line| line.starts_with("/sys"))
@@ -53,9 +53,9 @@ fn linux_bridges(qemu: Qemu, intel: &str) {
         }
         until("the first ping", || {
             let ping = a.spawn(&["ping", "-c", "1", "-W", "1", &format!("198.18.{subnet}.2")]);
-            ping.wait(Duration::from_secs(5)).0 == Some(0)
+            ping.wait(Duration::from_secs(60)).0 == Some(0)
         });
-        a.run(&["ping", "-c", "20", "-i", "0.02", "-w", "10", &format!("198.18.{subnet}.2")]);
+        a.run(&["ping", "-c", "20", "-i", "0.02", "-w", "60", &format!("198.18.{subnet}.2")]);
     }
     // Linux uses as many pairs of queues as there are processors.
     let channels = guest.run(&format!("ethtool -l {}", interface(&guest, 2)));

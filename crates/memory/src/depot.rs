@@ -5,8 +5,8 @@
 
 use std::ptr::NonNull;
 
-use crate::lending::{SlotCell, slot_ref};
 use crate::pool::SlotRef;
+use crate::slots::{SlotCell, slot_ref};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell};
 
 /// Slots that one exchange with the depot moves at most.

@@ -28,6 +28,8 @@ impl Flags {
     pub const L3_CHECKSUM: Self = Self(1 << 7);
     /// Both ways: TCP over IPv4 or IPv6, to be cut into frames, [`Packet::mss`]. Comes with [`CHECKSUM`](Self::CHECKSUM).
     pub const TSO: Self = Self(1 << 8);
+    /// Received: a switch is not to learn from this frame where its source is.
+    pub const NO_LEARN: Self = Self(1 << 9);
     /// The buffer is lent by a guest ([`Lending`](crate::Lending)): the packet goes to that guest's port, or is copied. Set by
     /// the queue that borrowed it.
     pub const LENT: Self = Self(1 << 14);
@@ -137,7 +139,8 @@ impl Packet {
         self.flags
     }
 
-    /// Adds flags that need nothing beside: verdicts, [`L3_CHECKSUM`](Flags::L3_CHECKSUM) and [`LENT`](Flags::LENT).
+    /// Adds flags that need nothing beside: verdicts, [`L3_CHECKSUM`](Flags::L3_CHECKSUM), [`NO_LEARN`](Flags::NO_LEARN)
+    /// and [`LENT`](Flags::LENT).
     #[inline]
     pub fn add_flags(&mut self, flags: Flags) {
         let beside = Flags::HASH | Flags::VLAN | Flags::CHECKSUM | Flags::TSO | Flags::CHAINED;

@@ -11,7 +11,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use crate::Error;
 use crate::error::os;
 
-/// A file of another process, mapped and shared with it. If that process cuts the file short, accesses see zeros from
+/// A file of another process (or a device's memory), mapped and shared with it. If that process cuts the file short, accesses see zeros from
 /// then on instead of ending this process by SIGBUS, and [`lost`](Self::lost) says so.
 #[derive(Debug)]
 pub struct ForeignMemory {
@@ -47,6 +47,15 @@ impl ForeignMemory {
         Self::new(file, offset, len, ProtFlags::READ).map(Arc::new)
     }
 
+    /// Maps `len` bytes of a device's memory (a BAR) from `offset` of a file in which the kernel shows it, in whole pages. If the
+    /// device goes away or stops answering, accesses see zeros, as in memory of another process.
+    pub fn map_device(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        if len == 0 || !(offset | len as u64).is_multiple_of(PAGE) {
+            return Err(Error::Config("memory of a device: empty, or not of whole pages"));
+        }
+        Self::mapped(file, offset, (len, len), ProtFlags::READ | ProtFlags::WRITE).map(Arc::new)
+    }
+
     fn new(file: BorrowedFd<'_>, offset: u64, len: usize, access: ProtFlags) -> Result<Self, Error> {
         // A file on a disk or of FUSE could keep an access waiting as long as its owner likes.
         let kind = rustix::fs::fstatfs(file).map_err(|errno| os("memory of another process")(errno.into()))?.f_type;
@@ -63,8 +72,20 @@ impl ForeignMemory {
         }
         // Huge pages are mapped, replaced and unmapped as a whole.
         let page = if kind == libc::HUGETLBFS_MAGIC { stat.st_blksize as usize } else { PAGE as usize };
-        let mapped = len.checked_next_multiple_of(page).filter(|&mapped| (mapped as u64) < MAX_LEN);
-        let mapped = mapped.ok_or(Error::Config("memory of another process: 2 TiB or more in one piece"))?;
+        let mapped = len.checked_next_multiple_of(page).unwrap_or(usize::MAX);
+        Self::mapped(file, offset, (len, mapped), access)
+    }
+
+    /// Maps `len` bytes, and what follows up to whole pages of the file.
+    fn mapped(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        (len, mapped): (usize, usize),
+        access: ProtFlags,
+    ) -> Result<Self, Error> {
+        if mapped as u64 >= MAX_LEN {
+            return Err(Error::Config("memory of another process: 2 TiB or more in one piece"));
+        }
         survive_sigbus();
         // SAFETY: a new mapping at an address of the kernel's choice.
         let start = unsafe { rustix::mm::mmap(null_mut(), mapped, access, MapFlags::SHARED, file, offset) };

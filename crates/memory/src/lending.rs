@@ -7,40 +7,17 @@
 //! [`Flags::LENT`](crate::Flags::LENT). It ends in one of two ways: [settled](Lent::settle) by the lender, who hands the
 //! buffer with the frame to its owner; or dropped, and its buffer is ready for the next frame.
 
-use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::depot::{Depot, MAGAZINE};
+use crate::depot::MAGAZINE;
 use crate::pool::{Shared, Slot, SlotRef, put, release};
-use crate::{Buffer, Burst, DmaRegion, Flags, ForeignMemory, Mempool, Packet};
-
-pub(crate) type SlotCell = UnsafeCell<Slot>;
-
-/// The slot in a cell.
-pub(crate) fn slot_ref(cell: &SlotCell) -> SlotRef {
-    NonNull::new(cell.get()).expect("a reference is not null")
-}
-
-/// What a pool's buffers lie in.
-pub(crate) enum Memory {
-    Own(Arc<DmaRegion>),
-    /// Kept as long as a buffer is lent.
-    Lent(#[expect(dead_code, reason = "kept mapped")] Box<[Arc<ForeignMemory>]>),
-}
-
-impl Memory {
-    pub(crate) fn region(&self) -> &Arc<DmaRegion> {
-        match self {
-            Self::Own(region) => region,
-            Self::Lent(_) => panic!("lent buffers have no region"),
-        }
-    }
-}
+use crate::slots::Memory;
+use crate::{Buffer, Burst, Flags, ForeignMemory, Mempool, Packet};
 
 /// Who lends buffers.
 pub trait Lender: Send + Sync {
@@ -161,14 +138,9 @@ impl fmt::Debug for Lending {
 impl Mempool {
     /// A pool of no buffers, for those that are lent.
     fn lent(slots: usize, memory: Box<[Arc<ForeignMemory>]>) -> Self {
-        let pool = NonNull::from(Box::leak(Box::<Shared>::new_uninit())).cast();
-        let slot = |index| Slot { data: std::ptr::null_mut(), iova: 0, pool, index, size: 0, headroom: 0 }.into();
-        let depot = Depot::new((0..slots as u32).map(slot).collect());
-        let beside = (0..slots).map(|_| UnsafeCell::default()).collect();
-        let (references, exhausted, memory) = (AtomicUsize::new(1), AtomicU64::new(0), Memory::Lent(memory));
-        // SAFETY: allocated just now, and nobody else knows it yet.
-        unsafe { pool.write(Shared { depot, references, exhausted, beside, memory }) };
-        Self(pool)
+        let none =
+            |index, pool| Slot { data: std::ptr::null_mut(), iova: 0, pool, index: index as u32, size: 0, headroom: 0 };
+        Self::of(Memory::Lent(memory), slots, none)
     }
 }
 

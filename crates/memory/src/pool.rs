@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::cache::Cache;
 use crate::depot::{Depot, MAGAZINE};
 use crate::flags::Beside;
-use crate::lending::{Memory, slot_ref};
+use crate::slots::{Memory, slot_ref};
 use crate::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
 
 /// Bytes kept free in front of a received frame, for headers to be put before it.
@@ -89,7 +89,7 @@ pub(crate) unsafe fn release(pool: NonNull<Shared>, count: usize) {
     // SAFETY: the references about to be given up keep it alive. Release and Acquire as in `Arc`: all uses of the pool
     // happen before it is freed.
     if unsafe { pool.as_ref() }.references.fetch_sub(count, Ordering::AcqRel) == count {
-        // SAFETY: made from a `Box` in `Mempool::new`, and nobody else refers to it.
+        // SAFETY: made from a `Box` in `Mempool::of`, and nobody else refers to it.
         drop(unsafe { Box::from_raw(pool.as_ptr()) });
     }
 }
@@ -122,20 +122,24 @@ impl Mempool {
         };
         let per_page = page / stride;
         let region = DmaRegion::new(config.buffers.div_ceil(per_page) * page, &config.region)?;
-        let pool = NonNull::from(Box::leak(Box::<Shared>::new_uninit())).cast();
-        let slot = |index| {
+        let slot = |index, pool| {
             let offset = index / per_page * page + index % per_page * stride + HEADROOM;
             let (data, iova) = (region.at(offset), region.iova(offset));
-            Slot { data, iova, pool, index: index as u32, size: config.size as u16, headroom: HEADROOM as u16 }.into()
+            Slot { data, iova, pool, index: index as u32, size: config.size as u16, headroom: HEADROOM as u16 }
         };
-        let depot = Depot::new((0..config.buffers).map(slot).collect());
-        let (references, exhausted) = (AtomicUsize::new(1), AtomicU64::new(0));
-        let beside = (0..config.buffers).map(|_| UnsafeCell::default()).collect();
-        // SAFETY: allocated just now, and nobody else knows it yet.
-        unsafe { pool.write(Shared { depot, references, exhausted, beside, memory: Memory::Own(region.clone()) }) };
-        let pool = Self(pool);
+        let pool = Self::of(Memory::Own(region.clone()), config.buffers, slot);
         pool.shared().depot.fill();
         Ok(pool)
+    }
+
+    /// A pool of these slots, which are told where they belong. None of them is in the depot yet.
+    pub(crate) fn of(memory: Memory, slots: usize, slot: impl Fn(usize, NonNull<Shared>) -> Slot) -> Self {
+        let pool = NonNull::from(Box::leak(Box::<Shared>::new_uninit())).cast();
+        let depot = Depot::new((0..slots).map(|index| slot(index, pool).into()).collect());
+        let beside = (0..slots).map(|_| UnsafeCell::default()).collect();
+        // SAFETY: allocated just now, and nobody else knows it yet.
+        unsafe { pool.write(Shared { depot, references: 1.into(), exhausted: 0.into(), beside, memory }) };
+        Self(pool)
     }
 
     pub(crate) fn shared(&self) -> &Shared {

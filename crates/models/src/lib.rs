@@ -10,6 +10,8 @@ mod dma;
 pub mod ixgbe;
 pub mod lies;
 mod runner;
+mod vector;
 pub mod virtio;
 
 pub use runner::{Model, Runner, Wants};
+pub use vector::Vector;

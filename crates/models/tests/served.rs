@@ -13,7 +13,7 @@ use ringpass_registers::ixgbe::*;
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Ended, Event, Listener, MSIX, Server};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// Serves a card while a client does something on another thread. Returns what the client returned, and the card.
 fn during<R: Send>(client: impl FnOnce(&Path) -> R + Send) -> (R, Arc<Card>) {

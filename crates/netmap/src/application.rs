@@ -1,38 +1,27 @@
-//! A ring as the application has it, served by somebody else: by head, cur and tail in its header, and syncs.
+//! A ring as a program has it, served by somebody else: what the program gives up is passed on, and it is told what is its
+//! own. All that there is to know stands in the CSB, so that any number of programs may have the ring, in turns.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
-use crate::csb::Csb;
-use crate::{Direction, Positions, Ring, Wild};
+use crate::csb::{Csb, FromApplication, FromServer};
+use crate::{Bell, Positions, Ring, SyncError};
 
-/// A ring with its entry of the CSB. Belongs to one thread.
+/// A ring with its entry of the CSB.
 pub struct Application {
     ring: Ring,
     csb: Arc<Csb>,
     entry: usize,
-    /// As the server told last.
-    positions: Positions,
-    /// What was passed on.
-    passed: (u32, u32),
-}
-
-/// Why a sync failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SyncError {
-    /// The program's word was not passed on; the ring stands where it stood.
-    #[error("the program set {0}")]
-    Program(Wild),
-    /// The server said what cannot be: `hwcur` and `hwtail`.
-    #[error("the server has told slots {0} and {1}, which cannot be")]
-    Server(u32, u32),
+    kick: Bell,
 }
 
 impl Application {
-    /// A ring in its first state.
-    pub fn new(direction: Direction, ring: Ring, csb: &Arc<Csb>, entry: usize) -> Self {
-        let positions = Positions::new(direction, ring.slots());
-        Self { ring, csb: csb.clone(), entry, positions, passed: (0, 0) }
+    /// A ring; `kick` wakes its server.
+    ///
+    /// # Panics
+    /// If the CSB has no such entry.
+    pub fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Bell) -> Self {
+        assert!(entry < csb.entries(), "an entry of the CSB");
+        Self { ring, csb: csb.clone(), entry, kick: kick.clone() }
     }
 
     /// The ring.
@@ -40,69 +29,42 @@ impl Application {
         &self.ring
     }
 
-    /// Slots that are the program's, from `head` on, as of the last sync.
-    #[inline]
-    pub fn own(&self) -> u32 {
-        let head = self.ring.header().head.load(Relaxed);
-        self.positions.check(head, head).map_or(0, |_| self.positions.distance(head, self.positions.hwtail()))
+    fn said(&self) -> &FromApplication {
+        self.csb.application(self.entry)
     }
 
-    /// The position of one of those slots.
-    #[inline]
-    pub fn position(&self, n: u32) -> u32 {
-        self.positions.after(self.ring.header().head.load(Relaxed), n)
+    fn told(&self) -> &FromServer {
+        self.csb.server(self.entry)
     }
 
-    /// Gives up the first so many of those slots, at the next sync.
-    ///
-    /// # Panics
-    /// If there are fewer.
+    /// As the server tells now. What it says is checked as far as it is used: there are such slots.
     #[inline]
-    pub fn give_up(&mut self, slots: u32) {
-        assert!(slots <= self.own(), "slots of somebody else");
-        let head = self.position(slots);
-        self.ring.header().cur.store(head, Relaxed);
-        self.ring.header().head.store(head, Relaxed);
+    pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
+        let (cur, tail) = self.told().read();
+        Positions::at(self.ring.slots(), cur, tail).ok_or(SyncError::Peer(cur, tail))
     }
 
-    /// Passes on what the program has given up, and takes over what the server has told. Whether the server wants a kick.
+    /// Where the program stood when it was last passed on.
+    pub(crate) fn passed(&self) -> u32 {
+        self.said().read().0
+    }
+
+    /// Passes on what the program says. Returns where the ring stands.
     #[inline]
-    pub fn sync(&mut self, flags: u32) -> Result<bool, SyncError> {
-        let (head, cur) = self.ring.said();
-        if let Err(wild) = self.positions.check(head, cur) {
-            self.ring.restart(self.positions);
-            return Err(SyncError::Program(wild));
+    pub(crate) fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
+        self.positions()?.check(head, cur)?;
+        let (before, awaited, _) = self.said().read();
+        let news = head != before || flags != 0;
+        if news || cur != awaited {
+            self.said().write(head, cur, flags);
         }
-        let news = head != self.passed.0 || flags != 0;
-        if news || cur != self.passed.1 {
-            self.csb.application(self.entry).write(head, cur, flags);
-            self.passed = (head, cur);
+        if news && self.told().wants_a_kick() {
+            (self.kick)();
         }
-        let kick = news && self.csb.server(self.entry).wants_a_kick();
-        self.take_over()?;
-        Ok(kick)
+        self.positions()
     }
 
-    /// What the server has told. It may move on, and not beyond what it was given.
-    fn take_over(&mut self) -> Result<(), SyncError> {
-        let (cur, tail) = self.csb.server(self.entry).read();
-        let told = self.positions.told(self.passed.0, cur, tail).ok_or(SyncError::Server(cur, tail))?;
-        if told != self.positions {
-            self.positions = told;
-            self.ring.tell(tail);
-        }
-        Ok(())
-    }
-
-    /// Before a sleep: has the server call, then looks once more. Whether there is still nothing beyond `cur`.
-    pub fn arm(&mut self) -> Result<bool, SyncError> {
-        self.csb.application(self.entry).want(true);
-        self.take_over()?;
-        Ok(self.passed.1 == self.positions.hwtail())
-    }
-
-    /// Behind a sleep.
-    pub fn disarm(&self) {
-        self.csb.application(self.entry).want(false);
+    pub(crate) fn want(&self, call: bool) {
+        self.said().want(call);
     }
 }

@@ -45,8 +45,18 @@ pub struct Csb {
 impl Csb {
     /// Entries at two offsets of a memory; `None` if they are not inside, or not aligned.
     pub fn new(memory: &Memory, application: usize, server: usize, entries: usize) -> Option<Self> {
-        let (application, server) = (memory.cells(application, entries)?, memory.cells(server, entries)?);
+        Self::in_two((memory, application), (memory, server), entries)
+    }
+
+    /// As [`new`](Self::new), with the two sides' entries each in a memory of its own.
+    pub fn in_two(application: (&Memory, usize), server: (&Memory, usize), entries: usize) -> Option<Self> {
+        let (application, server) = (application.0.cells(application.1, entries)?, server.0.cells(server.1, entries)?);
         Some(Self { application, server })
+    }
+
+    /// How many entries there are.
+    pub fn entries(&self) -> usize {
+        self.server.len()
     }
 
     /// What the application says of a ring.

@@ -11,27 +11,66 @@
 
 #[cfg(not(loom))]
 mod application;
+#[cfg(not(loom))]
+pub mod bridge;
+#[cfg(not(loom))]
+#[allow(unsafe_code, reason = "frames in memory that several processes share")]
+mod buffers;
+#[cfg(not(loom))]
+pub mod client;
 pub mod csb;
 pub mod layout;
 #[allow(unsafe_code, reason = "memory that several processes share")]
 mod memory;
 #[cfg(not(loom))]
+pub mod native;
+#[cfg(not(loom))]
+mod patience;
+#[cfg(not(loom))]
+mod pieces;
+#[cfg(not(loom))]
 pub mod pipe;
 #[cfg(not(loom))]
+mod place;
+#[cfg(not(loom))]
 mod port_memory;
+#[cfg(not(loom))]
+mod port_ring;
 mod positions;
+#[cfg(not(loom))]
+mod program_port;
+#[cfg(not(loom))]
+pub mod protocol;
+#[cfg(not(loom))]
+pub mod queues;
 mod region;
 pub mod request;
 mod ring;
 #[cfg(not(loom))]
+mod seen;
+#[cfg(not(loom))]
 mod served;
+#[cfg(not(loom))]
+pub mod server;
+#[cfg(not(loom))]
+pub mod vale;
 
 #[cfg(not(loom))]
-pub use application::{Application, SyncError};
+pub use application::Application;
+#[cfg(not(loom))]
+pub use buffers::Buffers;
 pub use memory::{Cells, Memory};
 #[cfg(not(loom))]
-pub use port_memory::{PortMemory, Shape, attach};
+pub use patience::Patience;
+#[cfg(not(loom))]
+pub use place::Place;
+#[cfg(not(loom))]
+pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};
+#[cfg(not(loom))]
+pub use port_ring::{Bell, PortRing, SyncError};
 pub use positions::{Direction, Positions, Wild};
+#[cfg(not(loom))]
+pub use program_port::ProgramPort;
 pub use region::{Error, Pools, Region};
 pub use ring::{Flags, Ring, Slot};
 #[cfg(not(loom))]

@@ -1,13 +1,19 @@
 //! Memory for the ports of one client, or of several that trust each other: pools of descriptors, rings and buffers.
 
+mod books;
+mod extra;
+
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_memory::{DmaRegion, Exchange, ExchangeConfig, RegionConfig};
 
 use crate::layout::{API, Interface, PRIVATE, RESERVED_BUFFERS, RING_OFFSETS, RingOffset};
+#[cfg(not(loom))]
+use crate::{Buffers, Place};
 use crate::{Direction, Memory, Ring, Slot};
+use books::Books;
 
 /// How many objects of which size a region has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +70,7 @@ pub struct Region {
     /// Stretches of the ring pool, by their start: bytes.
     free_rings: BTreeMap<usize, usize>,
     free_buffers: Vec<u32>,
-    /// By index: whether a buffer is not free.
-    taken: Vec<bool>,
+    books: Books,
     /// Rings by their offset.
     rings: BTreeMap<usize, Ring>,
 }
@@ -73,23 +78,40 @@ pub struct Region {
 impl Region {
     /// Makes one, with nothing taken.
     pub fn new(pools: Pools, config: &RegionConfig) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
-        let Pools { interfaces, ring_bytes, buffers, buffer_size } = pools;
-        let sizes = (64..=65_536).contains(&buffer_size) && (buffer_size as usize).is_multiple_of(LINE);
-        if !sizes || interfaces == 0 || buffers <= RESERVED_BUFFERS || ring_bytes < Ring::bytes(2) {
-            return Err(Error::Pools.into());
-        }
-        let pools = Pools { ring_bytes: ring_bytes.next_multiple_of(LINE), ..pools };
-        let file = DmaRegion::new(pools.buffers_at() + buffers as usize * buffer_size as usize, config)?;
-        Ok(Self {
-            memory: file.clone().into(),
+        let pools = pools.checked()?;
+        let file = DmaRegion::new(pools.buffers_at() + pools.buffers as usize * pools.buffer_size as usize, config)?;
+        let books = Books::Own(vec![false; pools.buffers as usize]);
+        Ok(Self::with(pools, file.clone().into(), file, books, pools.buffers))
+    }
+
+    /// As [`new`](Self::new), with a pool of packets in it, of the last `own` buffers: those of rings are exchanged for the pool's
+    /// ([`exchange`](Self::exchange)). As nobody is to touch a buffer but by that, [`memory`](Self::memory) ends before them.
+    pub fn exchanging(
+        pools: Pools,
+        own: u32,
+        config: &RegionConfig,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let pools = pools.checked()?;
+        let free = pools.buffers.checked_sub(own).filter(|&free| free > RESERVED_BUFFERS).ok_or(Error::Pools)?;
+        let (front, size) = (pools.buffers_at(), pools.buffer_size as usize);
+        let (buffers, own) = (pools.buffers as usize, own as usize);
+        let exchange = Exchange::new(&ExchangeConfig { front, buffers, own, size, region: *config })?;
+        let file = exchange.pool().region().clone();
+        Ok(Self::with(pools, Memory::first(&file, front), file, Books::Exchanged(exchange), free))
+    }
+
+    /// With buffers up to `end` free.
+    fn with(pools: Pools, memory: Memory, file: Arc<DmaRegion>, books: Books, end: u32) -> Self {
+        Self {
+            memory,
             file,
             pools,
-            free_interfaces: (0..interfaces).rev().collect(),
+            free_interfaces: (0..pools.interfaces).rev().collect(),
             free_rings: [(pools.rings_at(), pools.ring_bytes)].into(),
-            free_buffers: (RESERVED_BUFFERS..buffers).rev().collect(),
-            taken: vec![false; buffers as usize],
+            free_buffers: (RESERVED_BUFFERS..end).rev().collect(),
+            books,
             rings: BTreeMap::new(),
-        })
+        }
     }
 
     /// What it has.
@@ -97,12 +119,26 @@ impl Region {
         &self.pools
     }
 
+    /// The pool in it, and how buffers are exchanged with it; `None`: without a pool.
+    pub fn exchange(&self) -> Option<&Arc<Exchange>> {
+        self.books.exchange()
+    }
+
+    /// How whoever serves its rings reaches their buffers.
+    #[cfg(not(loom))]
+    pub fn place(&self) -> Place {
+        match self.exchange() {
+            Some(exchange) => Place::Exchanged(exchange.clone()),
+            None => Buffers::of(&self.memory, &self.pools).expect("a region has its buffers").into(),
+        }
+    }
+
     /// Its memory here.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Its memory, for others to map.
+    /// Its memory, for others to map. With a pool in it, nobody of this process is to reach buffers by that.
     pub fn file(&self) -> &Arc<DmaRegion> {
         &self.file
     }
@@ -184,24 +220,36 @@ impl Region {
     pub fn release_ring(&mut self, offset: usize) {
         let ring = self.rings.remove(&offset).expect("a ring of this region");
         self.release_room(&ring, offset);
-        let in_use = |ring: &Ring| (0..ring.slots()).map(|position| ring.slot(position).buffer).collect::<Vec<_>>();
         if self.rings.is_empty() {
-            self.free_buffers = (RESERVED_BUFFERS..self.pools.buffers).rev().collect();
-            self.taken.fill(false);
+            (RESERVED_BUFFERS..self.pools.buffers).for_each(|buffer| _ = self.give_back(buffer));
+            self.free_buffers.sort_unstable_by(|one, other| other.cmp(one));
             return;
         }
-        let others: HashSet<u32> = self.rings.values().flat_map(in_use).collect();
+        let others = self.buffers_in_rings();
         for buffer in in_use(&ring) {
-            if !others.contains(&buffer) && self.taken.get(buffer as usize).is_some_and(|&taken| taken) {
-                self.taken[buffer as usize] = false;
-                self.free_buffers.push(buffer);
+            if !others.contains(&buffer) {
+                self.give_back(buffer);
             }
         }
     }
 
+    /// What slots say.
+    fn buffers_in_rings(&self) -> HashSet<u32> {
+        self.rings.values().flat_map(in_use).collect()
+    }
+
+    /// A buffer is free again, if it was taken and is not the pool's now. Returns whether it is.
+    fn give_back(&mut self, buffer: u32) -> bool {
+        let taken = self.books.give_back(buffer);
+        if taken {
+            self.free_buffers.push(buffer);
+        }
+        taken
+    }
+
     fn take_buffer(&mut self) -> Option<u32> {
         let buffer = self.free_buffers.pop()?;
-        self.taken[buffer as usize] = true;
+        assert!(self.books.take(buffer), "what is listed as free is");
         Some(buffer)
     }
 
@@ -241,8 +289,24 @@ impl Region {
     }
 }
 
+/// The buffers of a ring's slots.
+fn in_use(ring: &Ring) -> Vec<u32> {
+    (0..ring.slots()).map(|position| ring.slot(position).buffer).collect()
+}
+
 impl Pools {
-    fn rings_at(&self) -> usize {
+    /// If they can be, with room for rings in whole cache lines.
+    fn checked(self) -> Result<Self, Error> {
+        let Self { interfaces, ring_bytes, buffers, buffer_size } = self;
+        let sizes = (64..=65_536).contains(&buffer_size) && (buffer_size as usize).is_multiple_of(LINE);
+        if !sizes || interfaces == 0 || buffers <= RESERVED_BUFFERS || ring_bytes < Ring::bytes(2) {
+            return Err(Error::Pools);
+        }
+        Ok(Self { ring_bytes: ring_bytes.next_multiple_of(LINE), ..self })
+    }
+
+    /// Where the rings begin.
+    pub fn rings_at(&self) -> usize {
         self.interfaces as usize * INTERFACE_BYTES
     }
 

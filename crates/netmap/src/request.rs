@@ -3,11 +3,13 @@
 
 mod legacy;
 mod name;
+mod port_info;
 
 pub use legacy::LegacyRequest;
 pub use name::{BadName, PortName};
+pub use port_info::PortInfo;
 
-use crate::layout::API_RANGE;
+use crate::layout::{API, API_RANGE};
 
 /// `NIOCCTRL`: a [`Header`] of 88 bytes.
 pub const NIOCCTRL: u64 = 0xc058_6997;
@@ -82,24 +84,24 @@ pub enum Invalid {
 }
 
 /// Reads numbers and bytes one after the other.
-struct Fields<'a>(&'a [u8]);
+pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
 impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn take<const N: usize>(&mut self) -> [u8; N] {
         let (first, rest) = self.0.split_first_chunk().expect("as many as the struct has");
         self.0 = rest;
         *first
     }
 
-    fn u16(&mut self) -> u16 {
+    pub(crate) fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.take())
     }
 
-    fn u32(&mut self) -> u32 {
+    pub(crate) fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.take())
     }
 
-    fn u64(&mut self) -> u64 {
+    pub(crate) fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.take())
     }
 
@@ -141,6 +143,27 @@ impl Header {
         }
         Ok(Self { kind: known, name: fields.text::<64>()?, options: fields.u64(), body: fields.u64() })
     }
+
+    /// Of a request of this kind about a port, without options; a longer name than netmap's is cut.
+    pub fn bytes(kind: u16, port: &str) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[..2].copy_from_slice(&API.to_le_bytes());
+        bytes[2..4].copy_from_slice(&kind.to_le_bytes());
+        write_name(&mut bytes, port);
+        bytes
+    }
+
+    /// The bytes of a request that was answered with another name.
+    pub fn renamed(mut bytes: [u8; Self::LEN], port: &str) -> [u8; Self::LEN] {
+        write_name(&mut bytes, port);
+        bytes
+    }
+}
+
+/// With zeros behind, one at least.
+fn write_name(header: &mut [u8; Header::LEN], port: &str) {
+    let name = port.bytes().take(63).chain(std::iter::repeat(0));
+    header[8..72].iter_mut().zip(name).for_each(|(to, byte)| *to = byte);
 }
 
 /// Which rings of a port are registered.

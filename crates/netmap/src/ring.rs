@@ -4,7 +4,7 @@ use std::ops::BitOr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use crate::layout::{RingHeader, SlotWords};
-use crate::{Cells, Memory, Positions};
+use crate::{Cells, Memory};
 
 /// A ring: its header and slots. What it says is the other side's word, but for the number of slots, which was checked.
 pub struct Ring {
@@ -23,7 +23,7 @@ impl Flags {
     pub const REPORT: Self = Self(2);
     /// To the host's stack, or from it to the card.
     pub const FORWARD: Self = Self(4);
-    /// The switch is not to learn from this one.
+    /// A VALE switch is not to learn from this frame where its source is. Of a frame in several slots, any may say so.
     pub const NO_LEARN: Self = Self(8);
     /// The slot's pointer is where the frame lies.
     pub const INDIRECT: Self = Self(0x10);
@@ -35,8 +35,8 @@ impl Flags {
         self.0 & of.0 != 0
     }
 
-    /// The port of a VALE switch that the frame is for, or how many slots a received one takes.
-    pub fn port(self) -> u8 {
+    /// How many slots a frame takes, in each of them, as a VALE switch tells who receives it.
+    pub fn fragments(self) -> u8 {
         (self.0 >> 8) as u8
     }
 }
@@ -100,9 +100,23 @@ impl Ring {
     /// Writes a slot.
     #[inline]
     pub fn set(&self, position: u32, slot: Slot) {
-        let [word, pointer] = &self.slots[position as usize];
-        word.store(u64::from(slot.buffer) | u64::from(slot.len) << 32 | u64::from(slot.flags.0) << 48, Relaxed);
-        pointer.store(slot.pointer, Relaxed);
+        self.set_frame(position, slot.buffer, slot.len, slot.flags);
+        self.slots[position as usize][1].store(slot.pointer, Relaxed);
+    }
+
+    /// Writes all of a slot but its pointer.
+    #[inline]
+    pub fn set_frame(&self, position: u32, buffer: u32, len: u16, flags: Flags) {
+        let word = u64::from(buffer) | u64::from(len) << 32 | u64::from(flags.0) << 48;
+        self.slots[position as usize][0].store(word, Relaxed);
+    }
+
+    /// Writes a slot, if something else stands there: as long as nothing changes, its cache line may be with several cores.
+    #[inline]
+    pub fn set_new(&self, position: u32, slot: Slot) {
+        if self.slot(position) != slot {
+            self.set(position, slot);
+        }
     }
 
     /// What the application says: `head`, before `cur`, before the slots.
@@ -112,12 +126,12 @@ impl Ring {
         (head, self.header().cur.load(Acquire))
     }
 
-    /// After an application has said what cannot be: its positions are where the server stands.
+    /// After an application has said what cannot be: its positions are these.
     #[cold]
-    pub fn restart(&self, positions: Positions) {
-        self.header().cur.store(positions.hwcur(), Relaxed);
-        self.header().head.store(positions.hwcur(), Relaxed);
-        self.tell(positions.hwtail());
+    pub fn restart(&self, head: u32, tail: u32) {
+        self.header().cur.store(head, Relaxed);
+        self.header().head.store(head, Relaxed);
+        self.tell(tail);
     }
 
     /// Tells the application what is its own. What was written into slots before is seen before it.

@@ -1,5 +1,6 @@
 //! A ring as whoever serves it sees it: what the application says is checked, slots are dealt with, and the application is
-//! told. What the application has said wrong ends its port; nothing here goes on with it.
+//! told. Nothing is done with what it has said wrong: whoever serves ends the port, or has the ring
+//! [begin again](Served::restart).
 
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use crate::{Direction, Positions, Ring, Wild};
 /// A ring with its entry of the CSB. Belongs to the thread that serves it.
 pub struct Served {
     ring: Ring,
+    direction: Direction,
     csb: Arc<Csb>,
     entry: usize,
     positions: Positions,
@@ -23,12 +25,23 @@ impl Served {
         let positions = Positions::new(direction, ring.slots());
         csb.application(entry).write(positions.hwcur(), positions.hwcur(), 0);
         csb.server(entry).write(positions.hwcur(), positions.hwtail());
-        Self { ring, csb: csb.clone(), entry, positions }
+        Self { ring, direction, csb: csb.clone(), entry, positions }
     }
 
     /// The ring.
     pub fn ring(&self) -> &Ring {
         &self.ring
+    }
+
+    /// Which way its frames go.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Its entry of the CSB.
+    #[inline]
+    pub fn entry(&self) -> usize {
+        self.entry
     }
 
     /// How many slots the application has given up since: frames to be sent, or slots whose frames it has read. The first of
@@ -75,6 +88,14 @@ impl Served {
     pub fn tell(&self) -> bool {
         self.csb.server(self.entry).write(self.positions.hwcur(), self.positions.hwtail());
         self.csb.application(self.entry).wants_a_call()
+    }
+
+    /// After the application has said what cannot be: both sides stand where the server does, and what was given up and not
+    /// dealt with is the application's again.
+    pub fn restart(&self) {
+        let (cur, tail) = (self.positions.hwcur(), self.positions.hwtail());
+        self.csb.application(self.entry).write(cur, cur, 0);
+        self.csb.server(self.entry).write(cur, tail);
     }
 
     /// Before a sleep: has the application kick, then looks once more. Whether there is still nothing that it has given up

@@ -7,34 +7,34 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::pipe::{Error, Exchange, Receiver, Sender};
-use ringpass_netmap::{Direction, Flags, Memory, Pools, Region, Ring, Slot};
+use ringpass_netmap::pipe::{Exchange, Receiver, Sender};
+use ringpass_netmap::{Direction, Flags, Memory, Pools, PortRing, Region, Ring, Slot, SyncError};
 
 /// Both ends of one direction, with so many slots.
 struct Pipe {
-    exchange: Arc<Exchange>,
-    sender: Sender,
-    receiver: Receiver,
+    tx: PortRing,
+    rx: PortRing,
+    csb: Arc<Csb>,
     /// How often each was woken.
     bells: [Arc<AtomicUsize>; 2],
 }
 
 fn pipe(slots: u32) -> Pipe {
     let mut region = Region::new(Pools::default(), &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-    let (sender, _) = region.ring(Direction::Tx, 0, slots, true).unwrap();
-    let (receiver, _) = region.ring(Direction::Rx, 0, slots, false).unwrap();
+    let (_, sender) = region.ring(Direction::Tx, 0, slots, true).unwrap();
+    let (_, receiver) = region.ring(Direction::Rx, 0, slots, false).unwrap();
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
-    let csb = Arc::new(Csb::new(&memory, 0, 4096, 2).unwrap());
-    let exchange = Arc::new(Exchange { sender, receiver, csb, entry: 1 });
+    let csb = Arc::new(Csb::new(&memory, 0, 4096, 4).unwrap());
     let bells = [Arc::new(AtomicUsize::new(0)), Arc::default()];
-    let ring = |bell: &Arc<AtomicUsize>| -> ringpass_netmap::pipe::Bell {
-        let bell = bell.clone();
-        Box::new(move || _ = bell.fetch_add(1, Ordering::Relaxed))
+    let exchange = |rung: &Arc<AtomicUsize>| {
+        let ring = |offset| Ring::new(region.memory(), offset, slots).unwrap();
+        let (sender, receiver, csb, rung) = (ring(sender), ring(receiver), csb.clone(), rung.clone());
+        Exchange { sender, receiver, csb, entry: 1, bell: Arc::new(move || _ = rung.fetch_add(1, Ordering::Relaxed)) }
     };
     Pipe {
-        sender: Sender::new(&exchange, ring(&bells[1])),
-        receiver: Receiver::new(&exchange, ring(&bells[0])),
-        exchange,
+        tx: PortRing::Sender(Sender::new(exchange(&bells[1]))),
+        rx: PortRing::Receiver(Receiver::new(exchange(&bells[0]))),
+        csb,
         bells,
     }
 }
@@ -79,8 +79,8 @@ proptest! {
     /// Slots arrive once, in order, by whole frames; no buffer is lost or doubled.
     #[test]
     fn slots_arrive_in_order_and_buffers_stay(slots in 2..40_u32, steps in steps()) {
-        let Pipe { exchange, mut sender, mut receiver, .. } = pipe(slots);
-        let (tx, rx) = (&exchange.sender, &exchange.receiver);
+        let Pipe { tx: sender, rx: receiver, .. } = pipe(slots);
+        let (tx, rx) = (sender.ring(), receiver.ring());
         let mut spare: VecDeque<u32> = (3000..3100).collect();
         let mut all: Vec<u32> = (0..slots).map(|position| tx.slot(position).buffer).chain(spare.iter().copied()).collect();
         all.sort_unstable();
@@ -139,43 +139,42 @@ proptest! {
 
 #[test]
 fn ends_that_say_what_cannot_be() {
-    let Pipe { exchange, mut sender, mut receiver, .. } = pipe(8);
-    exchange.sender.header().head.store(8, Ordering::Relaxed);
-    assert!(matches!(sender.sync(), Err(Error::Own(_))));
-    assert_eq!((exchange.sender.said(), own(&exchange.sender)), ((0, 0), (0, 7)), "it begins again where it stood");
-    give_up(&exchange.receiver, 1);
-    assert!(matches!(receiver.sync(), Err(Error::Own(_))));
-    assert_eq!(exchange.receiver.said(), (0, 0));
-    // Seven slots were never sent, and the eighth is nobody's.
-    exchange.csb.server(1).write(1, 0);
-    assert_eq!(sender.sync(), Err(Error::Peer(1)));
-    exchange.csb.server(1).write(u32::MAX, 0);
-    assert_eq!(sender.sync(), Err(Error::Peer(u32::MAX)));
-    exchange.csb.application(1).write(8, 8, 0);
-    assert_eq!(receiver.sync(), Err(Error::Peer(8)));
+    let Pipe { tx, rx, csb, .. } = pipe(8);
+    tx.ring().header().head.store(8, Ordering::Relaxed);
+    assert!(matches!(tx.sync(), Err(SyncError::Program(_))));
+    assert_eq!((tx.ring().said(), own(tx.ring())), ((0, 0), (0, 7)), "it begins again where it stood");
+    give_up(rx.ring(), 1);
+    assert!(matches!(rx.sync(), Err(SyncError::Program(_))));
+    assert_eq!(rx.ring().said(), (0, 0));
+    csb.server(1).write(u32::MAX, 0);
+    assert_eq!(tx.sync(), Err(SyncError::Peer(0, u32::MAX)));
+    assert_eq!(rx.sync(), Err(SyncError::Peer(0, u32::MAX)));
+    csb.server(1).write(0, 0);
+    csb.application(1).write(8, 8, 0);
+    assert_eq!(rx.sync(), Err(SyncError::Peer(8, 0)));
 }
 
 #[test]
 fn bells_ring_for_those_who_asked() {
-    let Pipe { exchange, mut sender, mut receiver, bells } = pipe(8);
+    let Pipe { tx: sender, rx: receiver, bells, .. } = pipe(8);
     let rung = || bells.each_ref().map(|bell| bell.swap(0, Ordering::Relaxed));
-    give_up(&exchange.sender, 7);
+    give_up(sender.ring(), 7);
     sender.sync().unwrap();
     assert_eq!(rung(), [0, 0], "nobody sleeps");
     assert!(sender.arm().unwrap(), "full");
     assert!(!receiver.arm().unwrap(), "something has come");
     receiver.disarm();
-    give_up(&exchange.receiver, 3);
+    give_up(receiver.ring(), 3);
     receiver.sync().unwrap();
     assert_eq!(rung(), [1, 0], "the sender is woken");
     sender.disarm();
     sender.sync().unwrap();
-    assert_eq!(own(&exchange.sender), (7, 3));
-    give_up(&exchange.receiver, 7);
+    assert_eq!(own(sender.ring()), (7, 3));
+    give_up(receiver.ring(), 7);
     receiver.sync().unwrap();
     assert_eq!(rung(), [0, 0]);
     assert!(receiver.arm().unwrap(), "empty");
-    give_up(&exchange.sender, 0);
+    give_up(sender.ring(), 0);
     sender.sync().unwrap();
     assert_eq!(rung(), [0, 1], "the receiver is woken");
 }

@@ -4,11 +4,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
-use ringpass_netmap::{Application, Memory, Pools, PortMemory, Region, Served, Shape, Slot, attach};
+use ringpass_netmap::{Bell, Memory, Pools, PortMemory, PortRing, Region, Served, Shape, Slot, attach, attach_pipe};
 
 fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
     let file = region.file().try_clone_to_owned().unwrap();
     ForeignMemory::map_shared(file, 0, region.len()).unwrap().into()
+}
+
+fn nobody() -> Bell {
+    Arc::new(|| ())
 }
 
 fn region(pools: Pools) -> Region {
@@ -30,7 +34,7 @@ fn write(region: &Region, memory: &Memory, slot: Slot, bytes: &[u8]) {
 }
 
 /// Sends frames on a ring and has the server send them back on the ring to receive.
-fn round_trip(region: &Region, theirs: &Memory, tx: &mut Application, rx: &mut Application, served: &mut [Served; 2]) {
+fn round_trip(region: &Region, theirs: &Memory, tx: &PortRing, rx: &PortRing, served: &mut [Served; 2]) {
     let frames: Vec<Vec<u8>> = (0..5).map(|n| vec![n; 60 + usize::from(n)]).collect();
     for (n, bytes) in (0..).zip(&frames) {
         let position = tx.position(n);
@@ -39,7 +43,7 @@ fn round_trip(region: &Region, theirs: &Memory, tx: &mut Application, rx: &mut A
         tx.ring().set(position, slot);
     }
     tx.give_up(5);
-    assert_eq!(tx.sync(0), Ok(false));
+    assert_eq!(tx.sync(), Ok(()));
     let [from, to] = served;
     assert_eq!(from.look(), Ok(5));
     for n in 0..5 {
@@ -53,13 +57,13 @@ fn round_trip(region: &Region, theirs: &Memory, tx: &mut Application, rx: &mut A
     from.give(5);
     to.give(5);
     assert!(!from.tell() && !to.tell());
-    assert_eq!((rx.sync(0), rx.own()), (Ok(false), 5));
+    assert_eq!((rx.sync(), rx.own()), (Ok(()), 5));
     let came: Vec<Vec<u8>> = (0..5).map(|n| frame(region, theirs, rx.ring().slot(rx.position(n)))).collect();
     assert!(came == frames);
     rx.give_up(5);
-    assert_eq!((rx.sync(0), to.look()), (Ok(false), Ok(5)));
+    assert_eq!((rx.sync(), to.look()), (Ok(()), Ok(5)));
     to.take(5);
-    assert_eq!((tx.sync(0), tx.own()), (Ok(false), tx.ring().slots() - 1));
+    assert_eq!((tx.sync(), tx.own()), (Ok(()), tx.ring().slots() - 1));
 }
 
 #[test]
@@ -68,15 +72,15 @@ fn what_one_side_writes_the_other_finds() {
     let mut region = region(Pools::default());
     let (port, served) = PortMemory::new(&mut region, "vale0:1", shape, true).unwrap();
     let theirs = elsewhere(region.file());
-    let mut rings = attach(&theirs, port.interface(), &elsewhere(port.csb())).expect("rings");
+    let rings = attach(&theirs, port.interface(), &elsewhere(port.csb()), &nobody()).expect("rings");
+    let rings: Vec<PortRing> = rings.into_iter().flatten().collect();
     assert_eq!(rings.iter().map(|ring| ring.ring().slots()).collect::<Vec<_>>(), [64, 64, 32, 32, 32]);
-    assert_eq!(rings.iter().map(Application::own).collect::<Vec<_>>(), [63, 63, 0, 0, 0]);
+    assert_eq!(rings.iter().map(PortRing::own).collect::<Vec<_>>(), [63, 63, 0, 0, 0]);
     let mut served: Vec<Option<Served>> = served.into_iter().map(Some).collect();
     for (tx, rx) in [(0, 2), (1, 4)] {
         let mut pair = [tx, rx].map(|number: usize| served[number].take().unwrap());
-        let [tx, rx] = rings.get_disjoint_mut([tx, rx]).unwrap();
         // Round both rings, several times.
-        (0..30).for_each(|_| round_trip(&region, &theirs, tx, rx, &mut pair));
+        (0..30).for_each(|_| round_trip(&region, &theirs, &rings[tx], &rings[rx], &mut pair));
     }
     port.release(&mut region);
     assert_eq!(region.free_buffers(), 4096);
@@ -111,14 +115,47 @@ fn rings_that_lie_elsewhere_are_none() {
     let (port, _served) = PortMemory::new(&mut region, "x", shape, false).unwrap();
     let (theirs, csb) = (elsewhere(region.file()), elsewhere(port.csb()));
     let place = port.interface();
-    assert!(attach(&theirs, place, &csb).is_some());
+    assert!(attach(&theirs, place, &csb, &nobody()).is_some());
     for wrong in [place + 4, region.file().len(), usize::MAX - 8] {
-        assert!(attach(&theirs, wrong, &csb).is_none(), "{wrong}");
+        assert!(attach(&theirs, wrong, &csb, &nobody()).is_none(), "{wrong}");
     }
-    for (ring, offset) in [(0, usize::MAX / 2), (2, 3), (0, region.file().len() - 256)] {
+    for (ring, offset) in [(0, usize::MAX / 2), (2, 3), (0, region.file().len() - 256 - place)] {
         region.set_ring(place, ring, Some(offset));
-        assert!(attach(&theirs, place, &csb).is_none(), "{offset}");
+        assert!(attach(&theirs, place, &csb, &nobody()).is_none(), "{offset}");
         region.set_ring(place, ring, None);
-        assert!(attach(&theirs, place, &csb).is_none(), "the descriptor itself is no ring");
+        assert!(attach(&theirs, place, &csb, &nobody()).is_some(), "the others are there");
     }
+}
+
+/// Both ends, each in memory of its own, and one more descriptor that has the ring to receive alone.
+#[test]
+fn ends_of_a_pipe_find_each_other() {
+    let mut region = region(Pools { interfaces: 3, ..Pools::default() });
+    let all = region.free_buffers();
+    let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], 64).unwrap();
+    assert_eq!(region.free_buffers(), all - 128, "only rings to send have buffers");
+    let places = ends.each_ref().map(PortMemory::interface);
+    let reading = ends[1].bind(&mut region, |direction, _| direction == ringpass_netmap::Direction::Rx).unwrap();
+    let attach = |own, other, first| {
+        let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
+        attach_pipe(&memory, (own, other), first, &csb, &nobody()).expect("rings")
+    };
+    let [tx, rx] = attach(places[0], places[1], true);
+    let [other_tx, other_rx] = attach(places[1], places[0], false);
+    let [none, reader] = attach(reading, places[0], false);
+    assert_eq!([&tx, &rx, &other_tx, &other_rx, &none, &reader].map(Vec::len), [1, 1, 1, 1, 0, 1]);
+    for (from, to) in [(&tx[0], &other_rx[0]), (&other_tx[0], &rx[0]), (&tx[0], &reader[0])] {
+        for round in 0..100 {
+            let slot = Slot { len: 60 + round, ..from.ring().slot(from.position(0)) };
+            from.ring().set(from.position(0), slot);
+            from.give_up(1);
+            assert_eq!((from.sync(), to.sync()), (Ok(()), Ok(())));
+            assert_eq!((to.own(), to.ring().slot(to.position(0))), (1, slot));
+            to.give_up(1);
+            assert_eq!((to.sync(), from.sync(), from.own()), (Ok(()), Ok(()), 63));
+        }
+    }
+    region.release_interface(reading);
+    ends.into_iter().for_each(|end| end.release(&mut region));
+    assert_eq!(region.free_buffers(), all);
 }

@@ -46,7 +46,7 @@ fn descriptors_rings_and_slots_lie_where_programs_look() {
     let slot = at + 256 + 7 * 16;
     assert_eq!((number(&region, slot, 4), number(&region, slot + 4, 2), number(&region, slot + 6, 2)), (9, 60, 0x0521));
     assert_eq!(number(&region, slot + 8, 8), 11);
-    assert_eq!(tx.slot(7).flags.port(), 5);
+    assert_eq!(tx.slot(7).flags.fragments(), 5);
     assert!((0..1024).all(|position| position == 7 || tx.slot(position).buffer >= 2));
 }
 

@@ -7,10 +7,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Application, Direction, Memory, Pools, Region, Ring, Served, Slot, SyncError};
+use ringpass_netmap::{Application, Bell, Direction, Memory, Pools, PortRing, Region, Ring, Served, Slot, SyncError};
 
-/// A ring, as each side has it.
-fn both(direction: Direction, slots: u32) -> (Application, Served, Arc<Csb>) {
+/// A ring, as each side has it. The program's kicks do nothing.
+fn both(direction: Direction, slots: u32) -> (PortRing, Served, Arc<Csb>) {
+    kicking(direction, slots, &(Arc::new(|| ()) as Bell))
+}
+
+fn kicking(direction: Direction, slots: u32, kick: &Bell) -> (PortRing, Served, Arc<Csb>) {
     let config = RegionConfig::default();
     let mut region = Region::new(Pools::default(), &config).unwrap_or_else(|error| panic!("{error}"));
     let (ring, offset) = region.ring(direction, 0, slots, true).unwrap();
@@ -19,7 +23,7 @@ fn both(direction: Direction, slots: u32) -> (Application, Served, Arc<Csb>) {
     assert!(Csb::new(&memory, 0, 4096, 65).is_none());
     let served = Served::new(direction, ring, &csb, 63);
     let ring = Ring::new(region.memory(), offset, slots).unwrap();
-    (Application::new(direction, ring, &csb, 63), served, csb)
+    (PortRing::Served(Application::new(ring, &csb, 63, kick)), served, csb)
 }
 
 #[derive(Clone, Debug)]
@@ -48,11 +52,11 @@ proptest! {
     #[test]
     fn every_slot_has_one_owner(slots in 2..20_u32, tx in any::<bool>(), steps in steps()) {
         let direction = if tx { Direction::Tx } else { Direction::Rx };
-        let (mut application, mut served, _) = both(direction, slots);
+        let (application, mut served, _) = both(direction, slots);
         for step in steps {
             match step {
                 Step::GiveUp(n) => application.give_up(n.min(application.own())),
-                Step::Sync => prop_assert_eq!(application.sync(0), Ok(false)),
+                Step::Sync => prop_assert_eq!(application.sync(), Ok(())),
                 Step::Take(n) => served.take(n.min(served.look().unwrap())),
                 Step::Give(n) => served.give(n.min(served.room())),
                 Step::Tell => prop_assert!(!served.tell()),
@@ -69,20 +73,19 @@ proptest! {
 
 #[test]
 fn programs_and_servers_that_lie() {
-    let (mut application, mut served, csb) = both(Direction::Tx, 8);
+    let (application, mut served, csb) = both(Direction::Tx, 8);
     application.ring().header().head.store(9, std::sync::atomic::Ordering::Relaxed);
-    assert!(matches!(application.sync(0), Err(SyncError::Program(_))));
+    assert!(matches!(application.sync(), Err(SyncError::Program(_))));
     assert_eq!((application.ring().said(), application.own()), ((0, 0), 7));
     application.give_up(3);
-    application.sync(0).unwrap();
+    application.sync().unwrap();
     assert_eq!(served.look(), Ok(3));
-    // The fourth was not given up; the eighth is nobody's.
-    for (cur, tail) in [(4, 7), (0, 0), (8, 7), (0, u32::MAX), (3, 6), (3, 3)] {
+    for (cur, tail) in [(8, 7), (0, 8), (0, u32::MAX)] {
         csb.server(63).write(cur, tail);
-        assert_eq!(application.sync(0), Err(SyncError::Server(cur, tail)));
+        assert_eq!(application.sync(), Err(SyncError::Peer(cur, tail)));
     }
     csb.server(63).write(3, 2);
-    application.sync(0).unwrap();
+    application.sync().unwrap();
     assert_eq!(application.own(), 7);
     for (head, cur) in [(8, 8), (2, 1), (0, 8), (u32::MAX, 3)] {
         csb.application(63).write(head, cur, 0);
@@ -103,9 +106,10 @@ fn wait(bell: &Receiver<()>) {
 fn nobody_sleeps_through_a_wake_up() {
     const COUNT: u64 = 20_000;
     for slots in [2, 3, 16] {
-        let (mut application, mut served, _) = both(Direction::Tx, slots);
         // As an eventfd: rung twice it is rung.
         let ((kick, kicked), (call, called)) = (sync_channel(1), sync_channel(1));
+        let (application, mut served, _) =
+            kicking(Direction::Tx, slots, &(Arc::new(move || _ = kick.try_send(())) as Bell));
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let mut next = 0;
@@ -138,9 +142,7 @@ fn nobody_sleeps_through_a_wake_up() {
                     next += 1;
                 }
                 application.give_up(n);
-                if application.sync(0).unwrap() {
-                    let _ = kick.try_send(());
-                }
+                application.sync().unwrap();
                 if application.own() == 0 {
                     if application.arm().unwrap() {
                         wait(&called);

@@ -4,12 +4,14 @@
 #![deny(unsafe_code)]
 
 mod exchange;
+mod kick;
 mod listener;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod signal;
 mod stream;
 
 pub use exchange::{Exchange, Overdue};
+pub use kick::Kick;
 pub use listener::{Connecting, Error, Listener, connect};
 pub use signal::{NoEventfd, Signal, check_eventfd, prepare_signals};
 pub use stream::{Arrived, Lost, MAX_FDS, Stream};

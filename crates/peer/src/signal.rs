@@ -6,7 +6,7 @@
 //! at once, and signals the eventfd as that (`IOCB_FLAG_RESFD`). It also says exactly whether a descriptor is an eventfd.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -151,5 +151,11 @@ impl Signal {
         };
         // It was an eventfd, and a descriptor stays what it is.
         let _ = queue.submit(signal);
+    }
+}
+
+impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
     }
 }

@@ -28,6 +28,8 @@ pub enum Address {
     Vhost(VhostConfig),
     /// `virtio-user:PATH[,server][,queues=N][,features=…][,mac=…]`: the other end of that, a virtio card that another process plays.
     VirtioUser(VirtioUserConfig),
+    /// `vale0:PORT`, `netmap:X{PIPE`: a port that `ringpass netmapd` serves, by its name, as netmap's programs write it.
+    Netmap(String),
     /// `tap:NAME`: a TAP interface of the kernel, made if it does not exist.
     Tap(String),
     /// `packet:NAME`: a kernel interface through a packet socket.
@@ -93,7 +95,7 @@ pub struct FaultsConfig {
     pub seed: u64,
 }
 
-const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, vhost:PATH, virtio-user:PATH, tap:NAME, packet:NAME, \
+const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, vhost:PATH, virtio-user:PATH, vale0:PORT, netmap:X{PIPE, tap:NAME, packet:NAME, \
                      pcap:FILE, null, capture,file=FILE:PORT or faults,drop=0.01:PORT";
 
 impl FromStr for Address {
@@ -105,6 +107,9 @@ impl FromStr for Address {
             return Ok(Self::Pci(full.to_ascii_lowercase()));
         }
         let (head, argument) = text.split_once(':').unwrap_or((text, ""));
+        if head == "netmap" || head.starts_with("vale") && !argument.is_empty() {
+            return Ok(Self::Netmap(text.into()));
+        }
         let (kind, options) = head.split_once(',').unwrap_or((head, ""));
         let wrong = |why: String| Error::Address(format!("address '{text}': {why}"));
         let inner = || {
@@ -246,6 +251,7 @@ impl fmt::Display for Address {
             Self::VfioUser(path) => write!(f, "vfio-user:{}", path.display()),
             Self::Vhost(config) => write!(f, "vhost:{}", config.path.display()),
             Self::VirtioUser(config) => write!(f, "virtio-user:{}", config.path.display()),
+            Self::Netmap(name) => f.write_str(name),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Pcap(PcapConfig { input: Some(path), .. }) => write!(f, "pcap:{}", path.display()),
@@ -272,6 +278,9 @@ mod tests {
         assert_eq!(parse("AF:00.1"), Address::Pci("0000:af:00.1".into()));
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
+        for name in ["vale0:a", "vale0:a{1", "netmap:x}1/R"] {
+            assert_eq!(parse(name), Address::Netmap(name.into()));
+        }
         assert_eq!(parse("vfio-user:/run/a,b:c"), Address::VfioUser("/run/a,b:c".into()));
         assert_eq!(parse("vfio-user:card").to_string(), "vfio-user:card");
         let Address::Model(config, wire) = parse("model,mac=02-00-00-00-00-01,device=1528:tap:x") else { panic!() };

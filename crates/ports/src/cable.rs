@@ -4,12 +4,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::{Consumer, Producer, ring};
 use crate::sleeper::Sleeper;
-use crate::status::Status;
 
 /// One end of a [`cable`]: a port with one pair of queues.
 pub struct CableEnd {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use ringpass_memory::{Burst, Mempool, Packet};
 use ringpass_port::{
-    Error, FaultsConfig, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable,
+    Error, FaultsConfig, Link, MacAddress, Port, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable,
 };
 
 use crate::buffers::Buffers;
-use crate::status::Status;
 
 /// `faults,…:PORT`.
 pub struct Faults {

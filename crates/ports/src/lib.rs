@@ -17,7 +17,6 @@ mod packet_socket;
 mod pcap;
 mod ring;
 mod sleeper;
-mod status;
 mod sys;
 mod tap;
 

@@ -4,10 +4,8 @@ use std::sync::Arc;
 
 use ringpass_memory::Burst;
 use ringpass_port::{
-    Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable,
+    Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable, passes,
 };
-
-use crate::status::{Status, passes};
 
 /// `null`.
 pub struct Null {

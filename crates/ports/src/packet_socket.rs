@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats, TxQueue, Wake,
-    Wakeable,
+    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats,
+    Status, TxQueue, Wake, Wakeable, passes,
 };
 use ringpass_virtio::net_header;
 use rustix::io::Errno;
@@ -17,7 +17,6 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::buffers::{Buffers, drop_front};
 use crate::kernel_ring::KernelRing;
-use crate::status::{LONGEST_HEADER, Status, passes};
 use crate::sys::{Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option};
 
 /// `packet:NAME`. Frames that the kernel itself sends through the interface are not received.

@@ -7,13 +7,12 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Software, State, Stats,
-    TxQueue, Wake, Wakeable,
+    Error, LONGEST_HEADER, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Software,
+    State, Stats, Status, TxQueue, Wake, Wakeable, frame_passes, passes,
 };
 
 use crate::buffers::Buffers;
 use crate::capture_file::{Direction, Reader, Writer, now};
-use crate::status::{LONGEST_HEADER, Status, frame_passes, passes};
 
 /// `pcap:FILE`, `pcap:,out=FILE`, or both.
 pub struct Pcap {

@@ -122,7 +122,11 @@ impl Interfaces {
         Ok(self.ask(name, libc::SIOCGIFMTU)?.int().max(0) as usize)
     }
 
+    /// Sets the MTU. That needs CAP_NET_ADMIN, unless it is so already.
     pub(crate) fn set_mtu(&self, name: &str, mtu: usize) -> io::Result<()> {
+        if self.mtu(name)? == mtu {
+            return Ok(());
+        }
         let mut request = IfReq::new(name, (mtu as c_int).to_ne_bytes())?;
         request.ioctl(self.0.as_fd(), libc::SIOCSIFMTU as libc::Ioctl)
     }
@@ -139,9 +143,13 @@ impl Interfaces {
         Ok(c_int::from(self.ask(name, libc::SIOCGIFFLAGS)?.short()))
     }
 
+    /// Brings it up. That needs CAP_NET_ADMIN, unless it is up already.
     pub(crate) fn set_up(&self, name: &str) -> io::Result<()> {
-        let flags = self.flags(name)? | libc::IFF_UP;
-        let mut request = IfReq::new(name, (flags as u16).to_ne_bytes())?;
+        let flags = self.flags(name)?;
+        if flags & libc::IFF_UP != 0 {
+            return Ok(());
+        }
+        let mut request = IfReq::new(name, ((flags | libc::IFF_UP) as u16).to_ne_bytes())?;
         request.ioctl(self.0.as_fd(), libc::SIOCSIFFLAGS as libc::Ioctl)
     }
 }

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats, TxQueue, Wake,
-    Wakeable,
+    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats,
+    Status, TxQueue, Wake, Wakeable, passes,
 };
 use ringpass_virtio::net_header;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, MOST, drop_front};
-use crate::status::{LONGEST_HEADER, Status, passes};
 use crate::sys::{Interfaces, attach_tap, set_tap_offloads, tap_name};
 
 /// `tap:NAME`. The interface may be moved to another network namespace under way.
@@ -50,7 +49,8 @@ struct Tx {
 
 impl Tap {
     /// Makes the interface if it does not exist, joins it if it does, sets its MTU and brings it up. An interface that
-    /// was made here disappears with the port and its queues.
+    /// was made here disappears with the port and its queues. One that exists, is up and has that MTU can be joined by the
+    /// user to whom it belongs, without privileges.
     pub fn open(name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let wrong =
             |what: &'static str| move |source: io::Error| Error::Os { what: format!("tap:{name}: {what}"), source };

@@ -106,7 +106,7 @@ fn echo(left: (Kind, Offloads), right: (Kind, Offloads), network: Network, mtu: 
         scope.spawn(|| forward(at_left, at_right, &stop));
         let listener = right.host.enter(|| TcpListener::bind(address)).expect("a TCP socket");
         listener.set_nonblocking(true).expect("accepting with a limit");
-        let (content, limit) = (&content, Duration::from_secs(10));
+        let (content, limit) = (&content, Duration::from_secs(60));
         let server = scope.spawn(move || {
             let mut accepted = None;
             until("a connection", || {

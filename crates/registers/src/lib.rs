@@ -6,6 +6,7 @@ mod file;
 pub mod igb;
 mod io;
 pub mod ixgbe;
+pub mod ptnet;
 mod table;
 mod window;
 

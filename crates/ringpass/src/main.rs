@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod bench;
+mod bridge;
 mod cards;
 mod demo;
 mod doctor;
@@ -14,14 +15,17 @@ mod list;
 mod map;
 mod model;
 mod model_server;
+mod netmapd;
 mod open;
 mod options;
+mod passthrough;
 mod ping;
 mod pktgen;
 mod run;
 mod sandbox;
 mod stats;
 mod switch;
+mod vale;
 mod worker;
 
 use std::process::ExitCode;
@@ -44,6 +48,8 @@ PORT ADDRESSES:
   model:PORT              a software 82599, driven as a card is, with PORT at the
                           far end of its wire [,mac=MAC] [,device=10fb]
   vfio-user:PATH          a device of another process, as 'ringpass model' serves
+  vale0:a                 a port of a VALE switch of 'ringpass netmapd'
+  netmap:x{1, netmap:x}1  the two ends of a pipe, likewise
   tap:NAME                a TAP interface of the kernel, made if need be
   packet:NAME             a kernel interface, through a packet socket
   pcap:FILE               a capture file to receive from
@@ -74,6 +80,10 @@ enum Command {
     Model(Box<model_server::Args>),
     List(list::Args),
     Doctor(doctor::Args),
+    Netmapd(Box<netmapd::Args>),
+    Vale(vale::Args),
+    Bridge(bridge::Args),
+    Passthrough(passthrough::Args),
     Bench(bench::Args),
     #[cfg(debug_assertions)]
     #[command(hide = true)]
@@ -103,6 +113,10 @@ fn main() -> ExitCode {
         Command::Model(args) => model_server::run(*args),
         Command::List(args) => list::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Netmapd(args) => netmapd::run(*args),
+        Command::Vale(args) => vale::run(args),
+        Command::Bridge(args) => bridge::run(args),
+        Command::Passthrough(args) => passthrough::run(args),
         Command::Bench(args) => bench::run(args),
         #[cfg(debug_assertions)]
         Command::SandboxCheck(args) => sandbox::check::run(args),

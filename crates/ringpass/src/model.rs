@@ -37,9 +37,19 @@ impl Model {
         let driver = crate::drivers::open(card.bus(), name, config, pool)?;
         Ok(Self { driver, card, runner: None, poll, wire })
     }
+
+    /// Whether its driver takes packets whose buffers have no headroom.
+    pub fn takes_bare_buffers(model: &ModelConfig) -> bool {
+        !VIRTIO.contains(&model.device)
+            && crate::drivers::takes_bare_buffers(DeviceId { vendor: INTEL, device: model.device })
+    }
 }
 
 const INTEL: u16 = 0x8086;
+/// Virtio cards: modern, transitional.
+const VIRTIO: [u16; 2] = [MODERN, TRANSITIONAL];
+const MODERN: u16 = 0x1041;
+const TRANSITIONAL: u16 = 0x1000;
 
 /// The card.
 enum Kind {
@@ -52,8 +62,8 @@ impl Kind {
         let &ModelConfig { device, ref features, ref lie, .. } = model;
         let id = DeviceId { vendor: INTEL, device };
         let interface = match device {
-            0x1041 => Interface::Modern,
-            0x1000 => Interface::Transitional,
+            MODERN => Interface::Modern,
+            TRANSITIONAL => Interface::Transitional,
             _ if ringpass_ixgbe::supports(id).is_some() => {
                 if let Some(features) = features {
                     return Err(format!("features={features} is for virtio cards; write device=1041"));

@@ -10,7 +10,7 @@ use clap::Parser;
 use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_models::{Model, ixgbe, virtio};
 use ringpass_port::{Error, MacAddress, Port, PortConfig, Queues, Wake, Wakeable};
-use ringpass_vfio_user::{Device, Event, Listener, Server};
+use ringpass_vfio_user::{Device, Event, Listener, Server, prepare_signals};
 use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
@@ -176,6 +176,7 @@ fn serve_all<D: Device + Send + 'static>(
     let shown: Vec<Shown> = machines.iter().map(|machine| machine.shown.clone()).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
     let epoll = epoll.map_err(|errno| Error::Os { what: "a set to wait on".into(), source: errno.into() })?;
+    prepare_signals().map_err(|source| Error::Os { what: "interrupts for guests".into(), source })?;
     run.enter_sandbox_as(if args.no_sandbox { Sandbox::Off } else { Sandbox::Server })?;
     for (machine, wire) in machines.iter_mut().zip(&mut wires) {
         machine.wire = wire.take_queues().pop();

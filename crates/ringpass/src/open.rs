@@ -1,7 +1,12 @@
 //! From a port address to a port.
 
-use ringpass_bus::{SysfsPci, VfioUser, addressing_of, open_pci};
+use std::path::Path;
+use std::sync::Arc;
+
+use ringpass_bus::{Bus, SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
+use ringpass_netmap::ProgramPort;
+use ringpass_netmap::client::default_socket;
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 use ringpass_vhost::{Copies, Vhost};
@@ -21,17 +26,29 @@ pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<(
 /// As [`open`], for any number of ports, each with what it is asked for.
 pub fn open_all(addresses: &[(&str, PortConfig)], options: &Options) -> Result<(Vec<Box<dyn Port>>, Mempool), Error> {
     let parsed = addresses.iter().map(|(address, _)| address.parse()).collect::<Result<Vec<Address>, _>>()?;
-    // Before anything is taken or made.
-    parsed.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))?;
-    // One that sees physical addresses, if there is one: the others are told those.
-    let mut cards: Vec<&str> = parsed.iter().filter_map(card).collect();
-    cards.sort_by_key(|pci| addressing_of(pci) == Addressing::Virtual);
     // Queues beyond those that the options ask for count as ports.
     let further: usize = addresses.iter().map(|(_, config)| config.queues - options.queues).sum();
-    let pool = pool(parsed.len() + further, cards.first().copied(), options)?;
+    let pool = pool_for(&parsed, further, options)?;
     let open = |(address, (_, config)): (_, &(&str, PortConfig))| open_address(address, config, &pool, options);
     let ports = parsed.iter().zip(addresses).map(open).collect::<Result<_, _>>()?;
     Ok((ports, pool))
+}
+
+/// A pool for the ports at some addresses and so many more. Fails if one of them is not to be opened, before anything is
+/// taken or made.
+pub fn pool_for(addresses: &[Address], further: usize, options: &Options) -> Result<Mempool, Error> {
+    check_cards(addresses, options)?;
+    pool(addresses.len() + further, addressed(addresses), options)
+}
+
+/// Fails if one of them is not to be opened.
+pub fn check_cards(addresses: &[Address], options: &Options) -> Result<(), Error> {
+    addresses.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))
+}
+
+/// One of their cards that sees physical addresses, if there is one, as the others are told those; else any.
+pub fn addressed(addresses: &[Address]) -> Option<&str> {
+    addresses.iter().filter_map(card).min_by_key(|pci| addressing_of(pci) == Addressing::Virtual)
 }
 
 /// A pool for so many ports: enough to fill all rings, and to have some in bursts and caches. On huge pages, unless the
@@ -41,22 +58,43 @@ pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempo
     // Frames that lie in many buffers take more of them at a time.
     let chained = if options.offloads.tso || options.mtu > 1500 { 40 * options.batch } else { 0 };
     let buffers = ports * options.queues * (options.rxd + options.txd + 1024 + chained);
+    on_pages(ports, card, options, |region| {
+        Ok(Mempool::new(&MempoolConfig { buffers, region: *region, ..Default::default() })?)
+    })
+}
+
+/// Makes memory for packets of so many ports on the pages that [`pool`] chooses.
+pub fn on_pages<T>(
+    ports: usize,
+    card: Option<&str>,
+    options: &Options,
+    make: impl Fn(&RegionConfig) -> Result<T, Error>,
+) -> Result<T, Error> {
     let addressing = card.map_or(Addressing::Virtual, addressing_of);
     let numa_node = card.and_then(SysfsPci::numa_node_of);
-    let pool = |pages| {
+    let make = |pages| {
         let region = RegionConfig { pages, addressing, numa_node };
-        let pool = Mempool::new(&MempoolConfig { buffers, region, ..Default::default() })?;
+        let made = make(&region)?;
         // The cards' rings come on top, on the same pages: better to know now that there are too few.
         let rings = options.queues * (options.rxd.max(options.txd) * 2 * 16 + 64);
         let room = (0..ports).map(|_| DmaRegion::new(rings, &region)).collect::<Result<Vec<_>, _>>();
-        room.map(|_| pool)
+        Ok::<T, Error>(room.map(|_| made)?)
     };
-    match pool(options.hugepages.unwrap_or(PageSize::Huge2M)) {
+    match make(options.hugepages.unwrap_or(PageSize::Huge2M)) {
         Err(error) if options.hugepages.is_none() && addressing == Addressing::Virtual => {
             eprintln!("ordinary pages under packets and rings: {error}");
-            Ok(pool(PageSize::Ordinary)?)
+            make(PageSize::Ordinary)
         }
-        result => Ok(result?),
+        result => result,
+    }
+}
+
+/// Whether the driver of a port takes packets whose buffers have no headroom.
+pub fn takes_bare_buffers(address: &Address) -> bool {
+    match address {
+        Address::Pci(pci) => SysfsPci::identify(pci).is_ok_and(drivers::takes_bare_buffers),
+        Address::Model(model, _) => Model::takes_bare_buffers(model),
+        _ => false,
     }
 }
 
@@ -76,9 +114,21 @@ pub fn open_address(
     pool: &Mempool,
     options: &Options,
 ) -> Result<Box<dyn Port>, Error> {
+    open_with_wire(address, config, (pool, pool), options)
+}
+
+/// As [`open_address`]; the wire of a model has a pool of its own, the second.
+pub fn open_with_wire(
+    address: &Address,
+    config: &PortConfig,
+    (pool, wires): (&Mempool, &Mempool),
+    options: &Options,
+) -> Result<Box<dyn Port>, Error> {
     let open_inner = |inner: &Address| open_address(inner, config, pool, options);
     Ok(match address {
-        Address::Pci(pci) => drivers::open(open_pci(pci)?, pci, config, pool)?,
+        Address::Pci(pci) => {
+            drivers::open_with_memory(open_pci(pci)?, &ringpass_ptnet_driver::find_memory, pci, config, pool)?
+        }
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
@@ -86,10 +136,16 @@ pub fn open_address(
             // A wire carries bare frames.
             let (offloads, spread) = Default::default();
             let bare = PortConfig { queues: 1, offloads, spread, ..*config };
-            let wire = open_address(wire, &bare, pool, options)?;
+            let wire = open_address(wire, &bare, wires, options)?;
             Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
         }
-        Address::VfioUser(path) => drivers::open(VfioUser::open(path)?, &address.to_string(), config, pool)?,
+        Address::VfioUser(path) => {
+            // Beside the port's own socket, if it is a netmap port.
+            let mut memory = path.as_os_str().to_owned();
+            memory.push(".mem");
+            let find = |_| Ok(VfioUser::open(Path::new(&memory))? as Arc<dyn Bus>);
+            drivers::open_with_memory(VfioUser::open(path)?, &find, &address.to_string(), config, pool)?
+        }
         Address::Vhost(vhost) => {
             sandbox::allow_sessions();
             Box::new(Vhost::open(vhost, config, pool, Copies::default())?)
@@ -98,6 +154,7 @@ pub fn open_address(
             sandbox::allow_sessions();
             Box::new(VirtioUser::open(&address.to_string(), card, config, pool)?)
         }
+        Address::Netmap(name) => Box::new(ProgramPort::open(name, &default_socket(), config, pool)?),
         Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),
         Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config, pool)?),

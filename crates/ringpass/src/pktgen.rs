@@ -17,7 +17,7 @@ use ringpass_ports::Pcap;
 
 use crate::open::open;
 use crate::options::{Options, within};
-use crate::run::Run;
+use crate::run::{Run, interrupted};
 use crate::worker::Worker;
 use frame::{Endpoints, MAX, MIN};
 use generator::{Checksums, Flows, Generator, IMIX};
@@ -198,10 +198,12 @@ fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut wat
         let mut backlog = Backlog(out.len());
         worker.after(sent + received, &mut [&mut *source, &mut backlog, &mut *queues.rx]);
     }
-    // Waits for stragglers: until none has come for a while, but not for ever.
+    // Waits for stragglers: until none has come for a while, but not for ever. Longer, if the last ones are missing and
+    // nobody presses Ctrl-C.
     let end = Instant::now();
-    let mut last = end;
-    while last.elapsed() < STRAGGLERS && end.elapsed() < 5 * STRAGGLERS {
+    let (mut last, long) = (end, left == 0);
+    let limit = |watch: &Watch| if long && watch.misses_the_last() && !interrupted() { LATE } else { STRAGGLERS };
+    while last.elapsed() < limit(&watch) && end.elapsed() < 5 * limit(&watch) {
         if queues.rx.rx_burst(&mut back) > 0 {
             last = Instant::now();
             watch.arrived(&back);
@@ -212,4 +214,7 @@ fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut wat
 }
 
 /// How long to wait for the next straggler.
-const STRAGGLERS: Duration = Duration::from_millis(200);
+const STRAGGLERS: Duration = Duration::from_millis(500);
+
+/// The same for the last ones where others have come back: guests and their peers on a busy machine stand still that long.
+const LATE: Duration = Duration::from_secs(5);

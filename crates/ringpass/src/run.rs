@@ -96,8 +96,9 @@ pub struct Run {
 impl Run {
     /// How often ports are asked for their state.
     const TICK: Duration = Duration::from_millis(50);
-    /// After the end of an input, how long nothing must move for all in flight to have arrived.
-    const QUIET: Duration = Duration::from_millis(200);
+    /// After the end of an input, at how many looks in a row nothing must have moved for all in flight to have arrived.
+    /// Looks, as all may stand still for a while on a busy machine, this thread too.
+    const QUIET: u32 = 6;
 
     /// Checks the options and takes Ctrl-C.
     pub fn new(options: Options) -> Result<Self, Error> {
@@ -124,6 +125,11 @@ impl Run {
     pub fn enter_sandbox_as(&mut self, sandbox: Sandbox) -> Result<(), Error> {
         self.sandbox = sandbox::enter(sandbox)?;
         Ok(())
+    }
+
+    /// What the sandbox has to say.
+    pub fn sandbox_notes(&self) -> &[String] {
+        &self.sandbox
     }
 
     /// Starts a worker, on the next CPU of `--cpu`.
@@ -182,7 +188,7 @@ impl Run {
 
     /// Returns when the run is to end, with the reason if it has failed.
     fn until_end(&mut self, start: Instant, ports: &mut [Box<dyn Port>], watch: &mut dyn Watch) -> Option<Error> {
-        let (mut second, mut moved, mut quiet_since) = (Duration::from_secs(1), 0, start);
+        let (mut second, mut moved, mut quiet) = (Duration::from_secs(1), 0, 0);
         loop {
             let elapsed = start.elapsed();
             let left = self.options.time.map_or(Self::TICK, |time| time.saturating_sub(elapsed));
@@ -191,16 +197,14 @@ impl Run {
                 return None;
             }
             let totals = Totals::of(&self.tallies);
-            if std::mem::replace(&mut moved, totals.moved) != totals.moved {
-                quiet_since = Instant::now();
-            }
+            quiet = if std::mem::replace(&mut moved, totals.moved) == totals.moved { quiet + 1 } else { 0 };
             if elapsed >= second {
                 second += Duration::from_secs(1);
                 self.printer.live(elapsed, ports, watch.fields(&totals));
             }
             match watch.look(ports) {
                 Verdict::Failed(error) => return Some(error),
-                Verdict::EndWhenQuiet if quiet_since.elapsed() > Self::QUIET => return None,
+                Verdict::EndWhenQuiet if quiet > Self::QUIET => return None,
                 Verdict::EndWhenQuiet | Verdict::GoOn => {}
             }
             std::thread::sleep(left.min(Self::TICK));

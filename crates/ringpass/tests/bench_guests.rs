@@ -1,5 +1,5 @@
-//! `ringpass bench vhost` and `bench pvp`: that they measure what they say, and leave nothing behind. How fast things are
-//! is not judged here.
+//! `ringpass bench vhost`, `bench pvp` and `bench netmap` with guests: that they measure what they say, and leave nothing
+//! behind. How fast things are is not judged here.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::{Program, RINGPASS, folder, ringpass, text, until};
+use common::{Program, RINGPASS, folder, text, until};
 use serde_json::Value;
 
 /// One bench at a time: each takes both cores and huge pages.
@@ -27,13 +27,14 @@ fn children(process: u32) -> Vec<String> {
     lists.flat_map(|list| list.split_whitespace().map(String::from).collect::<Vec<_>>()).collect()
 }
 
-/// The rows that a bench prints.
+/// The rows that a bench prints, which may boot guests.
 fn rows(arguments: &[&str]) -> Vec<Value> {
     let before = huge_pages();
-    let (status, output, errors) = ringpass(&[&["bench"], arguments, &["--json"]].concat());
-    assert_eq!(status, Some(0), "{errors}");
+    let bench = Program::spawn(&[&[RINGPASS, "bench"], arguments, &["--json"]].concat());
+    let (status, lines, errors) = bench.wait(Duration::from_secs(300));
+    assert_eq!(status, Some(0), "{errors:?}");
     assert_eq!(huge_pages(), before, "huge pages are given back");
-    output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+    lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
 fn number(row: &Value, name: &str) -> f64 {
@@ -43,7 +44,7 @@ fn number(row: &Value, name: &str) -> f64 {
 #[test]
 fn vhost_is_measured_in_all_pairings_beside_dpdk() {
     let _alone = alone();
-    let rows = rows(&["vhost", "--rounds", "2", "-t", "0.05", "--size", "64"]);
+    let rows = rows(&["vhost", "--rounds", "2", "-t", "0.2", "--size", "64"]);
     assert_eq!(rows.len(), 2 * 2 * 4, "{rows:?}");
     for row in &rows {
         assert!(number(row, "mpps") > 0.0 && number(row, "cycles_per_packet") > 0.0, "{row}");
@@ -66,7 +67,7 @@ fn vhost_is_measured_in_all_pairings_beside_dpdk() {
 #[test]
 fn vhost_is_measured_without_a_peer() {
     let _alone = alone();
-    let rows = rows(&["vhost", "--peer", "none", "--features", "in-order,mergeable", "--rounds", "1", "-t", "0.02"]);
+    let rows = rows(&["vhost", "--peer", "none", "--features", "in-order,mergeable", "--rounds", "1", "-t", "0.2"]);
     assert_eq!(rows.len(), 2 * 2 * 2 * 2, "{rows:?}");
     for row in rows {
         assert!(number(&row, "mpps") > 0.0 && row["pair"] == "both", "{row}");
@@ -99,10 +100,35 @@ fn a_missing_peer_is_said_in_one_line() {
 }
 
 #[test]
+fn netmap_is_measured_with_guests_beside_virtio_net() {
+    let _alone = alone();
+    let plots = folder();
+    let common =
+        ["netmap", "--only", "guests", "--rounds", "1", "-t", "0.1", "--batch", "32", "--svg", text(plots.path())];
+    let rows = rows(&common);
+    let mut seen: Vec<_> = rows.iter().map(|row| format!("{} {}", row["what"], row["path"]).replace('"', "")).collect();
+    seen.sort();
+    let mut expected: Vec<String> = ["guest-guest", "guest-host", "host-guest"]
+        .iter()
+        .flat_map(|path| ["pipe", "vale", "virtio-net"].map(|what| format!("{what} {path}")))
+        .filter(|row| row != "virtio-net guest-guest")
+        .collect();
+    expected.sort();
+    assert_eq!(seen, expected);
+    for row in &rows {
+        assert!(number(row, "mpps") > 0.0 && number(row, "batch") == 32.0 && row["experiment"] == "guests", "{row}");
+        assert_eq!(row["kicks_per_million"].is_null(), row["what"] == "virtio-net", "{row}");
+        assert!(number(row, "interrupts_per_million") >= 0.0, "{row}");
+    }
+    let picture = std::fs::read_to_string(plots.path().join("netmap-guests.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.contains("guest to host"), "{picture}");
+}
+
+#[test]
 fn pvp_measures_every_pattern_and_draws() {
     let _alone = alone();
     let plots = folder();
-    let common = ["pvp", "--quick", "--size", "64", "--rounds", "1", "-t", "0.005", "--svg", text(plots.path())];
+    let common = ["pvp", "--quick", "--size", "64", "--rounds", "1", "-t", "0.05", "--svg", text(plots.path())];
     let rows = rows(&[&common[..], &["--experiment", "patterns,sizes"]].concat());
     let patterns: Vec<_> = rows.iter().filter(|row| row["experiment"] == "patterns").collect();
     assert_eq!(patterns.len(), 2 * 6, "{patterns:?}");

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::guest::{Guest, Wire, alone, answered, carrier, up};
+use common::guest::{Guest, Wire, alone, answered, carrier, tcp_from, up};
 use common::until;
 
 #[test]
@@ -29,18 +29,14 @@ fn a_guest_bridges_two_cards() {
     let [a, b] = &wires;
     // The bridge has to learn first that it may forward.
     until("the bridge", || {
-        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(std::time::Duration::from_secs(10)).0
+        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(std::time::Duration::from_secs(60)).0
             == Some(0)
     });
-    let text = a.host.run(&["ping", "-i", "0.002", "-c", "1000", "-w", "15", "198.18.3.2"]);
+    let text = a.host.run(&["ping", "-i", "0.002", "-c", "1000", "-w", "60", "198.18.3.2"]);
     assert!(answered(&text, 1000), "{text}");
     for direction in [&[][..], &["-R"]] {
-        let server = b.host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
-        until("the iperf3 server", || server.line().contains("listening"));
-        let text = a.host.run(&[&["iperf3", "-c", "198.18.3.2", "-t", "2", "-J"], direction].concat());
-        let result: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-        eprintln!("TCP over the bridge {direction:?}: {:.1} Mbit/s", bits / 1e6);
-        assert!(bits > 1e6, "{text}");
+        let client = [&["iperf3", "-c", "198.18.3.2", "-t", "2", "-J"], direction].concat();
+        let rate = tcp_from(&b.host, || a.host.run(&client));
+        eprintln!("TCP over the bridge {direction:?}: {rate:.1} Mbit/s");
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::time::Duration;
 
-use common::guest::{Builder, Guest, Iommu, alone};
+use common::guest::{Builder, Guest, Iommu, alone, tcp_from};
 use common::pairs::Pairs;
 use common::{Namespace, RINGPASS, until};
 use ringpass_lab::{Tap, nic_address};
@@ -32,7 +32,7 @@ fn huge_pages(pairs: &Pairs) {
 /// Traffic of all kinds between the namespaces, through the cards of the only pair.
 fn traffic(pairs: &Pairs) {
     pairs.pings(0);
-    eprintln!("TCP: {:.1} Mbit/s", pairs.tcp(0) / 1e6);
+    eprintln!("TCP: {:.1} Mbit/s", pairs.tcp(0));
     pairs.file(0);
 }
 
@@ -109,23 +109,28 @@ fn an_ordinary_user_forwards_through_vfio_and_sleeps() {
     }
     let job = pairs.forward_between(&cards, 0, "user", "--hugepages on --queues 2");
     traffic(&pairs);
-    // Flows of several ports: some hash to either queue, whose vectors both wake.
-    (0..8).for_each(|_| pairs.file(0));
-    let interrupts = guest.run("grep vfio-msix /proc/interrupts");
-    for card in &cards {
-        let vectors = woken(&interrupts, card);
-        assert!(vectors.len() == 2 && vectors.iter().all(|&count| count > 0), "{interrupts}");
-    }
+    // Flows of several ports: sooner or later some hash to either queue, whose vectors both wake.
+    until("both vectors' interrupts", || {
+        (0..8).for_each(|_| pairs.file(0));
+        let interrupts = guest.run("grep vfio-msix /proc/interrupts");
+        let vectors = cards.each_ref().map(|card| woken(&interrupts, card));
+        assert!(vectors.iter().all(|vectors| vectors.len() == 2), "{interrupts}");
+        vectors.iter().flatten().all(|&count| count > 0)
+    });
     // Nothing to do: no time of the processor's.
     let time = || {
         let stat = guest.run("cat /proc/$(cat /run/forwarder)/stat");
         let (_, rest) = stat.rsplit_once(')').expect("a name");
         rest.split_whitespace().skip(11).take(2).map(|word| word.parse::<u64>().unwrap()).sum::<u64>()
     };
-    let before = time();
-    std::thread::sleep(Duration::from_secs(2));
-    let ticks = time() - before;
-    assert!(ticks < 50, "{ticks} ticks of 10 ms in two idle seconds of two workers");
+    // To the guest, the time in which QEMU does not run is the time of who would run.
+    until("two idle seconds of two workers, with fewer than 50 ticks of 10 ms", || {
+        let before = time();
+        std::thread::sleep(Duration::from_secs(2));
+        let ticks = time() - before;
+        eprintln!("{ticks} ticks in two idle seconds");
+        ticks < 50
+    });
     let (text, _) = pairs.end(&job);
     assert!(text.contains("PCI through VFIO") && text.contains("interrupts"), "{text}");
     assert_eq!(guest.run("dmesg | grep -i 'DMAR.*fault addr' || true"), "");
@@ -134,7 +139,7 @@ fn an_ordinary_user_forwards_through_vfio_and_sleeps() {
     let job = pairs.forward_between(&cards, 0, "user", "--hugepages on");
     pairs.pings(0);
     guest.run("kill -KILL $(cat /run/forwarder)");
-    assert_eq!(guest.wait(&job, Duration::from_secs(20)).status, 137);
+    assert_eq!(guest.wait(&job, Duration::from_secs(60)).status, 137);
     let job = pairs.forward_between(&cards, 0, "user", "--hugepages on");
     pairs.pings(0);
     pairs.end(&job);
@@ -164,21 +169,30 @@ fn the_card_cuts_segments_and_fills_in_checksums() {
         ));
         until("the forwarder's first line", || guest.printed(&job).contains("\"stats\""));
         guest.run("ip address add 198.18.0.3/24 dev inner; ip link set inner up");
-        until("the first ping", || guest.output("ping -c 1 -W 1 198.18.0.1", Duration::from_secs(5)).status == 0);
-        for direction in ["", "-R"] {
-            let server = far.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
-            until("the iperf3 server", || server.line().contains("listening"));
-            let text = guest.run(&format!("iperf3 -c 198.18.0.1 -t 1 -J {direction}"));
-            let result: Value = serde_json::from_str(&text).unwrap();
-            let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-            eprintln!("{offloads}, iperf3 {direction}: {:.1} Mbit/s", bits / 1e6);
-            assert!(bits > 1e6, "{text}");
-        }
-        let longest = far.counter(tap, "rx_bytes") / far.counter(tap, "rx_packets");
-        assert!((100..=1514).contains(&longest), "{longest} bytes a frame");
+        until("the first ping", || guest.output("ping -c 1 -W 1 198.18.0.1", Duration::from_secs(60)).status == 0);
+        let tcp = |options: &str| {
+            let rate = tcp_from(far, || guest.run(&format!("iperf3 -c 198.18.0.1 -J {options}")));
+            eprintln!("{offloads}, iperf3 {options}: {rate:.1} Mbit/s");
+        };
+        let sent = || -> Vec<u64> {
+            let text = guest.run("cd /sys/class/net/inner/statistics; cat tx_bytes tx_packets");
+            text.lines().map(|line| line.parse().expect("a number")).collect()
+        };
+        let arrived = || ["rx_bytes", "rx_packets"].map(|counter| far.counter(tap, counter));
+        // On a loaded machine it takes TCP a while to have more than a frame to send at once.
+        let average = [1, 2, 4, 8, 16].into_iter().find_map(|seconds| {
+            let before = (sent(), arrived());
+            tcp(&format!("-t {seconds}"));
+            let after = (sent(), arrived());
+            let average = (after.0[0] - before.0[0]) / (after.0[1] - before.0[1]);
+            let frame = (after.1[0] - before.1[0]) / (after.1[1] - before.1[1]);
+            assert!((100..=1514).contains(&frame), "{frame} bytes a frame");
+            (offloads != "all" || average > 1514).then_some(average)
+        });
+        let average = average.expect("packets longer than a frame");
+        assert_eq!(average > 1514, offloads == "all", "{average} bytes a packet from the guest's kernel");
+        tcp("-t 1 -R");
         let (_, summary) = pairs.end(&job);
-        let average = port(&summary, 0, "rx_bytes") / port(&summary, 0, "rx_packets");
-        assert_eq!(average > 1514, offloads == "all", "{average} bytes a packet from the guest's kernel: {summary}");
         assert_eq!([0, 1].map(|end| port(&summary, end, "tx_drops")), [0, 0], "{summary}");
     }
     assert_eq!(checksum_errors(&far.run(&["cat", "/proc/net/snmp"])), 0);
@@ -199,13 +213,9 @@ fn the_card_takes_tags_out_and_puts_them_in_and_long_frames_pass() {
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 s.bind((sys.argv[1], 0))
 for i in range(20): s.send(bytes.fromhex('020000000009 02000000000a 8100 6005 88b5') + bytes([i] * 100))";
-    // Until tcpdump has seen all: it does not say when it begins.
-    until("tagged frames", || {
-        pairs.a.run(&["python3", "-c", send, &left]);
-        std::thread::sleep(Duration::from_millis(300));
-        tap(&pairs, 0)[0] - before[0] >= 60
-    });
-    let (status, lines, errors) = tcpdump.wait(Duration::from_secs(10));
+    tcpdump.says("listening on");
+    pairs.a.run(&["python3", "-c", send, &left]);
+    let (status, lines, errors) = tcpdump.wait(Duration::from_secs(60));
     let tagged = lines.iter().filter(|line| line.contains("vlan 5, p 3, ethertype")).count();
     assert_eq!((status, tagged), (Some(0), 20), "{lines:?} {errors:?}");
     let [frames, bytes] = [0, 1].map(|i| tap(&pairs, 0)[i] - before[i]);

@@ -26,7 +26,7 @@ fn longest_frame(guest: &Guest, wire: &Wire) -> usize {
     common::until("the capture", || std::fs::metadata(&capture).is_ok_and(|file| file.len() >= 24));
     tcp(guest, &wire.host, "198.18.1.1", Sender::Guest);
     tcpdump.signal("INT");
-    tcpdump.wait(std::time::Duration::from_secs(10));
+    tcpdump.wait(std::time::Duration::from_secs(60));
     let bytes = std::fs::read(&capture).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     // After the file's header of 24 bytes, records: seconds, microseconds, length in the file, length on the wire.

@@ -8,7 +8,7 @@ use common::guest::{Guest, Sender, Wire, alone, counters, ping, tcp, up};
 /// Fetches a page over `count` connections, each from a port of its own.
 fn connections(host: &Namespace, count: usize) {
     let url = format!("http://198.18.1.2/page?[1-{count}]");
-    let text = host.run(&["curl", "-sS", "--max-time", "20", "-H", "Connection: close", &url]);
+    let text = host.run(&["curl", "-sS", "--max-time", "60", "-H", "Connection: close", &url]);
     assert_eq!(text.matches("a page").count(), count, "{text}");
 }
 

@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use common::RINGPASS;
 use common::guest::alone;
+use common::{RINGPASS, until};
 use serde_json::Value;
 
 /// A program on pipes, in place of a terminal.
@@ -43,7 +43,7 @@ impl Terminal {
 
     /// Waits until `what` appears behind what was seen before; returns the text up to it.
     fn expect(&mut self, what: &str) -> String {
-        let end = Instant::now() + Duration::from_secs(60);
+        let end = Instant::now() + Duration::from_secs(180);
         loop {
             if let Some(at) = self.text[self.seen..].find(what) {
                 let from = self.seen;
@@ -52,7 +52,7 @@ impl Terminal {
             }
             match self.screen.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(bytes) => self.text += &String::from_utf8_lossy(&bytes).replace('\r', ""),
-                Err(RecvTimeoutError::Timeout) => panic!("no {what:?} within a minute:\n{}", self.text),
+                Err(RecvTimeoutError::Timeout) => panic!("no {what:?} within three minutes:\n{}", self.text),
                 Err(RecvTimeoutError::Disconnected) => panic!("it ended without {what:?}:\n{}", self.text),
             }
         }
@@ -72,7 +72,7 @@ impl Terminal {
     fn end(mut self) {
         self.keys("exit\n");
         self.expect("The guest ends.");
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + Duration::from_secs(60);
         while self.child.try_wait().unwrap().is_none() {
             assert!(Instant::now() < end, "lab-shell goes on:\n{}", self.text);
             std::thread::sleep(Duration::from_millis(20));
@@ -109,15 +109,16 @@ fn a_newcomer_tries_what_the_greeting_says() {
     let list = terminal.run("ringpass list");
     assert_eq!(list.matches("yes, as virtio network card").count(), 2, "{list}");
     // What arrives at a card that nobody forwards: somebody asks who has an address.
-    let dump = terminal.run("ringpass dump 0000:00:02.0 -t 3 2>/dev/null");
-    assert!(dump.contains("ARP") && dump.contains("198.18.0.2"), "{dump}");
-    // Forwarded, the pings are answered.
-    let passed = summary(
-        &terminal.run("ringpass fwd capture,file=a.pcap:0000:00:02.0 0000:00:03.0 -t 4 --json 2>/dev/null | tail -n 1"),
-    );
-    for port in [0, 1] {
-        assert!(passed["ports"][port]["rx_packets"].as_u64() > Some(5), "{passed}");
-    }
+    until("somebody who asks", || {
+        let dump = terminal.run("ringpass dump 0000:00:02.0 -t 3 2>/dev/null");
+        dump.contains("ARP") && dump.contains("198.18.0.2")
+    });
+    // Forwarded, the pings are answered; on a loaded machine perhaps not in the first four seconds.
+    until("answered pings", || {
+        let fwd = "ringpass fwd capture,file=a.pcap:0000:00:02.0 0000:00:03.0 -t 4 --json 2>/dev/null | tail -n 1";
+        let passed = summary(&terminal.run(fwd));
+        [0, 1].iter().all(|&port| passed["ports"][port]["rx_packets"].as_u64() > Some(5))
+    });
     let dump = terminal.run("ringpass dump pcap:a.pcap 2>/dev/null");
     assert!(dump.contains("198.18.0.1") && dump.contains("198.18.0.2") && dump.contains("ICMP"), "{dump}");
     let sent = summary(&terminal.run("ringpass pktgen 0000:00:02.0 -c 5000 --json 2>/dev/null | tail -n 1"));
@@ -140,7 +141,7 @@ fn without_namespaces_the_cards_are_in_qemus_user_networks() {
     terminal.expect("guest# ");
     terminal.run("ringpass fwd 0000:00:02.0 tap:t0 --json >log 2>&1 &\ntrue");
     terminal.run("until ip link set t0 up 2>/dev/null; do sleep 0.1; done; ip address add 10.0.2.15/24 dev t0");
-    let pings = terminal.run("ping -c 5 -w 10 10.0.2.2");
+    let pings = terminal.run("ping -c 5 -w 60 10.0.2.2");
     assert!(pings.contains(" 0% packet loss"), "{pings}");
     terminal.run("kill %1; wait; tail -n 1 log | grep -q summary");
     terminal.end();

@@ -31,7 +31,7 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
     guest.run(
         "modprobe virtio_net
          modprobe 8021q
-         while ! ip link set eth0 up 2>/dev/null && [ $((tries += 1)) -lt 100 ]; do sleep 0.1; done
+         while ! ip link set eth0 up 2>/dev/null && [ $((tries += 1)) -lt 300 ]; do sleep 0.1; done
          for id in 10 20; do
              ip link add link eth0 name vlan$id type vlan id $id
              ip address add 198.19.$id.1/24 dev vlan$id
@@ -40,15 +40,15 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
     );
     for (end, address) in ends.iter().zip(["198.19.10.1", "198.19.20.1"]) {
         until("the first ping", || {
-            end.spawn(&["ping", "-c", "1", "-W", "2", address]).wait(Duration::from_secs(10)).0 == Some(0)
+            end.spawn(&["ping", "-c", "1", "-W", "2", address]).wait(Duration::from_secs(60)).0 == Some(0)
         });
-        let text = end.run(&["ping", "-n", "-c", "100", "-i", "0.01", "-s", "1472", "-w", "20", address]);
+        let text = end.run(&["ping", "-n", "-c", "100", "-i", "0.01", "-s", "1472", "-w", "60", address]);
         assert!(answered(&text, 100), "{text}");
     }
     // Without a tag, nobody answers; nor does the other VLAN.
     guest.run("ip address add 198.19.10.9/24 dev eth0");
     let other = ends[1].spawn(&["ping", "-c", "1", "-W", "1", "-I", &taps[1], "198.19.10.2"]);
-    assert_ne!(other.wait(Duration::from_secs(10)).0, Some(0));
+    assert_ne!(other.wait(Duration::from_secs(60)).0, Some(0));
     let summary = switch.summary();
     let vlan = &summary["ports"][0]["extended"];
     assert!(vlan["switch_forwarded"].as_u64() >= Some(200), "{summary}");

@@ -93,20 +93,20 @@ impl Inside<'_> {
 
     /// None of these may be lost; waits until the first one passes.
     fn probes(&self, count: u64) {
-        let answered = |count: u64, interval| {
-            let probe = self.probe(&["-c", &count.to_string(), "-i", interval, "-W", "3"]);
-            let (_, lines, errors) = probe.wait(Duration::from_secs(30));
+        let answered = |count: u64, interval, patience| {
+            let probe = self.probe(&["-c", &count.to_string(), "-i", interval, "-W", patience]);
+            let (_, lines, errors) = probe.wait(Duration::from_secs(60));
             let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
             (summary["answers"].as_u64().unwrap_or_else(|| panic!("{summary} {errors:?}")), lines)
         };
-        until("the first probe", || answered(1, "1").0 == 1);
-        let (answers, lines) = answered(count, "0.02");
+        until("the first probe", || answered(1, "1", "3").0 == 1);
+        let (answers, lines) = answered(count, "0.02", "20");
         assert_eq!(answers, count, "{lines:?}");
     }
 
     fn kill(&self, name: &str, job: &Job) {
         self.guest.run(&format!("kill -KILL $(cat /run/{name})"));
-        assert_eq!(self.guest.wait(job, Duration::from_secs(20)).status, 137);
+        assert_eq!(self.guest.wait(job, Duration::from_secs(60)).status, 137);
     }
 
     /// All that is asked of one kind.
@@ -153,7 +153,7 @@ impl Inside<'_> {
     /// Ends the forwarder as Ctrl-C does: what it printed, and of the summary the port of the front-end.
     fn end(&self, job: &Job) -> (String, Value) {
         self.guest.run("kill -INT $(cat /run/forwarder)");
-        let output = self.guest.wait(job, Duration::from_secs(20));
+        let output = self.guest.wait(job, Duration::from_secs(60));
         assert_eq!(output.status, 0, "{}", output.text);
         let mut summary: Value = serde_json::from_str(output.text.lines().last().expect("a summary")).expect("JSON");
         (output.text, summary["ports"][1].take())

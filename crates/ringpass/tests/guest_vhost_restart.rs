@@ -2,12 +2,11 @@
 
 mod common;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::folder;
 use common::vhost::{Backend, carrier, serve, socket, up, vhost, with_servers};
+use common::{folder, until};
 use ringpass_lab::{Guest, Program, VhostUser, alone, nic_address};
-use serde_json::Value;
 
 /// The kinds of cards: how the device and its back-end are started.
 const KINDS: [(&str, &str); 3] = [
@@ -16,33 +15,56 @@ const KINDS: [(&str, &str); 3] = [
     ("virtio-net-pci,mrg_rxbuf=off,event_idx=off", ""),
 ];
 
-/// TCP to or from the guest for some seconds, and pings.
+/// What iperf3 says of a connection, once.
+const CONNECTED: &str = " connected to ";
+
+/// TCP to or from the guest, and pings, for as long as they are wanted.
 struct Load {
     tcp: Program,
+    connected: Instant,
     pings: Program,
 }
 
 impl Load {
     fn start(backend: &Backend, direction: &str) -> Self {
         let guest = backend.guest();
-        let tcp = backend.host.spawn(&["iperf3", "-c", &guest, "-t", "8", "-i", "1", "-J", direction]);
-        let pings = backend.host.spawn(&["ping", "-i", "0.05", "-w", "8", &guest]);
-        // It is under way.
+        let client = ["iperf3", "-c", &guest, "-t", "600", "-i", "1", "-f", "k", "--forceflush", direction];
+        let mut tcp = backend.host.spawn(&client);
+        // Between two clients, the server does not let anybody in for a moment.
+        until("the iperf3 server", || {
+            while let Some(line) = tcp.line_or_end() {
+                if line.contains(CONNECTED) {
+                    return true;
+                }
+            }
+            tcp = backend.host.spawn(&client);
+            false
+        });
+        let connected = Instant::now();
+        let pings = backend.host.spawn(&["ping", "-i", "0.05", &guest]);
+        // They are under way.
         for _ in 0..10 {
             pings.line();
         }
-        Self { tcp, pings }
+        Self { tcp, connected, pings }
     }
 
-    /// Both have gone on to their end; returns how many pings were lost.
+    /// Waits until TCP goes on, by the same connection, and ends both; returns how many pings were lost.
     fn end(self) -> u64 {
-        let (_, lines, errors) = self.tcp.wait(Duration::from_secs(30));
-        let text = lines.join("\n");
-        let result: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text} {errors:?}"));
-        let seconds = result["intervals"].as_array().expect("intervals");
-        let last = seconds.last().and_then(|second| second["sum"]["bits_per_second"].as_f64());
-        assert!(last > Some(1e5), "no TCP at the end: {text}");
-        let (_, lines, _) = self.pings.wait(Duration::from_secs(20));
+        let now = self.connected.elapsed().as_secs_f64();
+        until("a second from now on with some TCP", || {
+            // As in "[  5]   3.00-4.00   sec  18.4 MBytes  154138 Kbits/sec"; above is a line of names.
+            let line = self.tcp.line();
+            let second = line.split_once(']').and_then(|(_, second)| Some((second.split_once('-')?.0, second)));
+            let number = |word: &str| word.trim().parse::<f64>().ok();
+            let begin = second.and_then(|(begin, _)| number(begin));
+            let rate = second.and_then(|(_, rest)| number(rest.split_once(" Kbits/sec")?.0.split_whitespace().last()?));
+            begin > Some(now) && rate > Some(100.0)
+        });
+        self.tcp.signal("INT");
+        self.tcp.wait(Duration::from_secs(60));
+        self.pings.signal("INT");
+        let (_, lines, _) = self.pings.wait(Duration::from_secs(60));
         let of = |what: &str| -> u64 {
             let line = lines.iter().find(|line| line.contains("packets transmitted")).expect("a summary");
             let field = line.split(", ").find(|field| field.contains(what)).expect(what);
@@ -124,7 +146,7 @@ fn back_ends_and_guests_that_are_killed_and_start_anew() {
     guest.monitor("set_link nic0 off");
     guest.run(&carrier(0, 0));
     let silent = backend.host.spawn(&["ping", "-c", "2", "-i", "0.2", "-W", "0.5", &backend.guest()]);
-    assert_eq!(silent.wait(Duration::from_secs(10)).0, Some(1), "no answers without a link");
+    assert_eq!(silent.wait(Duration::from_secs(60)).0, Some(1), "no answers without a link");
     guest.monitor("set_link nic0 on");
     guest.run(&carrier(0, 1));
     backend.first_ping();

@@ -20,14 +20,14 @@ const CARDS: [(&str, &[&str]); 6] = [
 
 /// Brings up the interface of card `number` with Linux's driver, and gives its name.
 fn up(guest: &Guest, number: u8) -> String {
-    let (address, waits) = (mac(number), Duration::from_secs(90));
+    let (address, waits) = (mac(number), Duration::from_secs(180));
     let name = guest.run_within(
         waits,
         &format!(
             "modprobe virtio_net >&2 || exit
              tries=0
              until name=$(grep -l {address} /sys/class/net/*/address); do
-                 [ $((tries += 1)) -lt 100 ] || {{ echo no interface with {address}; exit 1; }}
+                 [ $((tries += 1)) -lt 300 ] || {{ echo no interface with {address}; exit 1; }}
                  sleep 0.1
              done
              name=${{name#/sys/class/net/}}; name=${{name%/address}}
@@ -64,7 +64,7 @@ fn linux_drives_the_card() {
             ping(&guest, &wire.address(), &format!("-s {length}"));
         }
         let guest_address = format!("198.18.{number}.2");
-        let back = wire.host.run(&["ping", "-c", "20", "-w", "10", "-i", "0.02", &guest_address]);
+        let back = wire.host.run(&["ping", "-c", "20", "-w", "60", "-i", "0.02", &guest_address]);
         assert!(answered(&back, 20), "{back}");
         tcp(&guest, &wire.host, &wire.address(), Sender::Guest);
         tcp(&guest, &wire.host, &wire.address(), Sender::Host);

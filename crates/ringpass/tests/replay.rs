@@ -82,7 +82,7 @@ fn echo_answers_ping() {
     b.run(&["ip", "link", "set", "vb", "up"]);
     let echo = b.spawn(&[RINGPASS, "echo", "packet:vb", "--json"]);
     until("the interface to be listened to", || b.run(&["cat", "/proc/net/packet"]).lines().count() > 1);
-    let ping = a.spawn(&[RINGPASS, "ping", "packet:va", "--count", "20", "--interval", "0.01", "--json"]);
+    let ping = a.spawn(&[RINGPASS, "ping", "packet:va", "--count", "20", "--interval", "0.01", "-W", "10", "--json"]);
     let (status, lines, errors) = ping.wait(Duration::from_secs(20));
     assert_eq!(status, Some(0), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().unwrap()).unwrap();

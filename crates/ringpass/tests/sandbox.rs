@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Lab, Program, RINGPASS, ringpass, until};
+use common::{Lab, Program, RINGPASS, flood, ringpass, until};
 use libc::c_long;
 
 /// A field of a `status` file of `/proc`.
@@ -51,8 +51,7 @@ fn start(arguments: &[&str]) -> Program {
 fn a_forwarder_has_no_privileges_and_forwards() {
     let lab = Lab::new(|_, card| card.to_owned(), &["--queues", "2"]);
     assert_sandboxed(lab.forwarder.id(), 4); // main, two workers, the cards
-    let text = lab.a.run(&["ping", "-f", "-q", "-c", "500", "-w", "20", "198.18.0.2"]);
-    assert!(text.contains("500 received"), "{text}");
+    flood(&lab.a, &lab.left, "198.18.0.2", 500, &[]);
     let summary = lab.forwarder.summary();
     assert!(summary["ports"][0]["rx_packets"].as_u64() >= Some(500), "{summary}");
 }
@@ -246,6 +245,7 @@ fn a_second_ctrl_c_ends_at_once() {
     // Its cards' thread is stopped, so that the first one cannot end it.
     let program = start(&["fwd", "model:null", "null"]);
     program.signal("STOP");
+    until("all to be stopped", || threads(program.id()).iter().all(|status| field(status, "State").starts_with('T')));
     program.signal("INT");
     program.signal("TERM");
     program.signal("CONT");

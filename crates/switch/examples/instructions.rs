@@ -7,7 +7,7 @@
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_port::{RxQueue, TxQueue, Wakeable};
-use ringpass_switch::{Config, Ingress, Rules, Switch, Way};
+use ringpass_switch::{Config, Rules, Share, Switch, Way};
 use std::sync::{Arc, Mutex};
 
 const BATCH: usize = 32;
@@ -47,11 +47,11 @@ fn main() {
     let rules: Vec<Rules> = (0..4).map(|port| Rules { name: port.to_string(), ..Default::default() }).collect();
     let mut switch = Switch::new(&Config::default(), &rules).expect("a switch");
     let shelves: Vec<[Shelf; 2]> = (0..4).map(|_| [(); 2].map(|()| Arc::new(Mutex::new(Burst::new(256))))).collect();
-    let ingress =
-        |(port, [rx, _]): (usize, &[Shelf; 2])| Ingress { port, rx: Box::new(Rx(rx.clone())), way: Way::Lookup };
-    let egress = |[_, tx]: &[Shelf; 2]| -> Box<dyn TxQueue> { Box::new(Tx(tx.clone())) };
-    let ingress = shelves.iter().enumerate().map(ingress).collect();
-    let mut datapath = switch.datapath(ingress, shelves.iter().map(egress).collect(), &pool, BATCH);
+    let mut datapath = switch.datapath(&pool, BATCH).expect("a datapath");
+    for (port, [rx, tx]) in shelves.iter().enumerate() {
+        let rx = vec![(Box::new(Rx(rx.clone())) as _, Way::Lookup)];
+        switch.insert(port, vec![Share { rx, tx: Box::new(Tx(tx.clone())) }]);
+    }
     let mac = |port: usize, flow: usize| [2, 0, port as u8, 0, 0, (flow % flows) as u8];
     let send = |port: usize, to: &dyn Fn(usize) -> [u8; 6]| {
         let mut shelf = shelves[port][0].lock().unwrap();

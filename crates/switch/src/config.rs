@@ -20,12 +20,15 @@ pub struct Config {
     pub flood: u64,
     /// Moves that a station may make within a second.
     pub moves: u32,
+    /// Frames from a group's address, or from nobody's, are forwarded, and nothing is learned of them, as VALE does; otherwise
+    /// they are dropped, as by bridges.
+    pub any_source: bool,
 }
 
 impl Default for Config {
     /// Ageing as in IEEE 802.1D-2004, table 7-5.
     fn default() -> Self {
-        Self { ageing: Duration::from_secs(300), table: 8192, flood: 100_000, moves: 5 }
+        Self { ageing: Duration::from_secs(300), table: 8192, flood: 100_000, moves: 5, any_source: false }
     }
 }
 

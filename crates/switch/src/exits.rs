@@ -22,9 +22,11 @@ struct Exit {
     untagged: u16,
     /// See [`PortView::lends`].
     lends: bool,
-    /// `None` once the port is gone.
+    /// `None` while the place is empty.
     tx: Option<Box<dyn TxQueue>>,
     waiting: Box<Burst>,
+    /// Of the port.
+    counters: Arc<PortCounters>,
 }
 
 impl Exit {
@@ -45,27 +47,42 @@ impl Exit {
 /// See the module.
 pub(crate) struct Exits {
     exits: Vec<Exit>,
+    /// Places that are not empty.
+    present: u64,
     /// Ports for which packets wait.
     pending: u64,
     cache: Cache,
-    counters: Arc<[PortCounters]>,
 }
 
 impl Exits {
-    /// With a Tx queue of each port.
-    pub(crate) fn new(
-        tx: Vec<Box<dyn TxQueue>>,
-        ports: &[PortView],
-        cache: Cache,
-        counters: Arc<[PortCounters]>,
-    ) -> Self {
-        let exit = |(tx, view): (_, &PortView)| Exit {
+    /// With empty places for these ports.
+    pub(crate) fn new(ports: &[PortView], cache: Cache) -> Self {
+        let exit = |view: &PortView| Exit {
             untagged: view.untagged,
             lends: view.lends,
-            tx: Some(tx),
+            tx: None,
             waiting: Box::new(Burst::new(MAX_BATCH)),
+            counters: Arc::default(),
         };
-        Self { exits: tx.into_iter().zip(ports).map(exit).collect(), pending: 0, cache, counters }
+        Self { exits: ports.iter().map(exit).collect(), present: 0, pending: 0, cache }
+    }
+
+    /// Places that are not empty.
+    #[inline]
+    pub(crate) fn present(&self) -> u64 {
+        self.present
+    }
+
+    /// Fills a place.
+    pub(crate) fn insert(&mut self, port: usize, tx: Box<dyn TxQueue>, counters: Arc<PortCounters>) {
+        self.present |= 1 << port;
+        (self.exits[port].tx, self.exits[port].counters) = (Some(tx), counters);
+    }
+
+    /// Empties it. Nothing waits for the port between two rounds.
+    pub(crate) fn remove(&mut self, port: usize) {
+        self.present &= !(1 << port);
+        self.exits[port].tx = None;
     }
 
     /// Sends a packet to one port, soon.
@@ -85,7 +102,7 @@ impl Exits {
     fn put_otherwise(&mut self, port: usize, mut packet: Packet, vlan: Vlan) {
         let moved = self.exits[port].takes(&packet) || self.replace_by_copy(&mut packet);
         if !moved || !self.exits[port].as_is(vlan) && !self.retag(&mut packet, vlan) {
-            return self.counters[port].add(Counter::NoBuffer, 1);
+            return self.exits[port].counters.add(Counter::NoBuffer, 1);
         }
         if self.exits[port].waiting.room() == 0 {
             self.flush_one(port);
@@ -117,7 +134,7 @@ impl Exits {
             ports &= ports - 1;
             match frame::copy(&packet, &mut self.cache) {
                 Some(copy) => self.put(port, copy, vlan),
-                None => self.counters[port].add(Counter::NoBuffer, 1),
+                None => self.exits[port].counters.add(Counter::NoBuffer, 1),
             }
         }
         self.put(ports.trailing_zeros() as usize, packet, vlan);
@@ -126,7 +143,8 @@ impl Exits {
     /// Sends a whole burst to a port, now and as it is, behind what waits for it. Drops what it has no room for.
     pub(crate) fn pass(&mut self, port: usize, burst: &mut Burst) {
         self.flush_one(port);
-        send(&mut self.exits[port].tx, burst, &self.counters[port]);
+        let Exit { tx, counters, .. } = &mut self.exits[port];
+        send(tx, burst, counters);
     }
 
     /// The same for frames of a VLAN, if they leave as they are; otherwise the burst stays.
@@ -146,18 +164,9 @@ impl Exits {
 
     fn flush_one(&mut self, port: usize) {
         self.pending &= !(1 << port);
-        let Exit { tx, waiting, .. } = &mut self.exits[port];
+        let Exit { tx, waiting, counters, .. } = &mut self.exits[port];
         if !waiting.is_empty() {
-            send(tx, waiting, &self.counters[port]);
-        }
-    }
-
-    /// Lets go of ports that are gone.
-    pub(crate) fn keep(&mut self, present: u64) {
-        for (port, exit) in self.exits.iter_mut().enumerate().filter(|(port, _)| present >> port & 1 == 0) {
-            exit.tx = None;
-            exit.waiting.clear();
-            self.pending &= !(1 << port);
+            send(tx, waiting, counters);
         }
     }
 }

@@ -3,7 +3,29 @@
 use ringpass_memory::{Cache, Packet};
 use ringpass_port::{chain, copy_flags};
 
-/// The first 14 bytes of a frame, addresses as numbers of 48 bits.
+/// The first 14 bytes of a frame: the first eight of them, and the last eight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Start([u64; 2]);
+
+impl Start {
+    /// No frame's: the bytes that are in both differ.
+    pub(crate) const NONE: Self = Self([u64::MAX, 0]);
+
+    /// `None` of a frame that is too short.
+    #[inline]
+    pub(crate) fn of(frame: &[u8]) -> Option<Self> {
+        let bytes: &[u8; 14] = frame.first_chunk()?;
+        Some(Self([0, 6].map(|at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")))))
+    }
+
+    #[inline]
+    pub(crate) fn header(self) -> Header {
+        let Self([first, second]) = self;
+        Header { destination: first >> 16, source: second >> 16, ethertype: second as u16 }
+    }
+}
+
+/// The same, addresses as numbers of 48 bits.
 #[derive(Clone, Copy)]
 pub(crate) struct Header {
     pub(crate) destination: u64,
@@ -12,13 +34,10 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    /// `None` of a frame that is too short, or whose source is a group or nobody.
+    /// Whether it comes from a station, rather than from a group or nobody.
     #[inline]
-    pub(crate) fn of(frame: &[u8]) -> Option<Self> {
-        let bytes: &[u8; 14] = frame.first_chunk()?;
-        let [first, second] = [0, 6].map(|at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")));
-        let header = Self { destination: first >> 16, source: second >> 16, ethertype: second as u16 };
-        (header.source != 0 && !is_group(header.source)).then_some(header)
+    pub(crate) fn has_source(&self) -> bool {
+        self.source != 0 && !is_group(self.source)
     }
 }
 

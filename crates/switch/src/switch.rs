@@ -1,15 +1,16 @@
 //! The control side of a switch.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Link, TxQueue};
+use ringpass_port::{Error, Link};
 
+use crate::changes::{Change, Mailbox, Share};
 use crate::config::{Config, MAX_PORTS, Rules};
 use crate::counters::{Counts, PortCounters};
-use crate::datapath::{Datapath, Ingress};
+use crate::datapath::Datapath;
 use crate::exits::Exits;
 use crate::limit::Limit;
 use crate::table::{Entry, Key, Table};
@@ -36,27 +37,31 @@ pub(crate) struct Shared {
     /// By VLAN, the ports that have a part in it.
     pub(crate) members: Box<[u64; 4096]>,
     pub(crate) table: Table,
-    /// Ports with a link.
+    /// See [`Config::any_source`].
+    pub(crate) any_source: bool,
+    /// Ports that are there, with a link.
     pub(crate) up: AtomicU64,
-    /// Ports that are there.
-    pub(crate) present: AtomicU64,
     pub(crate) start: Instant,
     /// Seconds since the start, wrapping.
     pub(crate) now: AtomicU16,
 }
 
 impl Shared {
-    /// All ports.
-    pub(crate) fn all(&self) -> u64 {
-        u64::MAX >> (MAX_PORTS - self.ports.len())
+    /// Forgets the stations that were learned at a port. Returns how many are left.
+    pub(crate) fn forget(&self, port: usize) -> usize {
+        self.table.retain(self.now.load(Ordering::Relaxed), |of, _| of != port)
     }
 }
 
 /// See the module.
 pub struct Switch {
     shared: Arc<Shared>,
-    /// By worker.
-    counters: Vec<Arc<[PortCounters]>>,
+    /// Datapaths, as long as they live.
+    mailboxes: Vec<Weak<Mailbox>>,
+    /// By port, of each datapath. Those of a port that has gone stay until the next one comes.
+    counters: Vec<Vec<Arc<PortCounters>>>,
+    /// Places that are not empty.
+    present: u64,
     ageing: u16,
     entries: usize,
 }
@@ -66,7 +71,7 @@ fn number(mac: ringpass_port::MacAddress) -> u64 {
 }
 
 impl Switch {
-    /// A switch with a port for each of these rules, all there and up.
+    /// A switch with an empty place for each of these rules, which hold for every port there.
     pub fn new(config: &Config, rules: &[Rules]) -> Result<Self, Error> {
         if !(2..=MAX_PORTS).contains(&rules.len()) {
             return Err(Error::Other(format!("a switch has 2 to {MAX_PORTS} ports, not {}", rules.len())));
@@ -87,14 +92,13 @@ impl Switch {
             ports: rules.iter().enumerate().map(|(port, own)| view(config, rules, port, own)).collect(),
             members,
             table: Table::new(config.table, config.moves),
+            any_source: config.any_source,
             up: AtomicU64::new(0),
-            present: AtomicU64::new(0),
             start: Instant::now(),
             now: AtomicU16::new(0),
         };
-        shared.up.store(shared.all(), Ordering::Relaxed);
-        shared.present.store(shared.all(), Ordering::Relaxed);
-        let switch = Self { shared: Arc::new(shared), counters: Vec::new(), ageing, entries: 0 };
+        let (mailboxes, counters) = (Vec::new(), vec![Vec::new(); rules.len()]);
+        let switch = Self { shared: Arc::new(shared), mailboxes, counters, present: 0, ageing, entries: 0 };
         rules.iter().enumerate().try_for_each(|(port, rules)| switch.fix(port, rules))?;
         Ok(switch)
     }
@@ -120,24 +124,36 @@ impl Switch {
         Ok(())
     }
 
-    /// A worker's share: some Rx queues, and a Tx queue of each port in their order. Copies are made in buffers of the
-    /// pool.
+    /// A worker's share, without queues so far. Copies are made in buffers of the pool. Fails if the process has no
+    /// descriptor left.
     ///
     /// # Panics
-    /// If there is not one Tx queue for each port, or a number of a port is none.
-    pub fn datapath(
-        &mut self,
-        ingress: Vec<Ingress>,
-        egress: Vec<Box<dyn TxQueue>>,
-        pool: &Mempool,
-        batch: usize,
-    ) -> Datapath {
-        let ports = self.shared.ports.len();
-        assert!(egress.len() == ports && ingress.iter().all(|ingress| ingress.port < ports), "queues of {ports} ports");
-        let counters: Arc<[PortCounters]> = (0..ports).map(|_| PortCounters::default()).collect();
-        self.counters.push(counters.clone());
-        let exits = Exits::new(egress, &self.shared.ports, pool.cache(), counters.clone());
-        Datapath::new(ingress, exits, batch, self.shared.clone(), counters)
+    /// If a port is there: datapaths are made first.
+    pub fn datapath(&mut self, pool: &Mempool, batch: usize) -> Result<Datapath, Error> {
+        assert!(self.present == 0, "datapaths are made before ports come");
+        let mailbox = Arc::new(Mailbox::new()?);
+        self.mailboxes.push(Arc::downgrade(&mailbox));
+        Ok(Datapath::new(Exits::new(&self.shared.ports, pool.cache()), batch, mailbox, self.shared.clone()))
+    }
+
+    /// A port comes to an empty place, and is up. Each datapath gets its share, in the order in which they were made, and
+    /// takes it in before its next round; one that sleeps is woken. Any number of Rx queues may be with any of them, while
+    /// each has to have a Tx queue: what one of them receives, it sends. Counters start from zero.
+    ///
+    /// # Panics
+    /// If the place is not empty, or there is not one share for each datapath.
+    pub fn insert(&mut self, port: usize, shares: Vec<Share>) {
+        assert!(self.present >> port & 1 == 0, "place {port} is taken");
+        assert!(shares.len() == self.mailboxes.len(), "{} shares for {} datapaths", shares.len(), self.mailboxes.len());
+        self.counters[port] = shares.iter().map(|_| Arc::default()).collect();
+        for ((mailbox, share), counters) in self.mailboxes.iter().zip(shares).zip(&self.counters[port]) {
+            // With the last one's end, its queues are dropped.
+            if let Some(mailbox) = mailbox.upgrade() {
+                mailbox.put(Change::Insert { port, share, counters: counters.clone() });
+            }
+        }
+        self.present |= 1 << port;
+        self.shared.up.fetch_or(1 << port, Ordering::Relaxed);
     }
 
     /// To be called some times a second: what time it is since the start. Stations age.
@@ -148,25 +164,31 @@ impl Switch {
         }
     }
 
-    /// A port's link is up or not. Nothing is sent to a port without one, and its stations are forgotten.
+    /// The link of a port that is there is up or not. Nothing is sent to a port without one, and its stations are forgotten.
     pub fn set_link(&mut self, port: usize, link: Link) {
         let bit = 1 << port;
         if link.up {
-            self.shared.up.fetch_or(bit, Ordering::Relaxed);
+            self.shared.up.fetch_or(bit & self.present, Ordering::Relaxed);
         } else if self.shared.up.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
-            self.entries = self.shared.table.retain(self.now(), |of, _| of != port);
+            self.entries = self.shared.forget(port);
         }
     }
 
-    /// A port is gone for good: datapaths drop its queues.
+    /// A port goes, if there is one. Nothing more is sent to it, its stations are forgotten, and each datapath drops its
+    /// queues before its next round, on its thread; one that sleeps is woken. The place may be filled again at once.
     pub fn remove(&mut self, port: usize) {
         self.set_link(port, Link::default());
-        self.shared.present.fetch_and(!(1 << port), Ordering::Relaxed);
+        if self.present >> port & 1 != 0 {
+            self.present &= !(1 << port);
+            for mailbox in self.mailboxes.iter().filter_map(Weak::upgrade) {
+                mailbox.put(Change::Remove { port });
+            }
+        }
     }
 
     /// How many ports are there.
     pub fn ports_left(&self) -> usize {
-        self.shared.present.load(Ordering::Relaxed).count_ones() as usize
+        self.present.count_ones() as usize
     }
 
     /// Stations in the table, at the last change of the second.
@@ -181,9 +203,9 @@ impl Switch {
         entries
     }
 
-    /// What was counted at a port.
+    /// What was counted at a port; at the last one, if the place is empty.
     pub fn counts(&self, port: usize) -> Counts {
-        Counts::sum(self.counters.iter().map(|counters| &counters[port]))
+        Counts::sum(self.counters[port].iter().map(|counters| &**counters))
     }
 
     fn now(&self) -> u16 {

@@ -13,7 +13,7 @@ use ringpass_port::MacAddress;
 
 const WAYS: usize = 8;
 
-/// How often a reader looks again while a bucket changes under it.
+/// How often somebody looks again while a bucket changes under him.
 const PATIENCE: u32 = 8;
 
 /// A station in a VLAN. Never 0, which is an empty place.
@@ -198,13 +198,23 @@ impl Table {
     /// The port of a station.
     #[inline]
     pub(crate) fn lookup(&self, key: Key) -> Option<usize> {
+        self.seen(key).map(Seen::port)
+    }
+
+    /// The port of a station that is there by configuration.
+    pub(crate) fn fixed(&self, key: Key) -> Option<usize> {
+        self.seen(key).filter(|seen| seen.fixed()).map(Seen::port)
+    }
+
+    #[inline]
+    fn seen(&self, key: Key) -> Option<Seen> {
         let (bucket, start) = self.place(key);
         for _ in 0..PATIENCE {
             let before = bucket.sequence.load(Ordering::Acquire);
             let seen = bucket.seen(bucket.find(key, start)?);
             fence(Ordering::Acquire);
             if before & 1 == 0 && bucket.sequence.load(Ordering::Relaxed) == before {
-                return Some(seen.port());
+                return Some(seen);
             }
             std::hint::spin_loop();
         }
@@ -282,7 +292,7 @@ impl Table {
     }
 
     /// Forgets what was learned and is not to be kept, by port and age in seconds; returns how many entries are left.
-    /// Entries that are just being changed stay until the next time.
+    /// Entries in a bucket that another thread is long in changing stay until the next time.
     pub(crate) fn retain(&self, now: u16, keep: impl Fn(usize, u16) -> bool) -> usize {
         let mut left = 0;
         for bucket in &self.buckets {
@@ -290,9 +300,11 @@ impl Table {
                 let (there, seen) = (bucket.keys[way].load(Ordering::Relaxed) != 0, bucket.seen(way));
                 there && !seen.fixed() && !keep(seen.port(), seen.age(now))
             };
-            if (0..WAYS).any(stale) {
-                bucket
-                    .write(|| (0..WAYS).filter(|&way| stale(way)).for_each(|way| bucket.put(way, Key::NONE, Seen(0))));
+            let forget = || (0..WAYS).filter(|&way| stale(way)).for_each(|way| bucket.put(way, Key::NONE, Seen(0)));
+            let mut tries = 0;
+            while tries < PATIENCE && (0..WAYS).any(stale) && bucket.write(forget).is_none() {
+                std::hint::spin_loop();
+                tries += 1;
             }
             left += bucket.keys.iter().filter(|key| key.load(Ordering::Relaxed) != 0).count();
         }

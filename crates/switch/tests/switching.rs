@@ -5,10 +5,10 @@ mod common;
 use std::time::Duration;
 
 use common::*;
-use ringpass_memory::{Burst, Headers, L4, Mempool};
+use ringpass_memory::{Burst, Flags, Headers, L4, Mempool};
 use ringpass_port::{Link, MacAddress, Port, chain};
 use ringpass_ports::cable;
-use ringpass_switch::{Config, Counter, Ingress, MAX_PORTS, Rules, Switch, VlanSet, Vlans, Way};
+use ringpass_switch::{Config, Counter, MAX_PORTS, Rules, Switch, VlanSet, Vlans, Way};
 
 const DOWN: Link = Link { up: false, mbps: 0 };
 const UP: Link = Link { up: true, mbps: 0 };
@@ -86,6 +86,62 @@ fn a_port_that_is_gone_is_let_go_and_the_others_go_on() {
     assert_eq!((rig.datapath.round(), rig.switch.table().len()), (0, 1));
 }
 
+/// Frames that begin alike follow each other, of which some are others than they look: with a tag beside them, with one
+/// that is none.
+#[test]
+fn a_flow_of_frames_that_begin_alike() {
+    let mut rig = Rig::new(&free(), &plain(3));
+    rig.send(1, &[frame(BROADCAST, mac(2), 0)]);
+    rig.received();
+    let (mut packets, mut one, mut both) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..60 {
+        let bytes = frame(mac(2), mac(1), number);
+        match number / 4 % 4 {
+            // A priority only.
+            1 => packets.push(packet(&rig.pool, &tagged(mac(2), mac(1), 0xe000, number))),
+            // Another VLAN, in which nobody is known.
+            2 => {
+                packets.push(packet(&rig.pool, &bytes));
+                packets[number as usize].set_vlan(10);
+            }
+            _ => packets.push(packet(&rig.pool, &bytes)),
+        }
+        match number / 4 % 4 {
+            2 => both.push(tagged(mac(2), mac(1), 10, number)),
+            _ => one.push(bytes),
+        }
+    }
+    rig.send_packets(0, packets);
+    let (tagged, plain): (Vec<_>, Vec<_>) = rig.receive(1).into_iter().partition(|frame| frame[12] == 0x81);
+    assert!(plain == one && tagged == both && rig.receive(2) == both);
+    assert_eq!([Counter::Forwarded, Counter::Flooded].map(|counter| rig.count(0, counter)), [44, 16]);
+    // Nobody's frame is like those before it.
+    rig.send(0, &[vec![0; 60], vec![0xff; 60], [&[0xff; 8][..], &[0; 52]].concat()]);
+    assert_eq!((rig.received(), rig.count(0, Counter::Invalid)), (vec![0; 3], 3));
+}
+
+/// As VALE has it: frames from nobody and from groups are forwarded, and nothing is learned of them.
+#[test]
+fn frames_from_nobody_pass_where_they_may() {
+    let mut rules = plain(3);
+    rules[2].sources = vec![ringpass_port::MacAddress(mac(3))];
+    let mut rig = Rig::new(&Config { any_source: true, ..free() }, &rules);
+    rig.send(1, &[frame(mac(9), mac(2), 0)]);
+    assert_eq!(rig.received(), [1, 0, 1]);
+    for from in [[0; 6], [1; 6], [0xff; 6]] {
+        rig.send(
+            0,
+            &[frame(mac(2), from, 1), frame(mac(2), from, 2), frame([0xff; 6], from, 3), frame(mac(8), from, 4)],
+        );
+        assert_eq!(rig.received(), [0, 4, 2], "to one station, to all, to an unknown one");
+        // Where a port's stations are named, nobody is not among them.
+        rig.send(2, &[frame(mac(2), from, 5)]);
+        assert_eq!(rig.received(), [0; 3]);
+    }
+    assert_eq!([0, 2].map(|port| rig.count(port, Counter::Invalid)), [0, 3]);
+    assert_eq!((0..3).map(|port| rig.count(port, Counter::Learned)).sum::<u64>(), 1);
+}
+
 #[test]
 fn passed_frames_are_not_looked_at() {
     let mut rules = plain(3);
@@ -111,12 +167,11 @@ fn a_port_may_have_further_rx_queues_each_with_its_own_way() {
     let (pool, mut switch) = (pool(), Switch::new(&free(), &plain(2)).unwrap());
     let (mut near, mut far): (Vec<_>, Vec<_>) = (0..3).map(|i| cable(&i.to_string(), 64)).unzip();
     let [a, b, more] = near.iter_mut().map(|end| queues(end)).collect::<Vec<_>>().try_into().ok().unwrap();
-    let ingress = vec![
-        Ingress { port: 0, rx: a.rx, way: Way::Lookup },
-        Ingress { port: 1, rx: b.rx, way: Way::Lookup },
-        Ingress { port: 0, rx: more.rx, way: Way::Pass(1) },
-    ];
-    let mut datapath = switch.datapath(ingress, vec![a.tx, b.tx], &pool, 32);
+    let mut datapath = switch.datapath(&pool, 32).unwrap();
+    let mut first = share(a, Way::Lookup);
+    first.rx.push((more.rx, Way::Pass(1)));
+    switch.insert(0, vec![first]);
+    switch.insert(1, vec![share(b, Way::Lookup)]);
     let mut far: Vec<_> = far.iter_mut().map(|end| queues(end)).collect();
     for (queue, number) in [(0, 1), (2, 2)] {
         let mut burst = Burst::new(1);
@@ -189,6 +244,26 @@ fn stations_that_are_fixed_are_nowhere_else() {
     assert!(table.len() == 1 && table[0].port == 0 && table[0].age.is_none(), "{table:?}");
 }
 
+/// Whoever forbids that a frame is learned from may not send in the name of others by that.
+#[test]
+fn frames_that_are_not_learned_from() {
+    let mut rules = plain(3);
+    rules[0].stations = vec![(MacAddress(mac(1)), None)];
+    rules[2].sources = vec![MacAddress(mac(3))];
+    let mut rig = Rig::new(&free(), &rules);
+    let mut send = |port: usize, source: u8| {
+        let mut quiet = packet(&rig.pool, &frame(mac(9), mac(source), 0));
+        quiet.add_flags(Flags::NO_LEARN);
+        rig.send_packets(port, vec![quiet]);
+        (rig.received(), rig.count(port, Counter::Spoofed), rig.switch.table().len())
+    };
+    assert_eq!(send(0, 1), (vec![0, 1, 1], 0, 1));
+    assert_eq!(send(1, 2), (vec![1, 0, 1], 0, 1));
+    assert_eq!(send(1, 1), (vec![0; 3], 1, 1));
+    assert_eq!(send(2, 3), (vec![1, 1, 0], 0, 1));
+    assert_eq!(send(2, 2), (vec![0; 3], 1, 1));
+}
+
 #[test]
 fn frames_that_are_cut_short_are_counted_and_nothing_else() {
     let mut rig = Rig::new(&free(), &plain(2));
@@ -227,19 +302,20 @@ fn what_makes_no_switch_is_refused() {
 fn workers_share_the_table() {
     const FRAMES: u32 = 20_000;
     let (pool, mut switch) = (pool(), Switch::new(&free(), &plain(3)).unwrap());
-    let mut ends = Vec::new();
+    let (mut ends, mut fars) = (Vec::new(), [Vec::new(), Vec::new()]);
+    let datapaths = [(); 2].map(|()| switch.datapath(&pool, 64).unwrap());
+    for port in 0..3 {
+        let mut shares = Vec::new();
+        for far in &mut fars {
+            let (mut near, mut end) = cable("c", 512);
+            shares.push(share(queues(&mut near), Way::Lookup));
+            far.push(queues(&mut end));
+            ends.push((near, end));
+        }
+        switch.insert(port, shares);
+    }
     std::thread::scope(|scope| {
-        for worker in 0..2u8 {
-            let (mut ingress, mut egress, mut far) = (Vec::new(), Vec::new(), Vec::new());
-            for port in 0..3 {
-                let (mut near, mut end) = cable("c", 512);
-                let own = queues(&mut near);
-                ingress.push(Ingress { port, rx: own.rx, way: Way::Lookup });
-                egress.push(own.tx);
-                far.push(queues(&mut end));
-                ends.push((near, end));
-            }
-            let mut datapath = switch.datapath(ingress, egress, &pool, 64);
+        for (worker, (mut datapath, mut far)) in datapaths.into_iter().zip(fars).enumerate() {
             let pool = pool.clone();
             scope.spawn(move || {
                 // The station of each port talks to that of the next one; both workers know all of them soon.

@@ -1,9 +1,10 @@
 //! What is served.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use ringpass_memory::ForeignMemory;
+use ringpass_peer::Signal;
 
 use crate::{Area, Doorbells, Refusal};
 
@@ -72,7 +73,7 @@ pub trait Device {
     fn vectors(&self) -> u32;
 
     /// What a vector is signalled by, from now on; `None` for nothing.
-    fn set_vector(&mut self, vector: u32, event: Option<OwnedFd>);
+    fn set_vector(&mut self, vector: u32, signal: Option<Signal>);
 
     /// The device may access `len` bytes of memory, from `offset`, at `iova`.
     fn map(

@@ -2,11 +2,11 @@
 
 use std::os::fd::OwnedFd;
 
+use ringpass_peer::Signal;
 use rustix::io::Errno;
 
 use crate::device::{Access, Device, MSIX, PCI_IRQS, Region};
 use crate::dma::DmaMaps;
-use crate::eventfd::check_eventfd;
 use crate::message::irq_set;
 use crate::{Command, DeviceInfo, Ended, Header, IoEvent, IrqInfo, Kind, Refusal, RegionInfo, Request, version};
 use crate::{HEADER, MAX_TRANSFER};
@@ -184,8 +184,9 @@ impl Dispatcher {
         };
         let file = match (fds.pop(), fds.len()) {
             (Some(file), 0) => file,
-            (None, _) if is_ram(iova, size) => return Err(Ended::NotShared.into()),
-            // ROMs and the memory of a display: nothing that a device of ours has business with.
+            // A PC's RAM begins at 0.
+            (None, _) if iova == 0 => return Err(Ended::NotShared.into()),
+            // ROMs, and other devices' memory of any size: nothing that a device of ours has business with.
             (None, _) => return Ok(()),
             (Some(_), more) => return refuse(format!("a map with {} file descriptors", more + 1)),
         };
@@ -240,11 +241,6 @@ fn unmap_all(device: &mut dyn Device) {
     const HALF: u64 = 1 << 63;
     device.unmap(0, HALF);
     device.unmap(HALF, HALF);
-}
-
-/// Whether a map without a file is of RAM: that of a PC begins at 0, and there is much of it.
-fn is_ram(iova: u64, size: u64) -> bool {
-    iova == 0 || size > 64 << 20
 }
 
 fn region(device: &dyn Device, index: u32) -> Result<Region<'_>, Fault> {
@@ -320,8 +316,9 @@ fn set_irqs(
             Ok(())
         }
         SET if fds.len() == count as usize => {
-            fds.iter().try_for_each(check_eventfd)?;
-            range.zip(fds).for_each(|(vector, fd)| device.set_vector(vector, Some(fd)));
+            let signals: Result<Vec<Signal>, _> = fds.into_iter().map(Signal::new).collect();
+            let signals = signals.map_err(|error| Refusal::invalid(error.to_string()))?;
+            range.zip(signals).for_each(|(vector, signal)| device.set_vector(vector, Some(signal)));
             Ok(())
         }
         SET => refuse(format!("{count} vectors with {} file descriptors", fds.len())),

@@ -36,4 +36,4 @@ pub use reply::{Area, Cells, DeviceInfo, Doorbells, IoEvent, IrqInfo, RegionInfo
 pub use server::{Event, Server};
 pub use session::Session;
 
-pub use ringpass_peer::{Listener, MAX_FDS};
+pub use ringpass_peer::{Listener, MAX_FDS, Signal, prepare_signals};

@@ -100,6 +100,14 @@ impl ConfigSpace {
         self
     }
 
+    /// Adds a BAR in 32-bit memory space, not prefetchable, as registers are. Its size is a power of two from 16 bytes to
+    /// 2 GiB.
+    pub fn register_bar(mut self, index: usize, size: u32) -> Self {
+        assert!(size.is_power_of_two() && size >= 16 && index < 6, "a BAR of {size} bytes at {index}");
+        self.allow(BARS + 4 * index, &(!(size - 1)).to_le_bytes());
+        self
+    }
+
     /// Adds a BAR in I/O space. Its size is a power of two from 4 to 256 bytes.
     pub fn io_bar(mut self, index: usize, size: u32) -> Self {
         assert!(
@@ -264,6 +272,15 @@ mod tests {
         }
         space.write(0x10, &0xfebe_0000u32.to_le_bytes());
         assert_eq!(read(&space, 0x10), 0xfebe_000c);
+    }
+
+    #[test]
+    fn a_bar_of_registers_takes_one_place() {
+        let mut space = card().register_bar(2, 4096);
+        for (bar, low) in [(0x10, 0xfffe_000c), (0x18, 0xffff_f000), (0x1c, 0)] {
+            space.write(bar, &u32::MAX.to_le_bytes());
+            assert_eq!(read(&space, bar), low, "{bar:#x}");
+        }
     }
 
     #[test]

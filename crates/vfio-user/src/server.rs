@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use ringpass_peer::Listener;
-use rustix::event::PollFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Device, Ended, Session};
 
@@ -47,7 +47,11 @@ impl<D: Device> Server<D> {
 
     /// Lets the next client in, or turns it away.
     pub fn welcome(&mut self, report: &mut dyn FnMut(Event)) {
-        match self.listener.accept() {
+        let next = self.listener.accept();
+        if matches!(next, Ok(Some(_))) {
+            self.make_room(report);
+        }
+        match next {
             Ok(Some(_)) if self.session.is_some() => report(Event::Busy),
             Ok(Some(socket)) => {
                 self.session = Some(Session::new(socket));
@@ -55,6 +59,21 @@ impl<D: Device> Server<D> {
             }
             Ok(None) => {}
             Err(error) => report(Event::Failed(error)),
+        }
+    }
+
+    /// Ends the session of a client that has gone, of which nobody has taken notice yet: the next one may have it at once.
+    fn make_room(&mut self, report: &mut dyn FnMut(Event)) {
+        let gone = self.session.as_ref().is_some_and(|session| {
+            let mut fds = [PollFd::from_borrowed_fd(session.wait_on().0, PollFlags::empty())];
+            poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::HUP)
+        });
+        if gone {
+            self.serve(report);
+        }
+        if gone && self.connected() {
+            self.end();
+            report(Event::Ended(Ended::Closed));
         }
     }
 

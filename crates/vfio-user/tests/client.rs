@@ -3,6 +3,7 @@
 mod common;
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -87,7 +88,7 @@ fn interrupts_and_memory_reach_the_device() {
         [(1 << 32, 2 << 12, 4 << 12), (0, 0, 1 << 12)]
     );
     for (vector, event) in toy.vectors.iter().flatten().zip(&events) {
-        rustix::io::write(vector, &1u64.to_ne_bytes()).unwrap();
+        vector.raise();
         assert_eq!(rustix::io::read(event, &mut [0; 8]), Ok(8));
     }
     bench.during(|_| {
@@ -182,4 +183,18 @@ fn a_client_believes_no_server() {
         let error = result.err().unwrap_or_else(|| panic!("{why}")).to_string();
         assert!(error.contains(why), "{error}, instead of {why}");
     }
+}
+
+/// Even if it comes before the server has looked at the one that has gone.
+#[test]
+fn the_next_client_is_let_in_at_once() {
+    let mut bench = Bench::new();
+    let mut turn = || bench.server.turn(&mut |event| bench.events.push(event));
+    let first = UnixStream::connect(&bench.path).unwrap();
+    turn();
+    drop(first);
+    let _next = UnixStream::connect(&bench.path).unwrap();
+    turn();
+    let events = &bench.events;
+    assert!(matches!(events[..], [Event::Connected, Event::Ended(_), Event::Connected]), "{events:?}");
 }

@@ -9,6 +9,8 @@ use ringpass_vfio_user::*;
 
 #[test]
 fn nothing_is_left_of_clients() {
+    // What the process has for all of them.
+    prepare_signals().unwrap();
     descriptors_with_every_command();
     unmapping_under_traffic();
     ten_thousand_clients();

@@ -6,7 +6,7 @@ mod common;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
 use ringpass_vhost_user::*;
@@ -122,14 +122,21 @@ fn messages_that_do_not_end() {
     // Nothing, half a header, half a payload: so much patience there is, and no more.
     drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
     bench.patience = Duration::from_millis(20);
+    let mut since = Instant::now();
     assert!(matches!(bench.ended(), Ended::Closed));
     for part in [0, 5, HEADER, HEADER + 3] {
         if part > 0 {
             bench.front.send(&table[..part], &[]);
         }
-        bench.goes_on();
-        std::thread::sleep(Duration::from_millis(30));
-        assert!(matches!(bench.ended(), Ended::Stopped), "{part} bytes");
+        let ended = loop {
+            assert!(since.elapsed() < LIMIT, "no end after {part} bytes");
+            if let Some(ended) = bench.turn() {
+                break ended;
+            }
+        };
+        assert!(matches!(ended, Ended::Stopped) && since.elapsed() > bench.patience, "{part} bytes");
+        since = Instant::now();
+        bench.connect();
     }
 }
 

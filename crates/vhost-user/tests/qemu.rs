@@ -19,7 +19,7 @@ fn until(toy: &Toy, running: &[usize]) {
     let start = Instant::now();
     while toy.running() != running || running.iter().any(|&queue| !toy.state().queues[queue].enabled) {
         let state = toy.state();
-        assert!(start.elapsed() < 6 * LIMIT, "{running:?} run; sessions have ended: {:?}", state.ended);
+        assert!(start.elapsed() < 12 * LIMIT, "{running:?} run; sessions have ended: {:?}", state.ended);
         drop(state);
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -149,11 +149,11 @@ fn ten_thousand_front_ends() {
     let all = |count: usize| {
         let start = Instant::now();
         while sessions() < count {
-            assert!(start.elapsed() < 12 * LIMIT, "{} of {count} sessions", sessions());
+            assert!(start.elapsed() < 60 * LIMIT, "{} of {count} sessions", sessions());
             let before = sessions();
             front_end();
             // Those that come while one is there are turned away.
-            while sessions() == before && start.elapsed() < 12 * LIMIT {
+            while sessions() == before && start.elapsed() < 60 * LIMIT {
                 std::thread::yield_now();
             }
         }

@@ -107,7 +107,7 @@ fn the_end_comes_at_once() {
         });
         let start = Instant::now();
         drop(control);
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < LIMIT);
         assert!(toy.is_fresh() && !path.exists());
         if let Some(mut front) = front {
             assert!(hung_up(&mut front));
@@ -118,7 +118,7 @@ fn the_end_comes_at_once() {
     let (_toy, control) = serve_at(&path, Role::Connect);
     let start = Instant::now();
     drop(control);
-    assert!(start.elapsed() < Duration::from_secs(5));
+    assert!(start.elapsed() < LIMIT);
 }
 
 #[test]

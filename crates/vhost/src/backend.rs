@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringpass_memory::Lending;
 
-use ringpass_peer::Signal;
+use ringpass_peer::{Kick, Signal};
 use ringpass_port::MacAddress;
 use ringpass_vhost_user::{Base, Device, Start};
 use ringpass_virtio::device::{GuestMemory, Packed, Setup, Split, Virtqueue};
@@ -75,7 +75,7 @@ impl Backend {
         let mapped = self.shared.vrings[queue].lock().running.as_mut().and_then(|running| running.mapped.take());
         let (Some(_), Some(lending)) = (mapped, self.lending(queue)) else { return Ok(()) };
         // Whoever has borrowed may sleep.
-        self.shared.pairs.iter().for_each(|pair| pair.wake());
+        self.shared.kicks.iter().for_each(Kick::wake);
         lending.end(LIMIT)?;
         if let Some(running) = &mut self.shared.vrings[queue].lock().running {
             // What will not come any more goes back to the guest without a frame.
@@ -99,7 +99,7 @@ impl Backend {
     fn take_out(&self, queue: usize) -> Option<Running> {
         let running = self.shared.vrings[queue].lock().running.take()?;
         if let (Some(pair), Some(kick)) = (Self::waits(queue), &running.kick) {
-            self.shared.pairs[pair].unwatch(kick);
+            self.shared.kicks[pair].unwatch(kick);
         }
         Some(running)
     }
@@ -107,7 +107,7 @@ impl Backend {
     /// Frames take their way by what the guest has now, and whoever sleeps looks.
     fn changed(&self) {
         self.shared.set_routes();
-        self.shared.pairs.iter().for_each(|pair| pair.wake());
+        self.shared.kicks.iter().for_each(Kick::wake);
     }
 }
 
@@ -152,7 +152,8 @@ impl Device for Backend {
         let pair = Self::waits(queue);
         let kick = kick.filter(|_| pair.is_some());
         if let (Some(pair), Some(kick)) = (pair, &kick) {
-            self.shared.pairs[pair].watch(kick)?;
+            let watched = self.shared.kicks[pair].watch(kick);
+            watched.map_err(|error| format!("the kick descriptor cannot be waited on: {error}"))?;
         }
         let running = Running { ring, agreed, size, in_order, memory, kick, call, mapped: None, broken: false };
         // A back-end before this one may have given buffers back and not lived to say so.
@@ -194,7 +195,7 @@ impl Device for Backend {
 
     fn announce(&mut self, mac: MacAddress) {
         self.shared.announcement.set(Some(mac));
-        self.shared.pairs[0].wake();
+        self.shared.kicks[0].wake();
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String> {

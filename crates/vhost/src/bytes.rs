@@ -4,41 +4,8 @@
 
 use std::ptr::NonNull;
 
+pub(crate) use ringpass_memory::copy;
 use ringpass_virtio::device::{Chain, Piece};
-
-/// Copies `len` bytes. Short ones, the many, without a call.
-///
-/// # Safety
-/// There are as many bytes to read and to write, which do not overlap.
-#[inline(always)]
-pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
-    type Line = [u8; 16];
-    // SAFETY: says the caller. All accesses below end at `len`; those that overlap write the same bytes twice, or, if the
-    // guest changed them in between, either of what it wrote, as a copy may.
-    unsafe {
-        let line = |offset: usize| {
-            let bytes = from.add(offset).cast::<Line>().read_unaligned();
-            to.add(offset).cast::<Line>().write_unaligned(bytes);
-        };
-        if len.wrapping_sub(32) <= 32 {
-            line(0);
-            line(16);
-            line(len - 32);
-            line(len - 16);
-        } else if len.wrapping_sub(64) <= 64 {
-            line(0);
-            line(16);
-            line(32);
-            line(48);
-            line(len - 64);
-            line(len - 48);
-            line(len - 32);
-            line(len - 16);
-        } else {
-            std::ptr::copy_nonoverlapping(from, to, len);
-        }
-    }
-}
 
 /// Pieces of one chain or of several, read or written from the first to the last byte.
 pub(crate) struct Cursor<I> {
@@ -109,18 +76,6 @@ impl<I: Iterator<Item = Piece>> Cursor<I> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn all_lengths_are_copied() {
-        let from: Vec<u8> = (0..400).map(|i| i as u8 ^ 0x5a).collect();
-        for len in 0..300 {
-            let mut to = vec![0; 400];
-            // SAFETY: both are longer.
-            unsafe { copy(from[3..].as_ptr(), to[5..].as_mut_ptr(), len) };
-            assert_eq!(to[5..5 + len], from[3..3 + len]);
-            assert!(to[..5].iter().chain(&to[5 + len..]).all(|&byte| byte == 0), "{len}");
-        }
-    }
 
     #[test]
     fn cursors_go_over_pieces() {

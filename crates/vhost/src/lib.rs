@@ -12,7 +12,7 @@ mod chained;
 mod counters;
 mod fault;
 mod lend;
-mod pair;
+mod pause;
 mod port;
 mod rx;
 mod rx_chain;

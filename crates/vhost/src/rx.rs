@@ -10,6 +10,7 @@ use ringpass_virtio::device::{Access, Taken, Virtqueue};
 use crate::agreed::{Agreed, LONGEST, SHORTEST, TAG};
 use crate::bytes::copy;
 use crate::fault::Fault;
+use crate::pause::Pause;
 use crate::port::{Copying, Serving};
 use crate::rx_chain::{Frame, read_chain};
 use crate::shared::Shared;
@@ -19,6 +20,7 @@ use crate::vring::{Running, with_ring};
 pub(crate) struct Rx {
     queue: usize,
     receiver: Receiver,
+    pause: Pause,
     shared: Arc<Shared>,
     _serving: Serving,
 }
@@ -45,6 +47,8 @@ pub(crate) struct Received {
     drops: usize,
     /// The guest wants to be interrupted.
     call: bool,
+    /// There are no more.
+    all: bool,
 }
 
 impl Rx {
@@ -53,7 +57,7 @@ impl Rx {
         let span = longest.min(size) - SHORTEST;
         let most = longest_frame(shared).div_ceil(size);
         let receiver = Receiver { cache: pool.cache(), next: None, taken: empty(), longest, span, most, copying };
-        Self { queue, receiver, shared: shared.clone(), _serving: serving.clone() }
+        Self { queue, receiver, pause: Pause::default(), shared: shared.clone(), _serving: serving.clone() }
     }
 
     /// The guest's queue.
@@ -73,7 +77,7 @@ impl Rx {
             ring.give_all(taken.chains.iter().map(|chain| chain.used(0)));
             result.map(|_| ring.publish())
         });
-        self.shared.counters.rx[self.queue].count(0, 0, taken.chains.len());
+        self.shared.counters.rx[self.queue].count_alone(0, 0, taken.chains.len());
         match result {
             Ok(true) => running.call(),
             Ok(false) => {}
@@ -102,6 +106,9 @@ pub(crate) fn clear(taken: &mut Taken) {
 
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        if self.pause.lasts() {
+            return 0;
+        }
         let (before, shared) = (burst.len(), &*self.shared);
         let Some(mut state) = shared.vrings[self.number()].for_packets() else { return 0 };
         let mut received = Received::default();
@@ -125,7 +132,8 @@ impl RxQueue for Rx {
             received.bytes += shared.announcement.deliver(&mut receiver.cache, burst).unwrap_or(0);
         }
         let packets = burst.len() - before;
-        shared.counters.rx[self.queue].count(packets, received.bytes, received.drops);
+        self.pause.after(packets, received.all);
+        shared.counters.rx[self.queue].count_alone(packets, received.bytes, received.drops);
         packets
     }
 
@@ -147,11 +155,13 @@ impl Receiver {
             clear(&mut self.taken);
             let want = burst.room().min(MAGAZINE);
             let taken = ring.take(Access::Read, want, &mut self.taken)?;
+            received.all = taken < want;
             if taken == 0 {
                 return Ok(());
             }
             let first = self.copy_to_next(agreed, burst, received);
             let (done, result) = self.copy_all(first, agreed, burst, received);
+            received.all &= done == taken;
             // With the pool dry, frames wait in the guest's queue.
             ring.put_back(&mut self.taken, taken - done);
             ring.give_all(self.taken.chains.iter().map(|chain| chain.used(0)));
@@ -239,6 +249,7 @@ pub(crate) unsafe fn says_something(header: *const u8) -> bool {
 
 impl Wakeable for Rx {
     fn arm(&mut self) {
+        self.pause.end();
         if let Some(running) = &mut self.shared.vrings[self.number()].lock().running {
             // What is available already, the look finds that follows.
             with_ring!(&mut running.ring, ring => ring.arm());
@@ -249,7 +260,7 @@ impl Wakeable for Rx {
         if let Some(running) = &mut self.shared.vrings[self.number()].lock().running {
             with_ring!(&mut running.ring, ring => ring.disarm());
         }
-        self.shared.pairs[self.queue].clear();
+        self.shared.kicks[self.queue].clear();
     }
 
     fn wake(&self) -> Wake<'_> {
@@ -258,6 +269,6 @@ impl Wakeable for Rx {
             // The guest does not kick.
             return Wake::Turns;
         }
-        Wake::Readable(self.shared.pairs[self.queue].as_fd())
+        Wake::Readable(self.shared.kicks[self.queue].as_fd())
     }
 }

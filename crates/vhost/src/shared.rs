@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringpass_memory::Lending;
+use ringpass_peer::Kick;
 use ringpass_port::{Error, Offloads};
 
 use crate::agreed::{SHORTEST, Takes};
@@ -11,7 +12,6 @@ use crate::announce::Announcement;
 use crate::counters::AllCounters;
 use crate::fault::Fault;
 use crate::lend::Lends;
-use crate::pair::Pair;
 use crate::vring::Vring;
 
 pub(crate) struct Shared {
@@ -21,8 +21,8 @@ pub(crate) struct Shared {
     pub(crate) lendings: Box<[Arc<Lending>]>,
     /// Somebody means to borrow.
     pub(crate) lends: AtomicBool,
-    /// By Rx queue.
-    pub(crate) pairs: Box<[Pair]>,
+    /// By Rx queue: what it sleeps on. The guest kicks it, and its session when something has changed.
+    pub(crate) kicks: Box<[Kick]>,
     /// By Tx queue: which pair of the guest's it sends to, or [`NOWHERE`].
     routes: Box<[AtomicUsize]>,
     /// What the guest takes over.
@@ -46,12 +46,13 @@ pub(crate) const NOWHERE: usize = usize::MAX;
 impl Shared {
     pub(crate) fn new(pairs: usize, mtu: usize, offloads: Offloads) -> Result<Arc<Self>, Error> {
         let vrings: Arc<[Vring]> = (0..2 * pairs).map(|_| Vring::default()).collect();
-        let waits = (0..pairs).map(|_| Pair::new()).collect::<Result<_, _>>()?;
+        let kicks = (0..pairs).map(|_| Kick::new()).collect::<Result<_, _>>();
+        let kicks = kicks.map_err(|source| Error::Os { what: "a descriptor to wait on".into(), source })?;
         Ok(Arc::new_cyclic(|shared| Self {
             lendings: (0..pairs).map(|pair| Lends::lending(2 * pair, &vrings, shared)).collect(),
             vrings,
             lends: false.into(),
-            pairs: waits,
+            kicks,
             routes: (0..pairs).map(|_| NOWHERE.into()).collect(),
             takes: (Takes::Plain as u8).into(),
             longest: (SHORTEST + mtu).into(),
@@ -84,7 +85,7 @@ impl Shared {
             let state = self.vrings[2 * pair].lock();
             state.enabled && state.running.is_some()
         };
-        let pairs: Vec<usize> = (0..self.pairs.len()).filter(enabled).collect();
+        let pairs: Vec<usize> = (0..self.kicks.len()).filter(enabled).collect();
         for (queue, route) in self.routes.iter().enumerate() {
             let pair = if pairs.is_empty() { NOWHERE } else { pairs[queue % pairs.len()] };
             route.store(pair, Relaxed);

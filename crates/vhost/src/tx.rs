@@ -96,7 +96,7 @@ impl TxQueue for Sender {
         if sent.mapped > 0 {
             shared.counters.mapped.fetch_add(sent.mapped as u64, Relaxed);
         }
-        shared.counters.tx[*queue].count(done - sent.drops, sent.bytes, sent.drops);
+        shared.counters.tx[*queue].count_alone(done - sent.drops, sent.bytes, sent.drops);
         done
     }
 }

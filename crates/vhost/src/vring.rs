@@ -4,10 +4,10 @@
 //! a queue starts or stops and when the guest's memory changes. So the session need not wait for a worker that sleeps.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use ringpass_peer::Signal;
+use ringpass_port::Turns;
 use ringpass_virtio::device::{GuestMemory, Packed, Split};
 
 use crate::agreed::Agreed;
@@ -57,50 +57,8 @@ pub(crate) struct State {
     pub(crate) enabled: bool,
 }
 
-/// On cache lines of its own, since each belongs to another thread.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct Vring {
-    state: Mutex<State>,
-    /// Who wants it for something else than packets. A busy worker has the lock nearly all the time, and would take it
-    /// again before whoever waits has woken up.
-    waiting: AtomicU32,
-}
-
-impl Vring {
-    /// For packets; `None` if somebody else wants it now.
-    #[inline]
-    pub(crate) fn for_packets(&self) -> Option<MutexGuard<'_, State>> {
-        (self.waiting.load(Ordering::Relaxed) == 0).then(|| self.locked())
-    }
-
-    /// For packets that would be dropped if they stood back: they wait for their turn, some microseconds.
-    #[inline]
-    pub(crate) fn in_turn(&self) -> MutexGuard<'_, State> {
-        // Whoever waits may have to be woken first. Should that take long, the lock's own queue decides.
-        for _ in 0..1000 {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                break;
-            }
-            std::thread::yield_now();
-        }
-        self.locked()
-    }
-
-    /// For all else: packets stand back.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.waiting.fetch_add(1, Ordering::Relaxed);
-        let state = self.locked();
-        self.waiting.fetch_sub(1, Ordering::Relaxed);
-        state
-    }
-
-    #[inline]
-    fn locked(&self) -> MutexGuard<'_, State> {
-        // Whoever panicked with it has left a state that is whole: it is changed by single assignments.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+/// A queue, under its lock.
+pub(crate) type Vring = Turns<State>;
 
 impl State {
     /// The queue, if packets pass.

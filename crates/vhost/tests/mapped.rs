@@ -90,7 +90,7 @@ fn buffers_that_a_card_cannot_use_take_copies() {
         guest.attach(&mut mapped.rig.device);
         let start = Instant::now();
         while mapped.counter("mapped_host_buffers") == 0 {
-            assert!(start.elapsed() < Duration::from_secs(5), "the card's ring stays empty");
+            assert!(start.elapsed() < Duration::from_secs(30), "the card's ring stays empty");
             mapped.look();
         }
         let sent = frames(8, 900);

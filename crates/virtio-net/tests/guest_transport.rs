@@ -161,7 +161,7 @@ impl Card {
             let mut taken = Vec::new();
             let start = Instant::now();
             while taken.is_empty() {
-                assert!(start.elapsed() < Duration::from_secs(5), "nothing came back");
+                assert!(start.elapsed() < Duration::from_secs(30), "nothing came back");
                 queue.take(16, |used, len| taken.push((used.whole(), len))).expect("a device that keeps the rules");
             }
             taken
@@ -175,7 +175,7 @@ impl Card {
         for event in &self.events {
             let start = Instant::now();
             while rustix::io::read(event, &mut [0; 8]).is_err() {
-                assert!(start.elapsed() < Duration::from_secs(5), "no interrupt");
+                assert!(start.elapsed() < Duration::from_secs(30), "no interrupt");
             }
             println!("interrupted");
         }

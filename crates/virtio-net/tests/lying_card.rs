@@ -186,7 +186,7 @@ fn a_card_that_never_gets_ready_is_an_error() {
         let error = Rig::open(&config(Offloads::default()), &card(USUAL, lie, from(0))).err();
         let text = error.unwrap_or_else(|| panic!("{lie:?}")).to_string();
         assert!(text.starts_with("model: ") && text.contains(cause) && !text.contains('\n'), "{lie:?}: {text}");
-        assert!(start.elapsed() < Duration::from_secs(5), "{lie:?}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{lie:?}");
     }
 }
 
@@ -204,7 +204,7 @@ fn a_card_that_is_never_reset_keeps_its_memory() {
     assert_eq!(traffic(&mut rig, 10), None);
     let (pool, start) = (rig.pool.clone(), Instant::now());
     end(rig, false);
-    assert!(start.elapsed() < Duration::from_secs(3));
+    assert!(start.elapsed() < Duration::from_secs(20));
     let packets: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
     assert!(packets.len() <= BUFFERS - 64, "{}", packets.len());
 }

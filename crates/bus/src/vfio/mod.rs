@@ -152,6 +152,15 @@ impl Bus for Vfio {
         Ok(Arc::new(ByCalls { calls, len: info.size as usize, description }))
     }
 
+    fn memory(&self, bar: usize, len: usize) -> Result<Arc<ForeignMemory>, Error> {
+        let info = self.bar(bar)?;
+        if !mappable(&info) || len as u64 > info.size {
+            let why = format!("{len} bytes of memory at BAR {bar}, which has {} or cannot be mapped", info.size);
+            return Err(Error::Other(format!("{} through VFIO: {why}", self.address)));
+        }
+        Ok(ForeignMemory::map_device(self.device.as_fd(), info.offset, len)?)
+    }
+
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         let inside = offset.checked_add(out.len()).is_some_and(|end| end as u64 <= self.config.size);
         let read = if inside {

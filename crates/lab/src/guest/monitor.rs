@@ -27,12 +27,12 @@ impl Guest {
 
     fn qmp(&self, command: &str, arguments: &Value) -> Value {
         let socket = UnixStream::connect(self.folder.path().join("monitor")).expect("QEMU's monitor");
-        socket.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
         let mut answers = BufReader::new(&socket).lines();
         let mut ask = |message: Value| -> Value {
             writeln!(&socket, "{message}").expect("QEMU's monitor listens");
             loop {
-                let line = answers.next().expect("QEMU is there").expect("an answer of QEMU's monitor within 20 s");
+                let line = answers.next().expect("QEMU is there").expect("an answer of QEMU's monitor within a minute");
                 let answer: Value = serde_json::from_str(&line).expect("JSON");
                 assert!(answer.get("error").is_none(), "QEMU's monitor: {message}: {answer}");
                 // Events and the greeting come between.

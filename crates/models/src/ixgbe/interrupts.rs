@@ -3,7 +3,6 @@
 //! A cause of a queue is a vector's number here, as the driver's IVAR registers have it; EICR and EIMS show the first 16.
 //! Other causes have a bit each in EICR, and a vector in common.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use ringpass_registers::ixgbe::{bits::*, *};
 use super::device::bits;
 use super::liar::Liar;
 use super::lies::Lie;
+use crate::Vector;
 
 /// Vectors that the card has.
 pub(super) const VECTORS: usize = 64;
@@ -65,7 +65,7 @@ pub(super) struct Interrupts {
     /// Vectors that wait for the end of their interval.
     throttled: u64,
     quiet_until: [Option<Instant>; VECTORS],
-    events: [Option<OwnedFd>; VECTORS],
+    events: [Option<Vector>; VECTORS],
     /// Messages sent.
     pub(super) sent: u64,
     pub(super) liar: Option<Arc<Liar>>,
@@ -96,7 +96,7 @@ impl Interrupts {
     }
 
     /// Where a vector is heard.
-    pub(super) fn set_vector(&mut self, vector: usize, event: Option<OwnedFd>, registers: &RegisterFile) {
+    pub(super) fn set_vector(&mut self, vector: usize, event: Option<Vector>, registers: &RegisterFile) {
         self.events[vector] = event;
         self.deliver(registers);
     }
@@ -178,8 +178,7 @@ impl Interrupts {
             self.quiet_until[vector] = (interval > 0).then(|| now + UNIT * interval);
         }
         if !self.liar.as_ref().is_some_and(|liar| liar.tells(Lie::InterruptLost)) {
-            // It fails only if the counter is full, and then there is a message to be seen.
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            event.raise();
         }
         self.sent += 1;
         self.told.set(why);
@@ -199,9 +198,7 @@ impl Interrupts {
 
     /// Sends the messages of all vectors, for no reason.
     pub(super) fn storm(&self) {
-        for event in self.events.iter().flatten() {
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
-        }
+        self.events.iter().flatten().for_each(Vector::raise);
     }
 
     /// Whether a register has to do with interrupts.

@@ -47,10 +47,10 @@ use ringpass_registers::ixgbe::VENDOR;
 use ringpass_registers::{Bar, Bell, Window};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::Model;
 pub use crate::Wants;
 pub use crate::dma::Access;
 pub use crate::lies::When;
+use crate::{Model, Vector};
 use device::Device;
 use doorbells::Doorbells;
 pub use lies::{Lie, Lies};
@@ -147,7 +147,7 @@ impl Card {
     ///
     /// # Panics
     /// If the card has no such vector.
-    pub fn set_vector(&self, vector: usize, event: Option<OwnedFd>) {
+    pub fn set_vector(&self, vector: usize, event: Option<Vector>) {
         self.shared.access(|device| device.interrupts.set_vector(vector, event, &device.registers));
     }
 
@@ -324,15 +324,9 @@ impl Bus for Card {
             |errno: rustix::io::Errno| Error::Os { what: "an eventfd for an interrupt".into(), source: errno.into() };
         let pair = |vector| {
             let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
-            self.set_vector(
-                vector,
-                Some(
-                    event
-                        .as_fd()
-                        .try_clone_to_owned()
-                        .map_err(|source| Error::Os { what: "an eventfd for an interrupt".into(), source })?,
-                ),
-            );
+            let its = event.as_fd().try_clone_to_owned();
+            let its = its.map_err(|source| Error::Os { what: "an eventfd for an interrupt".into(), source })?;
+            self.set_vector(vector, Some(its.into()));
             Ok(event)
         };
         (0..vectors.min(Self::VECTORS)).map(pair).collect()

@@ -1,6 +1,5 @@
 //! The card as a PCI device that another process uses, over vfio-user.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_bus::{Bus, DeviceId};
@@ -8,10 +7,11 @@ use ringpass_memory::ForeignMemory;
 use ringpass_registers::ixgbe::{RDT, TDT};
 use ringpass_vfio_user::{
     Access, CONFIG_REGION, Cells, Change, ConfigSpace, Device, Doorbells, Identity, Mapping, PCI_REGIONS, Refusal,
-    Region,
+    Region, Signal,
 };
 
 use super::Card;
+use crate::Vector;
 
 /// The registers.
 const BAR: u32 = 0;
@@ -135,8 +135,8 @@ impl Device for Served {
         Card::VECTORS as u32
     }
 
-    fn set_vector(&mut self, vector: u32, event: Option<OwnedFd>) {
-        self.card.set_vector(vector as usize, event);
+    fn set_vector(&mut self, vector: u32, signal: Option<Signal>) {
+        self.card.set_vector(vector as usize, signal.map(Vector::Theirs));
     }
 
     fn map(

@@ -1,6 +1,6 @@
 //! Interrupts: MSI-X vectors, or the ISR register without them (4.1.4.5).
 
-use std::os::fd::OwnedFd;
+use crate::Vector;
 
 /// No vector (4.1.5.1.2).
 pub(super) const NO_VECTOR: u16 = 0xffff;
@@ -9,7 +9,7 @@ const ISR_QUEUE: u8 = 1;
 const ISR_CONFIG: u8 = 2;
 
 pub(super) struct Interrupts {
-    vectors: Box<[Option<OwnedFd>]>,
+    vectors: Box<[Option<Vector>]>,
     isr: u8,
     /// Of configuration changes.
     pub(super) config_vector: u16,
@@ -25,7 +25,7 @@ impl Interrupts {
         self.vectors.iter().any(Option::is_some)
     }
 
-    pub(super) fn set_vector(&mut self, vector: usize, event: Option<OwnedFd>) {
+    pub(super) fn set_vector(&mut self, vector: usize, event: Option<Vector>) {
         self.vectors[vector] = event;
     }
 
@@ -48,8 +48,7 @@ impl Interrupts {
         if !self.msix() {
             self.isr |= isr;
         } else if let Some(Some(event)) = self.vectors.get(usize::from(vector)) {
-            // It fails only if the counter is full, and then it has been heard.
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+            event.raise();
         }
     }
 

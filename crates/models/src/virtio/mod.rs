@@ -39,6 +39,7 @@ use ringpass_registers::{IoRegion, Window};
 use ringpass_vfio_user::ConfigSpace;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::Vector;
 pub use crate::dma::Access;
 pub use crate::lies::When;
 use crate::runner::{Model, Wants};
@@ -115,7 +116,7 @@ impl VirtioCard {
     ///
     /// # Panics
     /// If the card has no such vector.
-    pub fn set_vector(&self, vector: usize, event: Option<OwnedFd>) {
+    pub fn set_vector(&self, vector: usize, event: Option<Vector>) {
         self.shared.access(|device| device.interrupts.set_vector(vector, event));
     }
 
@@ -268,7 +269,7 @@ impl Bus for VirtioCard {
             let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
                 .map_err(|errno| Error::Os { what: what(), source: errno.into() })?;
             let its = event.as_fd().try_clone_to_owned().map_err(|source| Error::Os { what: what(), source })?;
-            self.set_vector(vector, Some(its));
+            self.set_vector(vector, Some(its.into()));
             Ok(event)
         };
         let events = (0..vectors.min(self.vectors())).map(pair).collect();

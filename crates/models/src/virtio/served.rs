@@ -1,15 +1,15 @@
 //! The card as a PCI device that another process uses, over vfio-user.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_bus::Bus;
 use ringpass_memory::ForeignMemory;
-use ringpass_vfio_user::{Access, CONFIG_REGION, Change, ConfigSpace, Device, Refusal, Region};
+use ringpass_vfio_user::{Access, CONFIG_REGION, Change, ConfigSpace, Device, Refusal, Region, Signal};
 
 use super::VirtioCard;
 use super::pci::{LEGACY_BAR, MODERN_BAR, MSIX_BAR, MSIX_BAR_LEN, WINDOW};
 use super::registers::{LEGACY_LEN, MODERN_LEN};
+use crate::Vector;
 
 /// What can be written of the capability that reaches the BARs (4.1.4.9): BAR, offset, length, data.
 const FIELDS: u64 = WINDOW as u64 + 4;
@@ -157,8 +157,8 @@ impl Device for Served {
         self.card.vectors() as u32
     }
 
-    fn set_vector(&mut self, vector: u32, event: Option<OwnedFd>) {
-        self.card.set_vector(vector as usize, event);
+    fn set_vector(&mut self, vector: u32, signal: Option<Signal>) {
+        self.card.set_vector(vector as usize, signal.map(Vector::Theirs));
     }
 
     fn map(

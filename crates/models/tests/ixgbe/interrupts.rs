@@ -173,7 +173,7 @@ fn a_vector_without_a_listener_waits_for_one() {
     driver.card.set_vector(0, None);
     arrive(&mut driver);
     assert_eq!(rung(&events[0]), 0);
-    driver.card.set_vector(0, Some(events[0].try_clone().unwrap()));
+    driver.card.set_vector(0, Some(events[0].try_clone().unwrap().into()));
     assert_eq!(rung(&events[0]), 1);
 }
 

@@ -169,7 +169,7 @@ fn signals(event: &OwnedFd) -> u64 {
 fn heard(driver: &Driver, vector: usize) -> OwnedFd {
     let flags = rustix::event::EventfdFlags::NONBLOCK;
     let event = rustix::event::eventfd(0, flags).unwrap();
-    driver.card.set_vector(vector, Some(event.as_fd().try_clone_to_owned().unwrap()));
+    driver.card.set_vector(vector, Some(event.as_fd().try_clone_to_owned().unwrap().into()));
     event
 }
 

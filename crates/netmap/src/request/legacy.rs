@@ -19,9 +19,13 @@ pub struct LegacyRequest {
     flags: u32,
 }
 
-/// In `ring` of the request: sending is not part of `poll`; the rest is the ring's number.
+/// In `ring` of the request: sending is not part of `poll`, receiving is; the rest is the ring's number.
 const NO_TX_POLL: u16 = 0x1000;
+const DO_RX_POLL: u16 = 0x8000;
 const RING: u16 = 0xfff;
+/// Where the flags have no mode: one ring, or the host's.
+const ONE_RING: u16 = 0x4000;
+const HOST: u16 = 0x2000;
 /// In its flags: the mode.
 const MODE: u32 = 0xf;
 
@@ -41,10 +45,16 @@ impl LegacyRequest {
         let (slots, rings) = ([fields.u32(), fields.u32()], [fields.u16(), fields.u16()]);
         let (ring, command, argument) = (fields.u16(), fields.u16(), fields.u16());
         let (memory_id, extra_buffers, flags) = (fields.u16(), fields.u32(), fields.u32());
-        // No mode is the usual one.
-        let (mode, came) = (if flags & MODE == 0 { Mode::AllNic } else { Mode::of(flags & MODE)? }, flags);
+        let mode = match flags & MODE {
+            0 if ring & ONE_RING != 0 => Mode::OneNic,
+            0 if ring & HOST != 0 => Mode::Host,
+            0 => Mode::AllNic,
+            mode => Mode::of(mode)?,
+        };
+        let came = flags;
         let no_tx_poll = if ring & NO_TX_POLL != 0 { super::register::NO_TX_POLL } else { 0 };
-        let flags = u64::from(flags & !MODE) | no_tx_poll;
+        let do_rx_poll = if ring & DO_RX_POLL != 0 { super::register::DO_RX_POLL } else { 0 };
+        let flags = u64::from(flags & !MODE) | no_tx_poll | do_rx_poll;
         let register = Register {
             offset,
             memory_size,
@@ -87,7 +97,7 @@ mod tests {
         for (at, value) in [(28, 1), (32, 2), (36, 3), (38, 4), (42, 7), (44, 8), (46, 9), (48, 10)] {
             bytes[at] = value;
         }
-        bytes[40..42].copy_from_slice(&(NO_TX_POLL | 5).to_le_bytes());
+        bytes[40..42].copy_from_slice(&(NO_TX_POLL | DO_RX_POLL | 5).to_le_bytes());
         bytes[52..56].copy_from_slice(&0x804_u32.to_le_bytes());
         let request = LegacyRequest::parse(&bytes).unwrap();
         let LegacyRequest { name, command, argument, register, .. } = &request;
@@ -99,7 +109,7 @@ mod tests {
             ring: 5,
             mode: Mode::OneNic,
             extra_buffers: 10,
-            flags: register::EXCLUSIVE | register::NO_TX_POLL,
+            flags: register::EXCLUSIVE | register::NO_TX_POLL | register::DO_RX_POLL,
             ..Register::default()
         };
         assert_eq!(*register, right);

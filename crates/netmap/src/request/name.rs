@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Mode, register};
+use super::{Mode, Register, register};
 
 /// A port's name, with what of it is wanted: `netmap:PORT`, `valeSWITCH:PORT`, each with a suffix: `{PIPE` and `}PIPE` for the
 /// ends of a pipe, `-RING` for one ring, `^` for the host's, `*` for these too, `^RING` for one of them; then `/OPTIONS`: `R`
@@ -104,6 +104,12 @@ impl fmt::Display for PortName {
 }
 
 impl PortName {
+    /// The registration that it asks for. Which rings and what memory it says; `more` says the rest, and may add flags.
+    pub fn asked(&self, more: Register) -> Register {
+        let Self { mode, ring, flags, memory_id, .. } = *self;
+        Register { mode, ring, flags: flags | more.flags, memory_id, ..more }
+    }
+
     /// The switch and the port's own name, if it is a VALE switch's.
     pub fn vale(&self) -> Option<(&str, &str)> {
         if self.port.starts_with("vale") { self.port.split_once(':') } else { None }
@@ -144,6 +150,10 @@ mod tests {
         let all = parse("netmap:eth0-1/Rxz@7");
         assert_eq!((all.mode, all.ring, all.memory_id), (Mode::OneNic, 1, 7));
         assert_eq!(all.flags, register::RX_ONLY | register::EXCLUSIVE | register::ZERO_COPY_MONITOR);
+        let asked = all.asked(Register { flags: register::DO_RX_POLL, slots: [64; 2], ..Register::default() });
+        let Register { mode, ring, memory_id, flags, slots, .. } = asked;
+        assert_eq!((mode, ring, memory_id, slots), (Mode::OneNic, 1, 7, [64; 2]));
+        assert_eq!(flags, all.flags | register::DO_RX_POLL);
         assert_eq!(parse("vale0:1").vale(), Some(("vale0", "1")));
         assert_eq!(parse("netmap:x}1").pipe(), Some(("x", "1", false)));
         assert_eq!(parse("vale0:a{b").pipe(), Some(("vale0:a", "b", true)));

@@ -81,14 +81,18 @@ pub fn veth() -> (Namespace, Namespace) {
     a.ip(&["link", "add", "name", "va", "type", "veth", "peer", "name", "vb", "netns", &b.name]);
     a.ip(&["link", "set", "va", "up"]);
     b.ip(&["link", "set", "vb", "up"]);
+    // A while later, when the kernel has seen the carrier, it sends by them.
+    for (namespace, name) in [(&a, "va"), (&b, "vb")] {
+        until("the link", || namespace.ip(&["link", "show", name]).contains("state UP"));
+    }
     (a, b)
 }
 
-/// Calls until the answer is yes; fails after some seconds.
+/// Calls until the answer is yes; fails after a minute.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < Duration::from_secs(10), "gave up waiting for {what}");
+        assert!(start.elapsed() < Duration::from_secs(60), "gave up waiting for {what}");
         std::thread::yield_now();
     }
 }

@@ -20,9 +20,10 @@ mod tests {
         let process = std::process::id();
         let before = super::used(process);
         let start = std::time::Instant::now();
-        while start.elapsed().as_millis() < 50 {
+        // Others may have the processor first.
+        while super::used(process) == before {
+            assert!(start.elapsed().as_secs() < 20);
             std::hint::spin_loop();
         }
-        assert!(super::used(process) > before);
     }
 }

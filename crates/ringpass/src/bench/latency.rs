@@ -422,7 +422,7 @@ mod tests {
 
     #[test]
     fn a_slow_generator_waits() {
-        let mut generator = Generator::new(1.0, &Arc::new(Record::new())).unwrap();
+        let mut generator = Generator::new(0.001, &Arc::new(Record::new())).unwrap();
         assert_eq!(generator.rx_burst(&mut Burst::new(8)), 0);
     }
 }

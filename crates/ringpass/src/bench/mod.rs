@@ -1,5 +1,5 @@
-//! `ringpass bench`: what the driver costs, and how long packets wait, as the ixy paper measures them; and what vhost-user
-//! costs, beside DPDK's.
+//! `ringpass bench`: what the driver costs, and how long packets wait, as the ixy paper measures them; what vhost-user
+//! costs, beside DPDK's; and netmap ports, as the ptnetmap paper measures them.
 
 mod cores;
 mod cpu;
@@ -12,6 +12,7 @@ mod instructions;
 mod latency;
 mod machine;
 mod measure;
+mod netmap;
 mod paper;
 mod plot;
 mod pvp;
@@ -22,7 +23,7 @@ mod vhost;
 
 use ringpass_port::Error;
 
-/// Measure drivers and vhost-user between software cards and processes, beside papers and DPDK
+/// Measure drivers, vhost-user and netmap ports between software cards and processes, beside papers and DPDK
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -37,6 +38,9 @@ enum What {
     Idle(idle::Args),
     Vhost(vhost::Args),
     Pvp(pvp::Args),
+    Netmap(netmap::Args),
+    #[command(hide = true)]
+    NetmapEnd(netmap::end::Args),
 }
 
 const EXAMPLES: &str = "EXAMPLES:
@@ -45,7 +49,8 @@ const EXAMPLES: &str = "EXAMPLES:
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
   sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
-  sudo ringpass bench pvp                 card, switch, network function, switch, card: the experiments of IOVTee";
+  sudo ringpass bench pvp                 card, switch, network function, switch, card: the experiments of IOVTee
+  ringpass bench netmap                   pipes and VALE switches: the experiments of ptnetmap";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -55,5 +60,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         What::Idle(args) => idle::run(args),
         What::Vhost(args) => vhost::run(args),
         What::Pvp(args) => pvp::run(args),
+        What::Netmap(args) => netmap::run(args),
+        What::NetmapEnd(args) => netmap::end::run(args),
     }
 }

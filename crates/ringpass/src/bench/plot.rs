@@ -273,7 +273,9 @@ fn draw_panel(area: &Area, panel: &Panel) -> Result<(), DrawError> {
         let whole = (x - x.round()).abs() < 1e-6 && *x >= -0.01;
         panel.categories.get(x.round().max(0.0) as usize).filter(|_| whole).cloned().unwrap_or_default()
     };
-    let value = |y: &f64| format!("{}", (panel.scale.from(*y) * 10.0).round() / 10.0 + 0.0);
+    // Two digits behind the point where one would say the same twice.
+    let digits = if panel.range.end < 1.0 { 100.0 } else { 10.0 };
+    let value = |y: &f64| format!("{}", (panel.scale.from(*y) * digits).round() / digits + 0.0);
     chart
         .configure_mesh()
         .disable_x_mesh()

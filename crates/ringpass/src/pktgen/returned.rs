@@ -112,6 +112,12 @@ impl Watch {
         counters.round_trip_max.fetch_max(max, Relaxed);
     }
 
+    /// Whether frames have come back, and the last ones have not.
+    pub fn misses_the_last(&self) -> bool {
+        let (sent, expected) = (self.returned.sent.load(Relaxed), self.returned.expected.load(Relaxed));
+        0 < expected && expected < sent
+    }
+
     /// Nothing more is waited for.
     pub fn end(self) {
         self.returned.ended.store(true, Relaxed);

@@ -92,12 +92,11 @@ fn checked() -> Vec<Check> {
     ]
 }
 
-/// What a server of a socket has on top: clients, and what kind of file they send.
-const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs];
+/// What a server of a socket has on top: clients, what kind of file they send; their eventfds, signalled without waiting.
+const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs, libc::SYS_io_submit, libc::SYS_io_getevents];
 
-/// What sessions of vhost-user have on top: a socket of the other end, that of this kind alone ([`sessions`]); eventfds of
-/// others, signalled without waiting.
-const SESSIONS: &[c_long] = &[libc::SYS_connect, libc::SYS_io_submit, libc::SYS_io_getevents];
+/// What sessions of vhost-user have on top: a socket of the other end, that of this kind alone ([`sessions`]).
+const SESSIONS: &[c_long] = &[libc::SYS_connect];
 
 fn sessions() -> Vec<Check> {
     // VFIO_IOMMU_MAP_DMA and UNMAP_DMA: a mapped card is given the memory of the guest that comes, and of no other.

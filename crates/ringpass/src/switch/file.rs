@@ -116,6 +116,7 @@ fn parse(text: &str) -> Result<Plan, String> {
         table: file.table.unwrap_or(usual.table),
         flood: file.flood.unwrap_or(usual.flood),
         moves: file.moves.unwrap_or(usual.moves),
+        ..usual
     };
     let mut ports: Vec<PortPlan> = Vec::new();
     let mut maps = Vec::new();

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use ringpass_memory::Mempool;
 use ringpass_port::{Error, Port};
-use ringpass_switch::{Config, Datapath, Ingress, MAX_PORTS, Switch, Way};
+use ringpass_switch::{Config, Datapath, MAX_PORTS, Share, Switch, Way};
 use signal_hook::consts::SIGUSR1;
 
 use crate::open::open_all;
@@ -135,7 +135,7 @@ impl Args {
         for port in &self.ports {
             plan.ports.push(PortPlan::parse(port)?);
         }
-        let Config { ageing, table, flood, moves } = &mut plan.config;
+        let Config { ageing, table, flood, moves, .. } = &mut plan.config;
         *ageing = self.ageing.unwrap_or(*ageing);
         *table = self.table.unwrap_or(*table);
         *flood = self.flood.unwrap_or(*flood);
@@ -151,7 +151,7 @@ impl Args {
     }
 }
 
-/// A datapath for each of `--queues`: queue N of every port is worker N's; further Rx queues go round.
+/// A datapath for each of `--queues`, and all ports: queue N of every port is worker N's; further Rx queues go round.
 fn datapaths(
     switch: &mut Switch,
     ports: &mut [Box<dyn Port>],
@@ -159,13 +159,14 @@ fn datapaths(
     options: &Options,
     pool: &Mempool,
 ) -> Result<Vec<Datapath>, Error> {
-    let mut workers: Vec<(Vec<Ingress>, Vec<_>)> = (0..options.queues).map(|_| Default::default()).collect();
+    let workers = (0..options.queues).map(|_| switch.datapath(pool, options.batch)).collect::<Result<Vec<_>, _>>()?;
     for (port, ((plan, borrowed), opened)) in plans.iter().zip(borrowed).zip(ports).enumerate() {
         let queues = opened.take_queues();
         if queues.len() < workers.len() {
             let (name, has, wants) = (opened.name(), queues.len(), workers.len());
             return Err(Error::Other(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
         }
+        let mut shares: Vec<Share> = Vec::new();
         for (number, mut queues) in queues.into_iter().enumerate() {
             let mut way = plan.pass.map_or(Way::Lookup, Way::Pass);
             if let Some(Borrowed { lending, mapping, .. }) = borrowed.iter().find(|borrowed| borrowed.queue == number) {
@@ -177,16 +178,14 @@ fn datapaths(
             if let Some(tunnel) = &plan.tunnel {
                 queues = tunnel.wrap(queues, pool);
             }
-            let worker = number % options.queues;
-            let (ingress, egress) = &mut workers[worker];
-            ingress.push(Ingress { port, rx: queues.rx, way });
-            if number == worker {
-                egress.push(queues.tx);
+            match shares.get_mut(number % options.queues) {
+                Some(share) => share.rx.push((queues.rx, way)),
+                None => shares.push(Share { rx: vec![(queues.rx, way)], tx: queues.tx }),
             }
         }
+        switch.insert(port, shares);
     }
-    let datapath = |(ingress, egress)| switch.datapath(ingress, egress, pool, options.batch);
-    Ok(workers.into_iter().map(datapath).collect())
+    Ok(workers)
 }
 
 /// A worker, until told to stop.

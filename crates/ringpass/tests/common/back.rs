@@ -53,7 +53,7 @@ impl Back {
     pub fn echoed(&mut self, count: usize) {
         let (start, mut back) = (Instant::now(), 0);
         while back < count {
-            assert!(start.elapsed() < Duration::from_secs(20), "{back} of {count} came back");
+            assert!(start.elapsed() < Duration::from_secs(60), "{back} of {count} came back");
             back += self.round();
         }
     }

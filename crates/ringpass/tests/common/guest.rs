@@ -85,12 +85,12 @@ pub fn mac(number: u8) -> String {
 pub fn up(guest: &Guest, eth: u8, number: u8) {
     let start = Instant::now();
     guest.run_within(
-        Duration::from_secs(90),
+        Duration::from_secs(180),
         &format!(
             "modprobe ixgbe || exit
              tries=0
              until ip link show eth{eth} >/dev/null 2>&1; do
-                 [ $((tries += 1)) -lt 100 ] || {{ echo no eth{eth}; exit 1; }}
+                 [ $((tries += 1)) -lt 300 ] || {{ echo no eth{eth}; exit 1; }}
                  sleep 0.1
              done
              ip address replace 198.18.{number}.2/24 dev eth{eth}
@@ -107,7 +107,7 @@ pub fn carrier(eth: u8) -> String {
     format!(
         "tries=0
          until [ \"$(cat /sys/class/net/eth{eth}/carrier)\" = 1 ]; do
-             [ $((tries += 1)) -lt 200 ] || {{ echo eth{eth} has no link; exit 1; }}
+             [ $((tries += 1)) -lt 600 ] || {{ echo eth{eth} has no link; exit 1; }}
              sleep 0.1
          done"
     )
@@ -121,22 +121,46 @@ pub fn answered(text: &str, count: usize) -> bool {
 
 /// TCP for a second to a server that stays, in Mbit/s; 1 must arrive.
 pub fn tcp_to(from: &Namespace, to: &str, options: &[&str]) -> f64 {
+    tcp_by(|| from.run(&[&["iperf3", "-c", to, "-t", "1", "-J"], options].concat()))
+}
+
+/// How often something is measured that takes a second, in which a loaded machine may stand still.
+const ATTEMPTS: usize = 3;
+
+/// TCP by an iperf3 that `client` runs with `-J`, to a server that stays, in Mbit/s; 1 must arrive.
+pub fn tcp_by(client: impl Fn() -> String) -> f64 {
     let mut result = Value::Null;
-    // Between two clients, the server does not let anybody in for a moment.
-    until("the iperf3 server", || {
-        let text = from.run(&[&["iperf3", "-c", to, "-t", "1", "-J"], options].concat());
-        result = serde_json::from_str(&text).expect("JSON");
-        result["start"]["connected"] != json!([])
-    });
-    let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-    assert!(bits > 1e6, "{result}");
-    bits / 1e6
+    for _ in 0..ATTEMPTS {
+        // Between two clients, the server does not let anybody in for a moment.
+        until("the iperf3 server", || {
+            let text = client();
+            result = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+            result["start"]["connected"] != json!([])
+        });
+        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
+        if bits > 1e6 {
+            return bits / 1e6;
+        }
+    }
+    panic!("{result}");
+}
+
+/// The same to a server in `host`, for this client alone.
+pub fn tcp_from(host: &Namespace, client: impl Fn() -> String) -> f64 {
+    tcp_by(|| served(host, &client))
+}
+
+/// Runs a client of iperf3 while there is a server for it in `host`.
+fn served(host: &Namespace, client: impl Fn() -> String) -> String {
+    let server = host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
+    until("the iperf3 server", || server.line().contains("listening"));
+    client()
 }
 
 /// Pings from the guest, of which none may be lost.
 pub fn ping(guest: &Guest, address: &str, options: &str) {
     let Output { text, .. } =
-        guest.output(&format!("ping -D -c 20 -w 10 -i 0.02 {options} {address}"), Duration::from_secs(30));
+        guest.output(&format!("ping -D -c 20 -w 60 -i 0.02 {options} {address}"), Duration::from_secs(120));
     if !answered(&text, 20) {
         // What the driver knows, and whether it goes on by itself.
         let look = "grep eth /proc/interrupts
@@ -145,7 +169,7 @@ pub fn ping(guest: &Guest, address: &str, options: &str) {
                         ethtool -d $name | grep -E 'EI[CMA]|(RD|TD)[HT]0[0:]'
                     done";
         let again = format!("{look}; ip neighbour; ping -D -c 3 {address}; {look}");
-        panic!("{text}\n{}", guest.output(&again, Duration::from_secs(30)).text);
+        panic!("{text}\n{}", guest.output(&again, Duration::from_secs(60)).text);
     }
 }
 
@@ -158,29 +182,30 @@ pub enum Sender {
     Host,
 }
 
-/// The result of iperf3 between the guest and the far end.
-fn iperf3(guest: &Guest, host: &Namespace, address: &str, sender: Sender, options: &str) -> Value {
-    let server = host.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
-    until("the iperf3 server", || server.line().contains("listening"));
+/// What iperf3 in the guest gets as its arguments.
+fn iperf3(address: &str, sender: Sender, options: &str) -> String {
     let reverse = if sender == Sender::Host { "-R" } else { "" };
-    let text = guest.run(&format!("iperf3 -c {address} -J {reverse} {options}"));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    format!("iperf3 -c {address} -J {reverse} {options}")
 }
 
 /// TCP between the guest and the far end for two seconds; 1 Mbit/s must arrive.
 pub fn tcp(guest: &Guest, host: &Namespace, address: &str, sender: Sender) {
-    let result = iperf3(guest, host, address, sender, "-t 2");
-    let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-    eprintln!("TCP, {sender:?} sends: {:.1} Mbit/s", bits / 1e6);
-    assert!(bits > 1e6, "{result:#}");
+    let rate = tcp_from(host, || guest.run(&iperf3(address, sender, "-t 2")));
+    eprintln!("TCP, {sender:?} sends: {rate:.1} Mbit/s");
 }
 
 /// A hundred datagrams a second for a second; nine of ten must arrive.
 pub fn udp(guest: &Guest, host: &Namespace, address: &str, sender: Sender) {
-    let sum = iperf3(guest, host, address, sender, "-u -b 1M -l 1250 -t 1")["end"]["sum"].take();
-    let (sent, lost) = (sum["packets"].as_u64().unwrap_or(0), sum["lost_packets"].as_u64().unwrap_or(u64::MAX));
-    eprintln!("UDP, {sender:?} sends: {sent} datagrams, {lost} lost");
-    assert!(sent >= 90 && lost < 10, "{sum:#}");
+    let mut result = String::new();
+    let arrive = (0..ATTEMPTS).any(|_| {
+        result = served(host, || guest.run(&iperf3(address, sender, "-u -b 1M -l 1250 -t 1")));
+        let value: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
+        let sum = &value["end"]["sum"];
+        let (sent, lost) = (sum["packets"].as_u64().unwrap_or(0), sum["lost_packets"].as_u64().unwrap_or(u64::MAX));
+        eprintln!("UDP, {sender:?} sends: {sent} datagrams, {lost} lost");
+        sent >= 90 && lost < 10
+    });
+    assert!(arrive, "{result}");
 }
 
 /// The driver's counters, as `ethtool -S` shows them.

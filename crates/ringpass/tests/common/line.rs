@@ -7,7 +7,7 @@ use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
 use ringpass_port::{Port, PortConfig, Queues, Role, State, VirtioUserConfig};
 use ringpass_virtio_user::VirtioUser;
 
-use super::{Program, RINGPASS, Random, folder, until};
+use super::{Program, RINGPASS, Random, folder, listened_to, until};
 
 /// Frames that the process holds at most when it is killed: what it has taken from one ring and not put into the other.
 const HELD: u32 = 64;
@@ -43,7 +43,7 @@ impl Line {
     pub fn new(features: &str) -> Self {
         let folder = folder();
         let echo = Some(echo(&folder));
-        until("the socket", || folder.path().join("card").exists());
+        until("the socket", || listened_to(&folder.path().join("card")));
         let pool = Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() }).unwrap();
         let (path, features) = (folder.path().join("card"), Some(features.to_owned()));
         let config = VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None, inflight: true };
@@ -94,7 +94,7 @@ impl Line {
     fn drain(&mut self) {
         let start = Instant::now();
         while self.received < self.sent {
-            assert!(start.elapsed() < Duration::from_secs(20), "{} of {} came back", self.received, self.sent);
+            assert!(start.elapsed() < Duration::from_secs(60), "{} of {} came back", self.received, self.sent);
             self.receive();
         }
     }
@@ -121,7 +121,10 @@ impl Line {
     /// After the last start nothing is lost: so the last frame comes back. Each kill cost no more than the process held,
     /// and no buffer is missing.
     pub fn end(mut self) {
-        self.run(Duration::from_millis(20));
+        let start = Instant::now();
+        while self.received <= 1000 && start.elapsed() < Duration::from_secs(20) {
+            self.run(Duration::from_millis(20));
+        }
         self.drain();
         let Self { kills, sent, received, lost, .. } = self;
         eprintln!("{sent} frames sent, {lost} lost in {kills} kills");

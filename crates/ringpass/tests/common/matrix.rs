@@ -63,7 +63,7 @@ fn one(pairs: &Pairs, pair: usize, kind: &Kind) -> String {
     let job = pairs.forward(pair, "root", kind.options);
     // With their headers as long as frames may be.
     pairs.pings_of(pair, kind.mtu - 28);
-    let bits = pairs.tcp(pair);
+    let mbits = pairs.tcp(pair);
     pairs.file(pair);
     let (text, summary) = pairs.end(&job);
     eprintln!("{}\n{text}", kind.device);
@@ -87,6 +87,6 @@ fn one(pairs: &Pairs, pair: usize, kind: &Kind) -> String {
 
     let said = |what| text.lines().find_map(|line| Some(line.split_once(what)?.1)).unwrap_or("?");
     let interface = said(" card, ").split(", PCI").next().unwrap();
-    let (rings, mbits, per_doorbell) = (said("virtio: "), bits / 1e6, packets as f64 / doorbells as f64);
+    let (rings, per_doorbell) = (said("virtio: "), packets as f64 / doorbells as f64);
     format!("{interface}; {rings} | 0 of 100 | {mbits:.0} Mbit/s | same | {packets} | {per_doorbell:.0}")
 }

@@ -5,6 +5,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub mod back;
@@ -12,7 +13,9 @@ pub mod dpdk;
 pub mod guest;
 pub mod line;
 pub mod matrix;
+pub mod netmap;
 pub mod pairs;
+pub mod passed;
 pub mod tunnel;
 pub mod vhost;
 
@@ -23,7 +26,7 @@ pub const RINGPASS: &str = env!("CARGO_BIN_EXE_ringpass");
 
 /// Runs ringpass to its end: exit status, standard output, standard error.
 pub fn ringpass(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let (status, lines, errors) = Program::spawn(&[&[RINGPASS], arguments].concat()).wait(Duration::from_secs(60));
+    let (status, lines, errors) = Program::spawn(&[&[RINGPASS], arguments].concat()).wait(Duration::from_secs(300));
     (status, lines.join("\n"), errors.join("\n"))
 }
 
@@ -56,6 +59,34 @@ impl Random {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % end
     }
+}
+
+/// Pings as fast as answers come, none of which may be lost; nothing else passes the interface. With a deadline ping waits for
+/// late answers, and sends on meanwhile: so what was sent and what came is counted at the interface.
+pub fn flood(from: &Namespace, interface: &str, to: &str, count: u32, options: &[&str]) {
+    let passed = || ["tx_packets", "rx_packets"].map(|counter| from.counter(interface, counter));
+    let (before, count) = (passed(), count.to_string());
+    from.run(&[&["ping", "-f", "-q", "-c", &count, "-w", "300"], options, &[to]].concat());
+    until("all answers", || {
+        let now = passed();
+        now[0] - before[0] == now[1] - before[1]
+    });
+}
+
+/// Tells threads to end, whatever comes.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Whether somebody listens at a socket: it is there a moment before.
+pub fn listened_to(socket: &Path) -> bool {
+    let sockets = std::fs::read_to_string("/proc/net/unix").expect("Linux");
+    // Number, references, protocol, flags (this one is SO_ACCEPTCON), type, state, inode, path.
+    sockets.lines().any(|line| line.ends_with(text(socket)) && line.split(' ').nth(3) == Some("00010000"))
 }
 
 /// Two namespaces, `a` with 198.18.0.1 and `b` with 198.18.0.2, whose only connection is ringpass in `middle`: TAP, wire of

@@ -57,7 +57,7 @@ impl Backend {
     pub fn end(mut self) -> (Value, String) {
         let program = self.program.take().expect("it runs");
         program.signal("INT");
-        let (status, lines, errors) = program.wait(Duration::from_secs(10));
+        let (status, lines, errors) = program.wait(Duration::from_secs(60));
         let errors = errors.join("\n");
         assert_eq!(status, Some(0), "{errors}");
         (serde_json::from_str(lines.last().expect("a summary")).expect("JSON"), errors)
@@ -77,14 +77,14 @@ impl Backend {
     pub fn first_ping(&self) {
         until("the first ping", || {
             let first = self.host.spawn(&["ping", "-c", "1", "-W", "1", &self.guest()]);
-            first.wait(Duration::from_secs(5)).0 == Some(0)
+            first.wait(Duration::from_secs(60)).0 == Some(0)
         });
     }
 
     /// So many pings of some size, in one frame each, of which none may be lost.
     pub fn pings(&self, count: usize, size: u32) {
         let (number, size) = (count.to_string(), size.to_string());
-        let ping = ["ping", "-c", &number, "-i", "0.005", "-s", &size, "-M", "do", "-w", "20", &self.guest()];
+        let ping = ["ping", "-c", &number, "-i", "0.005", "-s", &size, "-M", "do", "-w", "60", &self.guest()];
         let text = self.host.run(&ping);
         assert!(answered(&text, count), "{text}");
     }
@@ -96,14 +96,7 @@ impl Backend {
 
     /// Bytes to the guest and back, which must arrive as they are.
     pub fn file(&self) {
-        let (folder, file) = (folder(), noise(256 << 10));
-        let [there, back] = ["there", "back"].map(|name| folder.path().join(name));
-        std::fs::write(&there, &file).expect("room for a file");
-        let (data, url) = (format!("@{}", text(&there)), format!("http://{}:8000/cgi-bin/echo", self.guest()));
-        let curl =
-            ["curl", "-sS", "--max-time", "20", "-H", "Expect:", "--data-binary", &data, "-o", text(&back), &url];
-        self.host.run(&curl);
-        assert!(std::fs::read(&back).expect("an answer") == file, "the bytes differ");
+        file_to(&self.host, &self.guest());
     }
 
     /// Whether everything passes.
@@ -129,6 +122,17 @@ impl Backend {
     pub fn wrong_checksums(&self) -> u64 {
         wrong_checksums(&self.host.run(&["cat", "/proc/net/snmp"]))
     }
+}
+
+/// Bytes to a guest that [serves](serve) and back, which must arrive as they are.
+pub fn file_to(from: &Namespace, to: &str) {
+    let (folder, file) = (folder(), noise(256 << 10));
+    let [there, back] = ["there", "back"].map(|name| folder.path().join(name));
+    std::fs::write(&there, &file).expect("room for a file");
+    let (data, url) = (format!("@{}", text(&there)), format!("http://{}:8000/cgi-bin/echo", to));
+    let curl = ["curl", "-sS", "--max-time", "60", "-H", "Expect:", "--data-binary", &data, "-o", text(&back), &url];
+    from.run(&curl);
+    assert!(std::fs::read(&back).expect("an answer") == file, "the bytes differ");
 }
 
 /// From `/proc/net/snmp`.
@@ -158,7 +162,7 @@ pub fn up(guest: &Guest, card: usize, number: u8) {
     guest.run(&format!(
         "tries=0
          until name=$(ls /sys/bus/pci/devices/{0}/virtio*/net 2>/dev/null) && [ -n \"$name\" ]; do
-             [ $((tries += 1)) -lt 100 ] || {{ echo no interface of card {card}; exit 1; }}
+             [ $((tries += 1)) -lt 300 ] || {{ echo no interface of card {card}; exit 1; }}
              sleep 0.1
          done
          [ \"$name\" = v{number} ] || ip link set $name down name v{number} || exit
@@ -175,7 +179,7 @@ pub fn carrier(number: u8, wanted: u8) -> String {
     format!(
         "tries=0
          until [ \"$(cat /sys/class/net/v{number}/carrier)\" = {wanted} ]; do
-             [ $((tries += 1)) -lt 200 ] || {{ echo the link of v{number} is not {wanted}; exit 1; }}
+             [ $((tries += 1)) -lt 600 ] || {{ echo the link of v{number} is not {wanted}; exit 1; }}
              sleep 0.1
          done"
     )

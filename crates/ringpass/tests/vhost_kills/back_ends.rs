@@ -32,7 +32,7 @@ fn back_ends_of_a_generator() {
         for kills in 1..=KILLS {
             lives.end(start(&["echo", &vhost]));
             if kills % ROUND == 0 {
-                has_moved(start(&["echo", &vhost, "--count", "200"]));
+                lives.whole(start(&["echo", &vhost, "--count", "200"]));
                 held.get_or_insert_with(|| Held::without_peers(generator.id()));
             }
         }
@@ -80,7 +80,7 @@ fn back_ends_with_a_card() {
     for kills in 1..=KILLS {
         lives.end(back_end(&[]));
         if kills % ROUND == 0 {
-            has_moved(back_end(&["--count", "100"]));
+            lives.whole(back_end(&["--count", "100"]));
             held.get_or_insert_with(|| Held::without_peers(echo.id()));
         }
     }

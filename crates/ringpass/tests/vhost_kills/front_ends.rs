@@ -7,7 +7,7 @@ use ringpass_port::{Port, Role};
 use crate::common::back::Back;
 use crate::common::vhost::{Backend, socket, vhost};
 use crate::common::*;
-use crate::{AT_WORK, Held, Lives, RINGS, ROUND, has_moved, start};
+use crate::{AT_WORK, Held, Lives, RINGS, ROUND, start};
 
 /// One of the two ports of a switch loses its front-ends; that of the other sends on all the time.
 #[test]
@@ -29,7 +29,7 @@ fn front_ends_at_a_switch() {
         };
         lives.end(start(command));
         if kills % ROUND == 0 {
-            has_moved(start(&["echo", &address, "--count", "200"]));
+            lives.whole(start(&["echo", &address, "--count", "200"]));
             held.get_or_insert_with(|| Held::without_peers(switch.id()));
         }
     }
@@ -60,12 +60,15 @@ fn front_ends_of_a_port_in_this_process() {
     let first = start(&["echo", &address(0)]);
     back.echoed(500);
     drop(first);
-    let mut lives = Lives::new(2, 2 * begin.elapsed());
+    let mut lives = Lives::new(2);
+    lives.lasted(2 * begin.elapsed());
     for kills in 1..=KILLS {
-        let front_end = start(&["echo", &address(kills)]);
-        back.run(lives.moment());
+        let (begin, front_end) = (Instant::now(), start(&["echo", &address(kills)]));
         if kills % ROUND == 0 {
             back.echoed(500);
+            lives.lasted(2 * begin.elapsed());
+        } else {
+            back.run(lives.moment());
         }
         drop(front_end);
     }
@@ -94,7 +97,7 @@ fn front_ends_that_a_card_receives_for() {
         let address = format!("virtio-user:{}{}", text(&path), RINGS[kills as usize % RINGS.len()]);
         lives.end(start(&["echo", &address]));
         if kills % ROUND == 0 {
-            has_moved(start(&["echo", &address, "--count", "100"]));
+            lives.whole(start(&["echo", &address, "--count", "100"]));
             held.get_or_insert_with(|| Held::without_peers(back_end.id()));
         }
     }

@@ -2,10 +2,15 @@
 
 #![allow(dead_code)]
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Port, Queues, chain};
+use ringpass_port::{Idle, Port, Queues, RxQueue, TxQueue, Wake, Wakeable, chain};
 use ringpass_ports::{CableEnd, cable};
-use ringpass_switch::{Config, Counter, Datapath, Ingress, Rules, Switch, Way};
+use ringpass_switch::{Config, Counter, Datapath, Rules, Share, Switch, Way};
 
 pub struct Rig {
     pub switch: Switch,
@@ -23,6 +28,11 @@ pub fn pool() -> Mempool {
 /// The one pair of queues of a port.
 pub fn queues(port: &mut dyn Port) -> Queues {
     port.take_queues().pop().expect("a pair of queues")
+}
+
+/// What the one datapath has of a port.
+pub fn share(queues: Queues, way: Way) -> Share {
+    Share { rx: vec![(queues.rx, way)], tx: queues.tx }
 }
 
 /// Rules of so many ports, which say nothing.
@@ -49,16 +59,15 @@ impl Rig {
         wrap: impl Fn(usize, Queues, &Mempool) -> Queues,
     ) -> Self {
         let (pool, mut switch) = (pool(), Switch::new(config, rules).expect("a switch"));
-        let (mut far, mut ends, mut ingress, mut egress) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let datapath = switch.datapath(&pool, MAX_BATCH).expect("a datapath");
+        let (mut far, mut ends) = (Vec::new(), Vec::new());
         for port in 0..rules.len() {
             let (mut near, mut end) = cable(&format!("c{port}"), slots);
             let own = wrap(port, queues(&mut near), &pool);
-            ingress.push(Ingress { port, rx: own.rx, way: way(port) });
-            egress.push(own.tx);
+            switch.insert(port, vec![share(own, way(port))]);
             far.push(queues(&mut end));
             ends.extend([near, end]);
         }
-        let datapath = switch.datapath(ingress, egress, &pool, MAX_BATCH);
         Self { switch, datapath, far, pool, _ends: ends }
     }
 
@@ -137,4 +146,83 @@ pub fn tagged(to: [u8; 6], from: [u8; 6], tag: u16, number: u32) -> Vec<u8> {
     let mut frame = frame(to, from, number);
     frame.splice(12..12, [&[0x81, 0][..], &tag.to_be_bytes()].concat());
     frame
+}
+
+/// Queues that tell when they are dropped.
+struct Rx {
+    queue: Box<dyn RxQueue>,
+    _token: Arc<()>,
+}
+
+struct Tx {
+    queue: Box<dyn TxQueue>,
+    _token: Arc<()>,
+}
+
+impl Wakeable for Rx {
+    fn arm(&mut self) {
+        self.queue.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.queue.disarm();
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.queue.wake()
+    }
+}
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.queue.rx_burst(burst)
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.queue.tx_burst(burst)
+    }
+}
+
+/// A port's share, its far end, and what lives as long as its queues.
+pub fn port() -> (Share, Queues, Weak<()>) {
+    let (mut near, mut end) = cable("c", 1024);
+    let (own, token) = (queues(&mut near), Arc::new(()));
+    let gone = Arc::downgrade(&token);
+    let (rx, tx) = (Rx { queue: own.rx, _token: token.clone() }, Tx { queue: own.tx, _token: token });
+    (Share { rx: vec![(Box::new(rx), Way::Lookup)], tx: Box::new(tx) }, queues(&mut end), gone)
+}
+
+pub fn send(far: &mut Queues, pool: &Mempool, frame: &[u8]) {
+    let mut burst = Burst::new(1);
+    burst.push(packet(pool, frame));
+    assert_eq!(far.tx.tx_burst(&mut burst), 1, "the cable has room");
+}
+
+/// Ends the workers, however the test ends.
+pub struct StopAtEnd<'a>(pub &'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+pub fn work(mut datapath: Datapath, stop: &AtomicBool) {
+    let mut idle = Idle::new(false);
+    while !stop.load(Relaxed) {
+        let moved = datapath.round();
+        idle.after(moved, &mut [&mut datapath]);
+    }
+}
+
+/// Until it is so; not for ever.
+pub fn wait(what: &str, mut until: impl FnMut() -> bool) -> Duration {
+    let start = Instant::now();
+    while !until() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
+        thread::yield_now();
+    }
+    start.elapsed()
 }

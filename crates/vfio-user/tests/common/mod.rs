@@ -34,7 +34,7 @@ pub struct Toy {
     pub config: ConfigSpace,
     pub registers: [u8; 4096],
     pub maps: Vec<(u64, Arc<ForeignMemory>, usize, usize)>,
-    pub vectors: Vec<Option<OwnedFd>>,
+    pub vectors: Vec<Option<Signal>>,
     pub resets: u32,
     doorbells: Doorbells,
     cells: OwnedFd,
@@ -116,7 +116,7 @@ impl Device for Toy {
         VECTORS
     }
 
-    fn set_vector(&mut self, vector: u32, event: Option<OwnedFd>) {
+    fn set_vector(&mut self, vector: u32, event: Option<Signal>) {
         self.vectors[vector as usize] = event;
     }
 

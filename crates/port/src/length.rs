@@ -1,89 +1,17 @@
-//! What the queues of a port report to its control side: counters, and why it is gone.
-
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+//! Which frames a port passes, by their length.
 
 use ringpass_memory::{Flags, Packet};
-use ringpass_port::{State, Stats};
 
-/// Counters of one direction of one queue; cache lines of their own, since each belongs to another thread.
-#[derive(Default)]
-#[repr(align(128))]
-pub(crate) struct Counters {
-    packets: AtomicU64,
-    bytes: AtomicU64,
-    drops: AtomicU64,
-}
+/// Ethernet's header.
+const HEADER: usize = 14;
 
-impl Counters {
-    /// Adds what became of a burst: packets that came through, their bytes, and packets that were lost.
-    #[inline]
-    pub(crate) fn count(&self, packets: usize, bytes: usize, drops: usize) {
-        for (counter, n) in [(&self.packets, packets), (&self.bytes, bytes), (&self.drops, drops)] {
-            if n > 0 {
-                counter.fetch_add(n as u64, Relaxed);
-            }
-        }
-    }
-}
-
-/// Shared by a port and its queues.
-pub(crate) struct Status {
-    rx: Box<[Counters]>,
-    tx: Box<[Counters]>,
-    gone: OnceLock<String>,
-}
-
-impl Status {
-    pub(crate) fn new(queues: usize) -> Self {
-        let counters = || (0..queues).map(|_| Counters::default()).collect();
-        Self { rx: counters(), tx: counters(), gone: OnceLock::new() }
-    }
-
-    pub(crate) fn rx(&self, queue: usize) -> &Counters {
-        &self.rx[queue]
-    }
-
-    pub(crate) fn tx(&self, queue: usize) -> &Counters {
-        &self.tx[queue]
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        let sum = |all: &[Counters], field: fn(&Counters) -> &AtomicU64| {
-            all.iter().map(|counters| field(counters).load(Relaxed)).sum::<u64>()
-        };
-        Stats {
-            rx_packets: sum(&self.rx, |c| &c.packets),
-            rx_bytes: sum(&self.rx, |c| &c.bytes),
-            rx_drops: sum(&self.rx, |c| &c.drops),
-            tx_packets: sum(&self.tx, |c| &c.packets),
-            tx_bytes: sum(&self.tx, |c| &c.bytes),
-            tx_drops: sum(&self.tx, |c| &c.drops),
-        }
-    }
-
-    /// The first reason stays.
-    #[cold]
-    pub(crate) fn set_gone(&self, why: impl FnOnce() -> String) {
-        self.gone.get_or_init(why);
-    }
-
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.get().is_some()
-    }
-
-    pub(crate) fn state(&self) -> State {
-        self.gone.get().map_or(State::Running, |why| State::Gone(why.clone()))
-    }
-}
-
-/// Ethernet's header with a VLAN tag.
-pub(crate) const LONGEST_HEADER: usize = 18;
+/// Bytes of Ethernet's header with a VLAN tag.
+pub const LONGEST_HEADER: usize = 18;
 
 /// Whether a packet is one that a port with this MTU passes: at least a header (14 bytes), at most header and payload,
 /// and 4 bytes more with a VLAN tag (IEEE 802.3, 3.2.7). What is to be cut into frames passes if these do.
 #[inline]
-pub(crate) fn passes(packet: &Packet, mtu: usize) -> bool {
+pub fn passes(packet: &Packet, mtu: usize) -> bool {
     if packet.flags().any(Flags::CHAINED | Flags::TSO | Flags::VLAN) {
         return unusual_passes(packet, mtu);
     }
@@ -92,16 +20,15 @@ pub(crate) fn passes(packet: &Packet, mtu: usize) -> bool {
 
 /// Likewise for a frame of `len` bytes that begins with these.
 #[inline]
-pub(crate) fn frame_passes(frame: &[u8], len: usize, mtu: usize) -> bool {
-    const HEADER: usize = 14;
-    let tag = if matches!(frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8])) { 4 } else { 0 };
-    (HEADER..=HEADER + mtu + tag).contains(&len)
+pub fn frame_passes(frame: &[u8], len: usize, mtu: usize) -> bool {
+    let tagged = || matches!(frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
+    len >= HEADER && (len <= HEADER + mtu || len <= LONGEST_HEADER + mtu && tagged())
 }
 
 #[inline(never)]
 fn unusual_passes(packet: &Packet, mtu: usize) -> bool {
     // The longest that IP has; behind two tags.
-    const LONGEST: usize = 14 + 8 + 65535;
+    const LONGEST: usize = HEADER + 8 + 65535;
     let total = packet.total_len();
     let frame = match (packet.headers(), packet.mss()) {
         (Some(headers), Some(mss)) => total.min(headers.payload_start() + usize::from(mss)),

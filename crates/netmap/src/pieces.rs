@@ -1,0 +1,64 @@
+//! Frames that are in the buffers of several slots, or in several of a pool.
+
+use ringpass_memory::{Cache, Packet};
+
+use crate::{Buffers, Flags};
+
+/// Copies pieces, which the buffers hold, one behind the other to as many packets as they take: `total` bytes, at least one.
+/// `None` if the pool has too few.
+pub(crate) fn read(pieces: &[(u32, u16)], total: usize, bytes: &Buffers, cache: &mut Cache) -> Option<Packet> {
+    let mut pieces = pieces.iter().map(|&(buffer, len)| (buffer, usize::from(len)));
+    let (mut buffer, mut from, mut end) = (0, 0, 0);
+    let mut next = |left: usize| {
+        let mut packet = cache.packets(1).next()?;
+        packet.set_len(left.min(packet.len()));
+        let mut to = 0;
+        while to < packet.len() {
+            while from == end {
+                (from, (buffer, end)) = (0, pieces.next()?);
+            }
+            let len = (packet.len() - to).min(end - from);
+            // It was found before.
+            let _ = bytes.get(buffer, from, &mut packet[to..to + len]);
+            (from, to) = (from + len, to + len);
+        }
+        Some(packet)
+    };
+    let mut frame = next(total)?;
+    let mut left = total - frame.len();
+    while left > 0 {
+        let packet = next(left)?;
+        left -= packet.len();
+        frame.append(packet);
+    }
+    Some(frame)
+}
+
+/// Copies a frame to slots, each full but the last. `slot` fills in the one of a number, from 0 on, with a length, and says
+/// its buffer, which holds as much. An error of it ends the copy.
+pub(crate) fn write<E>(
+    packet: &Packet,
+    bytes: &Buffers,
+    mut slot: impl FnMut(u32, usize, Flags) -> Result<u32, E>,
+) -> Result<(), E> {
+    let (mut left, mut number) = (packet.total_len(), 0);
+    let mut segments = packet.segments();
+    let mut segment: &[u8] = &[];
+    while left > 0 {
+        let len = left.min(bytes.size());
+        left -= len;
+        let flags = if left > 0 { Flags::MORE_FRAGMENTS } else { Flags::default() };
+        let buffer = slot(number, len, flags)?;
+        number += 1;
+        let mut to = 0;
+        while to < len {
+            while segment.is_empty() {
+                segment = segments.next().expect("as many bytes as in all");
+            }
+            let (here, rest) = segment.split_at(segment.len().min(len - to));
+            let _ = bytes.put(buffer, to, here);
+            (segment, to) = (rest, to + here.len());
+        }
+    }
+    Ok(())
+}

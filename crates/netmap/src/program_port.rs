@@ -1,0 +1,98 @@
+//! A netmap port that this program has open, as a port among others.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ringpass_memory::Mempool;
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats, Status};
+
+use crate::client::{self, Client, Parts};
+use crate::queues::{Rings, queues};
+use crate::request::{Mode, PortName, Register};
+
+/// A port of a VALE switch or an end of a pipe, whose frames are copied between its slots and packets.
+pub struct ProgramPort {
+    name: String,
+    clients: Vec<Client>,
+    queues: Vec<Queues>,
+    status: Arc<Status>,
+    notes: Vec<String>,
+}
+
+impl ProgramPort {
+    /// Opens a port by its name at the socket of the serving process. With one queue, all rings that the name is for are
+    /// its; with several, each has a ring of its own each way, of a port that has as many.
+    pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
+        let other = |error: &dyn std::fmt::Display| Error::Other(format!("{name}: {error}"));
+        let mut parsed: PortName = name.parse().map_err(|error| other(&error))?;
+        if config.queues > 1 && parsed.mode != Mode::AllNic {
+            return Err(other(&format!("one ring is for one queue, not {}", config.queues)));
+        }
+        let status = Arc::new(Status::new(config.queues));
+        let mut port = Self { name: name.into(), clients: Vec::new(), queues: Vec::new(), status, notes: Vec::new() };
+        let (mut all, mut places) = (Rings { tx: Vec::new(), rx: Vec::new() }, None);
+        for queue in 0..config.queues {
+            let mut more = Register::default();
+            if config.queues > 1 {
+                (parsed.mode, parsed.ring, more.rings) = (Mode::OneNic, queue as u16, [config.queues as u16; 2]);
+            }
+            let opened = client::Port::open(&parsed, socket, more).map_err(|error| other(&error))?;
+            let Parts { register, rings: [tx, rx], buffers, bell, client, .. } = opened.into();
+            if queue == 0 {
+                let memory = register.memory_id;
+                let [sending, receiving] = register.slots;
+                port.notes.push(format!(
+                    "netmap port in memory {memory}, {sending} slots to send, {receiving} to receive; frames are copied"
+                ));
+            }
+            for ring in rx {
+                let bell = bell.try_clone().map_err(|error| other(&error))?;
+                all.rx.push((ring, Some(bell)));
+            }
+            all.tx.extend(tx);
+            port.clients.push(client);
+            places = Some(buffers);
+        }
+        let places = places.ok_or_else(|| other(&"a port without queues"))?;
+        port.queues = queues(all, &places, config, pool, &port.status)?;
+        Ok(port)
+    }
+}
+
+impl Port for ProgramPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        MacAddress::default()
+    }
+
+    fn link(&mut self) -> Link {
+        Link { up: matches!(self.state(), State::Running), mbps: 0 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.status.stats()
+    }
+
+    fn state(&mut self) -> State {
+        if self.clients.iter().any(Client::is_lost) {
+            self.status.set_gone(|| "the process that serves netmap ports is gone".into());
+        }
+        self.status.state()
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
+        // Whatever the port's other side sends is received.
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}

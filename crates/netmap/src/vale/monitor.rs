@@ -1,0 +1,107 @@
+//! Copies of a port's frames for programs that watch it. The port does not wait for them: what they have no room for is dropped,
+//! and counted.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ringpass_memory::Packet;
+use ringpass_peer::Signal;
+use ringpass_port::Error;
+use rustix::io::Errno;
+use serde_json::Value;
+
+use super::{Shared, Tx, kick};
+use crate::server::{Refusal, ServedPort};
+use crate::{Buffers, Served};
+
+/// Those of one direction of a port.
+#[derive(Default)]
+pub(crate) struct Monitors {
+    /// There are some: a hint to look.
+    any: AtomicBool,
+    all: Mutex<Vec<Tx>>,
+}
+
+impl Monitors {
+    /// These have been sent, or received.
+    #[inline]
+    pub(crate) fn see(&self, packets: &[Packet]) {
+        if self.any.load(Relaxed) {
+            self.copy(packets);
+        }
+    }
+
+    #[cold]
+    fn copy(&self, packets: &[Packet]) {
+        self.all().iter_mut().for_each(|monitor| monitor.copy(packets));
+    }
+
+    fn all(&self) -> MutexGuard<'_, Vec<Tx>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, monitor: &Arc<Shared>) {
+        self.all().push(Tx::new(monitor));
+        self.any.store(true, Relaxed);
+    }
+
+    fn remove(&self, monitor: &Arc<Shared>) {
+        let mut all = self.all();
+        all.retain(|one| !one.is_of(monitor));
+        self.any.store(!all.is_empty(), Relaxed);
+    }
+}
+
+/// A program's rings that get the copies. It ends when dropped.
+pub(crate) struct Monitor {
+    of: Vec<Arc<Shared>>,
+    own: Arc<Shared>,
+}
+
+impl Monitor {
+    /// Of what programs send by these rings, and of what they receive, where said.
+    pub(crate) fn new(
+        of: Vec<Arc<Shared>>,
+        ways: [bool; 2],
+        served: Vec<Served>,
+        buffers: &Buffers,
+    ) -> Result<Self, Error> {
+        let monitor = Self { of, own: Shared::new(&kick()?) };
+        monitor.own.open(served, &buffers.clone().into());
+        for shared in &monitor.of {
+            let wanted = shared.monitors.iter().zip(ways).filter(|(_, wanted)| *wanted);
+            wanted.for_each(|(monitors, _)| monitors.add(&monitor.own));
+        }
+        Ok(monitor)
+    }
+}
+
+impl ServedPort for Monitor {
+    fn kick(&self) -> BorrowedFd<'_> {
+        self.own.kick.event()
+    }
+
+    fn listen(&mut self, number: u64, entries: u64, call: Signal) {
+        self.own.listen(number, entries, &call);
+    }
+
+    fn ignore(&mut self, number: u64) {
+        self.own.ignore(number);
+    }
+
+    fn counters(&self) -> Value {
+        self.own.counters.json()
+    }
+
+    fn monitor(&self, _: [bool; 2], _: Vec<Served>, _: &Buffers) -> Result<Box<dyn ServedPort>, Refusal> {
+        Err(Refusal::new(Errno::OPNOTSUPP, "a monitor is no port that could be watched"))
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        self.of.iter().flat_map(|shared| &shared.monitors).for_each(|monitors| monitors.remove(&self.own));
+        self.own.close();
+    }
+}

@@ -1,0 +1,199 @@
+//! Hosts of passed-through ports: the two ends of a pipe, and a port whose server sends back what it gets.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_netmap::{Bell, Flags, Pools, PortMemory, PortRing, Region, Served, Shape, Slot, attach, attach_pipe};
+use ringpass_port::MacAddress;
+use ringpass_ptnet::{Counters, GuestPort, Passthrough, Shared};
+use ringpass_vfio_user::{Event, Listener};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+pub fn event() -> OwnedFd {
+    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
+}
+
+/// A bell that signals an eventfd.
+pub fn bell(event: &OwnedFd) -> Bell {
+    let event = event.try_clone().unwrap();
+    Arc::new(move || _ = rustix::io::write(&event, &1u64.to_ne_bytes()))
+}
+
+/// A region with room for two ports of so many rings a direction.
+pub fn region(rings: u16, slots: u32) -> Region {
+    let rings = usize::from(rings) + 1;
+    let ring_bytes = 4 * rings * (256 + 16 * slots as usize + 64);
+    let buffers = 4 * rings as u32 * slots + 2;
+    let pools = Pools { interfaces: 4, ring_bytes, buffers, buffer_size: 2048 };
+    Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The memory of a region, with a number.
+pub fn shared(region: &Region, id: u16) -> Shared {
+    let file = region.file().file().try_clone_to_owned().unwrap();
+    Shared { file, memory: region.memory().clone(), pools: *region.pools(), id }
+}
+
+/// Address number `n`.
+pub fn mac(n: u8) -> MacAddress {
+    MacAddress([2, 0, 0, 0xaa, 0xbb, n])
+}
+
+/// A port that is passed through, on a thread of its own. Its device is at `PATH`, the memory's at `PATH.mem`.
+pub struct Host {
+    pub path: PathBuf,
+    pub counters: Arc<Counters>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Vec<String>>>,
+}
+
+impl Host {
+    pub fn new(folder: &Path, name: &str, memory: Shared, port: GuestPort, bell: OwnedFd) -> Self {
+        let path = folder.join(name);
+        let memory_path = folder.join(format!("{name}.mem"));
+        let listeners = [&memory_path, &path].map(|path| Listener::bind(path).unwrap());
+        let mut passthrough = Passthrough::new(memory, port, bell, listeners).unwrap();
+        let (counters, stop) = (passthrough.counters().clone(), Arc::new(AtomicBool::new(false)));
+        let its = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut ends = Vec::new();
+            passthrough.serve(|| !its.load(Ordering::Relaxed), &mut |device, event| {
+                if let Event::Refused(why) = &event {
+                    eprintln!("{device:?}: refused: {why}");
+                }
+                if let Event::Ended(why) = event {
+                    ends.push(format!("{device:?}: {why}"));
+                }
+            });
+            passthrough.end();
+            ends
+        });
+        Self { path, counters, stop, thread: Some(thread) }
+    }
+
+    /// Why sessions have ended.
+    pub fn end(mut self) -> Vec<String> {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().unwrap().join().unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let result = thread.join();
+            assert!(result.is_ok() || std::thread::panicking(), "the host has panicked");
+        }
+    }
+}
+
+/// The two ends of a pipe in one region, each with the eventfd that wakes it.
+pub fn pipe(region: &mut Region, slots: u32) -> [(PortMemory, [Vec<PortRing>; 2], OwnedFd); 2] {
+    let ends = PortMemory::pipe(region, ["p{0", "p}0"], slots).unwrap_or_else(|error| panic!("{error}"));
+    let events = [event(), event()];
+    let [first, second] = &ends;
+    let csb = first.csb().clone().into();
+    let rings = |own: &PortMemory, other: &PortMemory, first: bool| {
+        let other_bell = bell(&events[usize::from(first)]);
+        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_bell).unwrap()
+    };
+    let rings = [rings(first, second, true), rings(second, first, false)];
+    let parts = ends.into_iter().zip(rings).zip(events).map(|((end, rings), event)| (end, rings, event));
+    parts.collect::<Vec<_>>().try_into().unwrap_or_else(|_| unreachable!("two"))
+}
+
+/// Both ends of a pipe, passed through: at `a` and at `b`. The memory is number 7 to both.
+pub fn pipe_hosts(folder: &Path, region: &mut Region, slots: u32) -> [Host; 2] {
+    let mut number = 0;
+    pipe(region, slots).map(|(end, rings, event)| {
+        number += 1;
+        let interface = end.bind(region, |_, _| true).unwrap() as u32;
+        let port = GuestPort { interface, rings, mac: mac(number), memory_id: 7 };
+        Host::new(folder, ["a", "b"][usize::from(number) - 1], shared(region, 7), port, event)
+    })
+}
+
+/// A port with its server.
+pub struct Server {
+    pub served: Vec<Served>,
+    /// The CSB that it has with the port's program.
+    pub csb: Arc<DmaRegion>,
+    pub kicked: OwnedFd,
+    pub calls: OwnedFd,
+}
+
+/// A served port with so many rings a direction: its server's side, and what a guest is to have.
+pub fn served(region: &mut Region, rings: u16, slots: u32) -> (Server, GuestPort, OwnedFd) {
+    let shape = Shape { rings: [rings; 2], slots: [slots; 2] };
+    let (memory, served) = PortMemory::new(region, "vale0:1", shape, true).unwrap_or_else(|error| panic!("{error}"));
+    let (kicked, calls) = (event(), event());
+    let csb = memory.csb().clone().into();
+    let attached = attach(region.memory(), memory.interface(), &csb, &bell(&kicked)).unwrap();
+    let interface = memory.bind(region, |_, _| true).unwrap() as u32;
+    let port = GuestPort { interface, rings: attached, mac: mac(9), memory_id: 3 };
+    let wake = calls.try_clone().unwrap();
+    (Server { served, csb: memory.csb().clone(), kicked, calls }, port, wake)
+}
+
+impl Server {
+    /// Sends what each ring has got back by the one to receive with the same number, by exchange of buffers. Returns how much.
+    pub fn echo_once(&mut self) -> u32 {
+        let half = self.served.len() / 2;
+        let (tx, rx) = self.served.split_at_mut(half);
+        let (mut all, mut call) = (0, false);
+        for (tx, rx) in tx.iter_mut().zip(rx) {
+            let released = rx.look().unwrap();
+            rx.take(released);
+            let moved = tx.look().unwrap().min(rx.room());
+            for n in 0..moved {
+                let (from, to) = (tx.given(n), rx.free(n));
+                let (sent, free) = (tx.ring().slot(from), rx.ring().slot(to));
+                let flags = Flags(sent.flags.0 & Flags::MORE_FRAGMENTS.0 | Flags::BUFFER_CHANGED.0);
+                rx.ring().set(to, Slot { flags, ..sent });
+                tx.ring().set(from, Slot { buffer: free.buffer, flags: Flags::BUFFER_CHANGED, ..Slot::default() });
+            }
+            tx.take(moved);
+            tx.give(tx.room().min(moved));
+            rx.give(moved);
+            if moved + released > 0 {
+                call |= tx.tell() | rx.tell();
+            }
+            all += moved + released;
+        }
+        if call {
+            let _ = rustix::io::write(&self.calls, &1u64.to_ne_bytes());
+        }
+        all
+    }
+
+    /// Does so until it is told to stop, asleep when there is nothing.
+    pub fn echo(mut self, stop: Arc<AtomicBool>) -> JoinHandle<Self> {
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                if self.echo_once() > 0 {
+                    continue;
+                }
+                let idle = self.served.iter().fold(true, |idle, served| idle & served.arm(0).unwrap());
+                if idle {
+                    wait(&self.kicked, Duration::from_millis(100));
+                }
+                self.served.iter().for_each(Served::disarm);
+                let _ = rustix::io::read(&self.kicked, &mut [0; 8]);
+            }
+            self
+        })
+    }
+}
+
+/// Whether an eventfd is signalled within a time.
+pub fn wait(event: &OwnedFd, limit: Duration) -> bool {
+    let limit = Timespec::try_from(limit).unwrap();
+    poll(&mut [PollFd::from_borrowed_fd(event.as_fd(), PollFlags::IN)], Some(&limit)).unwrap_or(0) > 0
+}
