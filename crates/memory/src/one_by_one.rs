@@ -80,7 +80,15 @@ impl Packet {
         // Inside the headroom, which fits these types.
         let (offset, len) = (self.offset - N as i16, self.len + N as u32);
         // SAFETY: the first bytes of the packet that is made, which lie in its buffer's headroom.
-        unsafe { buffer.slot().data.offset(offset as isize).cast::<[u8; N]>().write([0; N]) };
+        let front = unsafe { buffer.slot().data.offset(offset as isize) }.cast::<[u8; N]>();
+        // Mostly they are zeros since the buffer was last sent. To write them again would take their line from the core that
+        // reads them, which costs both more than a look.
+        // SAFETY: those bytes, which are this packet's, and initialised as all of a pool's memory is.
+        unsafe {
+            if front.read() != [0; N] {
+                front.write([0; N]);
+            }
+        }
         Some(Packet { buffer, offset, flags: Flags::default(), len })
     }
 }

@@ -54,13 +54,15 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.chunks(2).map(|word| u64::from(word[0]) << 8 | u64::from(*word.get(1).unwrap_or(&0))).sum()
 }
 
-fn words(value: u64) -> u64 {
-    (value >> 48) + (value >> 32 & 0xffff) + (value >> 16 & 0xffff) + (value & 0xffff)
+/// The two words of 32 bits, whose sum is as good as that of all four of 16 (RFC 1071, 2).
+fn halves(value: u64) -> u64 {
+    (value >> 32) + (value & 0xffff_ffff)
 }
 
+/// Of a sum below 2^48.
 fn checksum(sum: u64) -> u16 {
-    let folded = words(words(sum));
-    !((folded & 0xffff) + (folded >> 16)) as u16
+    let fold = |sum: u64| (sum >> 16) + (sum & 0xffff);
+    !fold(fold(fold(halves(sum)))) as u16
 }
 
 fn source(base: u32, flow: u32) -> (u32, u16) {
@@ -101,7 +103,7 @@ impl Template {
     /// As [`write`](Self::write), but leaves the checksum of UDP to the port.
     pub fn request(&self, packet: &mut Packet, mark: &Mark) {
         self.write(packet, mark);
-        let pseudo = !checksum(self.pseudo_sum + words(source(self.source, mark.flow).0.into()));
+        let pseudo = !checksum(self.pseudo_sum + u64::from(source(self.source, mark.flow).0));
         packet[40..42].copy_from_slice(&pseudo.to_be_bytes());
         packet.request_checksum(Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp });
     }
@@ -110,16 +112,26 @@ impl Template {
     #[inline]
     pub fn write(&self, out: &mut [u8], mark: &Mark) {
         let (address, port) = source(self.source, mark.flow);
-        let varying = words(address.into());
-        let udp = checksum(self.udp_sum + varying + u64::from(port) + words(mark.sequence) + words(mark.time));
-        out.copy_from_slice(&self.bytes[..out.len()]);
-        out[24..26].copy_from_slice(&checksum(self.ip_sum + varying).to_be_bytes());
-        out[26..30].copy_from_slice(&address.to_be_bytes());
-        out[34..36].copy_from_slice(&port.to_be_bytes());
+        let ip = checksum(self.ip_sum + u64::from(address));
+        let varying = u64::from(address) + u64::from(port) + halves(mark.sequence) + halves(mark.time);
         // 0 would mean that there is no checksum (RFC 768).
-        out[40..42].copy_from_slice(&(if udp == 0 { 0xffff } else { udp }).to_be_bytes());
-        out[44..52].copy_from_slice(&mark.sequence.to_be_bytes());
-        out[52..60].copy_from_slice(&mark.time.to_be_bytes());
+        let udp = match checksum(self.udp_sum + varying) {
+            0 => 0xffff,
+            udp => udp,
+        };
+        // Of a length known at compile time, so that none of it is a call or checks bounds.
+        let (start, rest) = out.split_first_chunk_mut::<MIN>().expect("all headers and marks fit");
+        let (same, same_rest) = self.bytes.split_first_chunk().expect("a frame has its headers and marks");
+        *start = *same;
+        start[24..26].copy_from_slice(&ip.to_be_bytes());
+        start[26..30].copy_from_slice(&address.to_be_bytes());
+        start[34..36].copy_from_slice(&port.to_be_bytes());
+        start[40..42].copy_from_slice(&udp.to_be_bytes());
+        start[44..52].copy_from_slice(&mark.sequence.to_be_bytes());
+        start[52..60].copy_from_slice(&mark.time.to_be_bytes());
+        if !rest.is_empty() {
+            rest.copy_from_slice(&same_rest[..rest.len()]);
+        }
     }
 }
 

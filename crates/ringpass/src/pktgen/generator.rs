@@ -106,7 +106,7 @@ impl RxQueue for Generator {
 /// To the next flow and size.
 #[inline]
 fn advance(next: &mut Mark, template: &mut usize, flows: &Flows, templates: usize) {
-    *template = (*template + 1) % templates;
+    *template = if *template + 1 == templates { 0 } else { *template + 1 };
     next.flow += flows.step;
     if next.flow >= flows.end {
         (next.flow, next.sequence) = (flows.first, next.sequence + 1);
