@@ -25,8 +25,6 @@ mod memory;
 #[cfg(not(loom))]
 pub mod native;
 #[cfg(not(loom))]
-mod patience;
-#[cfg(not(loom))]
 mod pieces;
 #[cfg(not(loom))]
 pub mod pipe;
@@ -61,8 +59,6 @@ pub use application::Application;
 pub use buffers::Buffers;
 pub use memory::{Cells, Memory};
 #[cfg(not(loom))]
-pub use patience::Patience;
-#[cfg(not(loom))]
 pub use place::Place;
 #[cfg(not(loom))]
 pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};
@@ -73,5 +69,6 @@ pub use positions::{Direction, Positions, Wild};
 pub use program_port::ProgramPort;
 pub use region::{Error, Pools, Region};
 pub use ring::{Flags, Ring, Slot};
+pub use ringpass_port::Patience;
 #[cfg(not(loom))]
 pub use served::Served;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::Patience;
+
 /// What a sleeper waits for.
 pub enum Wake<'a> {
     /// The descriptor becomes readable when there is something to do.
@@ -44,7 +46,7 @@ pub trait Wakeable {
 /// The while adapts: wake-ups that come soon after falling asleep lengthen it, long sleeps shorten it.
 pub struct Idle {
     poll: bool,
-    patience: u32,
+    patience: Patience,
     empty_rounds: u32,
     armed: bool,
 }
@@ -52,9 +54,6 @@ pub struct Idle {
 impl Idle {
     /// Rounds without a packet before the loop sleeps: least, first and most.
     const PATIENCE: [u32; 3] = [64, 2048, 32 << 10];
-    /// Once in so many of these rounds another thread is let in, if one waits for this CPU: it may be the one that the
-    /// last packets went to.
-    const COURTESY: u32 = 4;
     /// A sleep that was shorter was not worth it; one that was longer was.
     const SOON: Duration = Duration::from_micros(100);
     const LONG: Duration = Duration::from_micros(500);
@@ -65,7 +64,8 @@ impl Idle {
 
     /// With `poll`, never sleeps.
     pub fn new(poll: bool) -> Self {
-        Self { poll, patience: Self::PATIENCE[1], empty_rounds: 0, armed: false }
+        let patience = Patience::new(Self::PATIENCE, [Self::SOON, Self::LONG]);
+        Self { poll, patience, empty_rounds: 0, armed: false }
     }
 
     /// To be called once a round, with the packets that it moved and everything that may bring more; always the same.
@@ -78,13 +78,9 @@ impl Idle {
             }
         } else if self.poll {
             std::hint::spin_loop();
-        } else if self.empty_rounds < self.patience {
+        } else if self.empty_rounds < self.patience.rounds() {
             self.empty_rounds += 1;
-            if self.empty_rounds.is_multiple_of(Self::COURTESY) {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
+            Patience::pass(self.empty_rounds);
         } else {
             self.rest(sources);
         }
@@ -105,14 +101,12 @@ impl Idle {
         let start = Instant::now();
         let woken = sleep(sources, start);
         let slept = start.elapsed();
-        let [least, _, most] = Self::PATIENCE;
         if woken {
             self.disarm(sources);
         }
-        if woken && slept < Self::SOON {
-            self.patience = (self.patience * 2).min(most);
-        } else if slept > Self::LONG {
-            self.patience = (self.patience / 2).max(least);
+        // A short one that ended by itself says nothing.
+        if woken || slept > Self::LONG {
+            self.patience.slept(slept);
         }
     }
 }

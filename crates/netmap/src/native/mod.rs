@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use ringpass_memory::Mempool;
 use ringpass_peer::{Kick, Signal};
 use ringpass_port::{Error, Queues};
-use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::server::{Refusal, ServedPort};
@@ -98,8 +97,7 @@ impl ServedPort for Joined {
     }
 
     fn monitor(&self, ways: [bool; 2], served: Vec<Served>, buffers: &Buffers) -> Result<Box<dyn ServedPort>, Refusal> {
-        let monitor = Monitor::new(self.pairs.clone(), ways, served, buffers);
-        Ok(Box::new(monitor.map_err(|error| Refusal::new(Errno::NOMEM, error))?))
+        Monitor::open(self.pairs.clone(), ways, served, buffers)
     }
 }
 

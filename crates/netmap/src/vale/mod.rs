@@ -25,7 +25,6 @@ use std::sync::Arc;
 use ringpass_memory::{Flags, Mempool};
 use ringpass_peer::{Kick, Signal};
 use ringpass_port::{Error, Queues, Software, Stats};
-use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::server::{Refusal, ServedPort};
@@ -180,8 +179,7 @@ impl ServedPort for RingPort {
     }
 
     fn monitor(&self, ways: [bool; 2], served: Vec<Served>, buffers: &Buffers) -> Result<Box<dyn ServedPort>, Refusal> {
-        let monitor = Monitor::new(vec![self.shared.clone()], ways, served, buffers);
-        Ok(Box::new(monitor.map_err(|error| Refusal::new(Errno::NOMEM, error))?))
+        Monitor::open(vec![self.shared.clone()], ways, served, buffers)
     }
 }
 

@@ -7,7 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_memory::Packet;
 use ringpass_peer::Signal;
-use ringpass_port::Error;
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -61,19 +60,20 @@ pub(crate) struct Monitor {
 
 impl Monitor {
     /// Of what programs send by these rings, and of what they receive, where said.
-    pub(crate) fn new(
+    pub(crate) fn open(
         of: Vec<Arc<Shared>>,
         ways: [bool; 2],
         served: Vec<Served>,
         buffers: &Buffers,
-    ) -> Result<Self, Error> {
-        let monitor = Self { of, own: Shared::new(&kick()?) };
+    ) -> Result<Box<dyn ServedPort>, Refusal> {
+        let kick = kick().map_err(|error| Refusal::new(Errno::NOMEM, error))?;
+        let monitor = Self { of, own: Shared::new(&kick) };
         monitor.own.open(served, &buffers.clone().into());
         for shared in &monitor.of {
             let wanted = shared.monitors.iter().zip(ways).filter(|(_, wanted)| *wanted);
             wanted.for_each(|(monitors, _)| monitors.add(&monitor.own));
         }
-        Ok(monitor)
+        Ok(Box::new(monitor))
     }
 }
 

@@ -54,14 +54,7 @@ impl Vale {
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
         let (control, queues) = RingPort::new(served, &buffers, &self.pool).unwrap();
         self.switch.insert(place, vec![Share { rx: vec![(queues.rx, Way::Lookup)], tx: queues.tx }]);
-        let (kicks, kicked) = (Arc::new(AtomicU64::new(0)), control.kick().try_clone_to_owned().unwrap());
-        let bell: Bell = Arc::new({
-            let kicks = kicks.clone();
-            move || {
-                kicks.fetch_add(1, Relaxed);
-                rustix::io::write(&kicked, &1u64.to_ne_bytes()).unwrap();
-            }
-        });
+        let (bell, kicks) = bell(&control);
         let (mapped, csb) = (elsewhere(region.file()), elsewhere(memory.csb()));
         let [tx, rx] = attach(&mapped, memory.interface(), &csb, &bell).expect("rings");
         let buffers = Buffers::of(&mapped, &pools).unwrap();
@@ -119,7 +112,19 @@ pub struct Program {
     pub bell: Bell,
 }
 
-fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
+/// What a program kicks by, and how often it did.
+pub fn bell(port: &dyn ServedPort) -> (Bell, Arc<AtomicU64>) {
+    let (kicks, kicked) = (Arc::new(AtomicU64::new(0)), port.kick().try_clone_to_owned().unwrap());
+    let counter = kicks.clone();
+    let bell = Arc::new(move || {
+        counter.fetch_add(1, Relaxed);
+        rustix::io::write(&kicked, &1u64.to_ne_bytes()).unwrap();
+    });
+    (bell, kicks)
+}
+
+/// Mapped once more, as another process does.
+pub fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
     let file: OwnedFd = region.file().as_fd().try_clone_to_owned().unwrap();
     ForeignMemory::map_shared(file, 0, region.len()).unwrap().into()
 }

@@ -7,12 +7,14 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Cache, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::native::{Joint, NativePort};
 use ringpass_netmap::server::ServedPort;
-use ringpass_netmap::{Bell, Buffers, Memory, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
+use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
 use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::programs::{bell, elsewhere};
 
 /// What lies behind a queue of a port: a wire with both ends in the test's hands.
 #[derive(Clone)]
@@ -165,19 +167,8 @@ impl Port {
         let shape = Shape { rings: [self.wires.len() as u16; 2], slots: [slots; 2] };
         let (memory, served) = PortMemory::new(&mut self.region, "x", shape, false).unwrap_or_else(|e| panic!("{e}"));
         let joined = self.control.join(served, &self.region.place()).unwrap();
-        let (kicks, kicked) = (Arc::new(AtomicU64::new(0)), joined.kick().try_clone_to_owned().unwrap());
-        let bell: Bell = Arc::new({
-            let kicks = kicks.clone();
-            move || {
-                kicks.fetch_add(1, Relaxed);
-                rustix::io::write(&kicked, &1u64.to_ne_bytes()).unwrap();
-            }
-        });
-        let theirs = |file: &Arc<DmaRegion>| -> Memory {
-            ForeignMemory::map_shared(file.file().try_clone_to_owned().unwrap(), 0, file.len()).unwrap().into()
-        };
-        let mapped = theirs(self.region.file());
-        let csb = theirs(memory.csb());
+        let (bell, kicks) = bell(&*joined);
+        let (mapped, csb) = (elsewhere(self.region.file()), elsewhere(memory.csb()));
         let [tx, rx] = attach(&mapped, memory.interface(), &csb, &bell).expect("rings");
         let buffers = Buffers::of(&mapped, self.region.pools()).unwrap();
         Program { joined, tx, rx, buffers, csb, kicks, memory }
