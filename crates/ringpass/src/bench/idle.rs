@@ -1,7 +1,5 @@
 //! `ringpass bench idle`: what a forwarder without traffic uses, and how long the first packet after a silence takes.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +11,7 @@ use serde::Serialize;
 
 use super::driver::progress;
 use super::folder::Folder;
+use super::process::Process;
 use super::table::{self, row};
 use super::{cpu, machine};
 use crate::options::{seconds, within};
@@ -151,12 +150,12 @@ impl Lab {
                 for (socket, tap) in sockets.iter().zip(&taps) {
                     let wire = format!("tap:{tap}");
                     let model = ["model", "82599", "--socket", socket, "--wire", &wire, "--json"];
-                    processes.push(Process::spawn(&model, Self::LIMIT)?);
+                    processes.push(start(&model)?);
                 }
                 ("model, over vfio-user", sockets.map(|socket| format!("vfio-user:{socket}")))
             }
         };
-        processes.push(Process::spawn(&["fwd", &ports[0], &ports[1], "--json"], Self::LIMIT)?);
+        processes.push(start(&["fwd", &ports[0], &ports[1], "--json"])?);
         for tap in &taps {
             // The kernel would send packets of its own; where it has no IPv6, there is nothing to switch off.
             let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{tap}/disable_ipv6"), "1");
@@ -166,7 +165,7 @@ impl Lab {
 
     /// What all processes have used.
     fn cpu(&self) -> Duration {
-        self.processes.iter().map(|process| cpu::used(process.0.id())).sum()
+        self.processes.iter().map(|process| cpu::used(process.id())).sum()
     }
 
     /// Sends packets into one interface, each after a silence, and times their arrival at the other. Returns how many
@@ -224,43 +223,10 @@ fn frame(number: u32) -> [u8; 60] {
     frame
 }
 
-/// This program once more, killed when dropped.
-struct Process(Child);
-
-impl Process {
-    /// Returns when it has printed its first line, which it does when its ports are open.
-    fn spawn(arguments: &[&str], limit: Duration) -> Result<Self, Error> {
-        let what = || format!("starting ringpass {}", arguments.join(" "));
-        let spawned = Command::new("/proc/self/exe")
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut process = Self(spawned.map_err(|source| Error::Os { what: what(), source })?);
-        let (sender, line) = std::sync::mpsc::channel();
-        let (stdout, stderr) = (process.0.stdout.take(), process.0.stderr.take());
-        thread::spawn(move || {
-            let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
-            lines.map_while(Result::ok).for_each(|line| _ = sender.send(line));
-        });
-        let errors = thread::spawn(move || {
-            let lines = stderr.into_iter().flat_map(|stderr| BufReader::new(stderr).lines());
-            lines.map_while(Result::ok).last()
-        });
-        if line.recv_timeout(limit).is_err() {
-            // Its standard error ends with it.
-            process.0.kill().and_then(|()| process.0.wait()).map_err(|source| Error::Os { what: what(), source })?;
-            let why = errors.join().ok().flatten().unwrap_or_else(|| format!("nothing after {limit:?}"));
-            return Err(Error::Other(format!("{}: {why}", what())));
-        }
-        Ok(process)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Returns when the process has printed its first line, which it does when its ports are open.
+fn start(arguments: &[&str]) -> Result<Process, Error> {
+    let mut process = Process::spawn(arguments, &[])?;
+    let first = process.line(Lab::LIMIT);
+    first.map_err(|error| Error::Other(format!("starting ringpass {}: {error}", arguments.join(" "))))?;
+    Ok(process)
 }

@@ -15,6 +15,7 @@ mod measure;
 mod netmap;
 mod paper;
 mod plot;
+mod process;
 mod pvp;
 mod rig;
 mod table;

@@ -18,6 +18,7 @@ use self::guests::Setting;
 use self::rig::Rig;
 use super::driver::progress;
 use super::folder::Folder;
+use super::process::Process;
 use super::{cores, cpu};
 use crate::options::{seconds, within};
 use crate::run::{interrupted, notice_interrupts};
@@ -324,7 +325,7 @@ fn idle(rig: &Rig, what: What, time: Duration) -> Result<Sample, Error> {
     let [first, second] = what.ports();
     let seconds = (time.as_secs_f64() + 5.0).to_string();
     let mut ends = [rig.end("pong", first, 0, &["-t", &seconds])?, rig.end("pong", second, 1, &["-t", &seconds])?];
-    ends.iter_mut().try_for_each(rig::Process::begin)?;
+    ends.iter_mut().try_for_each(Process::begin)?;
     // They look for a while before they sleep.
     cores::pause(Duration::from_millis(200))?;
     let used = || cpu::used(rig.process()) + ends.iter().map(|end| cpu::used(end.id())).sum();

@@ -1,117 +1,13 @@
-//! Processes of a measurement: the serving one, ends, and other subcommands that use its ports.
+//! The serving process of a measurement, and those that use its ports.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use core_affinity::CoreId;
 use ringpass_port::Error;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
 
 use super::end::Seen;
-use crate::run::interrupted;
-
-/// A process of this program that is ended when dropped.
-pub struct Process {
-    child: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-    /// What it says for people; shown only if it fails.
-    errors: ChildStderr,
-}
-
-fn os(what: &str) -> impl Fn(std::io::Error) -> Error + '_ {
-    move |source| Error::Os { what: what.into(), source }
-}
-
-impl Process {
-    /// Starts one, which finds the serving process at a socket.
-    fn new(arguments: &[&str], socket: &Path) -> Result<Self, Error> {
-        let program = std::env::current_exe().map_err(os("this program"))?;
-        let mut command = Command::new(program);
-        command.args(arguments).env("RINGPASS_NETMAP_SOCKET", socket);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(os("a process of this bench"))?;
-        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
-        let (input, output) = (input.expect("piped"), BufReader::new(output.expect("piped")));
-        Ok(Self { child, input, output, errors: errors.expect("piped") })
-    }
-
-    /// Its number.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// The next line that it prints, within a time.
-    pub fn line(&mut self, limit: Duration) -> Result<String, Error> {
-        let start = Instant::now();
-        let mut line = String::new();
-        loop {
-            if self.output.buffer().is_empty() {
-                let turn = Timespec::try_from(Duration::from_millis(100)).expect("a short time");
-                let ready = poll(&mut [PollFd::new(self.output.get_ref(), PollFlags::IN)], Some(&turn)).unwrap_or(0);
-                if interrupted() {
-                    return Err(Error::Other("interrupted".into()));
-                }
-                if start.elapsed() > limit {
-                    return Err(Error::Other(format!("a process of this bench was silent for {limit:?}")));
-                }
-                if ready == 0 {
-                    continue;
-                }
-            }
-            if self.output.read_line(&mut line).map_err(os("a process of this bench"))? == 0 {
-                let mut errors = String::new();
-                let _ = self.errors.read_to_string(&mut errors);
-                let last = errors.lines().last().unwrap_or("a process of this bench has ended");
-                return Err(Error::Other(last.trim_start_matches("ringpass: ").into()));
-            }
-            return Ok(line.trim_end().into());
-        }
-    }
-
-    /// The next of its events of a name, as `--json` prints them, within a time.
-    pub fn event(&mut self, name: &str, limit: Duration) -> Result<Value, Error> {
-        let end = Instant::now() + limit;
-        loop {
-            let line = self.line(end.saturating_duration_since(Instant::now()))?;
-            let event: Value =
-                serde_json::from_str(&line).map_err(|error| Error::Other(format!("'{line}': {error}")))?;
-            if event["event"] == name {
-                return Ok(event);
-            }
-        }
-    }
-
-    /// Ends it as Ctrl-C does. Returns its summary.
-    pub fn summary(mut self) -> Result<Value, Error> {
-        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
-        self.event("summary", Duration::from_secs(20))
-    }
-
-    /// Lets it begin.
-    pub fn begin(&mut self) -> Result<(), Error> {
-        self.input.write_all(b"\n").map_err(os("a process of this bench"))
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(3) {
-            if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::bench::process::Process;
 
 /// The serving process, at a socket of its own.
 pub struct Rig {
@@ -127,7 +23,7 @@ impl Rig {
         let cpu = worker.map(|worker| cores[worker].id.to_string());
         let mut arguments = vec!["netmapd", "--buffers", "65536"];
         arguments.extend(cpu.iter().flat_map(|cpu| ["--cpu", cpu]));
-        let mut served = Process::new(&arguments, &socket)?;
+        let mut served = start(&arguments, &socket)?;
         served.line(Duration::from_secs(20))?;
         Ok(Self { served, socket, cores })
     }
@@ -139,7 +35,7 @@ impl Rig {
 
     /// Starts a subcommand that uses the served ports.
     pub fn start(&self, arguments: &[&str]) -> Result<Process, Error> {
-        Process::new(arguments, &self.socket)
+        start(arguments, &self.socket)
     }
 
     /// Starts an end on one of the cores and waits until it has its port.
@@ -170,4 +66,9 @@ impl Rig {
         }
         Ok(seen)
     }
+}
+
+/// Starts a process that finds the serving one at a socket.
+fn start(arguments: &[&str], socket: &Path) -> Result<Process, Error> {
+    Process::spawn(arguments, &[("RINGPASS_NETMAP_SOCKET", socket.as_os_str())])
 }

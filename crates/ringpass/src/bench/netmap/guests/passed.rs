@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::{Setting, Through, Way, number};
 use crate::bench::netmap::Sample;
-use crate::bench::netmap::rig::{Process, Rig};
+use crate::bench::netmap::rig::Rig;
+use crate::bench::process::Process;
 
 /// Where a guest finds its port, and the port's memory.
 const DEVICES: [&str; 2] = ["0000:00:10.0", "0000:00:11.0"];

@@ -10,7 +10,8 @@ use super::{BURST, Setting, Way};
 use crate::bench::cores::pause;
 use crate::bench::driver::progress;
 use crate::bench::netmap::Sample;
-use crate::bench::netmap::rig::{Process, Rig};
+use crate::bench::netmap::rig::Rig;
+use crate::bench::process::Process;
 
 /// Until traffic flows as it will.
 const START: Duration = Duration::from_secs(2);
