@@ -56,6 +56,8 @@ counters! {
     Damped "switch_damped",
     /// Stations that were forgotten to make room for one at this port.
     Evicted "switch_evicted",
+    /// Frames of stations that were not learned: their part of the table is full of stations that this port may not replace.
+    TableFull "switch_table_full",
     /// Frames that could not be copied or tagged on their way to this port, for want of a buffer.
     NoBuffer "switch_no_buffer",
     /// Frames that this port had no room to send.

@@ -171,7 +171,8 @@ impl<'a> Lookup<'a> {
             }
             Learned::Moved => self.counters.add(Counter::Moved, 1),
             Learned::Damped => self.counters.add(Counter::Damped, 1),
-            Learned::Known | Learned::Fixed | Learned::Not => {}
+            Learned::Full => self.counters.add(Counter::TableFull, 1),
+            Learned::Known | Learned::Fixed | Learned::Busy => {}
         }
     }
 

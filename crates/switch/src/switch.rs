@@ -153,6 +153,7 @@ impl Switch {
             }
         }
         self.present |= 1 << port;
+        self.shared.table.divide(self.ports_left());
         self.shared.up.fetch_or(1 << port, Ordering::Relaxed);
     }
 
@@ -180,6 +181,7 @@ impl Switch {
         self.set_link(port, Link::default());
         if self.present >> port & 1 != 0 {
             self.present &= !(1 << port);
+            self.shared.table.divide(self.ports_left());
             for mailbox in self.mailboxes.iter().filter_map(Weak::upgrade) {
                 mailbox.put(Change::Remove { port });
             }

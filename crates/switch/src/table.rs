@@ -3,13 +3,22 @@
 //! Buckets of eight entries, each bucket in two neighbouring cache lines: keys in the first, ports and times in the
 //! second. Any number of threads look up and learn without locks or waiting. Whoever changes what is in a bucket makes
 //! its sequence odd meanwhile; whoever fails to is too late, and leaves it to the next frame. A reader believes a value
-//! only if the sequence was even and is the same after.
+//! only if the sequence was even and is the same after. If the bucket keeps changing (its writer may have been preempted),
+//! the reader checks the entry alone, so that a station in the table is found at any time.
+//!
+//! # Shares
+//!
+//! Every port has an equal share of the table. Ports may use more as long as there is room, but the room is taken back
+//! from whoever has too much: see [`Table::victim`]. Open vSwitch does the same for its whole table, by evicting from the
+//! port with the most entries ("MAC table fairness", `lib/mac-learning.h`); here it holds in each bucket, too.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use ringpass_port::MacAddress;
+
+use crate::config::MAX_PORTS;
 
 const WAYS: usize = 8;
 
@@ -126,9 +135,25 @@ impl Bucket {
         let _ = self.seen[way].compare_exchange(seen.0, seen.refreshed(now).0, Ordering::Relaxed, Ordering::Relaxed);
     }
 
+    /// Replaces an entry. The key is absent while the rest changes: see [`Bucket::entry`].
     fn put(&self, way: usize, key: Key, seen: Seen) {
-        self.keys[way].store(key.0, Ordering::Relaxed);
+        self.keys[way].store(Key::NONE.0, Ordering::Relaxed);
+        fence(Ordering::Release);
         self.seen[way].store(seen.0, Ordering::Relaxed);
+        self.keys[way].store(key.0, Ordering::Release);
+    }
+
+    /// What is known of a station, whatever happens to the rest of the bucket at the same time.
+    ///
+    /// The key is the same before and after, so nothing was put in its place in between, except by several changes that
+    /// ended with the same station; the sequence would have shown those.
+    #[cold]
+    fn entry(&self, key: Key, start: usize) -> Option<Seen> {
+        let way = self.find(key, start)?;
+        fence(Ordering::Acquire);
+        let seen = self.seen(way);
+        fence(Ordering::Acquire);
+        self.has(way, key).then_some(seen)
     }
 }
 
@@ -139,7 +164,7 @@ pub(crate) enum Learned {
     Known,
     /// It is now.
     New,
-    /// As above; the station that was seen longest ago in its bucket had to go.
+    /// It is now; another station in its bucket had to go.
     Evicted,
     /// It was at another port.
     Moved,
@@ -147,8 +172,10 @@ pub(crate) enum Learned {
     Damped,
     /// It is at another port by configuration.
     Fixed,
-    /// There is no place for it, or another thread is at work there.
-    Not,
+    /// Its bucket is full of stations that its port may not replace.
+    Full,
+    /// Another thread is changing its bucket.
+    Busy,
 }
 
 /// An entry, as it is shown.
@@ -172,6 +199,10 @@ pub(crate) struct Table {
     shift: u32,
     /// Moves that a station may make in a short time.
     moves: u32,
+    /// Stations learned at each port. Exact: entries change only in [`Bucket::write`].
+    learned: [AtomicU32; MAX_PORTS],
+    /// Stations that each port may have without having to make room for others.
+    share: AtomicU32,
 }
 
 impl Table {
@@ -184,8 +215,17 @@ impl Table {
         // Random, so that nobody can choose addresses that fall into one bucket.
         let multiplier = RandomState::new().hash_one(entries) | 1;
         let shift = 64 - (buckets * WAYS).trailing_zeros();
-        let buckets = (0..buckets).map(|_| Bucket::default()).collect();
-        Self { buckets, multiplier, shift, moves: moves.min(Seen::MOST_MOVES) }
+        let buckets: Box<[_]> = (0..buckets).map(|_| Bucket::default()).collect();
+        let learned = [const { AtomicU32::new(0) }; MAX_PORTS];
+        let table = Self { buckets, multiplier, shift, moves: moves.min(Seen::MOST_MOVES), learned, share: 0.into() };
+        table.divide(1);
+        table
+    }
+
+    /// Divides the table among `ports` ports, in equal shares.
+    pub(crate) fn divide(&self, ports: usize) {
+        let share = self.buckets.len() * WAYS / ports.max(1);
+        self.share.store(share as u32, Ordering::Relaxed);
     }
 
     /// The bucket of a key, and where in it to look first.
@@ -218,7 +258,7 @@ impl Table {
             }
             std::hint::spin_loop();
         }
-        None
+        bucket.entry(key, start)
     }
 
     /// A station was seen at a port. Writes once a second at most for a station that stays.
@@ -242,9 +282,9 @@ impl Table {
     fn change(&self, bucket: &Bucket, start: usize, key: Key, port: usize, now: u16) -> Learned {
         let change = || match bucket.find(key, start) {
             Some(way) => self.move_to(bucket, way, port, now),
-            None => Self::insert(bucket, start, key, Seen::new(port, now), now),
+            None => self.insert(bucket, start, key, port, now),
         };
-        bucket.write(change).unwrap_or(Learned::Not)
+        bucket.write(change).unwrap_or(Learned::Busy)
     }
 
     fn move_to(&self, bucket: &Bucket, way: usize, port: usize, now: u16) -> Learned {
@@ -259,34 +299,60 @@ impl Table {
             return Learned::Damped;
         }
         bucket.seen[way].store(Seen::new(port, now).with_moves(seen.moves() + 1).0, Ordering::Relaxed);
+        self.learned[seen.port()].fetch_sub(1, Ordering::Relaxed);
+        self.learned[port].fetch_add(1, Ordering::Relaxed);
         Learned::Moved
     }
 
-    fn insert(bucket: &Bucket, start: usize, key: Key, seen: Seen, now: u16) -> Learned {
-        if let Some(way) = bucket.find(Key::NONE, start) {
-            bucket.put(way, key, seen);
-            return Learned::New;
-        }
-        let learned = (0..WAYS).filter(|&way| !bucket.seen(way).fixed());
-        match learned.max_by_key(|&way| bucket.seen(way).age(now)) {
-            Some(way) => {
-                bucket.put(way, key, seen);
-                Learned::Evicted
-            }
-            None => Learned::Not,
+    fn insert(&self, bucket: &Bucket, start: usize, key: Key, port: usize, now: u16) -> Learned {
+        let (way, learned) = match bucket.find(Key::NONE, start) {
+            Some(way) => (way, Learned::New),
+            None => match self.victim(bucket, port, now) {
+                Some(way) => {
+                    self.learned[bucket.seen(way).port()].fetch_sub(1, Ordering::Relaxed);
+                    (way, Learned::Evicted)
+                }
+                None => return Learned::Full,
+            },
+        };
+        bucket.put(way, key, Seen::new(port, now));
+        self.learned[port].fetch_add(1, Ordering::Relaxed);
+        learned
+    }
+
+    /// Which entry of a full bucket makes room for a new station of a port; `None` if there is none that may.
+    ///
+    /// It is the oldest entry of the port that has the most in this bucket, where any port above its share of the table
+    /// counts as having more than all ports below. The new station's port is such a port itself if it has more, with the new
+    /// station, than the others. So a port above its share replaces only its own stations and those of its like, and one
+    /// below its share never has to give up more than brings it level with another, even in a bucket that somebody aims at.
+    fn victim(&self, bucket: &Bucket, port: usize, now: u16) -> Option<usize> {
+        let share = self.share.load(Ordering::Relaxed);
+        let seen: [Seen; WAYS] = std::array::from_fn(|way| bucket.seen(way));
+        let weight = |of: usize, more: u32| {
+            let here = seen.iter().filter(|seen| seen.port() == of && !seen.fixed()).count();
+            let above = self.learned[of].load(Ordering::Relaxed) + more > share;
+            here + more as usize + if above { WAYS } else { 0 }
+        };
+        let learned = (0..WAYS).filter(|&way| !seen[way].fixed());
+        let own = learned.clone().filter(|&way| seen[way].port() == port).max_by_key(|&way| seen[way].age(now));
+        let others = learned.filter(|&way| seen[way].port() != port);
+        let most = others.map(|way| (weight(seen[way].port(), 0), seen[way].age(now), way)).max();
+        match (most, weight(port, 1)) {
+            // The first one of a port below its share in this bucket.
+            (Some((.., way)), 1) => Some(way),
+            (Some((has, _, way)), wants) if has > wants => Some(way),
+            _ => own,
         }
     }
 
-    /// Puts a station at a port for good; `false` if the bucket is full of such.
+    /// Puts a station at a port for good; `false` if its bucket is full. Called before anything is learned.
     pub(crate) fn fix(&self, key: Key, port: usize) -> bool {
         let (bucket, start) = self.place(key);
         let fixed = Seen(Seen::new(port, 0).0 | Seen::FIXED);
-        let put = || match bucket.find(key, start) {
-            Some(way) => {
-                bucket.put(way, key, fixed);
-                true
-            }
-            None => Self::insert(bucket, start, key, fixed, 0) != Learned::Not,
+        let put = || {
+            let way = bucket.find(key, start).or_else(|| bucket.find(Key::NONE, start));
+            way.map(|way| bucket.put(way, key, fixed)).is_some()
         };
         bucket.write(put).unwrap_or(false)
     }
@@ -300,7 +366,12 @@ impl Table {
                 let (there, seen) = (bucket.keys[way].load(Ordering::Relaxed) != 0, bucket.seen(way));
                 there && !seen.fixed() && !keep(seen.port(), seen.age(now))
             };
-            let forget = || (0..WAYS).filter(|&way| stale(way)).for_each(|way| bucket.put(way, Key::NONE, Seen(0)));
+            let forget = || {
+                for way in (0..WAYS).filter(|&way| stale(way)) {
+                    self.learned[bucket.seen(way).port()].fetch_sub(1, Ordering::Relaxed);
+                    bucket.put(way, Key::NONE, Seen(0));
+                }
+            };
             let mut tries = 0;
             while tries < PATIENCE && (0..WAYS).any(stale) && bucket.write(forget).is_none() {
                 std::hint::spin_loop();

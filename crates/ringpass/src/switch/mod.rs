@@ -39,7 +39,7 @@ pub struct Args {
     /// Frames a second that each port may have flooded, 0 for no limit [default: 100000]
     #[arg(long, value_name = "N")]
     flood: Option<u64>,
-    /// Stations that the MAC table has room for [default: 8192]
+    /// Stations that the MAC table has room for; each port has an equal share when it is full [default: 8192]
     #[arg(long, value_name = "N", value_parser = within(1..=1 << 24))]
     table: Option<usize>,
     /// What a card receives for a guest (vhost) is written into the guest's buffers: frames to a MAC address, or all

@@ -82,22 +82,22 @@ proptest! {
         }
     }
 
-    /// However many stations come: the last one is there, those that are there are right, there are never too many, and
+    /// However many stations come, one at each port: the last one is there, those that are there are right, there are never too many, and
     /// those that are fixed stay.
     #[test]
-    fn a_full_table_forgets_the_oldest(stations in prop::collection::vec(0..200u64, 1..400)) {
+    fn a_full_table_forgets_the_oldest(stations in prop::collection::vec(0..60u64, 1..400)) {
         let table = Table::new(16, 5);
         prop_assert!(table.fix(key(1000), 63));
         for (time, &station) in stations.iter().enumerate() {
-            let learned = table.learn(key(station), station as usize % 60, time as u16);
+            let learned = table.learn(key(station), station as usize, time as u16);
             prop_assert!(matches!(learned, Learned::New | Learned::Known | Learned::Evicted), "{learned:?}");
-            prop_assert_eq!(table.lookup(key(station)), Some(station as usize % 60));
+            prop_assert_eq!(table.lookup(key(station)), Some(station as usize));
             prop_assert_eq!(table.lookup(key(1000)), Some(63));
             prop_assert_eq!(table.learn(key(1000), 1, time as u16), Learned::Fixed);
             let entries = table.entries(time as u16);
             prop_assert!(entries.len() <= 16);
             for entry in entries.iter().filter(|entry| entry.age.is_some()) {
-                prop_assert_eq!(entry.port, usize::from(entry.mac.0[5]) % 60);
+                prop_assert_eq!(entry.port, usize::from(entry.mac.0[5]));
             }
             // The oldest goes: whoever is younger than seven others of one bucket was never in danger.
             let mut latest: Vec<u64> = stations[..=time].iter().rev().copied().collect();
@@ -106,6 +106,89 @@ proptest! {
             prop_assert!(recent.iter().all(|&station| table.lookup(key(station)).is_some()));
         }
     }
+
+    /// A port above its share takes no place from a port below, whoever else is there, and what each has is counted.
+    #[test]
+    fn shares_are_kept(
+        steps in prop::collection::vec((0..40u64, 0..4usize, 0..3u16), 1..600),
+        ages in prop::collection::vec(0..9u16, 3),
+    ) {
+        let (table, mut now) = (Table::new(64, 127), 0);
+        table.divide(4);
+        let of = |entries: &[Entry], port| entries.iter().filter(|entry| entry.port == port).count();
+        for (step, (station, port, seconds)) in steps.into_iter().enumerate() {
+            now += seconds;
+            let before = table.entries(now);
+            let (had, learned) = (of(&before, port), table.learn(key(station * 4 + port as u64), port, now));
+            let after = table.entries(now);
+            match learned {
+                Learned::Known => prop_assert_eq!(before.len(), after.len()),
+                Learned::New => prop_assert_eq!(before.len() + 1, after.len()),
+                // At its share, and none of its own in the bucket.
+                Learned::Full => prop_assert!(had >= 16 && before == after),
+                Learned::Evicted => {
+                    let mut gone = before.iter().filter(|entry| !after.iter().any(|it| it.mac == entry.mac));
+                    let (loser, others) = (gone.next().unwrap().port, gone.count());
+                    prop_assert_eq!(others, 0);
+                    prop_assert!(loser == port || had < 16 || of(&before, loser) > 16, "{} of {} from {}", port, had, loser);
+                }
+                other => prop_assert!(false, "{:?}", other),
+            }
+            if step % 200 == 199 {
+                let limit = ages[step / 200];
+                table.retain(now, |_, age| age <= limit);
+            }
+            let entries = table.entries(now);
+            for port in 0..4 {
+                prop_assert_eq!(table.learned[port].load(Ordering::Relaxed) as usize, of(&entries, port));
+            }
+        }
+    }
+}
+
+/// Somebody who knows which addresses share a bucket, and stays below his share of the table.
+#[test]
+fn stations_aimed_at_one_bucket_evict_no_others() {
+    let (table, [one, other, attacker]) = (Table::new(8192, 127), [0, 1, 2]);
+    table.divide(3);
+    let victims = [(key(1), one), (key(1 << 20), other)];
+    for (victim, port) in victims {
+        assert_eq!(table.learn(victim, port, 0), Learned::New);
+        let bucket = table.place(victim).0;
+        let aimed = (2..1 << 20).map(key).filter(|&key| std::ptr::eq(table.place(key).0, bucket)).take(100);
+        let evicted = aimed.filter(|&key| table.learn(key, attacker, 100) == Learned::Evicted).count();
+        assert!(evicted >= 92, "{evicted}");
+    }
+    assert_eq!(victims.map(|(victim, _)| table.lookup(victim)), [Some(one), Some(other)]);
+}
+
+/// Two ports that fill one bucket: each takes from the other only until they are level.
+#[test]
+fn a_bucket_is_shared_too() {
+    let table = Table::new(1, 127);
+    let bucket = |station: &u64| std::ptr::eq(table.place(key(*station)).0, &table.buckets[0]);
+    let stations: Vec<u64> = (0..).filter(bucket).take(200).collect();
+    let (first, second) = stations.split_at(100);
+    for (now, (stations, port)) in [(first, 0), (second, 1), (first, 0)].into_iter().enumerate() {
+        stations.iter().for_each(|&station| assert_ne!(table.learn(key(station), port, now as u16), Learned::Full));
+    }
+    let held = [0, 1].map(|port| table.entries(2).iter().filter(|entry| entry.port == port).count());
+    assert_eq!(held, [4, 4]);
+}
+
+/// A writer that is preempted in the middle of a change keeps nobody from finding stations in its bucket.
+#[test]
+fn stations_are_found_while_a_writer_rests() {
+    let table = Table::new(1, 5);
+    assert_eq!(table.learn(key(1), 3, 0), Learned::New);
+    let (bucket, _) = table.place(key(1));
+    let found = bucket.write(|| {
+        assert_eq!(table.learn(key(1), 4, 0), Learned::Busy);
+        [table.lookup(key(1)), table.lookup(key(2))]
+    });
+    assert_eq!(found, Some([Some(3), None]));
+    assert_eq!(table.learn(key(1), 4, 0), Learned::Moved);
+    assert_eq!([3, 4].map(|port| table.learned[port].load(Ordering::Relaxed)), [0, 1]);
 }
 
 #[test]
@@ -124,7 +207,7 @@ fn a_bucket_of_fixed_stations_takes_no_more() {
     let table = Table::new(1, 5);
     let fixed = (0..100).filter(|&station| table.fix(key(station), 1)).count();
     assert_eq!(fixed, 2 * WAYS);
-    let refused = (100..200).filter(|&station| table.learn(key(station), 2, 0) == Learned::Not).count();
+    let refused = (100..200).filter(|&station| table.learn(key(station), 2, 0) == Learned::Full).count();
     assert_eq!((refused, table.retain(9, |_, _| false)), (100, 2 * WAYS));
 }
 
@@ -158,5 +241,10 @@ fn readers_never_see_the_port_of_another_station() {
             assert!(found > 0);
         });
     });
-    assert!(table.entries(0).iter().all(|entry| entry.port == port(entry.mac.0[5].into())));
+    let entries = table.entries(0);
+    assert!(entries.iter().all(|entry| entry.port == port(entry.mac.0[5].into())));
+    for of in 0..61 {
+        let held = entries.iter().filter(|entry| entry.port == of).count();
+        assert_eq!(table.learned[of].load(Ordering::Relaxed) as usize, held, "stations of port {of}");
+    }
 }

@@ -1,0 +1,86 @@
+//! Measures what learning costs: frames from one port, with as many source addresses as are asked for, in turn.
+//!
+//! `target/release/examples/learning STATIONS MILLIONS` prints nanoseconds of CPU time a packet. The frames go to a station of the same
+//! port, so nothing is sent. Three ports, a table of 8,192 stations.
+
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig};
+use ringpass_port::{RxQueue, TxQueue, Wakeable};
+use ringpass_switch::{Config, Counter, Rules, Share, Switch, Way};
+
+const BATCH: usize = 32;
+
+/// Frames from one station after the other.
+struct Rx {
+    buffers: Cache,
+    stations: u32,
+    next: u32,
+}
+
+impl Wakeable for Rx {}
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        for mut packet in self.buffers.take(BATCH) {
+            packet.set_len(60);
+            packet[..6].copy_from_slice(&[2, 0, 0, 0, 0, 0]);
+            packet[6..8].copy_from_slice(&[2, 0]);
+            packet[8..12].copy_from_slice(&self.next.to_be_bytes());
+            packet[12..14].copy_from_slice(&[8, 0]);
+            self.next = (self.next + 1) % self.stations;
+            burst.push(packet);
+        }
+        BATCH
+    }
+}
+
+/// Neither receives nor sends.
+struct Nothing;
+
+impl Wakeable for Nothing {}
+
+impl RxQueue for Nothing {
+    fn rx_burst(&mut self, _: &mut Burst) -> usize {
+        0
+    }
+}
+
+impl TxQueue for Nothing {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let packets = burst.len();
+        burst.clear();
+        packets
+    }
+}
+
+/// What this thread has used, in nanoseconds.
+fn cpu_time() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn main() {
+    let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u32>().expect("a number"));
+    let (stations, millions) = (numbers.next().unwrap_or(100_000).max(1), numbers.next().unwrap_or(20).max(1));
+    let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..Default::default() }).expect("memory");
+    let mut switch =
+        Switch::new(&Config { flood: 0, ..Config::default() }, &vec![Rules::default(); 3]).expect("a switch");
+    let mut datapath = switch.datapath(&pool, BATCH).expect("a datapath");
+    for port in 0..3 {
+        let rx: Box<dyn RxQueue> = match port {
+            0 => Box::new(Rx { buffers: pool.cache(), stations, next: 0 }),
+            _ => Box::new(Nothing),
+        };
+        switch.insert(port, vec![Share { rx: vec![(rx, Way::Lookup)], tx: Box::new(Nothing) }]);
+    }
+    // Once through, so that what fits is known.
+    for _ in 0..stations.div_ceil(BATCH as u32) {
+        datapath.round();
+    }
+    let (start, mut packets) = (cpu_time(), 0);
+    while packets < millions as usize * 1_000_000 {
+        packets += datapath.round();
+    }
+    let nanoseconds = (cpu_time() - start) / packets as f64;
+    let evicted = switch.counts(0).of(Counter::Evicted);
+    println!("{stations} stations: {nanoseconds:.1} ns a packet; {evicted} evictions in {packets} packets");
+}
