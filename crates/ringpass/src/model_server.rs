@@ -67,6 +67,9 @@ pub struct Args {
     /// Keep user, capabilities, files and all system calls after start-up
     #[arg(long)]
     no_sandbox: bool,
+    /// Take this card for a wire even if its kernel interface is in use
+    #[arg(long, value_name = "ADDRESS")]
+    take_over: Vec<String>,
 }
 
 const EXAMPLES: &str = r#"EXAMPLES:
@@ -159,6 +162,7 @@ fn serve_all<D: Device + Send + 'static>(
         json: args.json,
         poll: args.poll,
         no_sandbox: args.no_sandbox,
+        take_over: args.take_over.clone(),
         ..crate::Defaults::parse_from(["ringpass"]).options
     };
     let mut run = Run::new(options)?;

@@ -34,14 +34,14 @@ pub fn open_all(addresses: &[(&str, PortConfig)], options: &Options) -> Result<(
     Ok((ports, pool))
 }
 
-/// A pool for the ports at some addresses and so many more. Fails if one of them is not to be opened, before anything is
-/// taken or made.
+/// A pool for the ports at some addresses and so many more. Fails if one of them is not to be opened: opening checks that
+/// as well, but here nothing has been taken or made yet.
 pub fn pool_for(addresses: &[Address], further: usize, options: &Options) -> Result<Mempool, Error> {
     check_cards(addresses, options)?;
     pool(addresses.len() + further, addressed(addresses), options)
 }
 
-/// Fails if one of them is not to be opened.
+/// Fails if one of them is not to be opened, before anything is taken or made.
 pub fn check_cards(addresses: &[Address], options: &Options) -> Result<(), Error> {
     addresses.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))
 }
@@ -126,9 +126,7 @@ pub fn open_with_wire(
 ) -> Result<Box<dyn Port>, Error> {
     let open_inner = |inner: &Address| open_address(inner, config, pool, options);
     Ok(match address {
-        Address::Pci(pci) => {
-            drivers::open_with_memory(open_pci(pci)?, &ringpass_ptnet_driver::find_memory, pci, config, pool)?
-        }
+        Address::Pci(pci) => open_card(pci, config, pool, options)?,
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
@@ -162,6 +160,12 @@ pub fn open_with_wire(
         Address::Capture(file, inner) => Box::new(Capture::wrap(open_inner(inner)?, file)?),
         Address::Faults(faults, inner) => Box::new(Faults::wrap(open_inner(inner)?, *faults, pool)),
     })
+}
+
+/// Opens a real card. Every address that names one ends here, so that none is taken from the kernel unasked.
+fn open_card(pci: &str, config: &PortConfig, pool: &Mempool, options: &Options) -> Result<Box<dyn Port>, Error> {
+    check_card(pci, options)?;
+    drivers::open_with_memory(open_pci(pci)?, &ringpass_ptnet_driver::find_memory, pci, config, pool)
 }
 
 /// A real card: refused if there is no driver for it, or if the kernel uses it and nobody said to take it over.

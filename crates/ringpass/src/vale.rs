@@ -29,7 +29,8 @@ pub struct Args {
 enum What {
     /// Ports, switches and who is where, with their counters (default)
     List,
-    /// Open a port by its address and attach it to a switch: vale0:tap:x (the serving process needs --no-sandbox for that)
+    /// Open a port by its address and attach it to a switch: vale0:tap:x. The serving process must have been started with
+    /// --no-sandbox --allow tap:x, or --attach
     Attach {
         /// Switch and port address
         name: String,

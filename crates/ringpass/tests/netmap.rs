@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::guest::answered;
 use common::netmap::{Netmapd, frame, receive, send, undisturbed};
-use common::{Namespace, Program, Random, folder, text, unique, until};
+use common::{Namespace, Program, Random, folder, ringpass, text, unique, until};
 use serde_json::Value;
 
 #[test]
@@ -69,7 +69,7 @@ fn the_kernels_traffic_passes_a_switch() {
 
 #[test]
 fn ports_are_made_attached_and_let_go() {
-    let netmapd = Netmapd::new(&["--no-sandbox"]);
+    let netmapd = Netmapd::new(&["--no-sandbox", "--allow", "null"]);
     let right = |arguments: &[&str]| {
         let (status, _, errors) = netmapd.vale(arguments);
         assert_eq!(status, Some(0), "{arguments:?}: {errors}");
@@ -91,6 +91,7 @@ fn ports_are_made_attached_and_let_go() {
     right(&["attach", "vale7:null"]);
     wrong(&["attach", "vale7:null"], "is attached already");
     wrong(&["attach", "vale7:tap:a/b"], "is no interface name");
+    wrong(&["attach", "vale7:eth0"], "packet:NAME");
     wrong(&["detach", "vale7:tap:x"], "is not attached");
     let (_, list, _) = netmapd.vale(&[]);
     for part in ["vale7", "null (attached)", "vale7:stays: memory 3"] {
@@ -99,6 +100,30 @@ fn ports_are_made_attached_and_let_go() {
     right(&["detach", "vale7:null"]);
     right(&["delete", "vale7:stays"]);
     assert!(netmapd.status()["switches"].as_array().is_some_and(Vec::is_empty));
+    netmapd.end();
+}
+
+/// Programs name the port that is to be attached: one that the process was not started with is not opened, so that a
+/// program can neither write files as its user nor take cards.
+#[test]
+fn programs_attach_only_what_it_was_started_with() {
+    let folder = folder();
+    let [theirs, own] = ["theirs.pcap", "own.pcap"].map(|name| folder.path().join(name));
+    let [theirs_at, own_at] = [&theirs, &own].map(|path| format!("vale0:pcap:,out={}", text(path)));
+    let netmapd = Netmapd::new(&["--no-sandbox", "--attach", &own_at]);
+    let (status, _, errors) = netmapd.vale(&["attach", &theirs_at]);
+    assert!(status == Some(1) && !errors.contains('\n'), "{errors}");
+    assert!(errors.contains("--allow pcap:,out="), "{errors}");
+    assert!(!theirs.exists(), "a program had a file made");
+    let (status, _, errors) = netmapd.vale(&["attach", "vale0:tap:rpattach"]);
+    assert!(status == Some(1) && errors.contains("--allow tap:rpattach"), "{errors}");
+    // What it was started with may go and come back.
+    for what in ["detach", "attach"] {
+        let (status, _, errors) = netmapd.vale(&[what, &own_at]);
+        assert_eq!(status, Some(0), "{what}: {errors}");
+    }
+    let (status, _, errors) = ringpass(&["netmapd", "--allow", "null"]);
+    assert!(status == Some(2) && errors.contains("--no-sandbox"), "{errors}");
     netmapd.end();
 }
 

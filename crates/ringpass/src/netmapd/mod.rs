@@ -15,7 +15,7 @@ use ringpass_netmap::Pools;
 use ringpass_netmap::client::default_socket;
 use ringpass_netmap::server::{Refusal, Server};
 use ringpass_peer::{Listener, prepare_signals};
-use ringpass_port::Error;
+use ringpass_port::{Address, Error};
 
 use crate::options::{Options, seconds, within};
 use crate::run::{Run, interrupted};
@@ -37,6 +37,10 @@ pub struct Args {
     /// A port that belongs to a switch from the start, as vale0:tap:x or vale0:0000:01:00.0; again for another
     #[arg(long, value_name = "SWITCH:PORT")]
     attach: Vec<String>,
+    /// A port that programs may attach to a switch while this runs: tap:x or 0000:01:00.0; again for another. Those of --attach may
+    /// be attached again anyway. Opening ports takes --no-sandbox
+    #[arg(long, value_name = "ADDRESS", requires = "no_sandbox")]
+    allow: Vec<Address>,
     /// Buffers of 2 KiB in the memory that pipes lie in, and ports whose programs ask for it; as many for programs in that of cards
     /// that exchange buffers
     #[arg(long, value_name = "N", default_value = "16384", value_parser = within(256..=1 << 20))]
@@ -85,9 +89,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     prepare_signals().map_err(|error| Error::Other(error.to_string()))?;
     let pool = Mempool::new(&MempoolConfig { buffers: args.packets, ..Default::default() })?;
     let vale_options = Options { queues: 1, ..run.options.clone() };
-    let vales = Rc::new(RefCell::new(Vales::new(pool, vale_options)));
+    let vales = Rc::new(RefCell::new(Vales::new(pool, vale_options, args.allow)));
     let other = |refusal: Refusal| Error::Other(refusal.why);
-    let open = |name: &String| vales.borrow().open(name).map_err(other);
+    let open = |name: &String| vales.borrow_mut().open_own(name).map_err(other);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let pools = common_memory(args.buffers);
     let mut packets = Packets::new(&args.port, pools, &run.options)?;

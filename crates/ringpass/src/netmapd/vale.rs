@@ -11,7 +11,7 @@ use ringpass_netmap::server::{Refusal, ServedPort, Switches};
 use ringpass_netmap::vale::RingPort;
 use ringpass_netmap::{Buffers, Served};
 use ringpass_peer::Signal;
-use ringpass_port::{Port, Queues, State};
+use ringpass_port::{Address, Port, Queues, State};
 use ringpass_switch::{Config, MAX_PORTS, Rules, Share, Switch, Way};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -26,6 +26,8 @@ pub struct Vales {
     switches: BTreeMap<String, Vale>,
     pool: Mempool,
     options: Options,
+    /// What programs may have opened and attached: what the process was started with, and nothing else.
+    allowed: Vec<Address>,
     /// No port can be opened any more.
     closed: bool,
 }
@@ -86,9 +88,9 @@ impl Drop for Vale {
 }
 
 impl Vales {
-    /// None yet. Packets are of this pool.
-    pub fn new(pool: Mempool, options: Options) -> Self {
-        Self { switches: BTreeMap::new(), pool, options, closed: false }
+    /// None yet. Packets are of this pool. Programs may attach the ports at `allowed`.
+    pub fn new(pool: Mempool, options: Options, allowed: Vec<Address>) -> Self {
+        Self { switches: BTreeMap::new(), pool, options, allowed, closed: false }
     }
 
     /// Start-up is over: in a sandbox no port can be opened any more.
@@ -114,20 +116,37 @@ impl Vales {
         }
     }
 
-    /// Opens a port by its address, to be attached: `vale0:tap:x`.
-    pub fn open(&self, name: &str) -> Result<Opened, Refusal> {
-        let (switch, address) = split(name)?;
+    /// Opens a port by its address, to be attached: `vale0:tap:x`, as whoever started the process asked for it. Programs
+    /// may attach it again later.
+    pub fn open_own(&mut self, name: &str) -> Result<Opened, Refusal> {
+        let (switch, text) = split(name)?;
+        let address: Address = text.parse().map_err(refused)?;
+        let opened = self.open(switch, text, &address)?;
+        self.allowed.push(address);
+        Ok(opened)
+    }
+
+    /// Opens a port that a program asks for. Its address may name any file or card, so it must be one that the process was
+    /// started with.
+    fn open_for_program(&self, name: &str) -> Result<Opened, Refusal> {
+        let (switch, text) = split(name)?;
+        let denied =
+            |why: &str, remedy: String| Err(Refusal::new(Errno::PERM, format!("{why}; start it with {remedy}")));
         if self.closed {
             let why = "in its sandbox the serving process opens no port";
-            return Err(Refusal::new(
-                Errno::PERM,
-                format!("{why}; start it with --attach {name}, or with --no-sandbox"),
-            ));
+            return denied(why, format!("--attach {name}, or with --no-sandbox --allow {text}"));
         }
-        let refused = |error: ringpass_port::Error| Refusal::new(Errno::NXIO, error);
-        let parsed = address.parse().map_err(refused)?;
-        let port = open_address(&parsed, &self.options.port(), &self.pool, &self.options).map_err(refused)?;
-        Ok(Opened { switch: switch.into(), address: address.into(), port })
+        let address: Address = text.parse().map_err(refused)?;
+        if !self.allowed.contains(&address) {
+            let why = format!("the serving process was not started with {text}, and opens nothing else for programs");
+            return denied(&why, format!("--no-sandbox --allow {text}"));
+        }
+        self.open(switch, text, &address)
+    }
+
+    fn open(&self, switch: &str, text: &str, address: &Address) -> Result<Opened, Refusal> {
+        let port = open_address(address, &self.options.port(), &self.pool, &self.options).map_err(refused)?;
+        Ok(Opened { switch: switch.into(), address: text.into(), port })
     }
 
     /// Attaches a port.
@@ -211,6 +230,10 @@ impl Vales {
     }
 }
 
+fn refused(error: ringpass_port::Error) -> Refusal {
+    Refusal::new(Errno::NXIO, error)
+}
+
 /// Switch and port.
 fn split(name: &str) -> Result<(&str, &str), Refusal> {
     let parts = name.split_once(':').filter(|(switch, port)| switch.starts_with("vale") && !port.is_empty());
@@ -252,7 +275,7 @@ impl Switches for Attached {
     }
 
     fn attach(&mut self, name: &str) -> Result<(), Refusal> {
-        let opened = self.0.borrow().open(name)?;
+        let opened = self.0.borrow().open_for_program(name)?;
         self.0.borrow_mut().attach(opened)
     }
 
