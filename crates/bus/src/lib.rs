@@ -1,5 +1,7 @@
 //! How a driver reaches a device, without knowing which device it is.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod bar;
 mod calls;
 mod command;
@@ -10,7 +12,6 @@ mod sysfs;
 mod vfio;
 mod vfio_user;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
@@ -19,6 +20,7 @@ use ringpass_registers::{IoRegion, Window};
 
 pub use foreign::{ForeignMaps, GrantOnBus};
 pub use open::{addressing_of, open_pci};
+pub use ringpass_peer::Waiter;
 pub use sysfs::{SysfsPci, present};
 pub use vfio::{Vfio, group_of, is_bound};
 pub use vfio_user::VfioUser;
@@ -90,9 +92,9 @@ pub trait Bus: Send + Sync {
     /// Lets the device start DMA, or no longer.
     fn set_bus_master(&self, on: bool) -> Result<(), Error>;
 
-    /// Enables interrupt vectors 0 to `vectors - 1` and returns for each a nonblocking eventfd that it writes to. Empty
-    /// if the bus has none. Asked for at most once.
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+    /// Enables interrupt vectors 0 to `vectors - 1` and returns for each what its eventfd is waited for by. Empty if the bus has
+    /// none. Asked for at most once.
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
         let _ = vectors;
         Ok(Vec::new())
     }

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
@@ -11,10 +11,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
+use ringpass_peer::Waiter;
 use ringpass_port::Error;
 use ringpass_registers::{Bar, Bell, IoRegion, Window};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Doorbells, MSIX, PCI_REGIONS};
-use rustix::event::{EventfdFlags, eventfd};
 
 use crate::bar::BARS;
 use crate::calls::{ByCalls, Calls};
@@ -246,13 +246,13 @@ impl Bus for VfioUser {
         client.read(CONFIG_REGION, COMMAND, &mut [0; 2]).map_err(failed(&self.name))
     }
 
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
         let mut client = self.client();
         let there = client.irq_info(MSIX).map_err(failed(&self.name))?.count as usize;
-        let event = |_| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
-        let events: Vec<OwnedFd> =
-            (0..vectors.min(there)).map(event).collect::<Result<_, _>>().map_err(failed(&self.name))?;
-        client.set_vectors(MSIX, &events).map_err(failed(&self.name))?;
+        let events: Vec<Waiter> =
+            (0..vectors.min(there)).map(|_| Waiter::new()).collect::<Result<_, _>>().map_err(failed(&self.name))?;
+        let shared: Vec<BorrowedFd<'_>> = events.iter().map(Waiter::event).collect();
+        client.set_vectors(MSIX, &shared).map_err(failed(&self.name))?;
         Ok(events)
     }
 }

@@ -1,12 +1,11 @@
 //! VFIO in a guest, on a network card that QEMU makes (igb): what the bus promises, tried by an ordinary user. The test
 //! itself runs in the guest too.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ringpass_bus::{Bus, DeviceId, Vfio, addressing_of, open_pci};
+use ringpass_bus::{Bus, DeviceId, Vfio, Waiter, addressing_of, open_pci};
 use ringpass_lab::{Builder, Guest, Iommu, alone};
 use ringpass_memory::{Addressing, DmaRegion, RegionConfig};
 use ringpass_registers::{DMA, RO, RW, Reg, WO, Window};
@@ -196,8 +195,8 @@ impl Card {
     }
 }
 
-fn fired(event: &OwnedFd) -> bool {
-    rustix::io::read(event, &mut [0; 8]).is_ok()
+fn fired(event: &Waiter) -> bool {
+    rustix::io::read(event.event(), &mut [0; 8]).is_ok()
 }
 
 #[test]

@@ -3,8 +3,9 @@
 //! An interrupt masks its own vector (auto-mask), so that a queue that polls is never interrupted; the next sleep arms it
 //! again.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
+use ringpass_bus::Waiter;
 use ringpass_port::{Wake, Wakeable};
 use ringpass_registers::{Reg, W1C, W1S, WO, Window};
 
@@ -17,7 +18,7 @@ pub struct Interrupt {
     /// Which vector it is: of the first 32.
     pub vector: usize,
     /// What becomes readable when it fires.
-    pub event: OwnedFd,
+    pub event: Waiter,
     /// EICR, where its cause is cleared.
     pub cause: Reg<W1C>,
     /// EIMS, where it is unmasked.
@@ -40,8 +41,7 @@ impl Interrupt {
 
     fn disarm(&self) {
         self.window.write(self.mask, 1 << self.vector);
-        // Empty if something else woke the queue's thread.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        self.event.clear();
     }
 
     fn wake(&self) -> Wake<'_> {

@@ -4,6 +4,8 @@
 //! Sections are those of the *Intel 82599 10 GbE Controller Datasheet*. Where the cards differ, the drivers say so: which
 //! registers a queue has ([`Ring::new`]), and which bits mean errors ([`RxErrors`]).
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod device;
 mod hang;
 mod head_write_back;

@@ -2,14 +2,13 @@
 
 mod common;
 
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use common::{Straw, StrawBus};
 use ringpass_ixgbe::Ixgbe;
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Offloads, Port, PortConfig, Queues, Wake};
+use ringpass_port::{Offloads, Port, PortConfig, Queues, RxQueue, Wake};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
@@ -263,13 +262,34 @@ fn a_dry_queue_arms_its_vector() {
     straw.write_for_test(EIMS.offset, 0);
     queues.rx.arm();
     assert_eq!((straw.get(EICR.offset), straw.get(EIMS.offset)), (1, 1));
-    let Wake::Readable(event) = queues.rx.wake() else { panic!("an eventfd to wait on") };
-    let events = straw.events.lock().unwrap();
-    rustix::io::write(&events[0], &1u64.to_ne_bytes()).unwrap();
-    let mut ready = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
-    assert_eq!(rustix::event::poll(&mut ready, Some(&Default::default())).unwrap(), 1, "{}", event.as_raw_fd());
+    let readable = |rx: &dyn RxQueue| {
+        let Wake::Readable(event) = rx.wake() else { panic!("an eventfd to wait on") };
+        let mut ready = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut ready, Some(&Default::default())).unwrap() == 1
+    };
+    assert!(!readable(&*queues.rx));
+    rustix::io::write(&straw.events.lock().unwrap()[0], &1u64.to_ne_bytes()).unwrap();
+    assert!(readable(&*queues.rx));
     straw.write_for_test(EIMC.offset, 0);
     queues.rx.disarm();
     assert_eq!(straw.get(EIMC.offset), 1);
-    assert!(rustix::io::read(events[0].as_fd(), &mut [0; 8]).is_err(), "drained");
+    assert!(!readable(&*queues.rx), "cleared");
+}
+
+/// A card of another process shares the open file of the interrupt's eventfd, and with it `O_NONBLOCK`.
+#[test]
+fn an_interrupt_that_the_card_makes_block_does_not_block_the_queue() {
+    let (straw, _port, mut queues, _pool) = rig(1500);
+    rustix::io::ioctl_fionbio(&straw.events.lock().unwrap()[0], false).unwrap();
+    let (done, finished) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        queues.rx.arm();
+        queues.rx.disarm();
+        let _ = done.send(());
+    });
+    let result = finished.recv_timeout(std::time::Duration::from_secs(30));
+    // A reader that waits is let go.
+    rustix::io::write(&straw.events.lock().unwrap()[0], &1u64.to_ne_bytes()).unwrap();
+    thread.join().unwrap();
+    result.expect("disarmed without blocking");
 }

@@ -4,6 +4,7 @@
 //! A model has no thread of its own. Tests step it by hand; a [`Runner`] steps it for a program.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 #[allow(unsafe_code)]
 mod dma;
@@ -14,4 +15,4 @@ mod vector;
 pub mod virtio;
 
 pub use runner::{Model, Runner, Wants};
-pub use vector::Vector;
+use vector::vectors;

@@ -62,6 +62,7 @@ struct Shared {
 impl Shared {
     fn wake(&self) {
         // It fails only if the counter is full, and then the thread is awake.
+        #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
         let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
     }
 }
@@ -167,6 +168,7 @@ fn run(shared: &Shared, cpu: Option<usize>, mut idle: Idle) {
     models.add(shared.event.as_fd()).expect("the kernel has memory left");
     while !shared.stop.load(Ordering::Relaxed) {
         if shared.news.load(Ordering::Relaxed) && shared.news.swap(false, Ordering::Acquire) {
+            #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
             let _ = rustix::io::read(&shared.event, &mut [0; 8]);
             // Those that a sleeper has armed are armed; the new ones are from its next sleep on.
             models.extend(std::mem::take(&mut *shared.added.lock().unwrap_or_else(PoisonError::into_inner)));

@@ -1,29 +1,16 @@
-//! Where a card's interrupts are heard.
+//! Interrupt vectors for a driver in this process.
 
-use std::os::fd::OwnedFd;
+use ringpass_peer::{Signal, Waiter, prepare_signals};
+use ringpass_port::Error;
 
-use ringpass_vfio_user::Signal;
-
-/// What a vector is signalled by.
-pub enum Vector {
-    /// An eventfd of this process's own that does not block.
-    Own(OwnedFd),
-    /// One of another process.
-    Theirs(Signal),
-}
-
-impl Vector {
-    pub(crate) fn raise(&self) {
-        match self {
-            // It fails only if the counter is full, and then it has been heard.
-            Self::Own(event) => _ = rustix::io::write(event, &1u64.to_ne_bytes()),
-            Self::Theirs(signal) => signal.raise(),
-        }
-    }
-}
-
-impl From<OwnedFd> for Vector {
-    fn from(event: OwnedFd) -> Self {
-        Self::Own(event)
-    }
+/// Makes an eventfd for each of `count` vectors and hands what signals it to `set`.
+pub(crate) fn vectors(count: usize, mut set: impl FnMut(usize, Signal)) -> Result<Vec<Waiter>, Error> {
+    let failed = |source| Error::Os { what: "an eventfd for an interrupt".into(), source };
+    prepare_signals().map_err(failed)?;
+    let make = |vector| {
+        let waiter = Waiter::new().map_err(failed)?;
+        set(vector, waiter.signal());
+        Ok(waiter)
+    };
+    (0..count).map(make).collect()
 }

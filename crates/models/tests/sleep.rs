@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringpass_bus::Bus;
+use ringpass_bus::{Bus, Waiter};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_models::Runner;
 use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
@@ -82,7 +82,7 @@ fn a_model_sleeps_until_something_wakes_it() {
     let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() }).unwrap();
     let rx = Box::new(Wire { frames: frames.clone(), event: event.clone(), pool });
     let wire = Queues { rx, tx: Box::new(Sent(sent.clone())) };
-    let [heard] = <[OwnedFd; 1]>::try_from(driver.card.interrupts(1).unwrap()).unwrap();
+    let [heard] = <[Waiter; 1]>::try_from(driver.card.interrupts(1).unwrap()).unwrap();
     driver.window.write(GPIE, GPIE_MSIX_MODE | GPIE_EIAME);
     driver.window.write(EIAC, 0xffff);
     driver.window.write(EITR.at(0), 0x1f8);
@@ -105,7 +105,7 @@ fn a_model_sleeps_until_something_wakes_it() {
         until("a frame from the driver", || *sent.lock().unwrap() == i);
         // A throttled interrupt, after its interval.
         driver.window.write(EIMS, 1);
-        until("an interrupt", || rustix::io::read(&heard, &mut [0; 8]).is_ok());
+        until("an interrupt", || rustix::io::read(heard.event(), &mut [0; 8]).is_ok());
     }
     // A wire that nobody listens to does not wake either.
     driver.window.write(RXCTRL, 0);

@@ -10,6 +10,7 @@
 //! epoll instance inside of another. A child by `fork` shares its parent's port; the two must agree on who uses a ring when.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod control;
 mod epoll;

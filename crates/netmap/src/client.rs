@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::ForeignMemory;
-use ringpass_peer::{Arrived, Connecting, Lost, Stream, connect};
+use ringpass_peer::{Arrived, Connecting, Lost, Signal, Stream, Waiter, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -143,7 +143,7 @@ pub struct Port {
     rx: Vec<PortRing>,
     buffers: Buffers,
     memory: OwnedFd,
-    bell: OwnedFd,
+    bell: Waiter,
     /// How often the other side was woken.
     rung: Arc<AtomicU64>,
     patience: Patience,
@@ -168,11 +168,12 @@ impl Port {
         };
         let mapped = map(memory.as_fd(), register.memory_size as usize)?;
         let csb = map(csb.as_fd(), 2 * 4096)?;
+        let (bell, other) = (Waiter::on(bell).map_err(|_| wrong())?, Signal::new(other).map_err(|_| wrong())?);
         let rung = Arc::new(AtomicU64::new(0));
         let counter = rung.clone();
         let ring: Bell = Arc::new(move || {
             counter.fetch_add(1, Relaxed);
-            let _ = rustix::io::write(&other, &1_u64.to_ne_bytes());
+            other.raise();
         });
         let own = register.offset as usize;
         let rings = match reply.granted.behind {
@@ -211,9 +212,10 @@ impl Port {
         self.memory.as_fd()
     }
 
-    /// An eventfd that becomes readable when an armed ring has news.
+    /// An eventfd that is signalled when an armed ring has news. The serving process and programs with the same port share it, so
+    /// it must only be watched for edges.
     pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.bell.event()
     }
 
     /// The connection: at its end, the serving process is gone.
@@ -223,7 +225,7 @@ impl Port {
 
     /// Takes back what has rung.
     pub fn silence(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.bell.clear();
     }
 
     /// How often the other side was woken from here.
@@ -253,7 +255,7 @@ pub struct Parts {
     /// The memory's file.
     pub memory: OwnedFd,
     /// See [`Port::bell`].
-    pub bell: OwnedFd,
+    pub bell: Waiter,
     /// What more was granted.
     pub granted: Granted,
     /// The connection.

@@ -8,6 +8,7 @@
 //! The facts are those of netmap's documented interface (API 14); none of its code is here.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 #[cfg(not(loom))]
 mod application;

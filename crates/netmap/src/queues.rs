@@ -5,10 +5,10 @@ mod own;
 mod rx;
 mod tx;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_memory::{Flags, Mempool};
+use ringpass_peer::Waiter;
 use ringpass_port::{Error, PortConfig, Queues, Software, Status};
 
 use crate::{Buffers, PortRing, SyncError};
@@ -20,9 +20,8 @@ use tx::Tx;
 pub struct Rings {
     /// Those to send.
     pub tx: Vec<PortRing>,
-    /// Those to receive, each with a nonblocking eventfd of its own that the other side signals, if there is one. It is emptied
-    /// here.
-    pub rx: Vec<(PortRing, Option<OwnedFd>)>,
+    /// Those to receive, each with an eventfd of its own that the other side signals, if there is one.
+    pub rx: Vec<(PortRing, Option<Waiter>)>,
 }
 
 /// The queues of a port, as many as the configuration asks for: each with a ring to send, while the rings to receive are

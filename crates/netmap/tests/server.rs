@@ -309,3 +309,31 @@ fn whatever_programs_send_the_others_are_served() {
     drop((first, second));
     server.free(8998);
 }
+
+/// The eventfds are shared with the program at the pipe's other end, which may turn `O_NONBLOCK` off and fill a counter.
+#[test]
+fn a_program_that_makes_eventfds_block_stops_neither_itself_nor_the_other() {
+    let running = Running::new("blocking");
+    let (done, finished) = std::sync::mpsc::channel();
+    let (near, far) = (running.open("netmap:bl{0"), running.open("netmap:bl}0"));
+    let hostile = far.bell().try_clone_to_owned().unwrap();
+    for bell in [near.bell(), far.bell()] {
+        rustix::io::ioctl_fionbio(bell, false).unwrap();
+    }
+    std::thread::spawn(move || {
+        // Nobody rang: a read would wait.
+        near.silence();
+        rustix::io::write(&hostile, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        assert!(far.rx()[0].arm().unwrap(), "nothing has come");
+        // A frame for a sleeper: a write to its full bell would wait.
+        let ring = &near.tx()[0];
+        let header = ring.ring().header();
+        let next = (header.head.load(Ordering::Relaxed) + 1) % ring.ring().slots();
+        header.cur.store(next, Ordering::Relaxed);
+        header.head.store(next, Ordering::Release);
+        ring.sync().unwrap();
+        assert_eq!(near.rung(), 1);
+        done.send(()).unwrap();
+    });
+    finished.recv_timeout(Duration::from_secs(30)).expect("neither has waited");
+}

@@ -1,76 +1,66 @@
 //! What one sleeps on and others wake from: eventfds that they have too.
 
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
+use crate::{Signal, Waiter, prepare_signals};
 
-use crate::{Signal, prepare_signals};
-
-/// An eventfd that others may be given, and whatever else of theirs is [watched](Self::watch). As a descriptor: readable
-/// from a kick until it is [cleared](Self::clear).
-///
-/// Eventfds are never read: whoever has one too can make it one that waits, or empty it. Each kick is an event of its own, as
-/// they are watched for edges.
+/// A [`Waiter`] with a new eventfd that this process can signal as well.
 pub struct Kick {
-    epoll: OwnedFd,
-    event: Signal,
+    waiter: Waiter,
+    signal: Signal,
 }
-
-const EDGE: EventFlags = EventFlags::IN.union(EventFlags::ET);
 
 impl Kick {
     /// There before anybody kicks. An error without descriptors, or where signals cannot be [prepared](prepare_signals).
     pub fn new() -> io::Result<Self> {
         prepare_signals()?;
-        let event =
-            Signal::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?).map_err(io::Error::other)?;
-        let kick = Self { epoll: epoll::create(CreateFlags::CLOEXEC)?, event };
-        kick.watch(&kick.event)?;
-        Ok(kick)
+        let waiter = Waiter::new()?;
+        let signal = waiter.signal();
+        Ok(Self { waiter, signal })
     }
 
     /// What others write to.
     pub fn event(&self) -> BorrowedFd<'_> {
-        self.event.as_fd()
+        self.waiter.event()
+    }
+
+    /// What wakes it, to be kept elsewhere.
+    pub fn signal(&self) -> &Signal {
+        &self.signal
     }
 
     /// Wakes from another's eventfd too, from now on.
     pub fn watch(&self, event: impl AsFd) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, event, EventData::new_u64(0), EDGE)?)
+        self.waiter.watch(event)
     }
 
     /// Before a watched descriptor is closed: another has it too, so that closing it here would not end the watch.
     pub fn unwatch(&self, event: impl AsFd) {
-        // It was watched.
-        let _ = epoll::delete(&self.epoll, event);
+        self.waiter.unwatch(event);
     }
 
     /// Wakes whoever sleeps. Never waits, whatever others did to the eventfd.
     pub fn wake(&self) {
-        self.event.raise();
+        self.signal.raise();
     }
 
     /// Takes away what woke.
     pub fn clear(&self) {
-        let mut events = [const { MaybeUninit::uninit() }; 2];
-        // What is watched for edges is reported once. An error is a signal, and then the next sleep is short.
-        let _ = epoll::wait(&self.epoll, &mut events, Some(&Timespec::default()));
+        self.waiter.clear();
     }
 }
 
 /// What is to be waited on.
 impl AsFd for Kick {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+        self.waiter.as_fd()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
     use super::*;
 

@@ -2,6 +2,7 @@
 //! with file descriptors, eventfds. Whatever the peer does, nothing here waits for it.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod exchange;
 mod kick;
@@ -9,9 +10,11 @@ mod listener;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod signal;
 mod stream;
+mod waiter;
 
 pub use exchange::{Exchange, Overdue};
 pub use kick::Kick;
 pub use listener::{Connecting, Error, Listener, connect};
 pub use signal::{NoEventfd, Signal, check_eventfd, prepare_signals};
 pub use stream::{Arrived, Lost, MAX_FDS, Stream};
+pub use waiter::Waiter;

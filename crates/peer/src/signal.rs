@@ -7,6 +7,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -36,7 +37,8 @@ const _: () = assert!(size_of::<Operation>() == 64 && cfg!(target_endian = "litt
 
 /// The process's queue of asynchronous operations; each is complete when it has been submitted.
 struct Queue {
-    context: libc::c_ulong,
+    /// The kernel's number for it. A child after `fork` does not inherit the queue and makes another.
+    context: AtomicU64,
     /// Always readable.
     ready: OwnedFd,
 }
@@ -44,17 +46,20 @@ struct Queue {
 /// Completions that fit before they are thrown away.
 const ROOM: usize = 128;
 
+/// Makes a queue in the kernel.
+fn setup() -> io::Result<u64> {
+    let mut context: libc::c_ulong = 0;
+    // SAFETY: the kernel writes a number to `context`, which outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_io_setup, ROOM, &raw mut context) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(context) }
+}
+
 fn queue() -> io::Result<&'static Queue> {
     static QUEUE: OnceLock<Result<Queue, i32>> = OnceLock::new();
     let made = QUEUE.get_or_init(|| {
         let ready = eventfd(1, EventfdFlags::CLOEXEC).map_err(|errno| errno.raw_os_error())?;
-        let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes a number to `context`.
-        let result = unsafe { libc::syscall(libc::SYS_io_setup, ROOM, &raw mut context) };
-        if result < 0 {
-            return Err(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL));
-        }
-        Ok(Queue { context, ready })
+        let context = setup().map_err(|error| error.raw_os_error().unwrap_or(libc::EINVAL))?;
+        Ok(Queue { context: context.into(), ready })
     });
     made.as_ref().map_err(|&errno| io::Error::from_raw_os_error(errno))
 }
@@ -72,32 +77,50 @@ impl Queue {
     fn submit(&self, mut operation: Operation) -> io::Result<()> {
         const TRIES: u32 = 1000;
         let mut list = [&raw mut operation];
+        let mut renewed = false;
         for _ in 0..TRIES {
+            let context = self.context.load(Ordering::Relaxed);
             // SAFETY: a list of one operation, both of which outlive the call. The kernel keeps no pointer to them: they
             // were copied, and the operation is complete when the call returns.
-            let result = unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1 as libc::c_long, &raw mut list) };
+            let result = unsafe { libc::syscall(libc::SYS_io_submit, context, 1 as libc::c_long, &raw mut list) };
             if result == 1 {
                 return Ok(());
             }
             let error = io::Error::last_os_error();
-            if error.kind() != io::ErrorKind::WouldBlock {
-                return Err(error);
+            match error.raw_os_error() {
+                Some(libc::EAGAIN) => _ = self.forget(context),
+                // What this process has no queue for: it was forked off the one that made it. Also said of bad operations.
+                Some(libc::EINVAL) if !renewed && !self.forget(context) => {
+                    self.renew(context)?;
+                    renewed = true;
+                }
+                _ => return Err(error),
             }
-            self.forget();
         }
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Makes room for more completions.
+    /// Makes room for more completions. Returns whether this process has the queue.
     #[cold]
-    fn forget(&self) {
+    fn forget(&self, context: u64) -> bool {
         let mut events = [[0u64; 4]; ROOM];
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let (least, most): (libc::c_long, libc::c_long) = (0, ROOM as libc::c_long);
         // SAFETY: room for as many events of 32 bytes as are asked for; the time is only read.
-        unsafe {
-            libc::syscall(libc::SYS_io_getevents, self.context, least, most, &raw mut events, &raw mut now);
+        let result =
+            unsafe { libc::syscall(libc::SYS_io_getevents, context, least, most, &raw mut events, &raw mut now) };
+        result >= 0
+    }
+
+    /// Makes a queue for a forked process, unless another thread of it just has.
+    #[cold]
+    fn renew(&self, before: u64) -> io::Result<()> {
+        let context = setup()?;
+        if self.context.compare_exchange(before, context, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            // SAFETY: `io_destroy` takes a number and no pointer; nothing was submitted to this queue yet.
+            unsafe { libc::syscall(libc::SYS_io_destroy, context) };
         }
+        Ok(())
     }
 }
 
@@ -136,6 +159,11 @@ impl Signal {
     pub fn new(eventfd: OwnedFd) -> Result<Self, NoEventfd> {
         check_eventfd(&eventfd)?;
         Ok(Self { eventfd: Arc::new(eventfd) })
+    }
+
+    /// A signal for an eventfd that is known to be one.
+    pub(crate) fn of(eventfd: Arc<OwnedFd>) -> Self {
+        Self { eventfd }
     }
 
     /// Adds one to its counter, which stays where it is at its maximum. Never waits; one system call.

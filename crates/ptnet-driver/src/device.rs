@@ -1,9 +1,8 @@
 //! A port's device: brought up in the order of netmap's own driver, stopped when nobody uses its rings any more.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use ringpass_bus::Bus;
+use ringpass_bus::{Bus, Waiter};
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::{Bell, Buffers, PortRing, attach_each};
 use ringpass_port::{Error, MacAddress};
@@ -29,9 +28,9 @@ pub(crate) struct Device {
 pub struct Rings {
     /// To send, to receive.
     pub rings: [Vec<PortRing>; 2],
-    /// By ring, those to send first: an eventfd that the device signals if the ring asked for that. Empty where interrupts do not
+    /// By ring, those to send first: what the device signals if the ring asked for that. Empty where interrupts do not
     /// reach user space.
-    pub interrupts: Vec<OwnedFd>,
+    pub interrupts: Vec<Waiter>,
     /// Where frames lie.
     pub buffers: Buffers,
     /// The port's address.

@@ -5,6 +5,7 @@
 //! memory of this process, which the device is given.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod device;
 mod memory;

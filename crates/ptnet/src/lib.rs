@@ -9,6 +9,7 @@
 //! Whether a guest is trusted is said by the memory that it is given: its own port's alone, or one that others have too.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod counters;
 mod dma;

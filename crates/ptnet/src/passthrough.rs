@@ -1,10 +1,10 @@
 //! Serves a port to one guest after the other.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ringpass_port::{Error, Idle, Wake, Wakeable};
-use ringpass_vfio_user::{self as vfio_user, Event, Listener, Server, prepare_signals};
+use ringpass_vfio_user::{self as vfio_user, Event, Listener, Server, Waiter, prepare_signals};
 use rustix::event::PollFlags;
 
 use crate::{Counters, GuestPort, Memdev, Ptnet, Shared};
@@ -29,7 +29,7 @@ pub struct Passthrough {
 struct Served {
     memory: Server<Memdev>,
     port: Server<Ptnet>,
-    bell: OwnedFd,
+    bell: Waiter,
     /// The sockets are to be looked at in each turn: the thread is about to sleep, or was woken.
     attentive: bool,
     /// Turns since they were.
@@ -40,12 +40,11 @@ struct Served {
 const TURNS: u32 = 32;
 
 impl Passthrough {
-    /// A port to be served at two sockets, with its memory. `bell` is the eventfd by which the port's other side wakes this one;
-    /// it is emptied here.
+    /// A port to be served at two sockets, with its memory. `bell` is that by which the port's other side wakes this one.
     pub fn new(
         memory: Shared,
         port: GuestPort,
-        bell: OwnedFd,
+        bell: Waiter,
         [memory_at, port_at]: [Listener; 2],
     ) -> Result<Self, Error> {
         let os = |what: &str| {
@@ -53,7 +52,6 @@ impl Passthrough {
             move |source| Error::Os { what, source }
         };
         prepare_signals().map_err(os("interrupts for guests"))?;
-        rustix::io::ioctl_fionbio(&bell, true).map_err(|errno| os("a port's bell")(errno.into()))?;
         let (memory, port) = (Server::new(memory_at, Memdev::new(memory)), Server::new(port_at, Ptnet::new(port)));
         Ok(Self { served: Served { memory, port, bell, attentive: false, turns: TURNS }, idle: Idle::new(false) })
     }
@@ -109,8 +107,7 @@ impl Wakeable for Served {
         self.attentive = false;
         // What has woken may be a message.
         self.turns = TURNS;
-        // Empty unless somebody rang.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.bell.clear();
     }
 
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {

@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Host, pipe_hosts, region, wait};
+use common::{Host, pipe, pipe_hosts, region, wait};
 use ringpass_memory::ForeignMemory;
 use ringpass_netmap::Memory;
 use ringpass_netmap::csb::Csb;
+use ringpass_ptnet::GuestPort;
 use ringpass_vfio_user::{Access, Client, MSIX};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -165,4 +166,35 @@ fn interrupts_that_block_do_not() {
     assert!(guest.send(5, 64) && a.counters.get().interrupts > 0);
     drop((guest, other));
     drop((a, b));
+}
+
+/// Lets a reader go that waits for an eventfd, so that a failing test ends.
+struct LetGo(OwnedFd);
+
+impl Drop for LetGo {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+}
+
+/// The port's other side shares the bell's open file, and with it `O_NONBLOCK`.
+#[test]
+fn a_bell_that_blocks_does_not_stop_the_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut region = region(1, 64);
+    let [(end, rings, bell), _other] = pipe(&mut region, 64);
+    let theirs = LetGo(bell.try_clone().unwrap());
+    let interface = end.bind(&mut region, |_, _| true).unwrap() as u32;
+    let port = GuestPort { interface, rings, mac: common::mac(1), memory_id: 7 };
+    let host = Host::new(folder.path(), "a", common::shared(&region, 7), port, bell);
+    rustix::io::ioctl_fionbio(&theirs.0, false).unwrap();
+    let mut guest = Guest::start(&host.path);
+    for _ in 0..20 {
+        // Long enough for the host to go to sleep; what wakes it is the message, not the bell.
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!(guest.read(4), 0);
+    }
+    drop(guest);
+    drop(theirs);
+    drop(host);
 }

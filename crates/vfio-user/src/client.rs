@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass_peer::Connecting;
+use ringpass_peer::{Connecting, check_eventfd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,7 +14,6 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::eventfd::check_eventfd;
 use crate::message::irq_set;
 use crate::version::{self, Agreed};
 use crate::{Access, DeviceInfo, Error, HEADER, Header, IoEvent, IrqInfo, Kind, MAX_FDS, MAX_TRANSFER};
@@ -80,7 +79,8 @@ impl Client {
     /// The ioeventfds of a region.
     pub fn region_io_events(&mut self, index: u32) -> Result<(Vec<IoEvent>, Vec<OwnedFd>), Error> {
         let (reply, fds) = self.ask(&Request::RegionIoFds { argsz: MAX_TRANSFER as u32, index })?;
-        self.believe(fds.iter().try_for_each(check_eventfd))?;
+        let checked = fds.iter().try_for_each(check_eventfd);
+        self.believe(checked.map_err(|error| Refusal::invalid(error.to_string())))?;
         Ok((self.believe(IoEvent::parse_all(&reply))?, fds))
     }
 
@@ -128,7 +128,7 @@ impl Client {
     }
 
     /// Has vectors from 0 on signal eventfds, from now on.
-    pub fn set_vectors(&mut self, index: u32, events: &[OwnedFd]) -> Result<(), Error> {
+    pub fn set_vectors(&mut self, index: u32, events: &[impl AsFd]) -> Result<(), Error> {
         let flags = irq_set::DATA_EVENTFD | irq_set::ACTION_TRIGGER;
         let mut start = 0;
         for events in events.chunks(self.agreed.fds) {

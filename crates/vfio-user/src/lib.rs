@@ -10,13 +10,13 @@
 //! and blocks its thread on one client for as long as that likes.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod client;
 mod device;
 mod dispatch;
 mod dma;
 mod error;
-mod eventfd;
 mod message;
 mod pci;
 mod reply;
@@ -29,11 +29,10 @@ pub use client::Client;
 pub use device::{Access, CONFIG_REGION, Device, MSIX, Mapping, PCI_IRQS, PCI_REGIONS, Region};
 pub use dispatch::{Answer, Dispatcher};
 pub use error::{Ended, Error, Refusal};
-pub use eventfd::check_eventfd;
 pub use message::{Command, HEADER, Header, Kind, MAX_MESSAGE, MAX_TRANSFER, Request, Write};
 pub use pci::{Change, ConfigSpace, Identity};
 pub use reply::{Area, Cells, DeviceInfo, Doorbells, IoEvent, IrqInfo, RegionInfo};
 pub use server::{Event, Server};
 pub use session::Session;
 
-pub use ringpass_peer::{Listener, MAX_FDS, Signal, prepare_signals};
+pub use ringpass_peer::{Listener, MAX_FDS, Signal, Waiter, prepare_signals};

@@ -9,6 +9,7 @@
 //! its back-end answers them as invalid messages.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod command;
 mod device;

@@ -67,6 +67,7 @@ impl Server {
 impl Drop for Control {
     fn drop(&mut self) {
         // Its counter is far from its maximum: nobody else has it.
+        #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
         let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
             // A panic there was reported when it happened.
@@ -117,6 +118,7 @@ impl Server {
     fn run(mut self) {
         loop {
             let mut stop = [0; 8];
+            #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
             if rustix::io::read(&self.stop, &mut stop).is_ok() {
                 return self.end(&Ended::Stopping);
             }

@@ -4,6 +4,8 @@
 //! Seen from a packet: [`Vhost`] is the port, `rx` and `tx` are its queues, `vring` is a guest's queue that both they and
 //! the session reach, `lend` what cards receive into of it, `backend` is what the session drives.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod agreed;
 mod announce;
 mod backend;

@@ -3,6 +3,8 @@
 //! [`VirtioNet::open`] brings the card up as *VIRTIO 1.3* has it (section 3.1). After that it is driven through
 //! virtqueues alone: `rx` and `tx`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod config;
 mod control;
 mod device;

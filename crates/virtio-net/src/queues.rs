@@ -1,6 +1,5 @@
 //! Memory of the queues, and the queues in it (VIRTIO 1.3, 5.1.2).
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion, Mempool, RegionConfig};
@@ -75,7 +74,7 @@ impl Plan<'_> {
         let mut events = events.into_iter();
         let mut receivers = Vec::new();
         for (rx, vector) in rx.iter().zip(0..) {
-            let event: Option<OwnedFd> = events.next();
+            let event = events.next().map(Arc::new);
             let ring = start(rx, event.as_ref().map(|_| vector))?;
             started.rx.push(ring.counters.clone());
             receivers.push(Rx::new(ring, agreed, pool, config.rx_ring, event));
@@ -105,7 +104,7 @@ impl Plan<'_> {
         }
         let mut shared = Vec::new();
         for ((rx, tx), number) in pairs.zip((0..).step_by(2)) {
-            let (rx, tx) = (Shared::receiving(rx)?, Shared::sending(tx));
+            let (rx, tx) = (Shared::receiving(rx), Shared::sending(tx));
             device.transport().adopt(number, rx.handle());
             device.transport().adopt(number + 1, tx.handle());
             shared.push((rx, tx));

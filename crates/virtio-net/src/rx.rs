@@ -1,7 +1,9 @@
 //! The receiving queue (VIRTIO 1.3, 5.1.6.3).
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
+use ringpass_bus::Waiter;
 use ringpass_memory::{Burst, Cache, Mempool, Packet};
 use ringpass_port::{RxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Access, Broken, HandedOver, Unreturned, Used, Virtqueue};
@@ -29,13 +31,13 @@ pub(crate) struct Rx<Q: Virtqueue + 'static> {
     /// Buffers of each packet.
     buffers: usize,
     gather: Gather,
-    event: Option<OwnedFd>,
+    event: Option<Arc<Waiter>>,
 }
 
 impl<Q: Virtqueue + 'static> Rx<Q> {
     /// A queue that posts up to `most` buffers, in descriptors of which each takes a packet, or a part of one. The device
     /// is not told of them before [`begin`](Self::begin).
-    pub(crate) fn new(ring: Ring<Q>, agreed: &Agreed, pool: &Mempool, most: usize, event: Option<OwnedFd>) -> Self {
+    pub(crate) fn new(ring: Ring<Q>, agreed: &Agreed, pool: &Mempool, most: usize, event: Option<Arc<Waiter>>) -> Self {
         let buffers = match agreed.layout {
             Layout::Single | Layout::Merged => 1,
             Layout::Chained(buffers) => buffers,
@@ -54,7 +56,7 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     }
 
     /// What becomes readable when packets have come, if there is an interrupt.
-    pub(crate) fn event(&self) -> Option<&OwnedFd> {
+    pub(crate) fn event(&self) -> Option<&Arc<Waiter>> {
         self.event.as_ref()
     }
 
@@ -208,8 +210,7 @@ impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {
     fn disarm(&mut self) {
         if let Some(event) = &self.event {
             self.ring.queue.disarm();
-            // Empty if something else woke the queue's thread.
-            let _ = rustix::io::read(event, &mut [0; 8]);
+            event.clear();
         }
     }
 

@@ -1,13 +1,13 @@
 //! Queues that the transport reaches too, to hand them over when their device has died: behind a lock, which their thread
 //! takes once a burst and finds free.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use ringpass_bus::Waiter;
 use ringpass_memory::Burst;
-use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Broken, HandedOver, Unreturned, Virtqueue};
-use rustix::event::{Timespec, epoll};
 
 use crate::rx::Rx;
 use crate::transport::HandOver;
@@ -37,26 +37,8 @@ impl<Q: Virtqueue + 'static> HandOver for Locked<Tx<Q>> {
 /// The queue as its thread has it.
 pub(crate) struct Shared<T> {
     queue: Arc<Locked<T>>,
-    /// What wakes it, to be waited for without the lock. A device in another process shares the event's descriptor, and
-    /// could make a read of it wait: so it is not read but watched, for each time that it is written to.
-    event: Option<OwnedFd>,
-}
-
-/// What becomes readable each time that an event is written to.
-fn edges(event: &OwnedFd) -> Result<OwnedFd, Error> {
-    let watch = || {
-        let edges = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&edges, event, epoll::EventData::new_u64(0), epoll::EventFlags::IN | epoll::EventFlags::ET)?;
-        Ok(edges)
-    };
-    watch()
-        .map_err(|errno: rustix::io::Errno| Error::Os { what: "watching for interrupts".into(), source: errno.into() })
-}
-
-/// Takes away what woke.
-fn forget(edges: &OwnedFd) {
-    let mut space = [std::mem::MaybeUninit::uninit(); 1];
-    let _ = epoll::wait(edges, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+    /// What wakes it, to be waited for without the lock.
+    event: Option<Arc<Waiter>>,
 }
 
 impl<T> Shared<T>
@@ -71,9 +53,9 @@ where
 }
 
 impl<Q: Virtqueue + 'static> Shared<Rx<Q>> {
-    pub(crate) fn receiving(queue: Rx<Q>) -> Result<Self, Error> {
-        let event = queue.event().map(edges).transpose()?;
-        Ok(Self { queue: Arc::new(Locked(Mutex::new(queue))), event })
+    pub(crate) fn receiving(queue: Rx<Q>) -> Self {
+        let event = queue.event().cloned();
+        Self { queue: Arc::new(Locked(Mutex::new(queue))), event }
     }
 
     /// As [`Rx::begin`].
@@ -102,7 +84,7 @@ impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {
     fn disarm(&mut self) {
         if let Some(event) = &self.event {
             self.queue.lock().disarm_ring();
-            forget(event);
+            event.clear();
         }
     }
 

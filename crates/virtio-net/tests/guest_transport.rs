@@ -1,11 +1,10 @@
 //! Both interfaces on virtio cards that QEMU plays, in a guest: queues are started, one is reset and started again, and
 //! each time a frame goes out and its answer comes in. The test itself runs in the guest too.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass_bus::{Bus, addressing_of, open_pci};
+use ringpass_bus::{Bus, Waiter, addressing_of, open_pci};
 use ringpass_lab::{Builder, Guest, Iommu, Qemu, alone, nic_address, nic_mac};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_virtio::driver::{Access, Config, Split, Virtqueue};
@@ -80,7 +79,7 @@ struct Card {
     transport: Box<dyn Transport>,
     mac: [u8; 6],
     features: u64,
-    events: Vec<OwnedFd>,
+    events: Vec<Waiter>,
     pool: Mempool,
     region: Arc<DmaRegion>,
     bus: Arc<dyn Bus>,
@@ -174,7 +173,7 @@ impl Card {
         assert_eq!(take(&mut tx.0).len(), 1);
         for event in &self.events {
             let start = Instant::now();
-            while rustix::io::read(event, &mut [0; 8]).is_err() {
+            while rustix::io::read(event.event(), &mut [0; 8]).is_err() {
                 assert!(start.elapsed() < Duration::from_secs(30), "no interrupt");
             }
             println!("interrupted");

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ringpass_bus::{Bus, DeviceId};
+use ringpass_bus::{Bus, DeviceId, Waiter};
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::{Error, MacAddress, PortConfig, VirtioUserConfig};
 use ringpass_registers::Window;
@@ -204,10 +204,11 @@ impl Bus for Card {
         Ok(())
     }
 
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
-        let events = (0..vectors).map(|_| event()).collect::<Result<Vec<_>, _>>()?;
-        let copies = events.iter().map(OwnedFd::try_clone).collect::<Result<Vec<_>, _>>();
-        self.state().plan.calls = copies.map_err(|source| Error::Os { what: "an eventfd".into(), source })?;
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
+        let failed = |source| Error::Os { what: "an eventfd".into(), source };
+        let events = (0..vectors).map(|_| Waiter::new()).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let copies = events.iter().map(|event| event.event().try_clone_to_owned()).collect::<Result<Vec<_>, _>>();
+        self.state().plan.calls = copies.map_err(failed)?;
         Ok(events)
     }
 }

@@ -4,6 +4,7 @@
 //! the back-end is handed over a unix socket. No privilege is needed. A back-end may die, and another take its place.
 
 #![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod card;
 mod control;

@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
+use ringpass_peer::Waiter;
 use ringpass_port::Error;
 use ringpass_registers::{IoRegion, Window};
-use rustix::event::{EventfdFlags, eventfd};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_RESET, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSI_IRQ_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, vfio_region_info,
@@ -201,14 +201,14 @@ impl Bus for Vfio {
         changed.map_err(|source| Error::Os { what: format!("{}: bus master", self.address), source })
     }
 
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
         let wrong = |source| Error::Os { what: format!("{}: interrupts through VFIO", self.address), source };
         let mut most = 0;
         for kind in [VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_MSI_IRQ_INDEX] {
             let count = request::vectors(&self.device, kind).map_err(wrong)?;
             if count >= vectors {
-                let event = |_| eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(io::Error::from);
-                let events: Vec<OwnedFd> = (0..vectors).map(event).collect::<Result<_, _>>().map_err(wrong)?;
+                let events: Vec<Waiter> =
+                    (0..vectors).map(|_| Waiter::new()).collect::<Result<_, _>>().map_err(wrong)?;
                 request::set_vectors(&self.device, kind, &events).map_err(wrong)?;
                 return Ok(events);
             }

@@ -5,6 +5,7 @@ use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 
+use ringpass_peer::Waiter;
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, ioctl};
 use vfio_bindings::bindings::vfio::{
     VFIO_API_VERSION, VFIO_DMA_MAP_FLAG_READ, VFIO_DMA_MAP_FLAG_WRITE, VFIO_IRQ_SET_ACTION_TRIGGER,
@@ -120,7 +121,7 @@ pub(super) fn vectors(device: impl AsFd, index: u32) -> io::Result<usize> {
 }
 
 /// Has vectors from the first on write to these eventfds.
-pub(super) fn set_vectors(device: impl AsFd, index: u32, events: &[OwnedFd]) -> io::Result<()> {
+pub(super) fn set_vectors(device: impl AsFd, index: u32, events: &[Waiter]) -> io::Result<()> {
     let head = vfio_irq_set {
         argsz: size::<vfio_irq_set>() + 4 * events.len() as u32,
         flags: VFIO_IRQ_SET_DATA_EVENTFD | VFIO_IRQ_SET_ACTION_TRIGGER,
@@ -131,7 +132,8 @@ pub(super) fn set_vectors(device: impl AsFd, index: u32, events: &[OwnedFd]) -> 
     };
     // The descriptors follow the structure.
     let words = [head.argsz, head.flags, head.index, head.start, head.count];
-    let mut words: Vec<u32> = words.into_iter().chain(events.iter().map(|fd| fd.as_raw_fd() as u32)).collect();
+    let mut words: Vec<u32> =
+        words.into_iter().chain(events.iter().map(|event| event.event().as_raw_fd() as u32)).collect();
     // SAFETY: the structure as five words, then as many descriptors as it says; it is read.
     unsafe { structure(device, 10, &mut words[..]) }.map(drop)
 }

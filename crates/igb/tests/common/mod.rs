@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ringpass_bus::{Bus, DeviceId};
+use ringpass_bus::{Bus, DeviceId, Waiter};
 use ringpass_memory::{Addressing, DmaRegion};
 use ringpass_port::Error;
 use ringpass_registers::igb::{bits::*, *};
@@ -127,10 +127,11 @@ impl Bus for StrawBus {
         Ok(())
     }
 
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
         let mut events = self.0.events.lock().unwrap();
         events.resize_with(vectors, || eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd"));
-        Ok(events.iter().map(|event| event.try_clone().expect("a descriptor is left")).collect())
+        let waiter = |event: &OwnedFd| Waiter::on(event.try_clone().expect("a descriptor is left"));
+        Ok(events.iter().map(waiter).collect::<Result<_, _>>().expect("a descriptor is left"))
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {

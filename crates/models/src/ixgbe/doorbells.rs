@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringpass_memory::{Atomics, DmaArray, DmaRegion, RegionConfig};
-use ringpass_registers::Bell;
+use ringpass_registers::Sleeper;
 use ringpass_registers::ixgbe::{RDT, TDT};
 
 /// A cell on a cache line of its own, so that the rings do not disturb each other.
@@ -29,7 +29,7 @@ const ASLEEP: usize = 2 * QUEUES;
 pub(super) struct Doorbells {
     lines: DmaArray<Line>,
     region: Arc<DmaRegion>,
-    bell: Bell,
+    sleeper: Sleeper,
 }
 
 impl Doorbells {
@@ -40,8 +40,12 @@ impl Doorbells {
         // SAFETY: the word is in the region, which `self` keeps; clones of the bell go only to doorbells, which keep the
         // BAR that `self` belongs to.
         #[allow(unsafe_code)]
-        let bell = unsafe { Bell::new(NonNull::from(&lines[ASLEEP].0[0]), None) };
-        Self { lines, region, bell: bell.expect("the process has no descriptor left for the model's bell") }
+        let sleeper = unsafe { Sleeper::new(NonNull::from(&lines[ASLEEP].0[0])) };
+        Self {
+            lines,
+            region,
+            sleeper: sleeper.expect("the process has descriptors and asynchronous I/O left for a bell"),
+        }
     }
 
     pub(super) fn rx(&self, queue: usize) -> &AtomicU32 {
@@ -64,8 +68,8 @@ impl Doorbells {
         low.or_else(high).or_else(|| index(TDT.at(0).offset, QUEUES).map(|queue| self.tx(queue)))
     }
 
-    pub(super) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(super) fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {

@@ -6,13 +6,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ringpass_peer::Signal;
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::device::bits;
 use super::liar::Liar;
 use super::lies::Lie;
-use crate::Vector;
 
 /// Vectors that the card has.
 pub(super) const VECTORS: usize = 64;
@@ -65,7 +65,7 @@ pub(super) struct Interrupts {
     /// Vectors that wait for the end of their interval.
     throttled: u64,
     quiet_until: [Option<Instant>; VECTORS],
-    events: [Option<Vector>; VECTORS],
+    events: [Option<Signal>; VECTORS],
     /// Messages sent.
     pub(super) sent: u64,
     pub(super) liar: Option<Arc<Liar>>,
@@ -96,7 +96,7 @@ impl Interrupts {
     }
 
     /// Where a vector is heard.
-    pub(super) fn set_vector(&mut self, vector: usize, event: Option<Vector>, registers: &RegisterFile) {
+    pub(super) fn set_vector(&mut self, vector: usize, event: Option<Signal>, registers: &RegisterFile) {
         self.events[vector] = event;
         self.deliver(registers);
     }
@@ -198,7 +198,7 @@ impl Interrupts {
 
     /// Sends the messages of all vectors, for no reason.
     pub(super) fn storm(&self) {
-        self.events.iter().flatten().for_each(Vector::raise);
+        self.events.iter().flatten().for_each(Signal::raise);
     }
 
     /// Whether a register has to do with interrupts.

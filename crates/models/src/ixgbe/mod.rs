@@ -35,22 +35,22 @@ mod stats;
 mod steering;
 mod tx;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_bus::{Bus, DeviceId, ForeignMaps};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
+use ringpass_peer::{Signal, Waiter};
 use ringpass_port::{Error, Link, MacAddress, Queues};
 use ringpass_registers::ixgbe::VENDOR;
 use ringpass_registers::{Bar, Bell, Window};
-use rustix::event::{EventfdFlags, eventfd};
 
+use crate::Model;
 pub use crate::Wants;
 pub use crate::dma::Access;
 pub use crate::lies::When;
-use crate::{Model, Vector};
 use device::Device;
 use doorbells::Doorbells;
 pub use lies::{Lie, Lies};
@@ -147,7 +147,7 @@ impl Card {
     ///
     /// # Panics
     /// If the card has no such vector.
-    pub fn set_vector(&self, vector: usize, event: Option<Vector>) {
+    pub fn set_vector(&self, vector: usize, event: Option<Signal>) {
         self.shared.access(|device| device.interrupts.set_vector(vector, event, &device.registers));
     }
 
@@ -163,9 +163,9 @@ impl Card {
         self.shared.doorbells.file()
     }
 
-    /// The eventfd that wakes the model.
+    /// The eventfd that wakes the model, for a driver in another process to signal.
     pub fn bell(&self) -> BorrowedFd<'_> {
-        self.shared.doorbells.bell().event()
+        self.shared.doorbells.sleeper().event()
     }
 
     /// One round: up to a burst from the wire into the Rx rings, and up to a burst from each Tx ring onto the wire.
@@ -178,12 +178,12 @@ impl Card {
     /// Says that the stepping thread is about to sleep: from now on, doorbells and register writes make
     /// [`bell`](Self::bell) readable. Step once more before sleeping.
     pub fn doze(&self) {
-        self.shared.doorbells.bell().doze();
+        self.shared.doorbells.sleeper().doze();
     }
 
     /// Takes that back.
     pub fn rise(&self) {
-        self.shared.doorbells.bell().rise();
+        self.shared.doorbells.sleeper().rise();
     }
 
     /// What else the stepping thread has to look for while it sleeps.
@@ -219,7 +219,7 @@ impl Shared {
     /// As `access`, where that may give the card something to do.
     fn change<R>(&self, f: impl FnOnce(&mut Device) -> R) -> R {
         let result = self.access(f);
-        self.doorbells.bell().ring();
+        self.doorbells.sleeper().bell().ring();
         result
     }
 
@@ -253,7 +253,7 @@ unsafe impl Bar for Shared {
     }
 
     fn bell(&self) -> Option<Bell> {
-        Some(self.doorbells.bell().clone())
+        Some(self.doorbells.sleeper().bell().clone())
     }
 }
 
@@ -271,7 +271,7 @@ impl Model for Card {
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
-        self.bell()
+        self.shared.doorbells.sleeper().as_fd()
     }
 
     fn wants(&self) -> Wants {
@@ -319,16 +319,7 @@ impl Bus for Card {
         Ok(())
     }
 
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
-        let failed =
-            |errno: rustix::io::Errno| Error::Os { what: "an eventfd for an interrupt".into(), source: errno.into() };
-        let pair = |vector| {
-            let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).map_err(failed)?;
-            let its = event.as_fd().try_clone_to_owned();
-            let its = its.map_err(|source| Error::Os { what: "an eventfd for an interrupt".into(), source })?;
-            self.set_vector(vector, Some(its.into()));
-            Ok(event)
-        };
-        (0..vectors.min(Self::VECTORS)).map(pair).collect()
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
+        crate::vectors(vectors.min(Self::VECTORS), |vector, signal| self.set_vector(vector, Some(signal)))
     }
 }

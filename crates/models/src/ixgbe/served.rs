@@ -11,7 +11,6 @@ use ringpass_vfio_user::{
 };
 
 use super::Card;
-use crate::Vector;
 
 /// The registers.
 const BAR: u32 = 0;
@@ -136,7 +135,7 @@ impl Device for Served {
     }
 
     fn set_vector(&mut self, vector: u32, signal: Option<Signal>) {
-        self.card.set_vector(vector as usize, signal.map(Vector::Theirs));
+        self.card.set_vector(vector as usize, signal);
     }
 
     fn map(

@@ -1,6 +1,6 @@
 //! Interrupts: MSI-X vectors, or the ISR register without them (4.1.4.5).
 
-use crate::Vector;
+use ringpass_peer::Signal;
 
 /// No vector (4.1.5.1.2).
 pub(super) const NO_VECTOR: u16 = 0xffff;
@@ -9,7 +9,7 @@ const ISR_QUEUE: u8 = 1;
 const ISR_CONFIG: u8 = 2;
 
 pub(super) struct Interrupts {
-    vectors: Box<[Option<Vector>]>,
+    vectors: Box<[Option<Signal>]>,
     isr: u8,
     /// Of configuration changes.
     pub(super) config_vector: u16,
@@ -25,7 +25,7 @@ impl Interrupts {
         self.vectors.iter().any(Option::is_some)
     }
 
-    pub(super) fn set_vector(&mut self, vector: usize, event: Option<Vector>) {
+    pub(super) fn set_vector(&mut self, vector: usize, event: Option<Signal>) {
         self.vectors[vector] = event;
     }
 

@@ -1,11 +1,11 @@
 //! Notifications by the driver (4.1.5.2): marks that the stepping thread collects, and the bell that wakes it. None of
 //! this takes the card's lock.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ringpass_registers::Bell;
+use ringpass_registers::Sleeper;
 
 /// A queue was notified; the lower bits hold the position that came along.
 const KICKED: u32 = 1 << 31;
@@ -19,7 +19,7 @@ pub(super) const fn config_data(queue: u16) -> u16 {
 }
 
 pub(super) struct Kicks {
-    bell: Bell,
+    sleeper: Sleeper,
     _asleep: Box<AtomicU32>,
     queues: Box<[AtomicU32]>,
     /// What was negotiated: notifications with the ring's position, with other data than the queue's number.
@@ -36,9 +36,9 @@ impl Kicks {
         let asleep = Box::new(AtomicU32::new(0));
         // SAFETY: the word is in a box, which `self` keeps; no clone of the bell leaves `self`.
         #[allow(unsafe_code)]
-        let bell = unsafe { Bell::new(NonNull::from(&*asleep), None) };
+        let sleeper = unsafe { Sleeper::new(NonNull::from(&*asleep)) };
         Self {
-            bell: bell.expect("the process has no descriptor left for the model's bell"),
+            sleeper: sleeper.expect("the process has descriptors and asynchronous I/O left for a bell"),
             _asleep: asleep,
             queues: (0..queues).map(|_| AtomicU32::new(0)).collect(),
             data: AtomicBool::new(false),
@@ -70,7 +70,7 @@ impl Kicks {
         match self.queues.get(queue).filter(|_| right) {
             Some(cell) => {
                 cell.store(KICKED | u32::from(position), Ordering::Release);
-                self.bell.ring();
+                self.sleeper.bell().ring();
             }
             None => _ = self.wrong.fetch_add(1, Ordering::Relaxed),
         }
@@ -96,18 +96,18 @@ impl Kicks {
     }
 
     pub(super) fn ring(&self) {
-        self.bell.ring();
+        self.sleeper.bell().ring();
     }
 
     pub(super) fn doze(&self) {
-        self.bell.doze();
+        self.sleeper.doze();
     }
 
     pub(super) fn rise(&self) {
-        self.bell.rise();
+        self.sleeper.rise();
     }
 
-    pub(super) fn event(&self) -> BorrowedFd<'_> {
-        self.bell.event()
+    pub(super) fn wake(&self) -> BorrowedFd<'_> {
+        self.sleeper.as_fd()
     }
 }

@@ -28,18 +28,17 @@ mod served;
 mod steer;
 mod tx;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory, Mempool, MempoolConfig};
+use ringpass_peer::{Signal, Waiter};
 use ringpass_port::{Error, Queues};
 use ringpass_registers::{IoRegion, Window};
 use ringpass_vfio_user::ConfigSpace;
-use rustix::event::{EventfdFlags, eventfd};
 
-use crate::Vector;
 pub use crate::dma::Access;
 pub use crate::lies::When;
 use crate::runner::{Model, Wants};
@@ -116,7 +115,7 @@ impl VirtioCard {
     ///
     /// # Panics
     /// If the card has no such vector.
-    pub fn set_vector(&self, vector: usize, event: Option<Vector>) {
+    pub fn set_vector(&self, vector: usize, event: Option<Signal>) {
         self.shared.access(|device| device.interrupts.set_vector(vector, event));
     }
 
@@ -169,7 +168,7 @@ impl Model for VirtioCard {
     }
 
     fn bell(&self) -> BorrowedFd<'_> {
-        self.shared.kicks.event()
+        self.shared.kicks.wake()
     }
 
     fn wants(&self) -> Wants {
@@ -263,16 +262,9 @@ impl Bus for VirtioCard {
         Ok(())
     }
 
-    fn interrupts(&self, vectors: usize) -> Result<Vec<OwnedFd>, Error> {
-        let what = || "an eventfd for an interrupt".into();
-        let pair = |vector| {
-            let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-                .map_err(|errno| Error::Os { what: what(), source: errno.into() })?;
-            let its = event.as_fd().try_clone_to_owned().map_err(|source| Error::Os { what: what(), source })?;
-            self.set_vector(vector, Some(its.into()));
-            Ok(event)
-        };
-        let events = (0..vectors.min(self.vectors())).map(pair).collect();
+    fn interrupts(&self, vectors: usize) -> Result<Vec<Waiter>, Error> {
+        let events =
+            crate::vectors(vectors.min(self.vectors()), |vector, signal| self.set_vector(vector, Some(signal)));
         self.shared.space().write(pci::MSIX_CONTROL, &[0x80]);
         events
     }

@@ -9,7 +9,6 @@ use ringpass_vfio_user::{Access, CONFIG_REGION, Change, ConfigSpace, Device, Ref
 use super::VirtioCard;
 use super::pci::{LEGACY_BAR, MODERN_BAR, MSIX_BAR, MSIX_BAR_LEN, WINDOW};
 use super::registers::{LEGACY_LEN, MODERN_LEN};
-use crate::Vector;
 
 /// What can be written of the capability that reaches the BARs (4.1.4.9): BAR, offset, length, data.
 const FIELDS: u64 = WINDOW as u64 + 4;
@@ -158,7 +157,7 @@ impl Device for Served {
     }
 
     fn set_vector(&mut self, vector: u32, signal: Option<Signal>) {
-        self.card.set_vector(vector as usize, signal.map(Vector::Theirs));
+        self.card.set_vector(vector as usize, signal);
     }
 
     fn map(

@@ -1,9 +1,8 @@
 //! Interrupts (7.3): who is told, when, and how often.
 
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use ringpass_bus::Bus;
+use ringpass_bus::{Bus, Waiter};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 use ringpass_registers::{RW, Reg};
@@ -11,13 +10,13 @@ use ringpass_registers::{RW, Reg};
 use crate::driver::{Driver, frame, own_mac};
 
 /// Messages since the last look.
-fn rung(event: &OwnedFd) -> u64 {
+fn rung(event: &Waiter) -> u64 {
     let mut count = [0; 8];
-    rustix::io::read(event, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    rustix::io::read(event.event(), &mut count).map_or(0, |_| u64::from_ne_bytes(count))
 }
 
 /// Queue 0 with vector 0 for Rx and 1 for Tx; others go to vector 2. As Linux sets it up: MSI-X, auto-clear, auto-mask.
-fn msix() -> (Driver, Vec<OwnedFd>) {
+fn msix() -> (Driver, Vec<Waiter>) {
     let driver = Driver::started();
     let events = driver.card.interrupts(3).unwrap();
     assert_eq!(events.len(), 3);
@@ -173,7 +172,7 @@ fn a_vector_without_a_listener_waits_for_one() {
     driver.card.set_vector(0, None);
     arrive(&mut driver);
     assert_eq!(rung(&events[0]), 0);
-    driver.card.set_vector(0, Some(events[0].try_clone().unwrap().into()));
+    driver.card.set_vector(0, Some(events[0].signal()));
     assert_eq!(rung(&events[0]), 1);
 }
 

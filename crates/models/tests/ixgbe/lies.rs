@@ -1,10 +1,11 @@
 //! A card that lies as it was told to: each lie is told, on its occasions, and no other.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use ringpass_bus::Bus;
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_models::ixgbe::{CardConfig, Lies};
+use ringpass_peer::Signal;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_registers::ixgbe::*;
@@ -169,7 +170,7 @@ fn signals(event: &OwnedFd) -> u64 {
 fn heard(driver: &Driver, vector: usize) -> OwnedFd {
     let flags = rustix::event::EventfdFlags::NONBLOCK;
     let event = rustix::event::eventfd(0, flags).unwrap();
-    driver.card.set_vector(vector, Some(event.as_fd().try_clone_to_owned().unwrap().into()));
+    driver.card.set_vector(vector, Some(Signal::new(event.try_clone().unwrap()).unwrap()));
     event
 }
 

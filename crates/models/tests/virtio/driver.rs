@@ -1,11 +1,10 @@
 //! Just enough of a driver for virtio, of both interfaces and both kinds of rings, which can do all the wrong things
 //! too. It shares no code with the real one.
 
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ringpass_bus::Bus;
+use ringpass_bus::{Bus, Waiter};
 use ringpass_memory::{Atomics, DmaArray, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_models::virtio::{Access, VirtioCard, VirtioConfig};
 use ringpass_port::Queues;
@@ -76,7 +75,7 @@ pub struct Driver {
     pub queues: Vec<Queue>,
     pub wires: Queues,
     pub wire: Arc<Mutex<Wire>>,
-    pub vectors: Vec<OwnedFd>,
+    pub vectors: Vec<Waiter>,
 }
 
 /// A frame as a test sees it: header and bytes.
@@ -439,7 +438,7 @@ impl Driver {
     /// How often a vector was heard since the last call.
     pub fn heard(&self, vector: usize) -> u64 {
         let mut count = [0; 8];
-        match rustix::io::read(&self.vectors[vector], &mut count) {
+        match rustix::io::read(self.vectors[vector].event(), &mut count) {
             Ok(_) => u64::from_ne_bytes(count),
             Err(_) => 0,
         }

@@ -1,9 +1,10 @@
 //! The receiving queue.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Cache, MAGAZINE, Packet};
+use ringpass_peer::Waiter;
 use ringpass_port::{LONGEST_HEADER, RxQueue, Status, Wake, Wakeable, frame_passes};
 
 use super::Counts;
@@ -13,7 +14,7 @@ use crate::{Buffers, Flags, SyncError};
 
 /// Receives from some rings in turn.
 pub(super) struct Rx {
-    rings: Vec<(Own, Option<OwnedFd>)>,
+    rings: Vec<(Own, Option<Waiter>)>,
     /// Whose turn it is.
     next: usize,
     receiver: Receiver,
@@ -40,7 +41,7 @@ enum Frame {
 
 impl Rx {
     pub(super) fn new(
-        rings: Vec<(Own, Option<OwnedFd>)>,
+        rings: Vec<(Own, Option<Waiter>)>,
         buffers: Buffers,
         mtu: usize,
         cache: Cache,
@@ -181,8 +182,7 @@ impl Wakeable for Rx {
     fn disarm(&mut self) {
         for (own, wake) in &self.rings {
             own.ring.disarm();
-            // Empty unless somebody rang.
-            let _ = wake.as_ref().map(|wake| rustix::io::read(wake, &mut [0; 8]));
+            wake.iter().for_each(Waiter::clear);
         }
     }
 

@@ -12,7 +12,7 @@ use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::{Bell, Flags, Pools, PortMemory, PortRing, Region, Served, Shape, Slot, attach, attach_pipe};
 use ringpass_port::MacAddress;
 use ringpass_ptnet::{Counters, GuestPort, Passthrough, Shared};
-use ringpass_vfio_user::{Event, Listener};
+use ringpass_vfio_user::{Event, Listener, Waiter};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 pub fn event() -> OwnedFd {
@@ -58,6 +58,7 @@ impl Host {
         let path = folder.join(name);
         let memory_path = folder.join(format!("{name}.mem"));
         let listeners = [&memory_path, &path].map(|path| Listener::bind(path).unwrap());
+        let bell = Waiter::on(bell).unwrap();
         let mut passthrough = Passthrough::new(memory, port, bell, listeners).unwrap();
         let (counters, stop) = (passthrough.counters().clone(), Arc::new(AtomicBool::new(false)));
         let its = stop.clone();
