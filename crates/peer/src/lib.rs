@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod connector;
 mod exchange;
 mod kick;
 mod listener;
@@ -12,6 +13,7 @@ mod signal;
 mod stream;
 mod waiter;
 
+pub use connector::{connect_through, has_helper, serve_connects};
 pub use exchange::{Exchange, Overdue};
 pub use kick::Kick;
 pub use listener::{Connecting, Error, Listener, connect};

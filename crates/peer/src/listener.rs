@@ -11,6 +11,8 @@ use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::connector::connect_by_helper;
+
 /// What goes wrong at the door.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -59,8 +61,13 @@ pub enum Connecting {
     Refused(Errno),
 }
 
-/// Connects to a peer that listens, without waiting.
+/// Connects to a peer that listens, without waiting for it: by the helper for this path, if there is one
+/// ([`connect_through`](crate::connect_through)).
 pub fn connect(path: &Path) -> Result<Connecting, Error> {
+    connect_by_helper(path).unwrap_or_else(|| connect_directly(path))
+}
+
+pub(crate) fn connect_directly(path: &Path) -> Result<Connecting, Error> {
     let failed = |errno: Errno| Error::Os { what: "a unix socket".into(), source: errno.into() };
     let address = address(path)?;
     let socket = socket().map_err(failed)?;

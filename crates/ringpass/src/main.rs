@@ -85,6 +85,8 @@ enum Command {
     Bridge(bridge::Args),
     Passthrough(passthrough::Args),
     Bench(bench::Args),
+    #[command(hide = true)]
+    Connector(sandbox::connector::Args),
     #[cfg(debug_assertions)]
     #[command(hide = true)]
     SandboxCheck(sandbox::check::Args),
@@ -118,6 +120,7 @@ fn main() -> ExitCode {
         Command::Bridge(args) => bridge::run(args),
         Command::Passthrough(args) => passthrough::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Connector(args) => sandbox::connector::run(args),
         #[cfg(debug_assertions)]
         Command::SandboxCheck(args) => sandbox::check::run(args),
     };

@@ -7,7 +7,7 @@ use ringpass_bus::{Bus, SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_netmap::ProgramPort;
 use ringpass_netmap::client::default_socket;
-use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed};
+use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed, Role};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 use ringpass_vhost::{Copies, Vhost};
 use ringpass_virtio_user::VirtioUser;
@@ -146,10 +146,12 @@ pub fn open_with_wire(
         }
         Address::Vhost(vhost) => {
             sandbox::allow_sessions();
+            prepare_connecting(&vhost.path, vhost.role, options)?;
             Box::new(Vhost::open(vhost, config, pool, Copies::default())?)
         }
         Address::VirtioUser(card) => {
             sandbox::allow_sessions();
+            prepare_connecting(&card.path, card.role, options)?;
             Box::new(VirtioUser::open(&address.to_string(), card, config, pool)?)
         }
         Address::Netmap(name) => Box::new(ProgramPort::open(name, &default_socket(), config, pool)?),
@@ -160,6 +162,14 @@ pub fn open_with_wire(
         Address::Capture(file, inner) => Box::new(Capture::wrap(open_inner(inner)?, file)?),
         Address::Faults(faults, inner) => Box::new(Faults::wrap(open_inner(inner)?, *faults, pool)),
     })
+}
+
+/// What a client of a socket needs in the sandbox, where it may have to connect again.
+fn prepare_connecting(path: &Path, role: Role, options: &Options) -> Result<(), Error> {
+    match role {
+        Role::Connect => sandbox::connector::start(path, options),
+        Role::Listen => Ok(()),
+    }
 }
 
 /// Opens a real card. Every address that names one ends here, so that none is taken from the kernel unasked.

@@ -96,7 +96,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let interface = register.offset as u32;
     let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id };
     let mut passthrough = Passthrough::new(shared, guest_port, bell, listeners)?;
-    run.enter_sandbox_as(if args.no_sandbox { Sandbox::Off } else { Sandbox::Sessions })?;
+    run.enter_sandbox_as(if args.no_sandbox { Sandbox::Off } else { Sandbox::Server })?;
     let mut notes = vec![
         format!("{} at {}, its memory at {}", args.port, args.socket.display(), memory_socket.display()),
         format!("{mac}, {} ring(s) to send, {} to receive, memory {}", counts[0], counts[1], register.memory_id),

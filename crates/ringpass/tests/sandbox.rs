@@ -6,8 +6,10 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
+use common::back::Back;
 use common::{Lab, Program, RINGPASS, flood, ringpass, until};
 use libc::c_long;
+use ringpass_port::Role;
 
 /// A field of a `status` file of `/proc`.
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
@@ -121,7 +123,7 @@ fn no_sandbox_leaves_it_off_and_says_so() {
 }
 
 #[test]
-fn it_becomes_the_user_who_called_sudo() {
+fn it_becomes_nobody_also_under_sudo() {
     let output = Command::new(RINGPASS)
         .args(["sandbox-check"])
         .env("SUDO_UID", "1234")
@@ -129,7 +131,7 @@ fn it_becomes_the_user_who_called_sudo() {
         .output()
         .expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("sandbox: user 1234, group 1235 instead of root"), "{text}");
+    assert!(text.contains("sandbox: user 65534, group 65534 instead of root"), "{text}");
 }
 
 #[test]
@@ -156,9 +158,14 @@ fn files_are_out_of_reach() {
 
 /// The signal that ended a check of this system call, or what it printed.
 fn attempt(call: &[c_long]) -> Result<String, i32> {
+    attempt_as(&[], call)
+}
+
+fn attempt_as(options: &[&str], call: &[c_long]) -> Result<String, i32> {
     use std::os::unix::process::ExitStatusExt;
     let arguments: Vec<String> = call.iter().map(c_long::to_string).collect();
-    let output = Command::new(RINGPASS).args(["sandbox-check", "--call"]).args(arguments).output().expect("it starts");
+    let mut command = Command::new(RINGPASS);
+    let output = command.arg("sandbox-check").args(options).arg("--call").args(arguments).output().expect("it starts");
     match output.status.signal() {
         Some(signal) => Err(signal),
         None => Ok(String::from_utf8_lossy(&output.stdout).into_owned()),
@@ -226,6 +233,64 @@ fn an_allowed_system_call_goes_on() {
         let out = attempt(allowed).unwrap_or_else(|signal| panic!("{allowed:?}: signal {signal}"));
         assert!(out.ends_with("alive\n"), "{allowed:?}: {out}");
     }
+}
+
+/// A user's session bus starts programs for whoever reaches it, so that connecting would be a way out.
+#[test]
+fn programs_with_sessions_can_make_no_socket_and_connect_none() {
+    for forbidden in [
+        &[libc::SYS_socket, libc::AF_UNIX as c_long, libc::SOCK_STREAM as c_long][..],
+        &[libc::SYS_connect, 0],
+        &[libc::SYS_openat2],
+    ] {
+        assert_eq!(attempt_as(&["--sessions"], forbidden), Err(libc::SIGSYS), "system call {forbidden:?}");
+    }
+    assert!(attempt_as(&["--sessions"], &[libc::SYS_io_getevents, 0]).is_ok(), "what sessions need goes on");
+}
+
+/// A client connects again and again by a process that can do nothing else, to the one socket.
+#[test]
+fn a_clients_connector_reaches_its_socket_and_no_other() {
+    use std::os::unix::net::UnixListener;
+    let (folder, elsewhere) = (common::folder(), common::folder());
+    let (card, bus) = (folder.path().join("card"), elsewhere.path().join("bus"));
+    let mut back = Back::new(&card, Role::Listen);
+    let echo = Program::spawn(&[RINGPASS, "echo", &format!("virtio-user:{}", card.display())]);
+    let mut notes = String::new();
+    until("the sandbox's last note", || {
+        notes = notes.clone() + &echo.line();
+        notes.contains("seccomp: ")
+    });
+    back.echoed(10);
+    assert_sandboxed(echo.id(), 2);
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", echo.id())).unwrap();
+    let connector: u32 = children.trim().parse().unwrap_or_else(|_| panic!("one child: {children}"));
+    assert!(notes.contains(&format!("process {connector} keeps its user")), "{notes}");
+    for status in threads(connector) {
+        for (what, value) in [("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapInh", "0000000000000000")] {
+            assert_eq!(field(&status, what), value, "{what} of the connector");
+        }
+        // CAP_DAC_OVERRIDE.
+        assert_eq!(field(&status, "CapPrm"), "0000000000000002");
+        assert_eq!(field(&status, "CapBnd"), "0000000000000000");
+    }
+    // Whoever owns the socket's folder turns it to another service: nobody comes there, and with the socket all is well.
+    drop(back);
+    let service = UnixListener::bind(&bus).unwrap();
+    service.set_nonblocking(true).unwrap();
+    let _ = fs::remove_file(&card);
+    std::os::unix::fs::symlink(&bus, &card).unwrap();
+    // It tries at least once a second.
+    let start = std::time::Instant::now();
+    while start.elapsed() < Duration::from_secs(3) {
+        assert!(service.accept().is_err(), "it went where the link leads");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    fs::remove_file(&card).unwrap();
+    Back::new(&card, Role::Listen).echoed(10);
+    echo.signal("KILL");
+    echo.wait(Duration::from_secs(10));
+    until("the connector's end", || !fs::exists(format!("/proc/{connector}")).unwrap());
 }
 
 #[test]

@@ -56,8 +56,7 @@ impl Door {
                 Connecting::Queued => Ok(None),
                 Connecting::Refused(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => Err(Nobody::Absent(errno)),
                 Connecting::Refused(Errno::ACCESS) => Err(Nobody::Failed(format!(
-                    "{} may not be connected to by the user that this process has become; open that socket to it, let \
-                     this end be the server, or take --no-sandbox",
+                    "{} may not be connected to by this user; open that socket to it, or let this end be the server",
                     path.display()
                 ))),
                 Connecting::Refused(errno) => Err(Nobody::Failed(format!("{}: {errno}", path.display()))),

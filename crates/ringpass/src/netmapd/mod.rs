@@ -97,7 +97,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut packets = Packets::new(&args.port, pools, &run.options)?;
     let open = |named: &Named| named.open(&packets, &run.options);
     let natives = args.port.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-    let sandbox = if run.options.no_sandbox { Sandbox::Off } else { Sandbox::Sessions };
+    let sandbox = if run.options.no_sandbox { Sandbox::Off } else { Sandbox::Server };
     run.enter_sandbox_as(sandbox)?;
     // Threads begin now.
     attach.into_iter().try_for_each(|port| vales.borrow_mut().attach(port)).map_err(other)?;

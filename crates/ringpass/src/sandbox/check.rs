@@ -16,6 +16,9 @@ pub struct Args {
     /// Make a system call: its number, then its arguments
     #[arg(long, num_args = 1..=7, value_name = "NUMBER", allow_hyphen_values = true)]
     call: Vec<i64>,
+    /// Be a program with sessions of vhost-user
+    #[arg(long)]
+    sessions: bool,
     /// Panic
     #[arg(long)]
     panic: bool,
@@ -29,7 +32,11 @@ const EXAMPLES: &str = "EXAMPLES:
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let sandbox = if args.no_sandbox { Sandbox::Off } else { Sandbox::Packets };
+    let sandbox = match args {
+        Args { no_sandbox: true, .. } => Sandbox::Off,
+        Args { sessions: true, .. } => Sandbox::Sessions,
+        _ => Sandbox::Packets,
+    };
     enter(sandbox)?.iter().for_each(|line| println!("{line}"));
     if let Some(path) = &args.open {
         println!("open: {:?}", std::fs::File::open(path).map(drop));

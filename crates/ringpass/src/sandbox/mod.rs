@@ -4,6 +4,7 @@
 
 #[cfg(debug_assertions)]
 pub mod check;
+pub mod connector;
 mod files;
 mod privileges;
 mod syscalls;
@@ -21,8 +22,10 @@ pub enum Sandbox {
     Packets,
     /// The same, and taking connections on sockets that listen.
     Server,
-    /// The same, and what sessions of vhost-user take at either end: connecting too, and interrupting guests.
+    /// The same, and what sessions of vhost-user take at either end. Connecting is a [`connector`]'s.
     Sessions,
+    /// What a connector needs: packets' calls, and connecting on unix sockets.
+    Connector,
 }
 
 /// A port that is open has such sessions, whatever the subcommand.
@@ -49,7 +52,7 @@ pub fn enter(sandbox: Sandbox) -> Result<Vec<String>, Error> {
         let privileges = privileges::drop_all()?;
         let files = files::deny_all()?;
         let calls = syscalls::restrict(if SESSIONS.load(Ordering::Relaxed) { Sandbox::Sessions } else { sandbox })?;
-        Ok(vec![privileges, files, calls])
+        Ok(connector::notes().into_iter().chain([privileges, files, calls]).collect())
     };
     match steps() {
         Ok(lines) => Ok(lines.into_iter().map(|line| format!("sandbox: {line}")).collect()),

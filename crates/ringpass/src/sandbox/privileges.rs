@@ -12,8 +12,22 @@ use rustix::thread::{
 /// Who has no files: `nobody` and `nogroup`.
 const NOBODY: u32 = 65534;
 
-/// Becomes an ordinary user without capabilities, for good.
+/// Becomes `nobody`, or stays the ordinary user that it is, without capabilities, for good.
 pub fn drop_all() -> Result<String, String> {
+    lock()?;
+    let user = if geteuid().is_root() { become_nobody()? } else { format!("user {}, as before", geteuid()) };
+    keep(CapabilitySet::empty())?;
+    Ok(format!("{user}; no capabilities, and no way to new privileges"))
+}
+
+/// Keeps the user and, where it is there, the one capability that reaches other users' sockets.
+pub fn keep_for_connecting() -> Result<(), String> {
+    lock()?;
+    keep(CapabilitySet::DAC_OVERRIDE)
+}
+
+/// Gives up all ways to new privileges.
+fn lock() -> Result<(), String> {
     set_no_new_privs(true).map_err(|errno| format!("no_new_privs: {errno}"))?;
     let own = capabilities(None).map_err(|errno| format!("capabilities: {errno}"))?;
     // Without this capability these stay; but then no program that could use them may be executed either.
@@ -21,12 +35,14 @@ pub fn drop_all() -> Result<String, String> {
         empty_bounding_set()?;
         lock_secure_bits()?;
     }
-    let user = if geteuid().is_root() { change_user()? } else { format!("user {}, as before", geteuid()) };
-    clear_ambient_capability_set().map_err(|errno| format!("ambient capabilities: {errno}"))?;
-    let none = CapabilitySet::empty();
-    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
-        .map_err(|errno| format!("dropping capabilities: {errno}"))?;
-    Ok(format!("{user}; no capabilities, and no way to new privileges"))
+    clear_ambient_capability_set().map_err(|errno| format!("ambient capabilities: {errno}"))
+}
+
+/// Drops all capabilities but these.
+fn keep(few: CapabilitySet) -> Result<(), String> {
+    let permitted = capabilities(None).map_err(|errno| format!("capabilities: {errno}"))?.permitted & few;
+    set_capabilities(None, CapabilitySets { effective: permitted, permitted, inheritable: CapabilitySet::empty() })
+        .map_err(|errno| format!("dropping capabilities: {errno}"))
 }
 
 fn empty_bounding_set() -> Result<(), String> {
@@ -49,18 +65,17 @@ fn lock_secure_bits() -> Result<(), String> {
     set_capabilities_secure_bits(bits).map_err(|errno| format!("secure bits: {errno}"))
 }
 
-/// From root to whoever called `sudo`, else to nobody.
-fn change_user() -> Result<String, String> {
-    let id = |variable: &str| std::env::var(variable).ok().and_then(|text| text.parse().ok()).filter(|&id| id > 0);
-    let (user, group) = id("SUDO_UID").zip(id("SUDO_GID")).unwrap_or((NOBODY, NOBODY));
-    if !exists(user, "/proc/self/uid_map") || !exists(group, "/proc/self/gid_map") {
-        return Ok(format!("user 0 as before, because its namespace has no user {user}"));
+/// From root to nobody. Not to whoever called `sudo`, whose files and processes are worth more than nobody's: all that a
+/// run needs of them is open.
+fn become_nobody() -> Result<String, String> {
+    if !exists(NOBODY, "/proc/self/uid_map") || !exists(NOBODY, "/proc/self/gid_map") {
+        return Ok(format!("user 0 as before, because its namespace has no user {NOBODY}"));
     }
-    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(group));
+    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
     setgroups(&[]).map_err(|errno| format!("leaving supplementary groups: {errno}"))?;
-    setresgid(gid, gid, gid).map_err(|errno| format!("changing to group {group}: {errno}"))?;
-    setresuid(uid, uid, uid).map_err(|errno| format!("changing to user {user}: {errno}"))?;
-    Ok(format!("user {user}, group {group} instead of root"))
+    setresgid(gid, gid, gid).map_err(|errno| format!("changing to group {NOBODY}: {errno}"))?;
+    setresuid(uid, uid, uid).map_err(|errno| format!("changing to user {NOBODY}: {errno}"))?;
+    Ok(format!("user {NOBODY}, group {NOBODY} instead of root"))
 }
 
 /// Whether the user namespace has an id: first id inside, outside, and how many, a line each (user_namespaces(7)).

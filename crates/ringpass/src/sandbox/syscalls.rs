@@ -97,14 +97,18 @@ fn checked() -> Vec<Check> {
 /// What a server of a socket has on top: clients, what kind of file they send.
 const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs];
 
-/// What sessions of vhost-user have on top: a socket of the other end, that of this kind alone ([`sessions`]).
-const SESSIONS: &[c_long] = &[libc::SYS_connect];
+/// What a connector has on top: a unix socket, connected to a place that is opened first.
+const CONNECTOR: &[c_long] = &[libc::SYS_connect, libc::SYS_openat2];
 
+fn connector() -> Vec<Check> {
+    vec![int(libc::SYS_socket, 0, libc::AF_UNIX as u64)]
+}
+
+/// What sessions of vhost-user have on top of a server's.
 fn sessions() -> Vec<Check> {
     // VFIO_IOMMU_MAP_DMA and UNMAP_DMA: a mapped card is given the memory of the guest that comes, and of no other.
     const IOMMU: [u64; 2] = [0x3b71, 0x3b72];
-    let maps = IOMMU.map(|request| int(libc::SYS_ioctl, 1, request));
-    [int(libc::SYS_socket, 0, libc::AF_UNIX as u64)].into_iter().chain(maps).collect()
+    IOMMU.map(|request| int(libc::SYS_ioctl, 1, request)).into()
 }
 
 /// Answered as by a kernel that lacks them, which can be done without: the flags of a new thread lie in memory with
@@ -119,7 +123,8 @@ fn rules(sandbox: Sandbox) -> Result<Rules, BackendError> {
     let (more, more_checked): (&[&[c_long]], _) = match sandbox {
         Sandbox::Off | Sandbox::Packets => (&[], Vec::new()),
         Sandbox::Server => (&[SERVER], Vec::new()),
-        Sandbox::Sessions => (&[SERVER, SESSIONS], sessions()),
+        Sandbox::Sessions => (&[SERVER], sessions()),
+        Sandbox::Connector => (&[CONNECTOR], connector()),
     };
     let plain = ALLOWED.iter().chain(more).copied().flatten().chain(MISSING);
     let mut rules: Rules = plain.map(|&call| (call, Vec::new())).collect();
