@@ -75,15 +75,14 @@ impl Plan {
             if headers.payload_start() > packet.len() || headers.l2 > 127 || !(20..512).contains(&headers.l3) {
                 return None;
             }
-            let ipv4 = packet[usize::from(headers.l2)] >> 4 == 4;
+            let ipv4 = packet.array::<1>(headers.l2.into())?[0] >> 4 == 4;
             if ipv4 {
                 context[1] |= TX_CONTEXT_IPV4;
             }
             context[0] |= u64::from(headers.l3) | u64::from(headers.l2) << TX_CONTEXT_MACLEN_SHIFT;
             if ipv4 && packet.flags().any(Flags::L3_CHECKSUM | Flags::TSO) {
                 data |= TX_IXSM;
-                let checksum = usize::from(headers.l2) + 10;
-                packet[checksum..checksum + 2].fill(0);
+                packet.write(usize::from(headers.l2) + 10, &[0; 2]);
             }
             if packet.flags().any(Flags::CHECKSUM) {
                 data |= TX_TXSM;
@@ -110,9 +109,9 @@ impl Plan {
 
 /// Where the IPv4 header lies of a packet that only asks for its checksum.
 fn ip_only(packet: &Packet) -> Option<Headers> {
-    let tagged = packet.get(12..14)? == [0x81, 0];
+    let tagged = packet.array(12)? == [0x81, 0];
     let l2 = if tagged { 18 } else { 14 };
-    let l3 = u16::from(packet.get(usize::from(l2))? & 0xf) * 4;
+    let l3 = u16::from(packet.array::<1>(l2.into())?[0] & 0xf) * 4;
     Some(Headers { l2, l3, ..Headers::default() })
 }
 
@@ -123,12 +122,18 @@ fn prepare_segmentation(packet: &mut Packet, headers: Headers, ipv4: bool) -> Op
     if headers.protocol != L4::Tcp || headers.l4 < 20 {
         return None;
     }
-    let (length, addresses) = if ipv4 { (2, 12..20) } else { (4, 8..40) };
-    packet.get_mut(ip + length..ip + length + 2)?.fill(0);
     let mut sum = Sum::default();
-    sum.add(packet.get(ip + addresses.start..ip + addresses.end)?);
+    let length = if ipv4 {
+        sum.add(&packet.array::<8>(ip + 12)?);
+        2
+    } else {
+        sum.add(&packet.array::<32>(ip + 8)?);
+        4
+    };
     sum.add(&[0, 6]); // TCP
-    packet.get_mut(tcp + 16..tcp + 18)?.copy_from_slice(&sum.folded());
+    // Inside: the caller has checked that all headers are.
+    packet.write(ip + length, &[0; 2]);
+    packet.write(tcp + 16, &sum.folded());
     Some(())
 }
 

@@ -68,7 +68,7 @@ impl Guest {
             assert!(packet.flags().any(Flags::LENT));
             let start = FRONT + number as usize * SIZE + HEADER;
             frames.push(self.bytes()[start..start + packet.len()].to_vec());
-            assert!(frames.last().unwrap()[..] == packet[..], "the frame lies in the guest's memory");
+            assert!(frames.last().unwrap()[..] == packet.to_vec()[..], "the frame lies in the guest's memory");
             state.out.retain(|&out| out != number as usize);
             if answers {
                 state.free.push(number as usize);

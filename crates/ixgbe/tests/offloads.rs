@@ -30,18 +30,18 @@ fn write_back(straw: &Straw, index: u32, first: u64, second: u64) {
 fn packet(pool: &Mempool, len: usize) -> Packet {
     let mut packet = pool.alloc().unwrap();
     packet.set_len(len);
-    packet.fill(0);
+    packet.write(0, &vec![0; packet.len()]);
     packet
 }
 
 /// TCP over IPv4 from 10.0.0.1 to 10.0.0.2.
 fn tcp(pool: &Mempool, len: usize) -> Packet {
     let mut packet = packet(pool, len);
-    packet[12..14].copy_from_slice(&[8, 0]);
-    packet[14] = 0x45;
-    packet[16..18].copy_from_slice(&[0xff, 0xff]);
-    packet[24..26].copy_from_slice(&[0xff, 0xff]);
-    packet[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    packet.write(12, &[8, 0]);
+    packet.write(14, &[0x45]);
+    packet.write(16, &[0xff, 0xff]);
+    packet.write(24, &[0xff, 0xff]);
+    packet.write(26, &[10, 0, 0, 1, 10, 0, 0, 2]);
     packet
 }
 

@@ -3,6 +3,12 @@
 use crate::Packet;
 
 impl Packet {
+    /// Whether the frame, or its part in the first buffer, has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// Bytes free in front of the frame.
     #[inline]
     pub fn headroom(&self) -> usize {
@@ -31,18 +37,22 @@ impl Packet {
         let fits = bytes.len() <= self.capacity();
         if fits {
             self.len = bytes.len() as u32;
-            self.copy_from_slice(bytes);
+            self.write(0, bytes);
         }
         fits
     }
 
-    /// Opens `n` bytes in front of the frame; `None`, and nothing changed, if the headroom is smaller.
+    /// Opens `n` bytes in front of the frame, which keep what the buffer held there; `false`, and nothing changed, if the
+    /// headroom is smaller.
     #[inline]
-    pub fn prepend(&mut self, n: usize) -> Option<&mut [u8]> {
-        self.headroom().checked_sub(n)?;
-        self.offset -= n as i16;
-        self.len += n as u32;
-        Some(&mut self[..n])
+    #[must_use]
+    pub fn prepend(&mut self, n: usize) -> bool {
+        let fits = n <= self.headroom();
+        if fits {
+            self.offset -= n as i16;
+            self.len += n as u32;
+        }
+        fits
     }
 
     /// Cuts `n` bytes off the front; `false`, and nothing changed, if the frame is shorter.

@@ -29,6 +29,7 @@ mod owners;
 mod packet;
 mod physical;
 mod pool;
+mod raw_bytes;
 mod region;
 mod segments;
 mod slots;
@@ -50,4 +51,5 @@ pub use lending::{Borrower, Grant, Lender, Lending, Lent, Loan, Loans, Settled, 
 pub use one_by_one::Packets;
 pub use packet::{Buffer, Packet};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};
+pub use raw_bytes::RawBytes;
 pub use region::{Addressing, DmaRegion, PageSize, RegionConfig};

@@ -1,7 +1,6 @@
 //! Buffers and packets: handles to the same thing, without and with a frame in it.
 
 use std::mem::ManuallyDrop;
-use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use crate::Flags;
@@ -56,8 +55,14 @@ impl Drop for Buffer {
     }
 }
 
-/// One Ethernet frame (without its checksum) in a buffer. Derefs to the frame's bytes, or to the first of them if
-/// [segments](Self::segments) follow.
+/// One Ethernet frame (without its checksum) in a buffer. Others may write its bytes at the same time, so these are copied
+/// in and out ([`bytes`](Self::bytes), [`write`](Self::write)), never referred to:
+///
+/// ```compile_fail
+/// fn frame(packet: &ringpass_memory::Packet) -> &[u8] {
+///     packet
+/// }
+/// ```
 ///
 /// Dropping it returns the buffer, on any thread. Packets that are many are better dropped as a
 /// [`Burst`](crate::Burst), which returns them together.
@@ -93,27 +98,14 @@ impl Packet {
         unsafe { std::ptr::read(&self.buffer) }
     }
 
+    /// Bytes of the frame, or of its part in the first buffer if [segments](Self::segments) follow.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
     /// Where a device finds the frame.
     pub fn iova(&self) -> u64 {
         self.buffer.slot().iova.wrapping_add_signed(i64::from(self.offset))
-    }
-}
-
-impl Deref for Packet {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: offset and length together are inside the buffer (kept by every method), which this packet owns;
-        // regions are zeroed at first, so every byte is initialised.
-        unsafe { std::slice::from_raw_parts(self.buffer.slot().data.offset(self.offset as isize), self.len as usize) }
-    }
-}
-
-impl DerefMut for Packet {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and `self` is borrowed mutably.
-        unsafe {
-            std::slice::from_raw_parts_mut(self.buffer.slot().data.offset(self.offset as isize), self.len as usize)
-        }
     }
 }

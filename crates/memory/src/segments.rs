@@ -9,7 +9,7 @@ impl Packet {
         self.flags().any(Flags::CHAINED)
     }
 
-    /// The pieces of the frame in order, this packet first; each derefs to its bytes. Flags are those of the first.
+    /// The pieces of the frame in order, this packet first. Flags are those of the first.
     pub fn segments(&self) -> impl Iterator<Item = &Packet> {
         std::iter::successors(Some(self), |packet| packet.next())
     }
@@ -46,7 +46,7 @@ impl Packet {
         let len = out.len();
         for segment in self.segments() {
             let (here, rest) = out.split_at_mut(segment.len());
-            here.copy_from_slice(segment);
+            segment.bytes().read(0, here);
             out = rest;
         }
         Some(len)

@@ -73,7 +73,7 @@ proptest! {
         packet.set_vlan(1);
         prop_assert_eq!(packet.total_len(), frame.len());
         prop_assert_eq!(packet.is_chained(), packet.segments().count() > 1);
-        prop_assert_eq!(packet.segments().flat_map(|piece| piece.iter().copied()).collect::<Vec<_>>(), frame.clone());
+        prop_assert_eq!(packet.segments().flat_map(|piece| piece.to_vec()).collect::<Vec<_>>(), frame.clone());
         let mut copy = vec![0; frame.len()];
         prop_assert_eq!(packet.copy_to(&mut copy[..frame.len() - 1]), None);
         prop_assert_eq!(packet.copy_to(&mut copy), Some(frame.len()));

@@ -70,7 +70,7 @@ fn packets_that_cannot_be_exchanged() {
     assert!(one.fits(&packet) && !other.fits(&packet));
     mark(&mut packet, 1);
     assert!(packet.trim_front(2) && !one.fits(&packet));
-    assert!(packet.prepend(2).is_some() && one.fits(&packet) && packet.prepend(1).is_none());
+    assert!(packet.prepend(2) && one.fits(&packet) && !packet.prepend(1));
     packet.append(one.pool().alloc().unwrap());
     assert!(!one.fits(&packet));
     assert!(one.lend(0));

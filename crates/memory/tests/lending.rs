@@ -160,8 +160,8 @@ fn lent_packets_keep_to_their_buffer() {
     borrower.renew();
     let mut packet = receive(&mut borrower, 1).pop().unwrap();
     assert_eq!((packet.headroom(), packet.capacity()), (HEADER, SIZE - HEADER));
-    assert!(packet.prepend(HEADER + 1).is_none());
-    assert!(packet.prepend(HEADER).is_some());
+    assert!(!packet.prepend(HEADER + 1));
+    assert!(packet.prepend(HEADER));
     assert!(!packet.copy_from(&[0; SIZE + 1]) && packet.copy_from(&[1; SIZE]));
     packet.clear_flags(packet.flags());
     assert!(packet.flags().any(Flags::LENT), "whose it is cannot be cleared");

@@ -46,12 +46,11 @@ proptest! {
             match step {
                 Step::Prepend(n) if n <= start => {
                     start -= n;
-                    let opened = packet.prepend(n).unwrap();
-                    prop_assert_eq!(opened.len(), n);
-                    opened.fill(i);
+                    prop_assert!(packet.prepend(n));
+                    packet.write(0, &vec![i; n]);
                     model[start..start + n].fill(i);
                 }
-                Step::Prepend(n) => prop_assert!(packet.prepend(n).is_none()),
+                Step::Prepend(n) => prop_assert!(!packet.prepend(n)),
                 Step::TrimFront(n) => {
                     let fits = n <= end - start;
                     prop_assert_eq!(packet.trim_front(n), fits);
@@ -74,13 +73,14 @@ proptest! {
                     }
                 }
                 Step::Write(at) => {
-                    if let Some(byte) = packet.get_mut(at) {
-                        *byte = i;
+                    prop_assert_eq!(packet.array::<1>(at), model[start..end].get(at).map(|&byte| [byte]));
+                    if at < end - start {
+                        packet.write(at, &[i]);
                         model[start + at] = i;
                     }
                 }
             }
-            prop_assert_eq!(&packet[..], &model[start..end]);
+            prop_assert_eq!(packet.to_vec(), &model[start..end]);
             prop_assert_eq!(packet.headroom(), start);
             prop_assert_eq!(packet.capacity(), model.len() - start);
             prop_assert_eq!(packet.as_ptr() as usize + HEADROOM, first + start);

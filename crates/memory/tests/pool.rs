@@ -51,11 +51,11 @@ impl Out {
     /// The buffer overlaps no other that is out.
     fn add(&mut self, mut packet: Packet) {
         assert!(packet.is_empty() && packet.headroom() == HEADROOM, "{packet:?} is not fresh");
-        packet.prepend(HEADROOM).unwrap();
+        assert!(packet.prepend(HEADROOM));
         let (start, size) = (packet.as_ptr() as usize, packet.capacity());
         packet.set_len(size);
         self.fill = self.fill.wrapping_add(1);
-        packet.fill(self.fill);
+        packet.write(0, &vec![self.fill; packet.len()]);
         if let Some((before, (other, _))) = self.packets.range(..=start).next_back() {
             assert!(before + other.len() <= start, "{packet:?} lies in {other:?}");
         }
@@ -69,7 +69,7 @@ impl Out {
     fn remove(&mut self, at: usize) -> Option<Packet> {
         let start = *self.packets.keys().nth(at % self.packets.len().max(1))?;
         let (packet, fill) = self.packets.remove(&start).unwrap();
-        assert!(packet[..] == vec![fill; packet.len()], "{packet:?} was written to");
+        assert!(packet.to_vec() == vec![fill; packet.len()], "{packet:?} was written to");
         Some(packet)
     }
 

@@ -79,7 +79,7 @@ fn the_last_packet_frees_the_pool() {
     let mut cache = pool.cache();
     let mut packets = take(&mut cache, 40);
     drop((cache, pool));
-    assert!(packets.iter_mut().all(|packet| packet.prepend(8).is_some_and(|bytes| *bytes == [0; 8])));
+    assert!(packets.iter_mut().all(|packet| packet.prepend(8) && packet.array(0) == Some([0; 8])));
     let last = packets.pop().unwrap();
     thread::spawn(move || drop(packets)).join().unwrap();
     assert!(region.upgrade().is_some(), "freed below a packet");

@@ -4,7 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use ringpass_memory::{DmaRegion, ForeignMemory};
+use ringpass_memory::{DmaRegion, ForeignMemory, Packet, RawBytes};
 use ringpass_port::Error;
 
 /// A descriptor of 16 bytes, which card and driver access at the same time.
@@ -226,6 +226,22 @@ impl DmaMap {
         // model's own, which is in no region of the driver's. A driver that writes a frame after handing it over makes
         // the card read a mixture of bytes, as it would with a card of silicon; nothing is derived from them here.
         unsafe { copy(from, out.as_mut_ptr(), out.len()) };
+        true
+    }
+
+    /// Reads memory into all of a packet's frame; `false`, and nothing read, where it is not the card's.
+    #[inline]
+    #[must_use]
+    pub(crate) fn read_packet(&self, iova: u64, packet: &mut Packet, hint: &mut Hint) -> bool {
+        let Some(from) = self.pointer(iova, packet.len(), Access::Read, hint) else {
+            let mut bytes = vec![0; packet.len()];
+            let read = self.read_pieces(iova, &mut bytes);
+            packet.write(0, &bytes);
+            return read;
+        };
+        // SAFETY: `pointer` checked that the whole range lies in a mapping, which lives as long as `self` and is initialised as
+        // all mappings are. Only raw pointers lead there.
+        packet.write_raw(0, unsafe { RawBytes::new(from, packet.len()) });
         true
     }
 

@@ -3,7 +3,7 @@
 
 use std::ptr::NonNull;
 
-use ringpass_memory::copy;
+use ringpass_memory::{RawBytes, copy};
 
 use crate::layout::RESERVED_BUFFERS;
 use crate::{Memory, Pools, Slot};
@@ -67,22 +67,30 @@ impl Buffers {
     #[inline(always)]
     #[must_use]
     pub fn get(&self, buffer: u32, offset: usize, out: &mut [u8]) -> bool {
-        let from = self.at(buffer, offset, out.len());
+        let from = self.raw(buffer, offset, out.len());
         if let Some(from) = from {
-            // SAFETY: as many bytes are mapped as long as `self` is; `out` is borrowed mutably, so it is no part of them, as
-            // nobody has a reference into shared memory.
-            unsafe { copy(from.as_ptr(), out.as_mut_ptr(), out.len()) };
+            from.read(0, out);
         }
         from.is_some()
+    }
+
+    /// So many bytes of a buffer from an offset on, to be copied; `None` if there are none such.
+    #[inline(always)]
+    pub fn raw(&self, buffer: u32, offset: usize, len: usize) -> Option<RawBytes<'_>> {
+        // SAFETY: `at` checked that the bytes lie in the memory, which stays mapped as long as `self` is borrowed and is
+        // initialised as all mappings are. Nobody makes a reference into it.
+        self.at(buffer, offset, len).map(|start| unsafe { RawBytes::new(start.as_ptr(), len) })
     }
 
     /// Copies bytes to a buffer; `false` if there is no such buffer, or not so much room.
     #[inline(always)]
     #[must_use]
-    pub fn put(&self, buffer: u32, offset: usize, bytes: &[u8]) -> bool {
+    pub fn put<'a>(&self, buffer: u32, offset: usize, bytes: impl Into<RawBytes<'a>>) -> bool {
+        let bytes = bytes.into();
         let to = self.at(buffer, offset, bytes.len());
         if let Some(to) = to {
-            // SAFETY: as in `get`, the other way round.
+            // SAFETY: `at` checked that as many bytes lie in the memory, which stays mapped as long as `self` is borrowed and to
+            // which only raw pointers lead; `bytes` can be read, by its type's promise.
             unsafe { copy(bytes.as_ptr(), to.as_ptr(), bytes.len()) };
         }
         to.is_some()

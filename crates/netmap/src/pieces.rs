@@ -1,6 +1,6 @@
 //! Frames that are in the buffers of several slots, or in several of a pool.
 
-use ringpass_memory::{Cache, Packet};
+use ringpass_memory::{Cache, Packet, RawBytes};
 
 use crate::{Buffers, Flags};
 
@@ -19,7 +19,7 @@ pub(crate) fn read(pieces: &[(u32, u16)], total: usize, bytes: &Buffers, cache: 
             }
             let len = (packet.len() - to).min(end - from);
             // It was found before.
-            let _ = bytes.get(buffer, from, &mut packet[to..to + len]);
+            packet.write_raw(to, bytes.raw(buffer, from, len)?);
             (from, to) = (from + len, to + len);
         }
         Some(packet)
@@ -43,7 +43,7 @@ pub(crate) fn write<E>(
 ) -> Result<(), E> {
     let (mut left, mut number) = (packet.total_len(), 0);
     let mut segments = packet.segments();
-    let mut segment: &[u8] = &[];
+    let mut segment = RawBytes::from(&[]);
     while left > 0 {
         let len = left.min(bytes.size());
         left -= len;
@@ -53,11 +53,11 @@ pub(crate) fn write<E>(
         let mut to = 0;
         while to < len {
             while segment.is_empty() {
-                segment = segments.next().expect("as many bytes as in all");
+                segment = segments.next().expect("as many bytes as in all").bytes();
             }
-            let (here, rest) = segment.split_at(segment.len().min(len - to));
-            let _ = bytes.put(buffer, to, here);
-            (segment, to) = (rest, to + here.len());
+            let here = segment.len().min(len - to);
+            let _ = bytes.put(buffer, to, segment.range(0..here));
+            (segment, to) = (segment.range(here..segment.len()), to + here);
         }
     }
     Ok(())

@@ -89,7 +89,7 @@ proptest! {
                 let Some(Some(packet)) = packet else { continue };
                 number += 1;
                 // Tagged frames may be longer.
-                let tagged = matches!(packet.get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
+                let tagged = matches!(packet.array(12), Some([0x81, 0] | [0x88, 0xa8]));
                 let passes = (14..=14 + MTU + if tagged { 4 } else { 0 }).contains(&len);
                 let fits = len.div_ceil(size as usize) < slots as usize;
                 let mut burst = Burst::new(1);

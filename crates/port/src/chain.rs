@@ -1,28 +1,29 @@
 //! Frames that are copied into as many buffers as they take.
 
-use ringpass_memory::{Flags, Packet};
+use ringpass_memory::{Flags, Packet, RawBytes};
 
 /// A packet of these pieces, one behind the other, in empty packets from `alloc`; `None` if there are too few.
 pub fn chain<'a>(
-    pieces: impl IntoIterator<Item = &'a [u8]>,
+    pieces: impl IntoIterator<Item = impl Into<RawBytes<'a>>>,
     mut alloc: impl FnMut() -> Option<Packet>,
 ) -> Option<Packet> {
     let (mut head, mut last): (Option<Packet>, Packet) = (None, alloc()?);
     last.set_len(0);
-    for mut piece in pieces {
+    for piece in pieces {
+        let (piece, mut at) = (piece.into(), 0);
         loop {
             let len = last.len();
-            let (here, rest) = piece.split_at(piece.len().min(last.capacity() - len));
-            last.set_len(len + here.len());
-            last[len..].copy_from_slice(here);
-            if rest.is_empty() {
+            let here = (piece.len() - at).min(last.capacity() - len);
+            last.set_len(len + here);
+            last.write_raw(len, piece.range(at..at + here));
+            at += here;
+            if at == piece.len() {
                 break;
             }
             let mut next = alloc()?;
             next.set_len(0);
             let full = std::mem::replace(&mut last, next);
             append(&mut head, full);
-            piece = rest;
         }
     }
     append(&mut head, last);
@@ -37,12 +38,12 @@ fn append(head: &mut Option<Packet>, packet: Packet) {
 }
 
 /// `len` bytes of a frame from its byte `from` on, as the pieces that they lie in.
-pub(crate) fn range(packet: &Packet, from: usize, len: usize) -> impl Iterator<Item = &[u8]> {
+pub(crate) fn range(packet: &Packet, from: usize, len: usize) -> impl Iterator<Item = RawBytes<'_>> {
     let mut start = 0;
     packet.segments().map(move |segment| {
         let (here, end) = (start, start + segment.len());
         start = end;
-        &segment[from.clamp(here, end) - here..(from + len).clamp(here, end) - here]
+        segment.bytes().range(from.clamp(here, end) - here..(from + len).clamp(here, end) - here)
     })
 }
 
@@ -77,12 +78,13 @@ mod tests {
         assert_eq!(packet.segments().map(|segment| segment.len()).collect::<Vec<_>>(), [100, 100, 56]);
         assert_eq!(packet.segments().flat_map(|segment| segment.to_vec()).collect::<Vec<_>>(), bytes);
         for (from, len) in [(0, 256), (0, 0), (99, 2), (100, 100), (255, 1), (30, 200)] {
-            assert_eq!(range(&packet, from, len).collect::<Vec<_>>().concat(), bytes[from..from + len]);
+            let range = range(&packet, from, len).flat_map(RawBytes::to_vec).collect::<Vec<_>>();
+            assert_eq!(range, bytes[from..from + len]);
         }
         assert!(chain([&[0; 600][..]], || pool.alloc()).is_none(), "five are left");
         drop(packet);
         assert_eq!(chain([&[0; 800][..]], || pool.alloc()).unwrap().segments().count(), 8);
-        assert!(chain([], || pool.alloc()).unwrap().is_empty());
+        assert!(chain([[0; 0].as_slice(); 0], || pool.alloc()).unwrap().is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Which frames a port passes, by their length.
 
-use ringpass_memory::{Flags, Packet};
+use ringpass_memory::{Flags, Packet, RawBytes};
 
 /// Ethernet's header.
 const HEADER: usize = 14;
@@ -20,9 +20,13 @@ pub fn passes(packet: &Packet, mtu: usize) -> bool {
 
 /// Likewise for a frame of `len` bytes that begins with these.
 #[inline]
-pub fn frame_passes(frame: &[u8], len: usize, mtu: usize) -> bool {
-    let tagged = || matches!(frame.get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
+pub fn frame_passes<'a>(frame: impl Into<RawBytes<'a>>, len: usize, mtu: usize) -> bool {
+    let tagged = || has_tag(frame.into());
     len >= HEADER && (len <= HEADER + mtu || len <= LONGEST_HEADER + mtu && tagged())
+}
+
+fn has_tag(frame: RawBytes) -> bool {
+    matches!(frame.array(12), Some([0x81, 0] | [0x88, 0xa8]))
 }
 
 #[inline(never)]
@@ -35,8 +39,7 @@ fn unusual_passes(packet: &Packet, mtu: usize) -> bool {
         _ => total,
     };
     // A tag beside the frame is not among its bytes, and one may be longer than the MTU for one tag only.
-    let tagged = matches!(packet.get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
-    let beside = if packet.vlan().is_some() && tagged { 4 } else { 0 };
+    let beside = if packet.vlan().is_some() && has_tag(packet.bytes()) { 4 } else { 0 };
     total <= LONGEST && frame_passes(packet, frame + beside, mtu)
 }
 
@@ -62,7 +65,7 @@ mod tests {
         let packet = |len| {
             let mut packet = pool.alloc().unwrap();
             packet.set_len(len);
-            packet.fill(0);
+            packet.write(0, &vec![0; len]);
             packet
         };
         let mut chained = packet(1000);
@@ -80,7 +83,7 @@ mod tests {
         tagged.set_vlan(1);
         assert!(passes(&tagged, 1500), "four bytes more with its tag");
         tagged.set_len(1518);
-        tagged[12] = 0x81;
+        tagged.write(12, &[0x81]);
         assert!(!passes(&tagged, 1500), "two tags");
     }
 }

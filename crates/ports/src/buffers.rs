@@ -1,14 +1,15 @@
 //! Empty packets for a queue that receives.
 
-use std::io::IoSliceMut;
 use std::os::fd::AsFd;
 
-use ringpass_memory::{Burst, Cache, Flags, MAGAZINE, Mempool, Packet};
+use ringpass_memory::{Burst, Cache, Flags, MAGAZINE, Mempool, Packet, RawBytes};
 use ringpass_port::{Error, chain, copy_flags};
 use rustix::io::Errno;
 
+use crate::sys::{MOST_PIECES, read_packets};
+
 /// Buffers of a frame at most, for those who read and write frames piece by piece.
-pub(crate) const MOST: usize = 64;
+pub(crate) const MOST: usize = MOST_PIECES;
 
 /// Drops the first `n` packets of a burst.
 pub(crate) fn drop_front(burst: &mut Burst, n: usize) {
@@ -61,14 +62,12 @@ impl Buffers {
     pub(crate) fn read(&mut self, fd: impl AsFd, most: usize, header: &mut [u8]) -> Result<Option<Packet>, Errno> {
         let Some(ready) = self.ready(most) else { return Ok(None) };
         let (head, mut room) = (header.len(), 0);
-        let mut vectors: [IoSliceMut; MOST + 1] = std::array::from_fn(|_| IoSliceMut::new(&mut []));
-        vectors[0] = IoSliceMut::new(header);
-        for (vector, packet) in vectors[1..].iter_mut().zip(ready.iter_mut().rev()) {
+        for packet in ready.iter_mut() {
             packet.set_len(packet.capacity());
             room += packet.len();
-            *vector = IoSliceMut::new(packet);
         }
-        let len = rustix::io::readv(fd, &mut vectors[..=most])?.saturating_sub(head);
+        let packets = ready.iter_mut().rev();
+        let len = read_packets(fd.as_fd(), header, packets)?.saturating_sub(head);
         Ok(self.take_frame(if len < room { len } else { 0 }))
     }
 
@@ -100,13 +99,13 @@ impl Buffers {
     }
 
     /// A packet of these pieces; `None` when the pool has run dry.
-    pub(crate) fn fill<'a>(&mut self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Option<Packet> {
+    pub(crate) fn fill<'a>(&mut self, pieces: impl IntoIterator<Item = impl Into<RawBytes<'a>>>) -> Option<Packet> {
         chain(pieces, || self.take())
     }
 
     /// A copy of a packet, with what is known and asked of it.
     pub(crate) fn copy_of(&mut self, packet: &Packet) -> Option<Packet> {
-        let mut copy = self.fill(packet.segments().map(|segment| &segment[..]))?;
+        let mut copy = self.fill(packet.segments())?;
         copy_flags(packet, &mut copy);
         Some(copy)
     }

@@ -89,7 +89,9 @@ impl Spoiler {
             }
             if corrupted && !packet.is_empty() {
                 let bit = bit % (8 * packet.len() as u64);
-                packet[bit as usize / 8] ^= 1 << (bit % 8);
+                let at = bit as usize / 8;
+                let [byte] = packet.array(at).expect("a byte of the frame");
+                packet.write(at, &[byte ^ 1 << (bit % 8)]);
             }
             if reordered && held.is_none() {
                 *held = Some(packet);

@@ -224,12 +224,17 @@ fn finish(
     let mut shift = 0;
     match tag {
         Some([0x81, 0, high, low]) if offloads.vlan => packet.set_vlan(u16::from_be_bytes([high, low])),
-        Some(tag) if packet.len() >= ADDRESSES => {
-            shift = packet.prepend(tag.len())?.len();
-            packet.copy_within(shift..shift + ADDRESSES, 0);
-            packet[ADDRESSES..ADDRESSES + shift].copy_from_slice(&tag);
+        Some(tag) => {
+            if let Some(addresses) = packet.array::<ADDRESSES>(0) {
+                if !packet.prepend(tag.len()) {
+                    return None;
+                }
+                packet.write(0, &addresses);
+                packet.write(ADDRESSES, &tag);
+                shift = tag.len();
+            }
         }
-        _ => {}
+        None => {}
     }
     net_header::apply(header, shift, &mut packet, offloads).then_some(packet)
 }

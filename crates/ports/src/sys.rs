@@ -6,7 +6,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use ringpass_memory::Packet;
+use ringpass_memory::{Packet, RawBytes};
 use ringpass_port::{MacAddress, Offloads};
 use ringpass_virtio::net_header;
 use rustix::io::Errno;
@@ -239,7 +239,7 @@ pub(crate) fn send_frames(socket: BorrowedFd, frames: &[Packet], header: bool) -
             *head = net_header::encode(frame);
         }
         let header = header.then_some(&head[..]);
-        let mut pieces = header.into_iter().chain(frame.segments().map(|segment| &segment[..]));
+        let mut pieces = header.map(RawBytes::from).into_iter().chain(frame.segments().map(Packet::bytes));
         for (vector, piece) in vectors[first..].iter_mut().zip(&mut pieces) {
             *vector = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
             used += 1;
@@ -263,4 +263,61 @@ pub(crate) fn send_frames(socket: BorrowedFd, frames: &[Packet], header: bool) -
         -1 => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
         sent => Ok(sent as usize),
     }
+}
+
+/// Pieces of a frame at most, and a header before them.
+pub(crate) const MOST_PIECES: usize = 64;
+const NO_PIECE: libc::iovec = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+
+/// Reads a frame into a packet, up to its length. Returns the frame's.
+#[inline]
+pub(crate) fn read_packet(fd: BorrowedFd, packet: &mut Packet) -> Result<usize, Errno> {
+    // SAFETY: the kernel writes at most `len()` bytes to the packet's buffer, to which only raw pointers lead.
+    bytes(unsafe { libc::read(fd.as_raw_fd(), packet.as_ptr().cast(), packet.len()) })
+}
+
+/// Reads a frame into a header and up to [`MOST_PIECES`] packets behind it, each up to its length. Returns how many bytes
+/// those were.
+pub(crate) fn read_packets<'a>(
+    fd: BorrowedFd,
+    header: &mut [u8],
+    packets: impl Iterator<Item = &'a mut Packet>,
+) -> Result<usize, Errno> {
+    let mut vectors = [NO_PIECE; MOST_PIECES + 1];
+    vectors[0] = libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header.len() };
+    let mut count: c_int = 1;
+    for (vector, packet) in vectors[1..].iter_mut().zip(packets) {
+        *vector = libc::iovec { iov_base: packet.as_ptr().cast(), iov_len: packet.len() };
+        count += 1;
+    }
+    // SAFETY: the first `count` vectors name the header, borrowed mutably, and the frames of packets, each inside its buffer,
+    // to which only raw pointers lead. All outlive the call.
+    bytes(unsafe { libc::readv(fd.as_raw_fd(), vectors.as_ptr(), count) })
+}
+
+/// Writes a frame in one buffer.
+#[inline]
+pub(crate) fn write_packet(fd: BorrowedFd, packet: &Packet) -> Result<usize, Errno> {
+    // SAFETY: the kernel reads `len()` bytes of the packet's buffer, which is borrowed for the call.
+    bytes(unsafe { libc::write(fd.as_raw_fd(), packet.as_ptr().cast(), packet.len()) })
+}
+
+/// Writes a header and a frame of up to [`MOST_PIECES`] buffers behind it.
+pub(crate) fn write_packets(fd: BorrowedFd, header: &[u8], packet: &Packet) -> Result<usize, Errno> {
+    let mut vectors = [NO_PIECE; MOST_PIECES + 1];
+    vectors[0] = libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: header.len() };
+    let mut count = 1;
+    for segment in packet.segments() {
+        let piece = libc::iovec { iov_base: segment.as_ptr().cast(), iov_len: segment.len() };
+        *vectors.get_mut(count).ok_or(Errno::MSGSIZE)? = piece;
+        count += 1;
+    }
+    // SAFETY: the first `count` vectors name the header and the packet's segments, which the kernel reads and which are
+    // borrowed for the call.
+    bytes(unsafe { libc::writev(fd.as_raw_fd(), vectors.as_ptr(), count as c_int) })
+}
+
+/// The answer of a system call that reads or writes.
+fn bytes(answer: isize) -> Result<usize, Errno> {
+    usize::try_from(answer).map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

@@ -1,7 +1,7 @@
 //! TAP interfaces of the kernel: what the kernel sends through the interface is received here, and the other way
 //! round. One system call a frame: the kernel offers nothing better for these.
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use ringpass_virtio::net_header;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::buffers::{Buffers, MOST, drop_front};
-use crate::sys::{Interfaces, attach_tap, set_tap_offloads, tap_name};
+use crate::buffers::{Buffers, drop_front};
+use crate::sys::{Interfaces, attach_tap, read_packet, set_tap_offloads, tap_name, write_packet, write_packets};
 
 /// `tap:NAME`. The interface may be moved to another network namespace under way.
 pub struct Tap {
@@ -173,7 +173,7 @@ impl Rx {
     fn receive_plain(&mut self) -> Result<Option<Packet>, Errno> {
         let Some(mut packet) = self.buffers.take() else { return Ok(None) };
         packet.set_len(packet.capacity());
-        match rustix::io::read(&self.tun, &mut packet[..]) {
+        match read_packet(self.tun.as_fd(), &mut packet) {
             Ok(len) => {
                 packet.set_len(len);
                 Ok(Some(packet))
@@ -204,14 +204,7 @@ impl Tx {
     /// Writes a frame of any number of buffers, with its header if there are any.
     fn send(&self, packet: &Packet) -> Result<usize, Errno> {
         let header = if self.vnet { net_header::encode(packet) } else { [0; net_header::LEN] };
-        let mut vectors = [IoSlice::new(&[]); MOST + 1];
-        vectors[0] = IoSlice::new(if self.vnet { &header } else { &[] });
-        let mut count = 1;
-        for segment in packet.segments() {
-            *vectors.get_mut(count).ok_or(Errno::MSGSIZE)? = IoSlice::new(segment);
-            count += 1;
-        }
-        rustix::io::writev(&self.tun, &vectors[..count])
+        write_packets(self.tun.as_fd(), if self.vnet { &header } else { &[] }, packet)
     }
 }
 
@@ -224,7 +217,7 @@ impl TxQueue for Tx {
                 continue;
             }
             let plain = !self.vnet && !packet.is_chained();
-            match if plain { rustix::io::write(&self.tun, packet) } else { self.send(packet) } {
+            match if plain { write_packet(self.tun.as_fd(), packet) } else { self.send(packet) } {
                 Ok(_) => (packets, bytes) = (packets + 1, bytes + packet.total_len()),
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Err(errno) => {

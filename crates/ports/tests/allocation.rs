@@ -44,7 +44,7 @@ fn exercise(cache: &mut Cache, ports: &mut [&mut Queues]) -> usize {
                 cache.alloc(&mut sending);
                 sending.iter_mut().for_each(|packet| {
                     packet.set_len(1000);
-                    packet[..18].copy_from_slice(&[0xff; 18]);
+                    packet.write(0, &[0xff; 18]);
                 });
             }
             ports[i].tx.tx_burst(&mut sending);

@@ -32,7 +32,7 @@ fn packets_cross_in_order_between_threads_in_both_directions() {
                     let taken = queues.tx.tx_burst(&mut sending);
                     queues.rx.rx_burst(&mut receiving);
                     for packet in receiving.iter() {
-                        assert_eq!(packet[..], received.to_be_bytes());
+                        assert_eq!(packet.to_vec(), received.to_be_bytes());
                         received += 1;
                     }
                     if taken + receiving.len() > 0 {

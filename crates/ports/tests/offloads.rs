@@ -221,7 +221,7 @@ fn a_tag_beside_the_frame_is_the_one_on_the_wire() {
         if beside.is_some() {
             rest.drain(12..16);
         }
-        assert!(burst[0][..] == rest);
+        assert!(burst[0].to_vec() == rest);
         assert_eq!(at_port.tx.tx_burst(&mut burst), 1);
         assert_eq!(receive_exactly(&mut at_wire, 1), [frame]);
     }

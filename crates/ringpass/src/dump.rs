@@ -2,14 +2,13 @@
 
 mod describe;
 
-use std::borrow::Cow;
 use std::fmt::Write;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ringpass_memory::{Burst, Flags, Packet};
+use ringpass_memory::{Burst, Packet};
 use ringpass_port::{Error, Queues};
 use ringpass_ports::capture_file::{self, Direction, Writer};
 use serde_json::json;
@@ -161,14 +160,11 @@ impl Dump {
 }
 
 /// A frame in one piece, with the tag that lies beside it.
-fn whole(packet: &Packet) -> Cow<'_, [u8]> {
-    if !packet.flags().any(Flags::CHAINED | Flags::VLAN) {
-        return Cow::Borrowed(packet);
-    }
-    let mut frame: Vec<u8> = packet.segments().flat_map(|segment| segment.iter().copied()).collect();
+fn whole(packet: &Packet) -> Vec<u8> {
+    let mut frame: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
     if let Some(tag) = packet.vlan().filter(|_| frame.len() >= 12) {
         let [high, low] = tag.to_be_bytes();
         frame.splice(12..12, [0x81, 0, high, low]);
     }
-    Cow::Owned(frame)
+    frame
 }

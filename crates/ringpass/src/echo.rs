@@ -51,7 +51,8 @@ fn echo(mut queues: Queues, mut worker: Worker) {
 }
 
 fn exchange_addresses(packet: &mut Packet) {
-    if let Some((destination, source)) = packet.get_mut(..12).map(|addresses| addresses.split_at_mut(6)) {
-        destination.swap_with_slice(source);
+    if let Some(mut addresses) = packet.array::<12>(0) {
+        addresses.rotate_left(6);
+        packet.write(0, &addresses);
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use ringpass_memory::{Burst, Mempool};
+use ringpass_memory::{Burst, Mempool, RawBytes};
 use ringpass_port::{Error, MacAddress, Queues, Wake, Wakeable};
 use serde_json::{Value, json};
 
@@ -73,9 +73,10 @@ impl Probe {
         &self.frame
     }
 
-    fn read(&self, frame: &[u8]) -> Option<u64> {
-        let own = frame.get(12..18)? == [&ETHERTYPE[..], &self.run].concat();
-        own.then_some(u64::from_be_bytes(frame.get(18..26)?.try_into().ok()?))
+    fn read<'a>(&self, frame: impl Into<RawBytes<'a>>) -> Option<u64> {
+        let frame = frame.into();
+        let own = frame.array(12)? == ETHERTYPE && frame.array(14)? == self.run;
+        own.then_some(u64::from_be_bytes(frame.array(18)?))
     }
 }
 

@@ -58,9 +58,9 @@ fn main() {
         for flow in 0..BATCH {
             let mut packet = pool.alloc().expect("a buffer");
             packet.set_len(60);
-            packet[..6].copy_from_slice(&to(flow));
-            packet[6..12].copy_from_slice(&mac(port, flow));
-            packet[12..14].copy_from_slice(&[8, 0]);
+            packet.write(0, &to(flow));
+            packet.write(6, &mac(port, flow));
+            packet.write(12, &[8, 0]);
             shelf.push(packet);
         }
     };

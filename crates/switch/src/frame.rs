@@ -1,6 +1,6 @@
 //! What the switch reads of a frame, and copies of it.
 
-use ringpass_memory::{Cache, Packet};
+use ringpass_memory::{Cache, Packet, RawBytes};
 use ringpass_port::{chain, copy_flags};
 
 /// The first 14 bytes of a frame: the first eight of them, and the last eight.
@@ -13,8 +13,8 @@ impl Start {
 
     /// `None` of a frame that is too short.
     #[inline]
-    pub(crate) fn of(frame: &[u8]) -> Option<Self> {
-        let bytes: &[u8; 14] = frame.first_chunk()?;
+    pub(crate) fn of<'a>(frame: impl Into<RawBytes<'a>>) -> Option<Self> {
+        let bytes: [u8; 14] = frame.into().array(0)?;
         Some(Self([0, 6].map(|at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")))))
     }
 
@@ -55,7 +55,7 @@ pub(crate) fn is_reserved(mac: u64) -> bool {
 
 /// A copy with all that is known and asked of the packet; `None` if there are too few buffers.
 pub(crate) fn copy(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
-    let mut copy = chain(packet.segments().map(|segment| &segment[..]), || cache.take(1).next())?;
+    let mut copy = chain(packet.segments(), || cache.take(1).next())?;
     copy_flags(packet, &mut copy);
     Some(copy)
 }

@@ -63,7 +63,7 @@ impl<'a> Lookup<'a> {
 
     #[inline]
     fn one(&mut self, packet: &mut Packet) -> Verdict {
-        let Some(start) = Start::of(packet) else { return self.drop(Counter::Invalid) };
+        let Some(start) = Start::of(&*packet) else { return self.drop(Counter::Invalid) };
         if start == self.before.0 && !packet.flags().any(Flags::VLAN) {
             self.forwarded += 1;
             return self.before.1;

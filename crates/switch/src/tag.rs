@@ -17,7 +17,7 @@ pub(crate) enum Tagged {
 
 /// The VLAN of a packet that has a tag; `None` if the frame ends in it.
 pub(crate) fn id(packet: &Packet) -> Option<u16> {
-    let tag = packet.vlan().or_else(|| Some(u16::from_be_bytes(*packet.get(ADDRESSES + 2..)?.first_chunk()?)));
+    let tag = packet.vlan().or_else(|| packet.array(ADDRESSES + 2).map(u16::from_be_bytes));
     tag.filter(|_| packet.vlan().is_some() || packet.len() >= ADDRESSES + LEN + 2).map(|tag| tag & ID)
 }
 
@@ -25,10 +25,11 @@ pub(crate) fn id(packet: &Packet) -> Option<u16> {
 pub(crate) fn pop(packet: &mut Packet) {
     if packet.vlan().is_some() {
         packet.clear_flags(Flags::VLAN);
-    } else {
-        packet.copy_within(..ADDRESSES, LEN);
-        let whole = packet.trim_front(LEN);
-        debug_assert!(whole, "the tag was found in the first buffer");
+    } else if let Some(addresses) = packet.array::<ADDRESSES>(0)
+        && packet.trim_front(LEN)
+    {
+        // The tag was found in the first buffer, so there are addresses behind it.
+        packet.write(0, &addresses);
         shift_headers(packet, |l2| l2.saturating_sub(LEN as u8));
     }
 }
@@ -36,12 +37,13 @@ pub(crate) fn pop(packet: &mut Packet) {
 /// Puts a tag into a frame that has none; `false`, and nothing changed, without headroom.
 #[must_use]
 pub(crate) fn push(packet: &mut Packet, vlan: u16) -> bool {
-    if packet.prepend(LEN).is_none() {
+    let Some(addresses) = packet.array::<ADDRESSES>(0) else { return false };
+    if !packet.prepend(LEN) {
         return false;
     }
-    packet.copy_within(LEN..LEN + ADDRESSES, 0);
-    packet[ADDRESSES..ADDRESSES + 2].copy_from_slice(&ETHERTYPE.to_be_bytes());
-    packet[ADDRESSES + 2..ADDRESSES + LEN].copy_from_slice(&vlan.to_be_bytes());
+    packet.write(0, &addresses);
+    packet.write(ADDRESSES, &ETHERTYPE.to_be_bytes());
+    packet.write(ADDRESSES + 2, &vlan.to_be_bytes());
     shift_headers(packet, |l2| l2.saturating_add(LEN as u8));
     true
 }
@@ -87,18 +89,18 @@ mod tests {
         assert!(packet.copy_from(&frame(None)));
         packet.request_segmentation(1000, parse_headers(&packet).unwrap());
         assert!(push(&mut packet, 77));
-        assert_eq!((&packet[..], id(&packet)), (&frame(Some(77))[..], Some(77)));
+        assert_eq!((packet.to_vec(), id(&packet)), (frame(Some(77)), Some(77)));
         assert_eq!((packet.headers(), packet.mss()), (parse_headers(&packet), Some(1000)));
         pop(&mut packet);
-        assert_eq!((&packet[..], packet.headers()), (&frame(None)[..], parse_headers(&packet)));
+        assert_eq!((packet.to_vec(), packet.headers()), (frame(None), parse_headers(&packet)));
         packet.set_vlan(0x3000 | 9);
         assert_eq!(id(&packet), Some(9));
         pop(&mut packet);
-        assert_eq!((&packet[..], packet.vlan()), (&frame(None)[..], None));
+        assert_eq!((packet.to_vec(), packet.vlan()), (frame(None), None));
         let headers = Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp };
         assert_eq!(packet.headers(), Some(headers));
         while packet.headroom() >= LEN {
-            packet.prepend(LEN);
+            assert!(packet.prepend(LEN));
         }
         let len = packet.len();
         assert!(!push(&mut packet, 1) && packet.len() == len);

@@ -76,7 +76,8 @@ fn switching_allocates_nothing() {
                 assert!(packet.copy_from(template));
                 // A new station now and then.
                 if round % 7 == 0 && packet.len() > 12 {
-                    packet[11] ^= round as u8;
+                    let [byte] = packet.array(11).unwrap();
+                    packet.write(11, &[byte ^ round as u8]);
                 }
                 burst.push(packet);
             }

@@ -89,7 +89,7 @@ fn frames_without_headroom_and_of_several_buffers_go_in() {
     carry(&mut b, &mut a);
     let mut tight = a.pool.alloc().unwrap();
     while tight.headroom() >= OVERHEAD {
-        tight.prepend(1);
+        assert!(tight.prepend(1));
     }
     let bytes = frame(mac(2), mac(1), 2);
     assert!(tight.copy_from(&bytes));

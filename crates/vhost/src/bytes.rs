@@ -5,6 +5,7 @@
 use std::ptr::NonNull;
 
 pub(crate) use ringpass_memory::copy;
+use ringpass_memory::{Packet, RawBytes};
 use ringpass_virtio::device::{Chain, Piece};
 
 /// Pieces of one chain or of several, read or written from the first to the last byte.
@@ -59,14 +60,28 @@ impl<I: Iterator<Item = Piece>> Cursor<I> {
         done
     }
 
-    /// Writes `bytes`, as far as there is room. Returns how many were.
-    pub(crate) fn write(&mut self, bytes: &[u8]) -> usize {
+    /// As [`read`](Self::read), to fill a packet's frame.
+    pub(crate) fn read_packet(&mut self, packet: &mut Packet) -> usize {
         let mut done = 0;
+        while done < packet.len()
+            && let Some((start, len)) = self.next(packet.len() - done)
+        {
+            // SAFETY: `len` bytes of the guest's, mapped as `new` demands, to which only raw pointers lead.
+            packet.write_raw(done, unsafe { RawBytes::new(start, len) });
+            done += len;
+        }
+        done
+    }
+
+    /// Writes `bytes`, as far as there is room. Returns how many were.
+    pub(crate) fn write<'a>(&mut self, bytes: impl Into<RawBytes<'a>>) -> usize {
+        let (bytes, mut done) = (bytes.into(), 0);
         while done < bytes.len()
             && let Some((start, len)) = self.next(bytes.len() - done)
         {
-            // SAFETY: as in `read`, the other way round.
-            unsafe { copy(bytes[done..].as_ptr(), start, len) };
+            // SAFETY: `len` bytes of the guest's, mapped as `new` demands, to which only raw pointers lead; `range` checked that
+            // there are as many to read.
+            unsafe { copy(bytes.range(done..done + len).as_ptr(), start, len) };
             done += len;
         }
         done

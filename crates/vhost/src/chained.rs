@@ -52,7 +52,7 @@ impl Receiver {
                 // they were asked for with `SHORTEST + span` bytes or more.
                 let packet = unsafe {
                     let mut packet = buffer.into_packet(len);
-                    copy(chain.first.start.as_ptr().add(header), packet.as_mut_ptr(), len & copied);
+                    copy(chain.first.start.as_ptr().add(header), packet.as_ptr(), len & copied);
                     packet.add_flags(Flags::LENT);
                     packet
                 };

@@ -197,12 +197,12 @@ impl Receiver {
                 let plain = chain.more.1 == 0 && len.wrapping_sub(SHORTEST) <= *span;
                 // SAFETY: longer than a header, and mapped (`Virtqueue`) as long as the ring is borrowed.
                 if plain && !(tells && unsafe { says_something(chain.first.start.as_ptr()) }) {
-                    let Some(mut packet) = buffers.next() else { break };
+                    let Some(packet) = buffers.next() else { break };
                     // SAFETY: `len` bytes behind the header in the guest's piece; as many in the buffer, as `span` is at
                     // most what it takes. The packet is forgotten once it was copied; a burst has as many places as
                     // chains were taken, and each takes one at most.
                     unsafe {
-                        copy(chain.first.start.as_ptr().add(header), packet.as_mut_ptr(), len & copied);
+                        copy(chain.first.start.as_ptr().add(header), packet.as_ptr(), len & copied);
                         places.next().unwrap_unchecked().write(packet.copy_received(0, len));
                     }
                     std::mem::forget(packet);

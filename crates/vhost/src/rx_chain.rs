@@ -57,7 +57,7 @@ fn read_frame(cursor: &mut Cursor<impl Iterator<Item = Piece>>, len: usize, buff
     let mut next = |left: &mut usize| {
         let mut packet = buffers.next()?;
         packet.set_len(packet.len().min(*left));
-        *left -= cursor.read(&mut packet);
+        *left -= cursor.read_packet(&mut packet);
         Some(packet)
     };
     let mut left = len;
@@ -75,7 +75,7 @@ pub(crate) fn passes(packet: &Packet, len: usize, longest: usize) -> bool {
         (Some(headers), Some(mss)) => len.min(headers.payload_start() + usize::from(mss)),
         _ => len,
     };
-    let tagged = matches!(packet.get(12..14), Some([0x81, 0] | [0x88, 0xa8]));
+    let tagged = matches!(packet.array(12), Some([0x81, 0] | [0x88, 0xa8]));
     let beside = packet.flags().any(Flags::VLAN);
     let longest = if tagged || beside { longest + TAG } else { longest };
     let frame = if beside { frame + TAG } else { frame };

@@ -102,7 +102,7 @@ impl Special<'_> {
         }
         if self.agreed.ecn
             && let Some(headers) = packet.headers().filter(|_| packet.mss().is_some())
-            && packet.get(headers.l4_start() + 13).is_some_and(|flags| flags & CWR != 0)
+            && packet.array(headers.l4_start() + 13).is_some_and(|[flags]| flags & CWR != 0)
         {
             header[1] |= GSO_ECN;
         }

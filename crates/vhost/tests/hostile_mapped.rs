@@ -136,7 +136,7 @@ fn line_20_memory_that_is_unplugged_under_the_card() {
             } else {
                 // That ends the session; until then all stays mapped.
                 assert!(set.unwrap_err().contains("10 lent buffers did not come back"));
-                assert!(held.iter().zip(frames(10, 60)).all(|(packet, frame)| packet[..] == frame));
+                assert!(held.iter().zip(frames(10, 60)).all(|(packet, frame)| packet.to_vec() == frame));
             }
             drop(held);
             mapped.while_polled(|device| device.disconnected("it has broken its ring"));

@@ -162,7 +162,7 @@ fn frames_under_way_outlive_their_guest() {
     assert_eq!(lent(&packets), 20);
     mapped.while_polled(|device| device.disconnected("it died"));
     guest.memory = Default::default();
-    assert!(packets.iter().zip(frames(20, 60)).all(|(packet, frame)| packet[..] == frame));
+    assert!(packets.iter().zip(frames(20, 60)).all(|(packet, frame)| packet.to_vec() == frame));
     assert_eq!(mapped.send(packets), 20, "there is nobody to take them");
     guest.reset();
 }

@@ -161,7 +161,7 @@ fn a_port_without_offloads_offers_none_and_believes_nothing() {
     guest.attach(&mut rig.device);
     assert!(guest.send(0, [0xff; 12], &frame(0, 60), &[]));
     let packets = rig.receive(0);
-    assert_eq!((packets[0].flags(), &packets[0][..]), (Flags::default(), &frame(0, 60)[..]));
+    assert_eq!((packets[0].flags(), packets[0].to_vec()), (Flags::default(), frame(0, 60).to_vec()));
     guest.detach(&mut rig.device);
     guest.reset();
 }

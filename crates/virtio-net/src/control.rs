@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ringpass_memory::Mempool;
+use ringpass_memory::{Mempool, Packet};
 use ringpass_port::{Error, MacAddress};
 use ringpass_virtio::driver::Virtqueue;
 
@@ -65,7 +65,7 @@ impl<Q: Virtqueue + 'static> ControlQueue<Q> {
         loop {
             let late = start.elapsed() >= LIMIT;
             let mut answer = None;
-            let taken = self.ring.queue.take(1, |used, _| answer = used.whole().last().copied());
+            let taken = self.ring.queue.take(1, |used, _| answer = last_byte(&used.whole()));
             if let Err(broken) = taken {
                 self.ring.fail(broken);
                 return Err(broken.to_string());
@@ -78,6 +78,10 @@ impl<Q: Virtqueue + 'static> ControlQueue<Q> {
             }
         }
     }
+}
+
+fn last_byte(packet: &Packet) -> Option<u8> {
+    packet.array(packet.len().checked_sub(1)?).map(u8::from_le_bytes)
 }
 
 impl<Q: Virtqueue + 'static> Control for ControlQueue<Q> {

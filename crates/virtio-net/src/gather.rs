@@ -79,7 +79,7 @@ impl Gather {
     pub(crate) fn add(&mut self, mut packet: Packet, written: usize) -> Result<Option<Packet>, ()> {
         // Faster than what follows, and the rule: a frame in one buffer.
         if !self.joining() && !packet.is_chained() {
-            let header = packet.first_chunk().copied().unwrap_or_default();
+            let header = packet.array(0).unwrap_or_default();
             let whole = !self.merged || merged_buffers(&packet) == 1;
             if whole && shorten(&mut packet, written) && packet.trim_front(self.header) {
                 return self.finish(packet, &header, written - self.header);
@@ -118,7 +118,7 @@ impl Gather {
     fn join(&mut self, packet: Packet, written: usize) -> Option<Part> {
         let joined = match self.part.take() {
             None => {
-                let header = *packet.first_chunk()?;
+                let header = packet.array(0)?;
                 let mut packet = cut(packet, written)?;
                 let len = written.checked_sub(self.header)?;
                 packet.trim_front(self.header).then_some(Part { packet, header, len, missing: 0 })
@@ -145,7 +145,7 @@ impl Gather {
 /// How many buffers the frame lies in that begins here, says its header.
 #[inline]
 pub(crate) fn merged_buffers(packet: &Packet) -> u16 {
-    packet.get(net_header::LEN..net_header::LEN + 2).map_or(0, |bytes| u16::from_le_bytes([bytes[0], bytes[1]]))
+    packet.array(net_header::LEN).map_or(0, u16::from_le_bytes)
 }
 
 /// Cuts a packet of one buffer down to its first `len` bytes; `false` if it has fewer.
@@ -209,9 +209,9 @@ mod tests {
     fn buffer(pool: &Mempool, buffers: u16) -> Packet {
         let mut packet = pool.alloc().expect("a buffer is left");
         packet.set_len(SIZE);
-        packet.fill(buffers as u8);
-        packet[..10].fill(0);
-        packet[10..12].copy_from_slice(&buffers.to_le_bytes());
+        packet.write(0, &[buffers as u8; SIZE]);
+        packet.write(0, &[0; 10]);
+        packet.write(10, &buffers.to_le_bytes());
         packet
     }
 
@@ -273,10 +273,11 @@ mod tests {
             gather.longest = 2000;
             for (header, buffers, written, ip) in writes {
                 let mut packet = buffer(&pool, buffers);
-                packet[..10].copy_from_slice(&header);
+                packet.write(0, &header);
                 if ip {
-                    packet[24..28].copy_from_slice(&[8, 0, 0x45, 0]);
-                    (packet[35], packet[58]) = (6, 0x50);
+                    packet.write(24, &[8, 0, 0x45, 0]);
+                    packet.write(35, &[6]);
+                    packet.write(58, &[0x50]);
                 }
                 if let Ok(Some(frame)) = gather.add(packet, written) {
                     prop_assert!((SHORTEST..=2000).contains(&frame.total_len()));

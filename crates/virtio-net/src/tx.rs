@@ -197,25 +197,27 @@ impl Special {
         header[0] &= NEEDS_CSUM;
         if self.ecn
             && let Some(headers) = packet.headers().filter(|_| packet.mss().is_some())
-            && packet.get(headers.l4_start() + 13).is_some_and(|flags| flags & CWR != 0)
+            && packet.array(headers.l4_start() + 13).is_some_and(|[flags]| flags & CWR != 0)
         {
             header[1] |= GSO_ECN;
         }
         let Some(mut apart) = spare else {
-            write_header(packet.prepend(len)?, &header);
-            return Some(packet);
+            return packet.prepend(len).then(|| {
+                write_header(&mut packet, &header, len);
+                packet
+            });
         };
         apart.set_len(len);
-        write_header(&mut apart, &header);
+        write_header(&mut apart, &header, len);
         apart.append(packet);
         Some(apart)
     }
 }
 
-fn write_header(place: &mut [u8], header: &[u8; net_header::LEN]) {
-    let (known, rest) = place.split_at_mut(header.len());
-    known.copy_from_slice(header);
-    rest.fill(0);
+/// Writes a header of `len` bytes, with or without the number of buffers, which is for the device to write.
+fn write_header(packet: &mut Packet, header: &[u8; net_header::LEN], len: usize) {
+    packet.write(0, header);
+    packet.write(header.len(), &[0; 2][..len - header.len()]);
 }
 
 impl<Q: Virtqueue + 'static> TxQueue for Tx<Q> {

@@ -167,6 +167,7 @@ impl Card {
         };
         let (mut answer, len) = take(&mut rx.0).pop().unwrap();
         answer.set_len(len as usize);
+        let answer = answer.to_vec();
         assert_eq!(answer[header..header + 6], self.mac);
         assert_eq!(answer[header + 12..][..2], [0x08, 0x06]);
         assert_eq!(answer[header + 28..][..4], [10, 0, 2, 2], "who answers");

@@ -31,7 +31,7 @@ pub fn encode(packet: &Packet) -> [u8; LEN] {
         header[6..8].copy_from_slice(&(headers.l4_start() as u16).to_le_bytes());
         header[8..10].copy_from_slice(&checksum_offset(headers.protocol).to_le_bytes());
         if let Some(mss) = packet.mss() {
-            let version = packet.get(usize::from(headers.l2)).map_or(0, |byte| byte >> 4);
+            let version = packet.array(headers.l2.into()).map_or(0, |[byte]| byte >> 4);
             header[1] = if version == 6 { GSO_TCPV6 } else { GSO_TCPV4 };
             header[2..4].copy_from_slice(&(headers.payload_start() as u16).to_le_bytes());
             header[4..6].copy_from_slice(&mss.to_le_bytes());
@@ -57,7 +57,7 @@ pub fn apply(header: &[u8; LEN], shift: usize, packet: &mut Packet, offloads: Of
     }
     // Of the header only what agrees with the frame is believed. A tunnel's inner checksum is none of those that
     // packets know.
-    let headers = parse_headers(packet)
+    let headers = parse_headers(&*packet)
         .filter(|headers| headers.l4_start() == start && checksum_offset(headers.protocol) == offset);
     let segments = offloads.tso && kind & !GSO_ECN != 0;
     match headers {
@@ -80,7 +80,10 @@ fn segmentation(packet: &mut Packet, kind: u8, mss: u16, headers: Headers) -> bo
         GSO_TCPV6 => 6,
         _ => return false,
     };
-    if mss == 0 || headers.protocol != L4::Tcp || packet[usize::from(headers.l2)] >> 4 != version {
+    if mss == 0
+        || headers.protocol != L4::Tcp
+        || packet.array(headers.l2.into()).is_none_or(|[byte]| byte >> 4 != version)
+    {
         return false;
     }
     if packet.total_len() <= headers.payload_start() + usize::from(mss) {
@@ -158,7 +161,7 @@ mod tests {
             assert!(apply(&header, 0, &mut packet, offloads));
             assert_eq!(packet.flags(), Flags::default());
             let at = 34 + usize::from(header[8]);
-            assert_ne!(packet[at..at + 2], [0, 0]);
+            assert_ne!(packet.array(at), Some([0, 0]));
         }
     }
 

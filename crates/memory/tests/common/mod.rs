@@ -28,7 +28,7 @@ pub fn mark(packet: &mut Packet, number: u64) {
 
 /// The number that [`mark`] wrote.
 pub fn number(packet: &Packet) -> u64 {
-    u64::from_le_bytes(packet[..].try_into().expect("a marked packet has 8 bytes"))
+    u64::from_le_bytes(packet.array(0).filter(|_| packet.len() == 8).expect("a marked packet has 8 bytes"))
 }
 
 /// Up to `n` packets from a cache.

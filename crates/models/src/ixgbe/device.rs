@@ -66,6 +66,8 @@ pub(super) struct Device {
     tx_reported: u128,
     /// Where a frame gets its CRC.
     pub(super) scratch: Vec<u8>,
+    /// The frame that has come from the wire last. Grows to the longest.
+    pub(super) arrived: Vec<u8>,
 }
 
 impl Device {
@@ -101,6 +103,7 @@ impl Device {
             rx_touched: 0,
             tx_reported: 0,
             scratch: Vec::with_capacity(16 << 10),
+            arrived: Vec::with_capacity(16 << 10),
         };
         device.interrupts.liar = device.liar.clone();
         device.attach_liar();

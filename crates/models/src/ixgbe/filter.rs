@@ -1,5 +1,6 @@
 //! Which frames the card takes: MAC and VLAN filters (7.1.1).
 
+use ringpass_memory::RawBytes;
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
@@ -28,8 +29,8 @@ const BROADCAST: u64 = 0xffff_ffff_ffff;
 
 /// The destination address of a frame: its first byte on the wire is the lowest, as in RAL and RAH.
 #[inline]
-pub(super) fn destination(frame: &[u8]) -> u64 {
-    frame.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes) & BROADCAST)
+pub(super) fn destination<'a>(frame: impl Into<RawBytes<'a>>) -> u64 {
+    frame.into().array(0).map_or(0, |bytes| u64::from_le_bytes(bytes) & BROADCAST)
 }
 
 /// A frame that passed.

@@ -112,9 +112,9 @@ pub(super) fn copy_tagged(packet: &mut Packet, frame: &[u8], tag: Option<[u8; 4]
     let tag = tag.as_ref().map_or(&[][..], |tag| tag);
     let at = ADDRESSES.min(frame.len());
     packet.set_len(frame.len() + tag.len());
-    packet[..at].copy_from_slice(&frame[..at]);
-    packet[at..at + tag.len()].copy_from_slice(tag);
-    packet[at + tag.len()..].copy_from_slice(&frame[at..]);
+    packet.write(0, &frame[..at]);
+    packet.write(at, tag);
+    packet.write(at + tag.len(), &frame[at..]);
 }
 
 /// The bytes of a VLAN tag.
@@ -128,15 +128,16 @@ pub(super) fn tag(settings: &Settings, control: u16) -> [u8; 4] {
 pub(super) fn complete(packet: &mut Packet, command: u64, settings: &Settings) -> bool {
     if command & TX_IFCS == 0 || !settings.append_crc {
         // The driver wrote the CRC itself.
-        let data = packet.len().saturating_sub(4);
-        if packet.len() <= 4 || crc32(&packet[..data]).to_le_bytes() != packet[data..] {
+        let frame = packet.to_vec();
+        let Some((data, crc)) = frame.split_last_chunk().filter(|(data, _)| !data.is_empty()) else { return false };
+        if crc32(data).to_le_bytes() != *crc {
             return false;
         }
-        packet.set_len(data);
+        packet.set_len(data.len());
     } else if settings.pad && packet.len() < SHORTEST {
         let len = packet.len();
         packet.set_len(SHORTEST);
-        packet[len..].fill(0);
+        packet.write(len, &[0; SHORTEST][len..]);
     }
     true
 }

@@ -75,10 +75,7 @@ impl Device {
         if self.link.up {
             // The wire's end may have written the frames on another core.
             burst.iter().for_each(|packet| prefetch(packet.as_ptr(), Intent::Read));
-            burst.iter().for_each(|packet| match packet.is_chained() {
-                false => self.arrive(packet),
-                true => self.arrive_in_pieces(packet),
-            });
+            burst.iter().for_each(|packet| self.arrive(packet));
         } else {
             self.counters.rx_no_link += arrived as u64;
         }
@@ -100,24 +97,21 @@ impl Device {
         drained
     }
 
-    /// A frame from the wire: filters, classification, then a ring or the packet buffer.
+    /// A frame from the wire: filters, classification, then a ring or the packet buffer. All of that looks at one copy, as
+    /// others may write the wire's buffers.
     #[inline]
-    pub(super) fn arrive(&mut self, frame: &[u8]) {
-        if frame.len() >= SHORTEST {
-            return self.take(frame);
+    pub(super) fn arrive(&mut self, packet: &Packet) {
+        let mut frame = std::mem::take(&mut self.arrived);
+        let len = packet.total_len();
+        let padded = len.max(SHORTEST);
+        if frame.len() < padded {
+            frame.resize(padded, 0);
         }
+        packet.copy_to(&mut frame);
         // Ports of the kernel hand over frames without the padding that a wire would carry.
-        let mut padded = [0; SHORTEST];
-        padded[..frame.len()].copy_from_slice(frame);
-        self.take(&padded);
-    }
-
-    /// A frame that the wire's port has in several buffers.
-    #[cold]
-    fn arrive_in_pieces(&mut self, packet: &Packet) {
-        let mut frame = vec![0; packet.total_len()];
-        packet.copy_to(&mut frame).expect("as long as the frame");
-        self.arrive(&frame);
+        frame[len..padded].fill(0);
+        self.take(&frame[..padded]);
+        self.arrived = frame;
     }
 
     #[inline]

@@ -208,7 +208,7 @@ impl TxRing {
             return;
         };
         packet.set_len(len);
-        if context.dma.read(address, &mut packet, &mut self.hint) {
+        if context.dma.read_packet(address, &mut packet, &mut self.hint) {
             out.push(packet);
         } else {
             context.counters.dma_faults += 1;

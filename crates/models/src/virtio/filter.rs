@@ -1,5 +1,7 @@
 //! Which received frames are the driver's (5.1.6.5.1 to 5.1.6.5.3).
 
+use ringpass_memory::Packet;
+
 /// Most addresses of a list.
 const ADDRESSES: usize = 64;
 
@@ -61,12 +63,12 @@ impl Filter {
     }
 
     /// Whether a frame is the driver's.
-    pub(super) fn takes(&self, frame: &[u8]) -> bool {
-        let Some(&to) = frame.first_chunk::<6>() else { return false };
-        if let Some([0x81, 0, high, low]) = frame.get(12..16)
+    pub(super) fn takes(&self, packet: &Packet) -> bool {
+        let Some(to) = packet.array::<6>(0) else { return false };
+        if let Some([0x81, 0, high, low]) = packet.array(12)
             && let Some(vlans) = &self.vlans
         {
-            let vlan = usize::from(high & 15) << 8 | usize::from(*low);
+            let vlan = usize::from(high & 15) << 8 | usize::from(low);
             if vlans[vlan / 64] >> (vlan % 64) & 1 == 0 {
                 return false;
             }

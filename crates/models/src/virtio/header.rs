@@ -56,8 +56,8 @@ impl Header {
         if kind == 0 {
             return complete_checksum(packet, self.start.into(), self.offset.into()).then_some(());
         }
-        let headers = parse_headers(packet)?;
-        let version = packet[usize::from(headers.l2)] >> 4;
+        let headers = parse_headers(&*packet)?;
+        let version = version(packet, headers);
         let right = match kind {
             TCPV4 => has(HOST_TSO4) && version == 4,
             TCPV6 => has(HOST_TSO6) && version == 6,
@@ -89,12 +89,17 @@ impl Header {
             None if has(GUEST_CSUM) => Some(open),
             None => complete_checksum(packet, start.into(), offset.into()).then(Self::default),
             Some(segment) => {
-                let version = packet[usize::from(headers.l2)] >> 4;
-                let (kind, feature) = if version == 6 { (TCPV6, GUEST_TSO6) } else { (TCPV4, GUEST_TSO4) };
+                let (kind, feature) =
+                    if version(packet, headers) == 6 { (TCPV6, GUEST_TSO6) } else { (TCPV4, GUEST_TSO4) };
                 has(feature).then_some(Self { kind, segment, len: headers.payload_start() as u16, ..open })
             }
         }
     }
+}
+
+/// The version of IP; 0 if the frame has no such byte.
+fn version(packet: &Packet, headers: Headers) -> u8 {
+    packet.array(headers.l2.into()).map_or(0, |[byte]| byte >> 4)
 }
 
 fn checksum_offset(headers: Headers) -> u16 {
@@ -106,9 +111,9 @@ fn checksum_offset(headers: Headers) -> u16 {
 
 /// Whether the checksum of TCP or UDP was found right.
 fn is_valid(packet: &Packet) -> bool {
-    let Some(headers) = parse_headers(packet) else { return false };
+    let frame: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
+    let Some(headers) = parse_headers(&frame[..packet.len()]) else { return false };
     let (l3, l4) = (usize::from(headers.l2), headers.l4_start());
-    let frame: Vec<u8> = packet.segments().flat_map(|segment| segment.iter().copied()).collect();
     let field = |at: usize| usize::from(u16::from_be_bytes([frame[at], frame[at + 1]]));
     let version = frame[l3] >> 4;
     let end = l3 + if version == 4 { field(l3 + 2) } else { 40 + field(l3 + 4) };

@@ -104,7 +104,8 @@ impl Device {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.clear();
         bytes.extend(&header.encode()[..header_len]);
-        packet.segments().for_each(|segment| bytes.extend_from_slice(segment));
+        bytes.resize(total, 0);
+        packet.copy_to(&mut bytes[header_len..]);
         if let Some(liar) = &self.liar {
             liar.count(1);
             liar.header(&mut bytes[..header_len]);

@@ -1,6 +1,7 @@
 //! Which pair of queues a received frame goes to (5.1.6.5.6.1): the one that its flow was last sent from, else one by
 //! its flow.
 
+use ringpass_memory::{Packet, RawBytes};
 use ringpass_port::parse_headers;
 
 const FLOWS: usize = 1024;
@@ -15,17 +16,25 @@ impl Default for Flows {
 }
 
 /// A number for a flow that is the same in both directions: of its addresses and ports, or those of Ethernet.
-fn hash(frame: &[u8]) -> usize {
+fn hash(frame: RawBytes) -> usize {
     let sum = |bytes: &[u8]| {
         bytes.iter().enumerate().fold(0usize, |sum, (i, &byte)| sum.wrapping_add(usize::from(byte) << (8 * (i % 4))))
     };
+    // What was parsed may be something else by now, and nothing worse than another pair comes of that.
     let fields = match parse_headers(frame) {
         Some(headers) => {
-            let (l3, l4) = (usize::from(headers.l2), headers.l4_start());
-            let addresses = if frame[l3] >> 4 == 4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-            sum(&frame[addresses]) ^ (sum(&frame[l4..l4 + 2]).wrapping_add(sum(&frame[l4 + 2..l4 + 4])) << 5)
+            let l3 = usize::from(headers.l2);
+            let addresses = match frame.array(l3) {
+                Some([first]) if first >> 4 == 4 => sum(&frame.array::<8>(l3 + 12).unwrap_or_default()),
+                _ => sum(&frame.array::<32>(l3 + 8).unwrap_or_default()),
+            };
+            let [a, b, c, d] = frame.array(headers.l4_start()).unwrap_or_default();
+            addresses ^ (sum(&[a, b]).wrapping_add(sum(&[c, d])) << 5)
         }
-        None => sum(frame.get(..6).unwrap_or_default()).wrapping_add(sum(frame.get(6..12).unwrap_or_default())),
+        None => {
+            let [to, from] = [0, 6].map(|at| frame.array::<6>(at).unwrap_or_default());
+            sum(&to).wrapping_add(sum(&from))
+        }
     };
     (fields.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) % FLOWS
 }
@@ -33,12 +42,12 @@ fn hash(frame: &[u8]) -> usize {
 impl Flows {
     /// A frame was sent from a pair.
     pub(super) fn sent(&mut self, frame: &[u8], pair: u16) {
-        self.0[hash(frame)] = Some(pair);
+        self.0[hash(frame.into())] = Some(pair);
     }
 
     /// The pair for a received frame.
-    pub(super) fn pair(&self, frame: &[u8], pairs: u16) -> u16 {
-        let flow = hash(frame);
+    pub(super) fn pair(&self, packet: &Packet, pairs: u16) -> u16 {
+        let flow = hash(packet.bytes());
         self.0[flow].filter(|&pair| pair < pairs).unwrap_or((flow % usize::from(pairs)) as u16)
     }
 }

@@ -110,8 +110,9 @@ impl Receiver {
             let Some(mut packet) = packets.next() else { break };
             *done += 1;
             packet.set_len(len);
-            let copied = buffers.get(slot.buffer, 0, &mut packet);
-            if copied && frame_passes(&packet, len, *mtu) {
+            let bytes = buffers.raw(slot.buffer, 0, len);
+            bytes.into_iter().for_each(|bytes| packet.write_raw(0, bytes));
+            if bytes.is_some() && frame_passes(&packet, len, *mtu) {
                 (counts.packets, counts.bytes) = (counts.packets + 1, counts.bytes + len);
                 burst.push(packet);
             } else {

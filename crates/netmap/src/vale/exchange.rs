@@ -108,7 +108,7 @@ fn receive_special(
                     piece.set_len(len.into());
                     let filled = frame.len();
                     frame.set_len(filled + piece.len());
-                    frame[filled..].copy_from_slice(&piece);
+                    frame.write_raw(filled, piece.bytes());
                 } else {
                     empty(slots, position, tally);
                     whole = false;

@@ -25,11 +25,11 @@ pub(crate) fn read_run(
             break;
         }
         let Some(from) = region.at(slot.buffer, 0, len) else { break };
-        let Some(mut packet) = buffers.next() else { break };
+        let Some(packet) = buffers.next() else { break };
         // SAFETY: `len` bytes of the region, which is mapped, to a whole buffer of the pool, which has as many, as `span`
         // says. The packet is forgotten once it was copied.
         unsafe {
-            copy(from.as_ptr(), packet.as_mut_ptr(), len);
+            copy(from.as_ptr(), packet.as_ptr(), len);
             place.write(packet.copy_received(0, len));
         }
         std::mem::forget(packet);

@@ -14,7 +14,7 @@ pub(crate) fn spread(packet: &Packet, rings: usize) -> usize {
 /// Odd, and without a pattern: the golden ratio.
 const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
-fn flow(frame: &[u8]) -> u64 {
+fn flow(packet: &Packet) -> u64 {
     let mut hash = 0;
     let mut mix = |bytes: &[u8]| {
         for word in bytes.chunks(4) {
@@ -22,14 +22,17 @@ fn flow(frame: &[u8]) -> u64 {
             hash = (u64::rotate_left(hash, 23) ^ word).wrapping_mul(MULTIPLIER);
         }
     };
-    match parse_headers(frame) {
+    // What was parsed may be something else by now, and nothing worse than another ring comes of that.
+    match parse_headers(packet) {
         Some(headers) => {
-            let (l3, l4) = (usize::from(headers.l2), headers.l4_start());
-            let addresses = if frame[l3] >> 4 == 4 { l3 + 12..l3 + 20 } else { l3 + 8..l3 + 40 };
-            mix(&frame[addresses]);
-            mix(&frame[l4..l4 + 4]);
+            let l3 = usize::from(headers.l2);
+            match packet.array(l3) {
+                Some([first]) if first >> 4 == 4 => mix(&packet.array::<8>(l3 + 12).unwrap_or_default()),
+                _ => mix(&packet.array::<32>(l3 + 8).unwrap_or_default()),
+            }
+            mix(&packet.array::<4>(headers.l4_start()).unwrap_or_default());
         }
-        None => mix(&frame[..frame.len().min(12)]),
+        None => mix(&packet.array::<12>(0).unwrap_or_default()),
     }
     hash
 }

@@ -1,6 +1,6 @@
 //! The Internet checksum (RFC 1071).
 
-use ringpass_memory::Packet;
+use ringpass_memory::{Packet, RawBytes};
 
 /// A ones' complement sum in the making.
 #[derive(Clone, Copy, Default)]
@@ -12,16 +12,24 @@ pub struct Sum {
 
 impl Sum {
     /// Adds bytes as 16-bit words; behind an odd number of them, it goes on in the middle of a word.
-    pub fn add(&mut self, mut bytes: &[u8]) {
+    pub fn add<'a>(&mut self, bytes: impl Into<RawBytes<'a>>) {
+        let (bytes, mut at) = (bytes.into(), 0);
         if self.odd
-            && let Some((&first, rest)) = bytes.split_first()
+            && let Some([first]) = bytes.array(at)
         {
             self.total += u64::from(first);
-            (bytes, self.odd) = (rest, false);
+            (at, self.odd) = (at + 1, false);
         }
-        let (words, odd) = bytes.as_chunks::<2>();
-        self.total += words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum::<u64>();
-        if let &[last] = odd {
+        while let Some(block) = bytes.array::<64>(at) {
+            let words = block.as_chunks::<4>().0.iter();
+            self.total += words.map(|&word| u64::from(u32::from_be_bytes(word))).sum::<u64>();
+            at += block.len();
+        }
+        while let Some(word) = bytes.array::<2>(at) {
+            self.total += u64::from(u16::from_be_bytes(word));
+            at += word.len();
+        }
+        if let Some([last]) = bytes.array(at) {
             self.total += u64::from(last) << 8;
             self.odd = true;
         }
@@ -54,13 +62,14 @@ impl Sum {
 /// writes the result to the field, `offset` bytes behind `start`. `false`, and nothing changed, if the field lies outside
 /// the frame's first buffer.
 pub fn complete_checksum(packet: &mut Packet, start: usize, offset: usize) -> bool {
-    let Some(covered) = packet.get(start..).filter(|covered| covered.len() >= 2 && offset <= covered.len() - 2) else {
+    let covered = packet.len().saturating_sub(start);
+    if covered < 2 || offset > covered - 2 {
         return false;
-    };
+    }
     let mut sum = Sum::default();
-    sum.add(covered);
+    sum.add(packet.bytes().range(start..packet.len()));
     packet.segments().skip(1).for_each(|segment| sum.add(segment));
-    packet[start + offset..][..2].copy_from_slice(&sum.l4_checksum());
+    packet.write(start + offset, &sum.l4_checksum());
     true
 }
 

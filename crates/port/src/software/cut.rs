@@ -37,7 +37,7 @@ impl Cut {
         let (Some(headers), Some(mss)) = (source.headers(), source.mss()) else { return Err(source) };
         let (ip, tcp, payload) = (usize::from(headers.l2), headers.l4_start(), headers.payload_start());
         let (mss, len) = (usize::from(mss), source.total_len());
-        let version = source.get(ip).map_or(0, |byte| byte >> 4);
+        let version = source.array(ip).map_or(0, |[byte]| byte >> 4);
         let shortest = match version {
             4 => 20,
             6 => 40,
@@ -56,7 +56,7 @@ impl Cut {
             return Next::Done;
         }
         let len = self.mss.min(self.len - self.at);
-        let pieces = [&self.source[..self.payload]].into_iter().chain(range(&self.source, self.at, len));
+        let pieces = [self.source.bytes().range(0..self.payload)].into_iter().chain(range(&self.source, self.at, len));
         let Some(mut frame) = chain(pieces, alloc) else { return Next::NoBuffer };
         if frame.len() < self.payload {
             // The headers do not fit one buffer, nor would they next time.
@@ -77,38 +77,45 @@ impl Cut {
         let l4_len = self.payload - tcp + payload;
         let mut sum = Sum::default();
         if self.version == 4 {
-            let id = u16::from_be_bytes([frame[ip + 4], frame[ip + 5]]).wrapping_add(self.count);
-            frame[ip + 2..][..2].copy_from_slice(&((tcp - ip + l4_len) as u16).to_be_bytes());
-            frame[ip + 4..][..2].copy_from_slice(&id.to_be_bytes());
-            fill_l3_checksum(&mut frame[ip..tcp]);
-            sum.add(&frame[ip + 12..ip + 20]);
+            let id = u16::from_be_bytes(field(frame, ip + 4)).wrapping_add(self.count);
+            frame.write(ip + 2, &((tcp - ip + l4_len) as u16).to_be_bytes());
+            frame.write(ip + 4, &id.to_be_bytes());
+            fill_l3_checksum(frame, ip, tcp);
+            sum.add(frame.bytes().range(ip + 12..ip + 20));
         } else {
-            frame[ip + 4..][..2].copy_from_slice(&((tcp - ip - 40 + l4_len) as u16).to_be_bytes());
-            sum.add(&frame[ip + 8..ip + 40]);
+            frame.write(ip + 4, &((tcp - ip - 40 + l4_len) as u16).to_be_bytes());
+            sum.add(frame.bytes().range(ip + 8..ip + 40));
         }
-        let sequence = u32::from_be_bytes([frame[tcp + 4], frame[tcp + 5], frame[tcp + 6], frame[tcp + 7]]);
+        let sequence = u32::from_be_bytes(field(frame, tcp + 4));
         let sequence = sequence.wrapping_add((self.at - self.payload) as u32);
-        frame[tcp + 4..][..4].copy_from_slice(&sequence.to_be_bytes());
+        frame.write(tcp + 4, &sequence.to_be_bytes());
+        let [mut flags] = field(frame, tcp + 13);
         if self.at + payload < self.len {
-            frame[tcp + 13] &= !FIN_PSH;
+            flags &= !FIN_PSH;
         }
         if self.count > 0 {
-            frame[tcp + 13] &= !CWR;
+            flags &= !CWR;
         }
+        frame.write(tcp + 13, &[flags]);
         // The pseudo header (RFC 9293, 3.1): addresses, protocol, length.
         sum.add(&[0, 6]);
         sum.add(&(l4_len as u32).to_be_bytes());
-        frame[tcp + 16..][..2].fill(0);
-        sum.add(&frame[tcp..]);
+        frame.write(tcp + 16, &[0; 2]);
+        sum.add(frame.bytes().range(tcp..frame.len()));
         frame.segments().skip(1).for_each(|segment| sum.add(segment));
-        frame[tcp + 16..][..2].copy_from_slice(&sum.l4_checksum());
+        frame.write(tcp + 16, &sum.l4_checksum());
     }
 }
 
-/// Writes the checksum of an IPv4 header.
-pub(super) fn fill_l3_checksum(header: &mut [u8]) {
-    header[10..12].fill(0);
+/// A field of the headers, which lie in the first buffer ([`Cut::new`] and [`Cut::next`] check that).
+fn field<const N: usize>(frame: &Packet, at: usize) -> [u8; N] {
+    frame.array(at).expect("a field inside the headers")
+}
+
+/// Writes the checksum of the IPv4 header from `start` to `end`, which is at least 20 bytes long.
+pub(super) fn fill_l3_checksum(packet: &mut Packet, start: usize, end: usize) {
+    packet.write(start + 10, &[0; 2]);
     let mut sum = Sum::default();
-    sum.add(header);
-    header[10..12].copy_from_slice(&sum.checksum());
+    sum.add(packet.bytes().range(start..end));
+    packet.write(start + 10, &sum.checksum());
 }

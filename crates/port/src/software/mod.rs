@@ -137,10 +137,13 @@ fn complete(packet: &mut Packet, work: Flags) -> bool {
 }
 
 fn l3_checksum(packet: &mut Packet) -> bool {
-    let Some((0x0800, at)) = parse::ethertype(packet) else { return false };
-    let len = packet.get(at).map_or(0, |byte| usize::from(byte & 15) * 4);
-    let header = packet.get_mut(at..at + len).filter(|header| header.len() >= 20);
-    header.map(fill_l3_checksum).is_some()
+    let Some((0x0800, at)) = parse::ethertype(packet.bytes()) else { return false };
+    let len = packet.array(at).map_or(0, |[byte]| usize::from(byte & 15) * 4);
+    let whole = len >= 20 && at + len <= packet.len();
+    if whole {
+        fill_l3_checksum(packet, at, at + len);
+    }
+    whole
 }
 
 fn l4_checksum(packet: &mut Packet) -> bool {
@@ -156,11 +159,12 @@ fn l4_checksum(packet: &mut Packet) -> bool {
 fn insert_tag(packet: &mut Packet) -> bool {
     const ADDRESSES: usize = 12;
     let Some([high, low]) = packet.vlan().map(u16::to_be_bytes) else { return false };
-    if packet.len() < ADDRESSES || packet.prepend(4).is_none() {
+    let Some(addresses) = packet.array::<ADDRESSES>(0) else { return false };
+    if !packet.prepend(4) {
         return false;
     }
-    packet.copy_within(4..4 + ADDRESSES, 0);
-    packet[ADDRESSES..ADDRESSES + 4].copy_from_slice(&[0x81, 0, high, low]);
+    packet.write(0, &addresses);
+    packet.write(ADDRESSES, &[0x81, 0, high, low]);
     if let Some(mut headers) = packet.headers() {
         headers.l2 = headers.l2.saturating_add(4);
         match packet.mss() {

@@ -1,16 +1,16 @@
 //! Where the headers of a frame lie.
 
-use ringpass_memory::{Headers, L4};
+use ringpass_memory::{Headers, L4, RawBytes};
 
 /// IPv6 extension headers that are walked over.
 const MOST_EXTENSIONS: usize = 8;
 
-fn u16_at(frame: &[u8], at: usize) -> Option<u16> {
-    frame.get(at..at + 2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
+fn u16_at(frame: RawBytes, at: usize) -> Option<u16> {
+    frame.array(at).map(u16::from_be_bytes)
 }
 
 /// Ethertype behind up to two VLAN tags, and where what it names begins.
-pub(super) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
+pub(super) fn ethertype(frame: RawBytes) -> Option<(u16, usize)> {
     let mut at = 12;
     while at < 20
         && let Some(0x8100 | 0x88a8) = u16_at(frame, at)
@@ -22,16 +22,21 @@ pub(super) fn ethertype(frame: &[u8]) -> Option<(u16, usize)> {
 
 /// Where the headers of TCP or UDP over IPv4 or IPv6 lie, with up to two VLAN tags before them. `None` for anything else,
 /// for fragments, and if they are not all in `frame`, which may be the first part of one.
-pub fn parse_headers(frame: &[u8]) -> Option<Headers> {
+pub fn parse_headers<'a>(frame: impl Into<RawBytes<'a>>) -> Option<Headers> {
+    parse(frame.into())
+}
+
+fn parse(frame: RawBytes) -> Option<Headers> {
+    let behind = |at| (at <= frame.len()).then(|| frame.range(at..frame.len()));
     let (ethertype, l2) = ethertype(frame)?;
     let (protocol, l3) = match ethertype {
-        0x0800 => ipv4(frame.get(l2..)?)?,
-        0x86dd => ipv6(frame.get(l2..)?)?,
+        0x0800 => ipv4(behind(l2)?)?,
+        0x86dd => ipv6(behind(l2)?)?,
         _ => return None,
     };
-    let l4 = frame.get(l2 + l3..)?;
+    let l4 = behind(l2 + l3)?;
     let (protocol, len) = match protocol {
-        6 => (L4::Tcp, usize::from(*l4.get(12)? >> 4) * 4),
+        6 => (L4::Tcp, usize::from(l4.array::<1>(12)?[0] >> 4) * 4),
         17 => (L4::Udp, 8),
         _ => return None,
     };
@@ -41,27 +46,28 @@ pub fn parse_headers(frame: &[u8]) -> Option<Headers> {
 }
 
 /// Protocol and length of the header.
-fn ipv4(packet: &[u8]) -> Option<(u8, usize)> {
-    let (&first, &protocol) = (packet.first()?, packet.get(9)?);
+fn ipv4(packet: RawBytes) -> Option<(u8, usize)> {
+    let [first, .., high, low, _, protocol] = packet.array::<10>(0)?;
     let len = usize::from(first & 15) * 4;
     // More fragments, or an offset.
-    let fragment = u16_at(packet, 6)? & 0x3fff != 0;
+    let fragment = u16::from_be_bytes([high, low]) & 0x3fff != 0;
     (first >> 4 == 4 && len >= 20 && !fragment).then_some((protocol, len))
 }
 
 /// Next header behind the extensions, and where it begins.
-fn ipv6(packet: &[u8]) -> Option<(u8, usize)> {
-    if packet.first()? >> 4 != 6 {
+fn ipv6(packet: RawBytes) -> Option<(u8, usize)> {
+    let [first, .., next] = packet.array::<7>(0)?;
+    if first >> 4 != 6 {
         return None;
     }
-    let (mut next, mut at) = (*packet.get(6)?, 40);
+    let (mut next, mut at) = (next, 40);
     for _ in 0..MOST_EXTENSIONS {
         // Hop-by-hop options, routing, destination options (RFC 8200, 4): length in units of 8 bytes, without the first.
         if !matches!(next, 0 | 43 | 60) {
             break;
         }
-        let extension = packet.get(at..at + 2)?;
-        (next, at) = (extension[0], at + 8 * (usize::from(extension[1]) + 1));
+        let [following, len] = packet.array(at)?;
+        (next, at) = (following, at + 8 * (usize::from(len) + 1));
     }
     Some((next, at))
 }

@@ -166,7 +166,7 @@ fn checksums_are_filled_in() {
             let mut packet = rig.packet(&frame);
             packet.request_checksum(headers);
             if version == 4 {
-                packet[24..26].fill(0x55);
+                packet.write(24, &[0x55; 2]);
                 packet.add_flags(Flags::L3_CHECKSUM);
             }
             packet.set_vlan(5);

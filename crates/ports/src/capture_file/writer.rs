@@ -6,7 +6,7 @@ use std::path::Path;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use ringpass_memory::{Flags, Packet};
+use ringpass_memory::Packet;
 use ringpass_port::Error;
 
 use super::pcapng::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, IF_TSRESOL, INTERFACE, SECTION_HEADER};
@@ -103,12 +103,9 @@ impl Writer {
         packet: &Packet,
         snaplen: usize,
     ) -> Result<(), Error> {
-        if !packet.flags().any(Flags::CHAINED | Flags::VLAN) {
-            return self.write_cut(nanos, direction, &packet[..packet.len().min(snaplen)], packet.len());
-        }
         let mut frame = std::mem::take(&mut self.scratch);
-        frame.clear();
-        packet.segments().for_each(|segment| frame.extend_from_slice(segment));
+        frame.resize(packet.total_len(), 0);
+        let _ = packet.copy_to(&mut frame);
         if let Some(tag) = packet.vlan().filter(|_| frame.len() >= 12) {
             let [high, low] = tag.to_be_bytes();
             frame.splice(12..12, [0x81, 0, high, low]);

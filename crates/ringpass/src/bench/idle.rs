@@ -193,7 +193,7 @@ impl Lab {
             burst.clear();
             let arrived = loop {
                 far.rx.rx_burst(&mut burst);
-                if burst.iter().any(|packet| packet[..] == frame) {
+                if burst.iter().any(|packet| packet.to_vec() == frame) {
                     break true;
                 }
                 burst.clear();

@@ -311,7 +311,7 @@ fn histogram() -> Histogram<u64> {
 }
 
 /// Where a frame has its time stamp; 0 in frames that do not count.
-const STAMP: std::ops::Range<usize> = 50..58;
+const STAMP: usize = 50;
 
 /// Frames at a rate, each with the time at which it was put on the wire.
 struct Generator {
@@ -349,7 +349,7 @@ impl RxQueue for Generator {
         let frames = (0..wanted).map_while(|_| self.frames.next());
         let made = frames
             .map(|mut packet| {
-                packet[STAMP].copy_from_slice(&stamp.to_le_bytes());
+                packet.write(STAMP, &stamp.to_le_bytes());
                 burst.push(packet);
             })
             .count();
@@ -369,7 +369,7 @@ impl TxQueue for Sink {
         let (now, count) = (cycles(), burst.len());
         let mut latency = self.0.lock();
         for packet in burst.iter() {
-            let stamp = packet.get(STAMP).map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+            let stamp = packet.array(STAMP).map_or(0, u64::from_le_bytes);
             if stamp != 0 {
                 latency.saturating_record(now.saturating_sub(stamp).max(1));
             }

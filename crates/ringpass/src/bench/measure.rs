@@ -243,8 +243,8 @@ fn pass<const OFFLOADS: bool>(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst:
 #[inline]
 fn touch<const OFFLOADS: bool>(burst: &mut Burst) {
     for packet in burst.iter_mut() {
-        if let Some(byte) = packet.get_mut(48) {
-            *byte = byte.wrapping_add(1);
+        if let Some([byte]) = packet.array(48) {
+            packet.write(48, &[byte.wrapping_add(1)]);
         }
         if OFFLOADS && !packet.flags().any(Flags::L3_BAD) {
             packet.request_checksum(UDP);

@@ -116,7 +116,7 @@ impl Frames {
         let mut all: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
         for packet in &mut all {
             packet.set_len(size);
-            packet[..FRAME].copy_from_slice(&frame());
+            packet.write(0, &frame());
         }
         drop(all);
         Ok(Self { cache: pool.cache(), empty: Burst::new(64), size })

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 
 use etherparse::PacketBuilder;
-use ringpass_memory::{Headers, L4, Packet};
+use ringpass_memory::{Headers, L4, Packet, RawBytes};
 use ringpass_port::MacAddress;
 
 /// Who sends to whom.
@@ -104,13 +104,13 @@ impl Template {
     pub fn request(&self, packet: &mut Packet, mark: &Mark) {
         self.write(packet, mark);
         let pseudo = !checksum(self.pseudo_sum + u64::from(source(self.source, mark.flow).0));
-        packet[40..42].copy_from_slice(&pseudo.to_be_bytes());
+        packet.write(40, &pseudo.to_be_bytes());
         packet.request_checksum(Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp });
     }
 
-    /// Writes the frame, or as much of it as fits, to `out`, which is no longer than it and takes all headers and marks.
+    /// Writes the frame, or as much of it as fits, to a packet, which is no longer than it and takes all headers and marks.
     #[inline]
-    pub fn write(&self, out: &mut [u8], mark: &Mark) {
+    pub fn write(&self, packet: &mut Packet, mark: &Mark) {
         let (address, port) = source(self.source, mark.flow);
         let ip = checksum(self.ip_sum + u64::from(address));
         let varying = u64::from(address) + u64::from(port) + halves(mark.sequence) + halves(mark.time);
@@ -120,17 +120,18 @@ impl Template {
             udp => udp,
         };
         // Of a length known at compile time, so that none of it is a call or checks bounds.
-        let (start, rest) = out.split_first_chunk_mut::<MIN>().expect("all headers and marks fit");
-        let (same, same_rest) = self.bytes.split_first_chunk().expect("a frame has its headers and marks");
-        *start = *same;
+        let (same, rest) = self.bytes.split_first_chunk::<MIN>().expect("a frame has its headers and marks");
+        let mut start = *same;
         start[24..26].copy_from_slice(&ip.to_be_bytes());
         start[26..30].copy_from_slice(&address.to_be_bytes());
         start[34..36].copy_from_slice(&port.to_be_bytes());
         start[40..42].copy_from_slice(&udp.to_be_bytes());
         start[44..52].copy_from_slice(&mark.sequence.to_be_bytes());
         start[52..60].copy_from_slice(&mark.time.to_be_bytes());
-        if !rest.is_empty() {
-            rest.copy_from_slice(&same_rest[..rest.len()]);
+        packet.write(0, &start);
+        let more = packet.len() - MIN;
+        if more > 0 {
+            packet.write(MIN, &rest[..more]);
         }
     }
 }
@@ -138,9 +139,10 @@ impl Template {
 impl Endpoints {
     /// What a frame carries, if it is one of this run's `flows`.
     #[inline]
-    pub fn read(&self, frame: &[u8], flows: u32) -> Option<Mark> {
-        let long = |at: usize| Some(u64::from_be_bytes(frame.get(at..at + 8)?.try_into().ok()?));
-        let (sequence, time) = (long(44)?, long(52)?);
+    pub fn read<'a>(&self, frame: impl Into<RawBytes<'a>>, flows: u32) -> Option<Mark> {
+        let frame: [u8; MIN] = frame.into().array(0)?;
+        let long = |at: usize| u64::from_be_bytes(frame[at..at + 8].try_into().expect("eight bytes"));
+        let (sequence, time) = (long(44), long(52));
         let own = frame[12..15] == [0x08, 0x00, 0x45] && frame[23] == 17 && frame[42..44] == self.run.to_be_bytes();
         let address = u32::from_be_bytes([frame[26], frame[27], frame[28], frame[29]]);
         let port = u16::from_be_bytes([frame[34], frame[35]]);
@@ -153,6 +155,7 @@ impl Endpoints {
 #[cfg(test)]
 mod tests {
     use etherparse::{NetSlice, SlicedPacket, TransportSlice};
+    use ringpass_memory::{Mempool, MempoolConfig};
 
     use super::*;
 
@@ -162,14 +165,25 @@ mod tests {
         Endpoints { mac: (mac(1), mac(2)), ip, port: 9, run }
     }
 
+    fn pool() -> Mempool {
+        Mempool::new(&MempoolConfig { buffers: 1, size: MAX, ..Default::default() }).unwrap()
+    }
+
+    fn written(pool: &Mempool, template: &Template, mark: &Mark) -> Vec<u8> {
+        let mut packet = pool.alloc().unwrap();
+        packet.set_len(template.len());
+        template.write(&mut packet, mark);
+        packet.to_vec()
+    }
+
     #[test]
     fn frames_have_right_checksums_and_give_their_marks_back() {
+        let pool = pool();
         for size in [MIN, 61, 590, 1514, MAX] {
             let template = Template::new(&ends(), size);
             for flow in [0, 1, 16383, 16384, 65535] {
                 let mark = Mark { flow, sequence: u64::MAX - 7 * u64::from(flow), time: 0x1234_5678_9abc_def0 };
-                let mut frame = vec![0; size];
-                template.write(&mut frame, &mark);
+                let frame = written(&pool, &template, &mark);
                 assert_eq!(ends().read(&frame, 65536), Some(mark));
                 assert_eq!(ends().read(&frame, flow), None, "a flow that is not there");
                 let packet = SlicedPacket::from_ethernet(&frame).unwrap();
@@ -188,8 +202,8 @@ mod tests {
     fn other_frames_are_nobodys() {
         assert_eq!(ends().read(&[0; 59], 1), None);
         assert_eq!(ends().read(&[0xff; 60], 1), None);
-        let mut frame = vec![0; 60];
-        Template::new(&Endpoints { run: 1, ..ends() }, 60).write(&mut frame, &Mark { flow: 0, sequence: 0, time: 0 });
+        let template = Template::new(&Endpoints { run: 1, ..ends() }, 60);
+        let frame = written(&pool(), &template, &Mark { flow: 0, sequence: 0, time: 0 });
         assert_eq!(ends().read(&frame, 1), None);
     }
 }

@@ -79,10 +79,10 @@ impl Line {
         let mut burst = Burst::new(64);
         self.queues.rx.rx_burst(&mut burst);
         for packet in burst.drain() {
-            let number = u32::from_be_bytes(packet[14..18].try_into().unwrap());
+            let number = u32::from_be_bytes(packet.array(14).unwrap());
             assert!(number > self.received, "{number} arrives after {}", self.received);
             assert!(
-                packet.len() == length(number) && packet[18] == (0u32.wrapping_add(number)) as u8,
+                packet.len() == length(number) && packet.array(18) == Some([(0u32.wrapping_add(number)) as u8]),
                 "frame {number}"
             );
             self.lost += number - self.received - 1;

@@ -53,7 +53,7 @@ impl Honest {
         burst.push(self.packet(other.mac, 0));
         self.queues.tx.tx_burst(&mut burst);
         other.queues.rx.rx_burst(&mut burst);
-        burst.iter().any(|packet| packet[6..12] == self.mac)
+        burst.iter().any(|packet| packet.array(6) == Some(self.mac))
     }
 
     /// Sends the next frames, as many as may be under way.
@@ -71,13 +71,16 @@ impl Honest {
         self.queues.rx.rx_burst(&mut burst);
         let before = self.received;
         // Others are the attacker's.
-        for packet in burst.drain().filter(|packet| packet[6..12] == other.mac) {
-            let number = u32::from_be_bytes(packet[14..18].try_into().expect("four bytes"));
+        for packet in burst.drain().filter(|packet| packet.array(6) == Some(other.mac)) {
+            let number = u32::from_be_bytes(packet.array(14).expect("four bytes"));
             if number == 0 {
                 continue;
             }
             assert_eq!(number, self.received + 1, "a frame was lost, or came twice");
-            assert!(packet[18..].iter().zip(0..).all(|(&byte, i)| byte == (i + number) as u8), "frame {number}");
+            assert!(
+                packet.to_vec()[18..].iter().zip(0..).all(|(&byte, i)| byte == (i + number) as u8),
+                "frame {number}"
+            );
             self.received = number;
         }
         (self.received - before).into()

@@ -2,6 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use ringpass_memory::RawBytes;
+
 /// Length of the frame.
 pub(super) const LEN: usize = 14 + 28;
 
@@ -25,8 +27,8 @@ pub(super) struct Arp {
 
 impl Arp {
     /// `None` of anything else, and of a sender that is no station.
-    pub(super) fn parse(frame: &[u8]) -> Option<Self> {
-        let frame: &[u8; LEN] = frame.first_chunk()?;
+    pub(super) fn parse<'a>(frame: impl Into<RawBytes<'a>>) -> Option<Self> {
+        let frame: [u8; LEN] = frame.into().array(0)?;
         let mac = |at: usize| -> [u8; 6] { *frame[at..].first_chunk().expect("inside the frame") };
         let ip = |at: usize| Ipv4Addr::from(*frame[at..].first_chunk::<4>().expect("inside the frame"));
         let operation = match frame[20..22] {

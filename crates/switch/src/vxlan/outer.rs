@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use ringpass_memory::{Flags, Packet};
+use ringpass_memory::{Flags, Packet, RawBytes};
 use ringpass_port::{Sum, parse_headers};
 
 use super::{Config, OVERHEAD};
@@ -48,25 +48,29 @@ pub(super) fn strip(packet: &mut Packet, config: &Config) -> Result<(), Refused>
 fn inner(packet: &Packet, config: &Config) -> Result<std::ops::Range<usize>, Refused> {
     use Refused::{Foreign, Malformed};
     let flags = packet.flags();
-    let ip = packet.get(ETHERNET..).filter(|ip| ip.len() >= 20 && packet[12..14] == [8, 0]).ok_or(Foreign)?;
+    // Copies: what was checked must not change before it is used.
+    let ip = packet.array::<20>(ETHERNET).filter(|_| packet.array(12) == Some([8, 0])).ok_or(Foreign)?;
     if flags.any(Flags::VLAN) || ip[0] >> 4 != 4 || ip[9] != 17 {
         return Err(Foreign);
     }
     if ip[12..16] != config.remote.octets() || ip[16..20] != config.local.octets() {
         return Err(Foreign);
     }
-    let (header, total) = (usize::from(ip[0] & 15) * 4, u16_at(ip, 2));
+    let (header, total) = (usize::from(ip[0] & 15) * 4, u16_at(&ip, 2));
     // More fragments, or an offset: RFC 7348, 4.3 forbids to fragment, and a part has no ports.
-    if header < 20 || ip.len() < header + UDP + VXLAN || u16_at(ip, 6) & 0x3fff != 0 {
+    if header < 20 || u16_at(&ip, 6) & 0x3fff != 0 {
         return Err(Malformed);
     }
-    let udp = &ip[header..];
+    let udp = &packet.array::<{ UDP + VXLAN }>(ETHERNET + header).ok_or(Malformed)?;
     if u16_at(udp, 2) != usize::from(config.port) {
         return Err(Foreign);
     }
     let (start, len) = (ETHERNET + header, u16_at(udp, 4));
     let whole = header + len <= total && ETHERNET + total <= packet.total_len();
-    if !whole || len < UDP + VXLAN + ETHERNET || !l3_right(&ip[..header], flags) {
+    if !whole
+        || len < UDP + VXLAN + ETHERNET
+        || !l3_right(&ip, packet.bytes().range(ETHERNET + ip.len()..ETHERNET + header), flags)
+    {
         return Err(Malformed);
     }
     // 0 is no checksum.
@@ -83,12 +87,13 @@ fn inner(packet: &Packet, config: &Config) -> Result<std::ops::Range<usize>, Ref
     Ok(start + UDP + VXLAN..start + len)
 }
 
-fn l3_right(header: &[u8], flags: Flags) -> bool {
+fn l3_right(header: &[u8; 20], options: RawBytes, flags: Flags) -> bool {
     if flags.any(Flags::L3_GOOD | Flags::L3_BAD) {
         return !flags.any(Flags::L3_BAD);
     }
     let mut sum = Sum::default();
     sum.add(header);
+    sum.add(options);
     sum.folded() == [0xff; 2]
 }
 
@@ -99,13 +104,13 @@ fn l4_right(packet: &Packet, datagram: std::ops::Range<usize>, flags: Flags) -> 
         return !flags.any(Flags::L4_BAD);
     }
     let mut sum = Sum::default();
-    sum.add(&packet[ETHERNET + 12..ETHERNET + 20]);
+    sum.add(packet.bytes().range(ETHERNET + 12..ETHERNET + 20));
     sum.add(&[0, 17]);
     sum.add(&(datagram.len() as u16).to_be_bytes());
     let mut at = 0;
     for segment in packet.segments() {
         let [from, to] = [datagram.start, datagram.end].map(|edge| edge.clamp(at, at + segment.len()) - at);
-        sum.add(&segment[from..to]);
+        sum.add(segment.bytes().range(from..to));
         at += segment.len();
     }
     sum.folded() == [0xff; 2]
@@ -116,8 +121,11 @@ fn l4_right(packet: &Packet, datagram: std::ops::Range<usize>, flags: Flags) -> 
 pub(super) fn put(packet: &mut Packet, config: &Config, from: [u8; 6], to: [u8; 6]) -> bool {
     let inner = packet.total_len();
     let Ok(total) = u16::try_from(inner + OVERHEAD - ETHERNET) else { return false };
-    let port = source_port(packet).to_be_bytes();
-    let Some(outer) = packet.prepend(OVERHEAD) else { return false };
+    let port = source_port(&*packet).to_be_bytes();
+    if !packet.prepend(OVERHEAD) {
+        return false;
+    }
+    let mut outer = [0; OVERHEAD];
     outer[..6].copy_from_slice(&to);
     outer[6..12].copy_from_slice(&from);
     outer[12..ETHERNET].copy_from_slice(&[8, 0]);
@@ -129,7 +137,7 @@ pub(super) fn put(packet: &mut Packet, config: &Config, from: [u8; 6], to: [u8; 
     address(&mut ip[12..16], config.local);
     address(&mut ip[16..20], config.remote);
     let mut sum = Sum::default();
-    sum.add(ip);
+    sum.add(&*ip);
     ip[10..12].copy_from_slice(&sum.folded().map(|byte| !byte));
     udp[..2].copy_from_slice(&port);
     udp[2..4].copy_from_slice(&config.port.to_be_bytes());
@@ -137,22 +145,28 @@ pub(super) fn put(packet: &mut Packet, config: &Config, from: [u8; 6], to: [u8; 
     // Checksum 0, as RFC 7348, 5 recommends.
     udp[6..8].copy_from_slice(&[0, 0]);
     udp[8..16].copy_from_slice(&(u64::from(FLAG_I) << 56 | u64::from(config.vni) << 8).to_be_bytes());
+    packet.write(0, &outer);
     packet.clear_flags(packet.flags());
     true
 }
 
 /// Another one for each flow, so that the network in between spreads them (RFC 7348, 5): from the addresses, and the ports
 /// if there are such.
-fn source_port(frame: &[u8]) -> u16 {
+fn source_port<'a>(frame: impl Into<RawBytes<'a>>) -> u16 {
+    let frame = frame.into();
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     let mut add = |bytes: &[u8]| {
         bytes.iter().for_each(|&byte| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     };
-    add(&frame[..frame.len().min(ETHERNET)]);
+    add(&frame.array::<ETHERNET>(0).unwrap_or_default());
+    // What was parsed may be something else by now, and nothing worse than another port comes of that.
     if let Some(headers) = parse_headers(frame) {
         let l3 = usize::from(headers.l2);
-        add(if frame[l3] >> 4 == 4 { &frame[l3 + 12..l3 + 20] } else { &frame[l3 + 8..l3 + 40] });
-        add(&frame[headers.l4_start()..][..4]);
+        match frame.array(l3) {
+            Some([first]) if first >> 4 == 4 => add(&frame.array::<8>(l3 + 12).unwrap_or_default()),
+            _ => add(&frame.array::<32>(l3 + 8).unwrap_or_default()),
+        }
+        add(&frame.array::<4>(headers.l4_start()).unwrap_or_default());
     }
     // The dynamic ports, 49152 to 65535.
     0xc000 | (hash >> 48) as u16 & 0x3fff

@@ -107,7 +107,7 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
         let mut packet = self.pool.alloc().expect("more buffers than descriptors");
         packet.set_len(len);
         self.stamp = self.stamp.wrapping_add(1);
-        packet.fill(self.stamp);
+        packet.write(0, &vec![self.stamp; packet.len()]);
         packet
     }
 

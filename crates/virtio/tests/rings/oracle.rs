@@ -137,7 +137,8 @@ impl<Q: Virtqueue> Bench<Q> {
             let mut packet = self.pool.alloc().expect("a buffer");
             packet.set_len(len);
             let stamp = self.stamp;
-            packet.iter_mut().zip(0u8..).for_each(|(byte, i)| *byte = stamp ^ i);
+            let bytes: Vec<u8> = (0..packet.len()).map(|i| stamp ^ i as u8).collect();
+            packet.write(0, &bytes);
             packet
         });
         let first = packets.next().expect("a length");

@@ -183,7 +183,7 @@ impl Worker {
         self.cache.alloc(burst);
         for packet in burst.iter_mut() {
             packet.set_len(size);
-            packet[..HEADERS.len()].copy_from_slice(&HEADERS);
+            packet.write(0, &HEADERS);
         }
         let sent = self.queues.tx.tx_burst(burst);
         burst.clear();
