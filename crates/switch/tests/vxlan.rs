@@ -5,7 +5,7 @@ mod common;
 use std::net::Ipv4Addr;
 
 use common::*;
-use ringpass_memory::{Burst, MAX_BATCH, Mempool};
+use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
 use ringpass_port::{Offloads, Queues};
 use ringpass_switch::vxlan::{self, OVERHEAD, Tunnel};
 use ringpass_switch::{Rules, Vlans, Way};
@@ -98,6 +98,22 @@ fn frames_without_headroom_and_of_several_buffers_go_in() {
     a.send_packets(0, vec![tight, chained]);
     carry(&mut a, &mut b);
     assert_eq!(b.receive(0), [bytes.clone(), bytes]);
+}
+
+/// The buffer of a question may be a guest's, which the card must not read from.
+#[test]
+fn answers_to_arp_lie_in_buffers_of_our_own() {
+    let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
+    let (mut a, mut b) = (rig(&one), rig(&other));
+    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
+    let question = a.receive(1).remove(0);
+    let theirs = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() }).unwrap();
+    b.send_packets(1, vec![packet(&theirs, &question)]);
+    b.datapath.round();
+    let mut answers = Burst::new(MAX_BATCH);
+    assert_eq!(b.far[1].rx.rx_burst(&mut answers), 1);
+    assert_eq!(answers[0].array(20), Some([0, 2]), "a reply");
+    assert_eq!(theirs.outstanding(1), 0, "their buffer has come back");
 }
 
 #[test]

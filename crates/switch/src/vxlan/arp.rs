@@ -42,7 +42,7 @@ impl Arp {
     }
 
     /// The frame: to everybody if it asks, to the target if it answers.
-    pub(super) fn frame(self) -> [u8; LEN] {
+    pub(super) fn frame(&self) -> [u8; LEN] {
         let to = if self.operation == Operation::Request { [0xff; 6] } else { self.target.0 };
         let mut frame = [0; LEN];
         let parts: [&[u8]; 9] = [

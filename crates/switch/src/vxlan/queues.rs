@@ -22,6 +22,8 @@ pub(super) struct Rx {
     inner: Box<dyn RxQueue>,
     wire: Wire,
     state: Arc<State>,
+    /// For answers: a question may lie in a guest's buffer, which is not the card's to send from.
+    cache: Cache,
 }
 
 pub(super) struct Tx {
@@ -32,7 +34,9 @@ pub(super) struct Tx {
 
 pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
     let wire = Arc::new(Mutex::new(tx));
-    (Rx { inner, wire: wire.clone(), state: state.clone() }, Tx { wire, state, cache: pool.cache() })
+    let (rx_wire, rx_state) = (wire.clone(), state.clone());
+    let rx = Rx { inner, wire: rx_wire, state: rx_state, cache: pool.cache() };
+    (rx, Tx { wire, state, cache: pool.cache() })
 }
 
 fn count(counter: &AtomicU64, n: usize) {
@@ -73,7 +77,7 @@ impl RxQueue for Rx {
                     burst.push(packet);
                 }
                 Err(Refused::Malformed) => malformed += 1,
-                Err(Refused::Foreign) if self.arp(packet) => {}
+                Err(Refused::Foreign) if self.arp(&packet) => {}
                 Err(Refused::Foreign) => foreign += 1,
             }
         }
@@ -88,8 +92,8 @@ impl RxQueue for Rx {
 impl Rx {
     /// Learns and answers; `false` if the packet is none of that.
     #[cold]
-    fn arp(&self, mut packet: Packet) -> bool {
-        let Some(Arp { operation, sender, target }) = Arp::parse(&packet) else { return false };
+    fn arp(&mut self, packet: &Packet) -> bool {
+        let Some(Arp { operation, sender, target }) = Arp::parse(packet) else { return false };
         let config = &self.state.config;
         if target.1 != config.local {
             return false;
@@ -98,19 +102,22 @@ impl Rx {
             self.state.learn_remote(sender.0);
         }
         let reply = Arp { operation: Operation::Reply, sender: (self.state.mac, config.local), target: sender };
-        packet.clear_flags(packet.flags());
-        if operation == Operation::Request && packet.copy_from(&reply.frame()) {
-            send_one(&mut **lock(&self.wire), packet);
+        if operation == Operation::Request {
+            send(&self.wire, &mut self.cache, &reply);
         }
         true
     }
 }
 
 /// Best effort, as ARP is.
-fn send_one(tx: &mut dyn TxQueue, packet: Packet) {
-    let mut burst = Burst::new(1);
-    burst.push(packet);
-    tx.tx_burst(&mut burst);
+fn send(wire: &Wire, cache: &mut Cache, arp: &Arp) {
+    if let Some(mut packet) = cache.take(1).next()
+        && packet.copy_from(&arp.frame())
+    {
+        let mut burst = Burst::new(1);
+        burst.push(packet);
+        lock(wire).tx_burst(&mut burst);
+    }
 }
 
 impl TxQueue for Tx {
@@ -153,10 +160,6 @@ impl Tx {
     fn ask(&mut self) {
         let State { config, mac, .. } = &*self.state;
         let arp = Arp { operation: Operation::Request, sender: (*mac, config.local), target: ([0; 6], config.remote) };
-        if let Some(mut packet) = self.cache.take(1).next()
-            && packet.copy_from(&arp.frame())
-        {
-            send_one(&mut **lock(&self.wire), packet);
-        }
+        send(&self.wire, &mut self.cache, &arp);
     }
 }
