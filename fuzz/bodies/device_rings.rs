@@ -136,8 +136,7 @@ impl<Q: Virtqueue> Run<'_, Q> {
     }
 
     fn take(&mut self, most: usize, back: usize) {
-        self.taken.chains.clear();
-        self.taken.pieces.clear();
+        self.taken.begin(Taken::BUDGET);
         let Ok(count) = self.queue.take(self.access, most, &mut self.taken) else {
             self.broken = true;
             return;

@@ -83,7 +83,12 @@ impl Rx {
         let Some(mapped) = self.mapped.as_mut().filter(|mapped| !mapped.stuck) else { return };
         let tail = self.ring.tail;
         let ring = &mut self.ring;
-        while ring.room() >= REFILL && post(ring, |room| mapped.borrower.borrow(room)) > 0 {}
+        // As many turns as an owner needs who lends whole runs: one who lends buffer by buffer goes on at the next burst.
+        for _ in 0..=ring.buffers.len() / REFILL {
+            if ring.room() < REFILL || post(ring, |room| mapped.borrower.borrow(room)) == 0 {
+                break;
+            }
+        }
         if ring.posted() >= REFILL || ring.tail != tail {
             mapped.starved = None;
         } else if !mapped.borrower.may_borrow() || mapped.starved.get_or_insert_with(Instant::now).elapsed() >= PATIENCE

@@ -3,13 +3,12 @@
 
 use std::sync::{Arc, Weak};
 
-use ringpass_memory::{Burst, Flags, Lender, Lending, Lent, Loan, Loans, Packet, Settled};
+use ringpass_memory::{Burst, Flags, Lender, Lending, Lent, Loan, Loans, MAGAZINE, Packet, Settled};
 use ringpass_virtio::device::{Access, Chain, Piece, Taken, Used, Virtqueue};
 use ringpass_virtio::net_header;
 
 use crate::agreed::Agreed;
 use crate::fault::Fault;
-use crate::rx::{clear, empty};
 use crate::shared::Shared;
 use crate::tx::{Sent, To, write_header};
 use crate::vring::{Running, Vring, with_ring};
@@ -57,14 +56,16 @@ impl Mapped {
     pub(crate) fn new(lent: Lent, size: usize) -> Self {
         // A quarter stays for frames from elsewhere, which are copied: a card that receives nothing keeps what it has.
         let most = size - size / 4;
-        Self { lent, count: 0, most, taken: empty() }
+        Self { lent, count: 0, most, taken: Taken::with_capacity(MAGAZINE) }
     }
 
     /// Lends what is available, up to the first chain that a card cannot use: one of several pieces, or too short a one.
     /// That stays for frames that are copied.
     fn lend(&mut self, ring: &mut impl Virtqueue, agreed: &Agreed, loans: &mut Loans<'_>) -> Result<(), Fault> {
-        clear(&mut self.taken);
-        ring.take(Access::Write, loans.room().min(self.most - self.count), &mut self.taken)?;
+        // Of one descriptor each: a chain of more ends the search.
+        let most = loans.room().min(self.most - self.count);
+        self.taken.begin(most);
+        ring.take(Access::Write, most, &mut self.taken)?;
         let (header, chains) = (agreed.header, &self.taken.chains);
         let least = header + loans.least();
         let fits = |chain: &&Chain| chain.descriptors == 1 && chain.more.1 == 0 && chain.first.len as usize >= least;

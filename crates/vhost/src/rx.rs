@@ -21,6 +21,8 @@ pub(crate) struct Rx {
     queue: usize,
     receiver: Receiver,
     pause: Pause,
+    /// The last look left chains in the queue: no kick comes for these.
+    left: bool,
     shared: Arc<Shared>,
     _serving: Serving,
 }
@@ -56,8 +58,23 @@ impl Rx {
         let (longest, size) = (SHORTEST + shared.mtu, pool.buffer_size());
         let span = longest.min(size) - SHORTEST;
         let most = longest_frame(shared).div_ceil(size);
-        let receiver = Receiver { cache: pool.cache(), next: None, taken: empty(), longest, span, most, copying };
-        Self { queue, receiver, pause: Pause::default(), shared: shared.clone(), _serving: serving.clone() }
+        let receiver = Receiver {
+            cache: pool.cache(),
+            next: None,
+            taken: Taken::with_capacity(MAX_BATCH),
+            longest,
+            span,
+            most,
+            copying,
+        };
+        Self {
+            queue,
+            receiver,
+            pause: Pause::default(),
+            left: false,
+            shared: shared.clone(),
+            _serving: serving.clone(),
+        }
     }
 
     /// The guest's queue.
@@ -71,7 +88,7 @@ impl Rx {
         let Some(mut state) = self.shared.vrings[self.number()].for_packets() else { return };
         let Some(running) = state.running.as_mut().filter(|running| !running.broken) else { return };
         let taken = &mut self.receiver.taken;
-        clear(taken);
+        taken.begin(Taken::BUDGET);
         let result = with_ring!(&mut running.ring, ring => {
             let result = ring.take(Access::Read, MAGAZINE, taken);
             ring.give_all(taken.chains.iter().map(|chain| chain.used(0)));
@@ -94,16 +111,6 @@ pub(crate) fn longest_frame(shared: &Shared) -> usize {
     if shared.offloads.tso { LONGEST } else { SHORTEST + TAG + shared.mtu }
 }
 
-/// With room for a burst.
-pub(crate) fn empty() -> Taken {
-    Taken { chains: Vec::with_capacity(MAX_BATCH), pieces: Vec::with_capacity(2048) }
-}
-
-pub(crate) fn clear(taken: &mut Taken) {
-    taken.chains.clear();
-    taken.pieces.clear();
-}
-
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         if self.pause.lasts() {
@@ -112,6 +119,7 @@ impl RxQueue for Rx {
         let (before, shared) = (burst.len(), &*self.shared);
         let Some(mut state) = shared.vrings[self.number()].for_packets() else { return 0 };
         let mut received = Received::default();
+        self.left = false;
         if let Some(running) = state.moving() {
             let agreed = running.agreed;
             let result =
@@ -119,6 +127,7 @@ impl RxQueue for Rx {
             if received.call {
                 running.call();
             }
+            self.left = result.is_ok() && !received.all;
             if let Err(fault) = result {
                 running.broken = true;
                 shared.report(self.number(), &fault);
@@ -144,6 +153,10 @@ impl RxQueue for Rx {
 
 impl Receiver {
     /// Takes chains, copies frames, gives the chains back.
+    ///
+    /// Takes at most as many chains as the burst has room for, whether or not their frames can pass, and reads at most
+    /// [`Taken::BUDGET`] descriptors: a guest that adds chains as fast as they are dropped does not keep the caller here,
+    /// who holds the queue's lock.
     fn receive<Q: Virtqueue>(
         &mut self,
         ring: &mut Q,
@@ -151,13 +164,15 @@ impl Receiver {
         burst: &mut Burst,
         received: &mut Received,
     ) -> Result<(), Fault> {
-        loop {
-            clear(&mut self.taken);
-            let want = burst.room().min(MAGAZINE);
+        let mut room = burst.room();
+        self.taken.begin(Taken::BUDGET);
+        while room > 0 {
+            self.taken.clear();
+            let want = room.min(MAGAZINE);
             let taken = ring.take(Access::Read, want, &mut self.taken)?;
-            received.all = taken < want;
+            received.all = taken < want && !self.taken.is_spent();
             if taken == 0 {
-                return Ok(());
+                break;
             }
             let first = self.copy_to_next(agreed, burst, received);
             let (done, result) = self.copy_all(first, agreed, burst, received);
@@ -168,9 +183,11 @@ impl Receiver {
             received.call |= ring.publish();
             result?;
             if done < want {
-                return Ok(());
+                break;
             }
+            room -= done;
         }
+        Ok(())
     }
 
     /// Copies the frames of all chains from `first` on, until the pool is dry. Returns how many chains are done.
@@ -182,7 +199,7 @@ impl Receiver {
         burst: &mut Burst,
         received: &mut Received,
     ) -> (usize, Result<(), Fault>) {
-        let Self { cache, taken: Taken { chains, pieces }, longest, span, most, copying, .. } = self;
+        let Self { cache, taken: Taken { chains, pieces, .. }, longest, span, most, copying, .. } = self;
         let copied = copying.mask();
         let (header, tells) = (agreed.header, agreed.tells.is_some());
         let (mut done, mut bytes) = (first, 0);
@@ -264,6 +281,9 @@ impl Wakeable for Rx {
     }
 
     fn wake(&self) -> Wake<'_> {
+        if self.left {
+            return Wake::Turns;
+        }
         let silent = |running: &Running| running.kick.is_none();
         if self.shared.vrings[self.number()].lock().running.as_ref().is_some_and(silent) {
             // The guest does not kick.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{Software, TxQueue};
 use ringpass_virtio::device::{Access, Chain, Taken, Virtqueue};
 use ringpass_virtio::net_header;
@@ -12,7 +12,6 @@ use crate::agreed::{Agreed, SHORTEST, Takes};
 use crate::bytes::copy;
 use crate::fault::Fault;
 use crate::port::{Copying, Serving};
-use crate::rx::{clear, empty};
 use crate::shared::Shared;
 use crate::tx_chain::{Outcome, Special};
 use crate::vring::with_ring;
@@ -51,7 +50,8 @@ pub(crate) struct Sent {
 
 impl Tx {
     pub(crate) fn new(queue: usize, shared: &Arc<Shared>, pool: &Mempool, copying: Copying, serving: &Serving) -> Self {
-        let sender = Sender { queue, taken: empty(), copying, shared: shared.clone(), _serving: serving.clone() };
+        let taken = Taken::with_capacity(MAX_BATCH);
+        let sender = Sender { queue, taken, copying, shared: shared.clone(), _serving: serving.clone() };
         let takes = Takes::Plain;
         Self { sender: Software::new(sender, takes.requests(), pool), takes, shared: shared.clone() }
     }
@@ -76,6 +76,7 @@ impl TxQueue for Sender {
         let mut state = vring.in_turn();
         let Some(running) = state.moving() else { return 0 };
         let (mut sent, size) = (Sent::default(), running.size);
+        taken.begin(Taken::BUDGET);
         let burst_to = To { agreed: running.agreed, longest: shared.longest(), size, copied: copying.mask() };
         let result = match &mut running.mapped {
             None => with_ring!(&mut running.ring, ring => burst_to.send(ring, taken, burst, &mut sent)),
@@ -124,7 +125,7 @@ impl To {
         packets: &[Packet],
         sent: &mut Sent,
     ) -> Result<(), Fault> {
-        clear(taken);
+        taken.clear();
         let enough = ring.take(Access::Write, packets.len(), taken)? == packets.len();
         let (mut used, mut result) = (0, Ok(()));
         loop {
@@ -149,7 +150,8 @@ impl To {
                     }
                 }
             }
-            let special = Special { agreed: &self.agreed, longest: self.longest, size: self.size };
+            let alone = sent.done + sent.lent == 0;
+            let special = Special { agreed: &self.agreed, longest: self.longest, size: self.size, alone };
             match special.send(ring, packet, taken, used) {
                 Ok(Outcome::Sent { bytes, chains }) => (used, sent.bytes) = (used + chains, sent.bytes + bytes),
                 Ok(Outcome::Never) => sent.drops += 1,

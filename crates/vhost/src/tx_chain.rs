@@ -16,6 +16,8 @@ pub(crate) struct Special<'a> {
     pub(crate) longest: usize,
     /// Descriptors of the ring.
     pub(crate) size: usize,
+    /// The packet is the first of its burst: it has had the whole budget.
+    pub(crate) alone: bool,
 }
 
 /// What became of it.
@@ -51,7 +53,8 @@ impl Special<'_> {
                 return Ok(Outcome::Never);
             }
             if first + chains == taken.chains.len() && ring.take(Access::Write, 1, taken)? == 0 {
-                return Ok(Outcome::Later);
+                // What does not fit into all that a burst may read never will.
+                return Ok(if self.alone && taken.is_spent() { Outcome::Never } else { Outcome::Later });
             }
             let here = total(&taken.chains[first + chains], &taken.pieces);
             if here < self.agreed.header {

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use common::*;
-use ringpass_memory::MempoolConfig;
+use ringpass_memory::{Burst, MempoolConfig};
 use ringpass_peer::{Signal, prepare_signals};
 use ringpass_port::{Offloads, Port, PortConfig, RxQueue, Wake};
 use ringpass_vhost_user::{Device, Start};
@@ -231,4 +231,65 @@ fn line_17_a_guest_that_kicks_always() {
             guest.reset();
         }
     });
+}
+
+/// Frames that cannot pass take places of the burst, too: a guest that sends nothing else, as fast as they are dropped,
+/// does not keep its port busy. What is left is looked for without a kick.
+#[test]
+fn frames_that_are_dropped_fill_a_burst() {
+    const RING: u16 = 256;
+    let long = vec![0; 1519];
+    for features in FEATURES {
+        for bad in [&frame(0, 14)[..13], &long] {
+            let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, RING));
+            guest.attach(&mut rig.device);
+            let mut sent = 0;
+            while guest.posted(1) + 1 < RING.into() && guest.send(0, PLAIN, bad, &[]) {
+                sent += 1;
+            }
+            assert!(sent > 100 && guest.send(0, PLAIN, &frame(1, 60), &[]), "{features:#x}");
+            rig.queues[0].rx.arm();
+            let mut burst = Burst::new(32);
+            for turn in 1..=sent / 32 {
+                assert_eq!(rig.queues[0].rx.rx_burst(&mut burst), 0);
+                assert_eq!(rig.port.stats().rx_drops, 32 * turn, "{features:#x}: a burst's worth");
+                assert!(matches!(rig.queues[0].rx.wake(), Wake::Turns), "{features:#x}: there is more");
+            }
+            assert_eq!(rig.queues[0].rx.rx_burst(&mut burst), 1, "{features:#x}");
+            assert_eq!((bytes_of(&burst[0]), rig.port.stats().rx_drops), (frame(1, 60), sent));
+            burst.clear();
+            assert_eq!(rig.queues[0].rx.rx_burst(&mut burst), 0);
+            assert!(matches!(rig.queues[0].rx.wake(), Wake::Readable(_)), "{features:#x}: there is no more");
+            assert_eq!((guest.sent(0) as u64, rig.device.fault()), (sent + 1, None));
+            guest.detach(&mut rig.device);
+            guest.reset();
+        }
+    }
+}
+
+/// Sending to a guest ends, too, however many descriptors its chains have for a byte: what does not fit into all that a
+/// burst may read is dropped, what merely comes late in a burst waits for the next one.
+#[test]
+fn buffers_of_single_bytes_use_up_a_burst() {
+    const RING: u16 = 512;
+    for ring in [0, RING_PACKED] {
+        let features = VERSION_1 | MRG_RXBUF | INDIRECT_DESC | ring;
+        let config = PortConfig { mtu: 9000, ..Default::default() };
+        let mut rig = Rig::new(&config);
+        let mut guest = Guest::with_buffers(features, 1, RING, 16 * usize::from(RING) + 64);
+        guest.attach(&mut rig.device);
+        while guest.offer(0, &[1; 16]) {}
+        assert!(guest.posted(0) >= 400);
+        // 16 descriptors for 16 bytes: a burst reads 4096 of them.
+        assert_eq!(rig.send(0, &[frame(0, 5000)]), 0, "{features:#x}: it never fits");
+        assert_eq!((rig.port.stats().tx_drops, guest.received(0).len()), (1, 0), "{features:#x}");
+        let frames = [frame(1, 2500), frame(2, 2500)];
+        assert_eq!(rig.send(0, &frames), 1, "{features:#x}: the second one waits");
+        assert_eq!(rig.send(0, &frames[1..]), 0);
+        let received: Vec<_> = guest.received(0).into_iter().map(|(_, frame)| frame).collect();
+        assert!(received == frames, "{features:#x}");
+        assert_eq!((rig.port.stats().tx_drops, rig.device.fault()), (1, None));
+        guest.detach(&mut rig.device);
+        guest.reset();
+    }
 }

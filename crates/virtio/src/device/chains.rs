@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use super::memory::Window;
-use super::{Access, Broken, Chain, GuestMemory, Piece, Taken};
+use super::{Access, Broken, Chain, GuestMemory, LONGEST_CHAIN, Piece, Taken};
 use crate::layout::flags;
 
 /// A descriptor in a ring or table.
@@ -54,6 +54,8 @@ pub(super) struct Gather<'a> {
     pub(super) most: u16,
     /// Whether there may be tables.
     pub(super) indirect: bool,
+    /// Descriptors that the chain may still have.
+    left: usize,
 }
 
 /// Pieces of a chain so far.
@@ -64,22 +66,48 @@ pub(super) struct Pieces {
 }
 
 impl<'a> Gather<'a> {
+    /// For one chain of a queue of `most` descriptors.
+    pub(super) fn new(
+        memory: &'a GuestMemory,
+        window: &'a mut Window,
+        access: Access,
+        most: u16,
+        indirect: bool,
+    ) -> Self {
+        Self { memory, window, access, most, indirect, left: LONGEST_CHAIN }
+    }
+
+    /// Descriptors that the chain has had so far.
+    pub(super) fn read(&self) -> usize {
+        LONGEST_CHAIN - self.left
+    }
+
+    fn charge(&mut self, descriptors: usize) -> Result<(), Broken> {
+        self.left = self.left.checked_sub(descriptors).ok_or(Broken::Long)?;
+        Ok(())
+    }
+
     /// Adds what a descriptor that is no table names.
     pub(super) fn add(&mut self, descriptor: Descriptor, to: &mut Pieces, more: &mut Vec<Piece>) -> Result<(), Broken> {
         let Descriptor { address, len, .. } = descriptor;
+        self.charge(1)?;
         if descriptor.is(flags::WRITE) != (self.access == Access::Write) {
             return Err(Broken::Access);
         }
         to.total = to.total.checked_add(len).ok_or(Broken::Sum)?;
-        let mut each = |piece| match to.first {
-            None => to.first = Some(piece),
-            Some(_) => more.push(piece),
+        let mut count = 0_usize;
+        let mut each = |piece| {
+            count += 1;
+            match to.first {
+                None => to.first = Some(piece),
+                Some(_) => more.push(piece),
+            }
         };
         match self.window.at(address, len) {
             Some(start) => each(Piece { start, len }),
             None => self.memory.pieces(address, len, self.window, each).ok_or(Broken::Address(address, len))?,
         }
-        Ok(())
+        self.charge(count.saturating_sub(1))
     }
 
     /// Where a table lies, and how many descriptors it has.
@@ -98,8 +126,10 @@ impl<'a> Gather<'a> {
             // shared reference.
             Some(start) => Table::Near(unsafe { std::slice::from_raw_parts(start.as_ptr(), count as usize) }),
             None => {
-                let whole = self.memory.pieces(address, len, self.window, |_| ());
+                let mut count = 0;
+                let whole = self.memory.pieces(address, len, self.window, |_| count += 1);
                 whole.ok_or(Broken::Address(address, len))?;
+                self.charge(count)?;
                 Table::Far(self.memory, address)
             }
         };

@@ -105,16 +105,71 @@ pub struct Used {
 }
 
 /// Chains that were taken together, in order. Made once for a queue, and used again and again: no burst allocates.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Taken {
     /// The chains.
     pub chains: Vec<Chain>,
     /// Pieces behind the first ones.
     pub pieces: Vec<Piece>,
+    /// Descriptors that may still be read before the burst ends.
+    budget: usize,
 }
 
-/// Pieces at which a burst ends, so that no guest makes one of any length.
-const MANY_PIECES: usize = 1024;
+/// Longest chain, in descriptors including those of indirect tables; a buffer that continues in another memory region
+/// counts as another descriptor.
+///
+/// The specification allows as many as the queue has (2.7.5.3.1, 2.8.8), which is up to 32,768. Existing devices allow
+/// 1024 (QEMU's `VIRTQUEUE_MAX_SIZE`, vhost-net's `UIO_MAXIOV`), so drivers stay below that: Linux makes chains of up to
+/// `MAX_SKB_FRAGS` + 2 descriptors (19, or 47 as configured at most), DPDK of a frame's segments (255) and a header.
+pub(crate) const LONGEST_CHAIN: usize = 1024;
+
+impl Taken {
+    /// Descriptors that a burst of packets may read: enough for 200 frames of Linux in 20 descriptors each.
+    pub const BUDGET: usize = 4096;
+
+    /// Creates an empty list with room for `chains` chains and for all pieces that a burst can have.
+    pub fn with_capacity(chains: usize) -> Self {
+        let pieces = Vec::with_capacity(Self::BUDGET + LONGEST_CHAIN);
+        Self { chains: Vec::with_capacity(chains), pieces, budget: Self::BUDGET }
+    }
+
+    /// Begins a burst: removes all chains, and allows [`take`](Virtqueue::take) to read `budget` descriptors.
+    ///
+    /// Descriptors are what a guest's chains cost, whether they hold any bytes or not. The budget is for all calls of
+    /// `take` until the next burst begins, so a loop that takes chains until there are none ends whatever the guest adds
+    /// meanwhile. The chain that exceeds the budget is the last, so a burst reads at most 1024 descriptors more.
+    #[inline]
+    pub fn begin(&mut self, budget: usize) {
+        self.clear();
+        self.budget = budget;
+    }
+
+    /// Removes all chains. The burst goes on with what is left of its budget.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.chains.clear();
+        self.pieces.clear();
+    }
+
+    /// Whether the budget is used up: more chains may be available than were taken.
+    #[inline]
+    pub fn is_spent(&self) -> bool {
+        self.budget == 0
+    }
+
+    /// Charges descriptors that were read.
+    #[inline(always)]
+    pub(crate) fn charge(&mut self, descriptors: usize) {
+        self.budget = self.budget.saturating_sub(descriptors);
+    }
+}
+
+impl Default for Taken {
+    /// An empty list with the budget of a burst of packets.
+    fn default() -> Self {
+        Self { chains: Vec::new(), pieces: Vec::new(), budget: Self::BUDGET }
+    }
+}
 
 /// What a guest did that guests may not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -132,7 +187,7 @@ pub enum Broken {
     #[error("the guest made a chain that goes on at {0}, where there is no descriptor")]
     Next(u16),
     /// A chain has no end, or one too far away.
-    #[error("the guest made a chain that is longer than the ring, or a loop")]
+    #[error("the guest made a chain of more than 1024 descriptors or more than the ring has, or a loop")]
     Long,
     /// A chain begins in a packed ring, and does not go on.
     #[error("the guest made a part of a chain available")]
@@ -166,8 +221,9 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// Another table of the guest's memory, in which the queue goes on.
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error>;
 
-    /// Takes up to `most` chains that are available, in order, behind those in `taken`. Returns how many. A chain that
-    /// the guest may not make breaks the queue; what was taken before it in the same call is handed out first.
+    /// Takes up to `most` chains that are available, in order, behind those in `taken`. Returns how many: fewer if the
+    /// burst's [budget](Taken::begin) is used up. A chain that the guest may not make breaks the queue; what was taken
+    /// before it in the same call is handed out first.
     fn take(&mut self, access: Access, most: usize, taken: &mut Taken) -> Result<usize, Broken>;
 
     /// Takes the last `n` chains out of `taken` and puts them back, as if they had not been taken from the queue. They

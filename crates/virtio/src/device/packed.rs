@@ -13,7 +13,7 @@ use super::chains::{Cell, Descriptor, Gather, Pieces, read};
 use super::inflight::{Again, Lost, PackedLog};
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
-use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Used, Virtqueue};
+use super::{Access, Broken, Chain, GuestMemory, Piece, Setup, Taken, Used, Virtqueue};
 use crate::features::{EVENT_IDX, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, event, flags};
 use crate::slot::Slot;
@@ -166,7 +166,11 @@ impl Packed {
     #[cold]
     fn take_again(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
         let mut count = 0;
-        while count < most && self.again.peek().is_some() && self.take_any(access, taken) == Ok(true) {
+        while count < most
+            && !taken.is_spent()
+            && self.again.peek().is_some()
+            && self.take_any(access, taken) == Ok(true)
+        {
             count += 1;
         }
         count
@@ -176,7 +180,7 @@ impl Packed {
     fn walk(&mut self, access: Access, taken: &mut Taken) -> Result<Option<Chain>, Broken> {
         let (size, room, start) = (self.size(), self.room(), taken.pieces.len());
         let indirect = self.has(INDIRECT_DESC);
-        let mut gather = Gather { memory: &self.memory, window: &mut self.window, access, most: size, indirect };
+        let mut gather = Gather::new(&self.memory, &mut self.window, access, size, indirect);
         let (mut pieces, mut slot) = (Pieces::default(), self.head);
         let again = self.again.peek().map(Vec::as_slice);
         for length in 1..=again.map_or(room, |again| again.len() as u16) {
@@ -204,7 +208,10 @@ impl Packed {
                 let id = descriptor.number;
                 return match self.taken.get(usize::from(id)) {
                     None => Err(Broken::Id(id)),
-                    Some(0) => Ok(Some(pieces.into_chain(id, length, start, taken))),
+                    Some(0) => {
+                        taken.charge(gather.read());
+                        Ok(Some(pieces.into_chain(id, length, start, taken)))
+                    }
                     Some(_) => Err(Broken::Twice(id)),
                 };
             }
@@ -217,7 +224,7 @@ impl Packed {
     fn take_run(&mut self, access: Access, most: u16, taken: &mut Taken, prefetch: impl Fn(*const u8) + Copy) {
         let flags = if access == Access::Write { flags::WRITE } else { 0 };
         let mut left = most;
-        while left > 0 && taken.pieces.len() < MANY_PIECES {
+        while left > 0 && !taken.is_spent() {
             let run = self.run(left);
             let len = run.len();
             let count = match self.log.take() {
@@ -230,6 +237,7 @@ impl Packed {
                     count
                 }
             };
+            taken.charge(count.into());
             left -= count;
             if len == usize::from(count) {
                 continue;
@@ -245,7 +253,7 @@ impl Packed {
     /// Takes chains that are available, up to `most`. Returns how many.
     #[inline(always)]
     fn take_new(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
-        let most = most.min(self.room().into()) as u16;
+        let most = most.min(self.room().into()).min(taken.budget) as u16;
         if most == 0 || !self.ready() {
             return 0;
         }

@@ -11,7 +11,7 @@ use super::inflight::{Again, SplitLog};
 use super::marks::unmark_all;
 use super::memory::Window;
 use super::prefetch::{LINE, prefetch, prefetch_frame};
-use super::{Access, Broken, Chain, GuestMemory, MANY_PIECES, Piece, Setup, Taken, Used, Virtqueue};
+use super::{Access, Broken, Chain, GuestMemory, Piece, Setup, Taken, Used, Virtqueue};
 use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, NO_NOTICE, flags};
 
@@ -193,7 +193,7 @@ impl Split {
     #[cold]
     fn take_again(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
         let mut count = 0;
-        while count < most && self.again.peek().is_some() && self.take_any(access, taken).is_ok() {
+        while count < most && !taken.is_spent() && self.again.peek().is_some() && self.take_any(access, taken).is_ok() {
             count += 1;
         }
         count
@@ -208,7 +208,7 @@ impl Split {
             Some(_) => return Err(Broken::Twice(id)),
         }
         let (start, indirect) = (taken.pieces.len(), self.has(INDIRECT_DESC));
-        let mut gather = Gather { memory: &self.memory, window: &mut self.window, access, most: size, indirect };
+        let mut gather = Gather::new(&self.memory, &mut self.window, access, size, indirect);
         let (mut pieces, mut next) = (Pieces::default(), id);
         for length in 1..=size {
             let descriptor = Descriptor::split(read(self.parts.descriptors.at(next)));
@@ -219,6 +219,7 @@ impl Split {
             }
             if !descriptor.is(flags::NEXT) {
                 self.taken[usize::from(id)] = 1;
+                taken.charge(gather.read());
                 return Ok(pieces.into_chain(id, length, start, taken));
             }
             next = descriptor.number;
@@ -241,12 +242,13 @@ impl Split {
     fn take_run(&mut self, access: Access, n: u16, taken: &mut Taken, prefetch: impl Fn(*const u8) + Copy) -> usize {
         let flags = if access == Access::Write { flags::WRITE } else { 0 };
         let mut left = n;
-        while left > 0 && taken.pieces.len() < MANY_PIECES {
+        while left > 0 && !taken.is_spent() {
             let (run, before) = (self.run(self.head, left), taken.chains.len());
             let (len, count) = (run.len(), self.take_plain(flags, run, &mut taken.chains, prefetch));
             if let Some(log) = &mut self.log {
                 taken.chains[before..].iter().for_each(|chain| log.take(chain.id));
             }
+            taken.charge(count.into());
             left -= count;
             if len == usize::from(count) {
                 continue;
@@ -263,7 +265,7 @@ impl Split {
     #[inline(always)]
     fn take_new(&mut self, access: Access, most: usize, taken: &mut Taken) -> usize {
         let Ok(ready) = self.ready(most) else { return 0 };
-        let n = most.min(ready.into()) as u16;
+        let n = most.min(ready.into()).min(taken.budget) as u16;
         if n == 0 {
             return 0;
         }

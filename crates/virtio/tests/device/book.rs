@@ -49,6 +49,14 @@ impl Guest {
         Self { region, memory, size, features, available: 0 }
     }
 
+    /// Adds memory at a guest address.
+    pub fn add_region(&mut self, guest: u64, len: u64) {
+        let region = DmaRegion::new(len as usize, &RegionConfig::default()).unwrap();
+        let memory = ForeignMemory::map(region.file(), 0, len as usize).unwrap();
+        let added = GuestRegion { guest, user: guest + USER, len, memory, offset: 0 };
+        self.memory = GuestMemory::new(self.memory.regions().iter().cloned().chain([added]).collect()).unwrap();
+    }
+
     pub fn setup(&self, base: u32) -> Setup {
         Setup {
             size: self.size,

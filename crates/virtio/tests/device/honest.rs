@@ -194,8 +194,7 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
     }
 
     fn take(&mut self, most: usize, back: usize) {
-        self.taken.chains.clear();
-        self.taken.pieces.clear();
+        self.taken.begin(Taken::BUDGET);
         let available = self.available();
         let count = self.device.take(self.access, most, &mut self.taken).expect("an honest driver");
         assert_eq!((count, self.taken.chains.len()), (most.min(available), count));

@@ -142,18 +142,24 @@ fn line_12_lengths() {
 /// Each piece is the guest's; all together they are more than a length can say.
 #[test]
 fn line_12_sums_that_overflow() {
-    let size = 1 << 14;
-    let (mut guest, len) = (Guest::new(size, INDIRECT_DESC), 0x8_0000);
+    const LARGE: u64 = 1 << 32;
+    let len = 0x80_0000;
     let count = (1_u64 << 32) / u64::from(len);
+    let large = || {
+        let mut guest = Guest::new(1 << 10, INDIRECT_DESC);
+        guest.add_region(LARGE, u64::from(len));
+        guest
+    };
+    let mut guest = large();
     for index in 0..count {
-        guest.descriptor(TABLE, index, BUFFER, len, NEXT, index as u16 + 1);
+        guest.descriptor(TABLE, index, LARGE, len, NEXT, index as u16 + 1);
     }
-    guest.descriptor(TABLE, count - 1, BUFFER, len, 0, 0);
+    guest.descriptor(TABLE, count - 1, LARGE, len, 0, 0);
     guest.descriptor(MEMORY, 0, TABLE, count as u32 * 16, INDIRECT, 0);
     guest.offer(0);
     assert_eq!(burst(&guest, &mut guest.split(), Access::Read), Err(Broken::Sum));
-    let guest = Guest::new(size, INDIRECT_DESC);
-    (0..count).for_each(|index| guest.packed_descriptor(TABLE, index, BUFFER, len, 0, 0));
+    let guest = large();
+    (0..count).for_each(|index| guest.packed_descriptor(TABLE, index, LARGE, len, 0, 0));
     guest.offer_packed(&[(TABLE, count as u32 * 16, INDIRECT, 0)]);
     assert_eq!(burst(&guest, &mut guest.packed(), Access::Read), Err(Broken::Sum));
 }
@@ -191,8 +197,7 @@ fn line_13_buffers_in_the_ring_itself() {
         queue.give_all(std::iter::once(taken.chains[0].used(len)));
         queue.publish();
         for _ in 0..100 {
-            taken.chains.clear();
-            taken.pieces.clear();
+            taken.begin(Taken::BUDGET);
             queue.arm();
             let Ok(count) = queue.take(Access::Write, 64, &mut taken) else { break };
             assert!(count <= usize::from(SIZE));
@@ -280,7 +285,7 @@ fn line_17_events_are_any() {
         let (mut queue, mut taken) = (guest.split(), Taken::default());
         for round in 0..4 {
             guest.offer(0);
-            taken.chains.clear();
+            taken.begin(Taken::BUDGET);
             assert_eq!(queue.take(Access::Read, 8, &mut taken), Ok(1));
             queue.give_all(std::iter::once(taken.chains[0].used(0)));
             assert_eq!(queue.publish(), event == round, "an interrupt at its index alone");
@@ -295,7 +300,7 @@ fn line_17_events_are_any() {
     for flags in [0_u16, 1, 0xfffe, 0xffff, 0] {
         guest.offer(0);
         guest.write(DRIVER, &flags.to_le_bytes());
-        taken.chains.clear();
+        taken.begin(Taken::BUDGET);
         assert_eq!(queue.take(Access::Read, 8, &mut taken), Ok(1));
         queue.give_all(std::iter::once(taken.chains[0].used(0)));
         assert_eq!(queue.publish(), flags & 1 == 0);
@@ -426,6 +431,85 @@ fn line_19_event_suppression() {
                     assert_eq!(interrupt, right, "{flags} {offset:#x} {features:#x}");
                 }
             }
+        }
+    }
+}
+
+/// A guest's chains cost by descriptors, whatever they hold: empty ones are not free of charge.
+#[test]
+fn empty_descriptors_use_up_a_burst() {
+    const RING: u16 = 512;
+    const CHAIN: usize = 1000;
+    fn bursts<Q: Virtqueue>(mut queue: Q) {
+        let (mut taken, mut all) = (Taken::default(), 0);
+        while all < usize::from(RING) {
+            taken.begin(4096);
+            let mut burst = 0;
+            // As callers do who take until there is nothing more.
+            loop {
+                taken.clear();
+                match queue.take(Access::Read, 128, &mut taken) {
+                    Ok(0) => break,
+                    Ok(count) => burst += count,
+                    Err(broken) => panic!("{broken}"),
+                }
+                assert!(taken.pieces.is_empty());
+                queue.give_all(taken.chains.iter().map(|chain| chain.used(0)));
+                queue.publish();
+            }
+            assert!((1..=5).contains(&burst), "{burst} chains in a burst");
+            assert!(taken.is_spent() || all + burst == usize::from(RING));
+            all += burst;
+        }
+        assert_eq!(all, RING.into(), "none is lost");
+    }
+    let mut guest = Guest::new(2 * RING, INDIRECT_DESC);
+    let len = CHAIN as u32 * 16;
+    (0..CHAIN as u64).for_each(|index| {
+        let next = if index + 1 < CHAIN as u64 { NEXT } else { 0 };
+        guest.descriptor(TABLE, index, 0, 0, next, index as u16 + 1);
+    });
+    (0..RING).for_each(|id| {
+        guest.descriptor(MEMORY, id.into(), TABLE, len, INDIRECT, 0);
+        guest.offer(id);
+    });
+    bursts(guest.split());
+    let guest = Guest::new(2 * RING, INDIRECT_DESC);
+    (0..CHAIN as u64).for_each(|index| guest.packed_descriptor(TABLE, index, 0, 0, 0, 0));
+    guest.offer_packed(&std::array::from_fn::<_, { RING as usize }, _>(|id| (TABLE, len, INDIRECT, id as u16)));
+    bursts(guest.packed());
+}
+
+/// Longer chains than any driver makes break the queue, however large that is.
+#[test]
+fn chains_of_more_than_1024_descriptors() {
+    const SIZE: u16 = 4096;
+    for (count, long) in [(1024, false), (1025, true), (4096, true)] {
+        for tables in [false, true] {
+            let features = if tables { INDIRECT_DESC } else { 0 };
+            let (mut split, packed) = (Guest::new(SIZE, features), Guest::new(SIZE, features));
+            let more = |index: u64| if index + 1 < count { NEXT } else { 0 };
+            for index in 0..count {
+                let at = if tables { TABLE } else { MEMORY };
+                split.descriptor(at, index, BUFFER, 4, more(index), index as u16 + 1);
+                packed.packed_descriptor(TABLE, index, BUFFER, 4, 0, 0);
+            }
+            if tables {
+                split.descriptor(MEMORY, 0, TABLE, count as u32 * 16, INDIRECT, 0);
+                packed.offer_packed(&[(TABLE, count as u32 * 16, INDIRECT, 0)]);
+            } else {
+                let chain: Vec<_> = (0..count).map(|index| (BUFFER, 4, more(index), 0)).collect();
+                packed.offer_packed(&chain);
+            }
+            split.offer(0);
+            let expected = if long { Err(Broken::Long) } else { Ok(1) };
+            let chains = |result: Result<Vec<_>, _>| result.map(|chains: Vec<Vec<(u64, u32)>>| chains.len());
+            assert_eq!(chains(burst(&split, &mut split.split(), Access::Read)), expected, "split, {count}, {tables}");
+            assert_eq!(
+                chains(burst(&packed, &mut packed.packed(), Access::Read)),
+                expected,
+                "packed, {count}, {tables}"
+            );
         }
     }
 }

@@ -170,8 +170,7 @@ fn child<D: device::Virtqueue>(setup: &Setup, memory: &Arc<device::GuestMemory>,
     let (mut random, mut taken, mut held) = (Random(seed), Taken::default(), Vec::new());
     let Ok(mut device) = D::new(setup, memory) else { std::process::abort() };
     loop {
-        taken.chains.clear();
-        taken.pieces.clear();
+        taken.begin(Taken::BUDGET);
         if device.take(Access::Read, 1 + random.below(5), &mut taken).is_err() {
             std::process::abort();
         }

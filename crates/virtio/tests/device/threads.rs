@@ -49,7 +49,7 @@ fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::Virtqueue + 'static>(p
     let thread = std::thread::spawn(move || {
         let (mut taken, mut count) = (Taken::default(), 0);
         while count < PACKETS {
-            taken.chains.clear();
+            taken.begin(Taken::BUDGET);
             match device.take(Access::Read, 1 + count % 3, &mut taken).unwrap() {
                 0 => {
                     if !device.arm() {
@@ -152,8 +152,7 @@ fn changes_under_way<Q: device::Virtqueue>(features: u64, base: u32) {
             if round > 200_000 && chains > 1000 && broken > 1000 {
                 break;
             }
-            taken.chains.clear();
-            taken.pieces.clear();
+            taken.begin(Taken::BUDGET);
             match queue.take(Access::Read, 8, &mut taken) {
                 Ok(count) => {
                     taken.chains.iter().for_each(|chain| drop(pieces(&guest, chain, &taken)));

@@ -5,6 +5,9 @@ use ringpass_virtio::layout::flags;
 use super::{Fault, NOT_MAPPED};
 use crate::dma::{DmaMap, Hint};
 
+/// Descriptors that a chain may have, as in QEMU (`VIRTQUEUE_MAX_SIZE`), however long the queue is.
+const LONGEST: usize = 1024;
+
 /// A part of a buffer.
 #[derive(Clone, Copy)]
 struct Piece {
@@ -66,11 +69,11 @@ impl Chain {
         self.write.clear();
     }
 
-    /// Adds a piece. A chain has at most as many as the queue has descriptors (2.7.5.3.1), those that the device writes
-    /// behind those that it reads (2.7.4.2).
+    /// Adds a piece. A chain has at most as many as the queue has descriptors (2.7.5.3.1) and at most [`LONGEST`]; those
+    /// that the device writes are behind those that it reads (2.7.4.2).
     pub(super) fn push(&mut self, entry: Entry, flags: u16, size: u16) -> Result<(), Fault> {
         let piece = Piece { address: entry.address, len: entry.len };
-        if self.read.len() + self.write.len() >= size.into() {
+        if self.read.len() + self.write.len() >= usize::from(size).min(LONGEST) {
             return Err("a chain that is longer than the queue, or a loop");
         }
         if piece.len == 0 {
