@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Flags, Packet};
+use ringpass_memory::{Assembly, Burst, Flags, Packet};
 use ringpass_port::Offloads;
 use ringpass_registers::ixgbe::descriptor::*;
 
@@ -24,54 +24,45 @@ pub struct RxErrors {
 /// A frame whose end has not come yet.
 pub(crate) struct Gather {
     offloads: Offloads,
-    /// Longest frame, with its Ethernet header and tags.
-    longest: usize,
     errors: RxErrors,
-    frame: Frame,
-}
-
-enum Frame {
-    None,
-    Part {
-        packet: Packet,
-        len: usize,
-    },
-    /// It was faulty; what follows up to its end is dropped.
-    Faulty,
+    pieces: Assembly,
+    /// The frame is faulty; what follows up to its end is dropped.
+    faulty: bool,
 }
 
 impl Gather {
     /// For a queue with buffers of `capacity` bytes; `None` if it needs nothing of this.
     pub(crate) fn new((device, config, _): Setup, capacity: usize) -> Option<Box<Self>> {
         let (offloads, longest, errors) = (config.offloads, config.mtu + OVERHEAD, device.rx_errors);
-        (offloads.any() || longest > capacity).then(|| Box::new(Self { offloads, longest, errors, frame: Frame::None }))
+        let pieces = || Assembly::new(longest, capacity);
+        (offloads.any() || longest > capacity)
+            .then(|| Box::new(Self { offloads, errors, pieces: pieces(), faulty: false }))
+    }
+
+    /// Whether the next buffer begins a frame.
+    fn is_between(&self) -> bool {
+        self.pieces.is_empty() && !self.faulty
     }
 
     /// Adds a buffer with the given write-back. Returns the frame at its end, `Err` at the end of a faulty one.
     #[inline(never)]
     fn add(&mut self, mut piece: Packet, words: [u64; 2]) -> Result<Option<Packet>, ()> {
         let ends = words[1] & RX_EOP != 0;
-        self.frame = match std::mem::replace(&mut self.frame, Frame::None) {
-            Frame::Faulty => Frame::Faulty,
-            _ if piece.is_empty() => Frame::Faulty,
-            Frame::None => {
-                let len = piece.len();
-                Frame::Part { packet: piece, len }
-            }
-            // A card that never ends a frame does not get all buffers.
-            Frame::Part { len, .. } if len + piece.len() > self.longest => Frame::Faulty,
-            Frame::Part { mut packet, len } => {
-                let len = len + piece.len();
-                piece.clear_flags(piece.flags());
-                packet.append(piece);
-                Frame::Part { packet, len }
-            }
-        };
+        if !self.pieces.is_empty() {
+            piece.clear_flags(piece.flags());
+        }
+        self.faulty |= piece.is_empty();
+        if !self.faulty {
+            self.faulty = !self.pieces.add(piece);
+        } else {
+            self.pieces.clear();
+        }
         if !ends {
             return Ok(None);
         }
-        match std::mem::replace(&mut self.frame, Frame::None) {
-            Frame::Part { mut packet, len } if words[1] & self.errors.mac == 0 && len >= ETHERNET_HEADER => {
+        let (faulty, len) = (std::mem::take(&mut self.faulty), self.pieces.len());
+        match self.pieces.take() {
+            Some(mut packet) if !faulty && words[1] & self.errors.mac == 0 && len >= ETHERNET_HEADER => {
                 self.tell(&mut packet, words);
                 Ok(Some(packet))
             }
@@ -119,7 +110,7 @@ impl Rx {
             // SAFETY: the length was checked.
             let mut packet = unsafe { buffer.into_packet(len) };
             let whole = status & (RX_EOP | gather.errors.mac) == RX_EOP && len >= ETHERNET_HEADER;
-            if whole && matches!(gather.frame, Frame::None) {
+            if whole && gather.is_between() {
                 gather.tell(&mut packet, words);
                 burst.push(packet);
                 continue;

@@ -67,6 +67,30 @@ fn faulty_frames_are_dropped_and_counted() {
     assert_eq!(port.stats().rx_drops, 6);
 }
 
+/// A frame that never ends, a byte in each buffer: the card keeps a few buffers for it, not the whole pool.
+#[test]
+fn a_frame_that_never_ends_takes_few_buffers() {
+    const BUFFERS: usize = 1024;
+    let (straw, config) = (Straw::new(), PortConfig { mtu: 9000, ..small() });
+    let pool = Mempool::new(&MempoolConfig { buffers: BUFFERS, ..Default::default() }).unwrap();
+    let mut port = Ixgbe::open(std::sync::Arc::new(StrawBus(straw.clone())), "straw", &config, &pool).unwrap();
+    let mut queues = port.take_queues().remove(0);
+    let mut burst = Burst::new(256);
+    for _ in 0..100 {
+        (0..64).for_each(|i| straw.rx(i, 1).store(good(1) & !RX_EOP, Ordering::Release));
+        assert_eq!(queues.rx.rx_burst(&mut burst), 0);
+    }
+    let left: Vec<_> = std::iter::from_fn(|| pool.alloc()).collect();
+    // The ring has 64, and the queue's cache up to 256.
+    assert!(left.len() >= BUFFERS - 64 - 256 - 11, "{} of {BUFFERS} are left", left.len());
+    drop(left);
+    // What follows its end is received.
+    (0..64).for_each(|i| straw.rx(i, 1).store(good(60), Ordering::Release));
+    assert!(queues.rx.rx_burst(&mut burst) > 0);
+    assert!(burst.iter().all(|packet| packet.len() == 60));
+    assert_eq!(port.stats().rx_drops, 1);
+}
+
 #[test]
 fn descriptors_that_were_not_posted_are_not_believed() {
     let straw = Straw::new();

@@ -10,6 +10,7 @@
 
 mod alloc;
 mod array;
+mod assembly;
 mod burst;
 mod cache;
 mod copy;
@@ -37,6 +38,7 @@ mod sync;
 mod usage;
 
 pub use array::{Atomics, DmaArray};
+pub use assembly::Assembly;
 pub use burst::{Burst, MAX_BATCH};
 pub use cache::{Cache, Reclaimer};
 pub use copy::copy;

@@ -23,14 +23,33 @@ impl Packet {
         self.is_chained().then(|| self.beside().next.as_ref()).flatten()
     }
 
-    /// Lets the frame go on in `rest`, behind what it has already.
+    /// Lets the frame go on in `rest`, behind what it has already. Walks all segments: to append many, use
+    /// [`push_segment`](Self::push_segment).
     pub fn append(&mut self, rest: Packet) {
+        self.push_segment(rest);
+    }
+
+    /// Appends `rest`, and returns the segment that it begins with: further ones that are pushed to that one need no walk
+    /// over those before.
+    pub fn push_segment(&mut self, rest: Packet) -> &mut Packet {
         let mut last = self;
         while last.is_chained() {
             last = last.beside_mut().next.as_mut().expect("chained packets have a next one");
         }
-        last.beside_mut().next = Some(rest);
         last.flags |= Flags::CHAINED;
+        last.beside_mut().next.insert(rest)
+    }
+
+    /// Cuts the whole frame down to its first `len` bytes, and drops segments that have none of these. Does nothing if it
+    /// is not longer.
+    pub fn truncate(&mut self, len: usize) {
+        let (mut left, mut last) = (len, self);
+        while left > last.len() && last.is_chained() {
+            left -= last.len();
+            last = last.beside_mut().next.as_mut().expect("chained packets have a next one");
+        }
+        last.set_len(left.min(last.len()));
+        drop(last.take_rest());
     }
 
     /// Cuts off what follows the first buffer.

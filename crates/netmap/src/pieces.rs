@@ -26,10 +26,10 @@ pub(crate) fn read(pieces: &[(u32, u16)], total: usize, bytes: &Buffers, cache: 
     };
     let mut frame = next(total)?;
     let mut left = total - frame.len();
+    let mut last = &mut frame;
     while left > 0 {
-        let packet = next(left)?;
-        left -= packet.len();
-        frame.append(packet);
+        last = last.push_segment(next(left)?);
+        left -= last.len();
     }
     Some(frame)
 }

@@ -92,8 +92,9 @@ impl Buffers {
         };
         let mut left = len;
         let mut head = next(&mut left)?;
+        let mut last = &mut head;
         while left > 0 {
-            head.append(next(&mut left)?);
+            last = last.push_segment(next(&mut left)?);
         }
         Some(head)
     }

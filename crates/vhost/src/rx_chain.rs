@@ -62,8 +62,9 @@ fn read_frame(cursor: &mut Cursor<impl Iterator<Item = Piece>>, len: usize, buff
     };
     let mut left = len;
     let mut packet = next(&mut left)?;
+    let mut last = &mut packet;
     while left > 0 {
-        packet.append(next(&mut left)?);
+        last = last.push_segment(next(&mut left)?);
     }
     Some(packet)
 }

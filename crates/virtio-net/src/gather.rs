@@ -1,6 +1,6 @@
 //! Received frames that lie in several buffers, and what their header says of them (VIRTIO 1.3, 5.1.6.4).
 
-use ringpass_memory::Packet;
+use ringpass_memory::{Assembly, Packet};
 use ringpass_port::Offloads;
 use ringpass_virtio::features::{GUEST_CSUM, GUEST_TSO4, GUEST_TSO6};
 use ringpass_virtio::net_header;
@@ -29,22 +29,23 @@ pub(crate) struct Gather {
     merged: bool,
     /// What is told of frames; `None` if the header says nothing of use.
     tells: Option<Offloads>,
-    /// A frame whose end has not come yet.
+    /// A frame whose end has not come yet: its buffers, and what is known of it.
+    pieces: Assembly,
     part: Option<Part>,
     /// Buffers of a faulty frame that are still to come.
     skip: u16,
 }
 
-/// The first buffers of a frame.
+/// What is known of a frame whose first buffers have come.
 struct Part {
-    packet: Packet,
     header: [u8; net_header::LEN],
-    len: usize,
+    /// Buffers that are still to come.
     missing: u16,
 }
 
 impl Gather {
-    pub(crate) fn new(agreed: &Agreed) -> Self {
+    /// For a queue with buffers of `size` bytes.
+    pub(crate) fn new(agreed: &Agreed, size: usize) -> Self {
         let tso = agreed.features & (GUEST_TSO4 | GUEST_TSO6) != 0;
         let tells = agreed.has(GUEST_CSUM).then_some(Offloads { checksum: true, tso, ..Offloads::default() });
         let needed = match (tells, agreed.layout) {
@@ -53,7 +54,8 @@ impl Gather {
             _ => Needed::Always,
         };
         let (header, longest, merged) = (agreed.header, agreed.longest_received, agreed.layout == Layout::Merged);
-        Self { needed, header, longest, merged, tells, part: None, skip: 0 }
+        let pieces = Assembly::new(longest, size);
+        Self { needed, header, longest, merged, tells, pieces, part: None, skip: 0 }
     }
 
     #[inline]
@@ -70,6 +72,7 @@ impl Gather {
     /// Gives up a frame whose end will not come. `false` if there is none.
     pub(crate) fn abandon(&mut self) -> bool {
         let joining = self.joining();
+        self.pieces.clear();
         (self.part, self.skip) = (None, 0);
         joining
     }
@@ -99,37 +102,38 @@ impl Gather {
             None if self.merged => merged_buffers(&packet),
             None => 1,
         };
-        let part = self.join(packet, written).map(|part| Part { missing: missing.wrapping_sub(1), ..part });
-        match part {
-            // One of no buffers is faulty, too.
-            Some(part) if missing > 1 => {
-                self.part = Some(part);
+        // One of no buffers is faulty, too.
+        let header = self.join(packet, written).filter(|_| missing > 0);
+        let missing = missing.saturating_sub(1);
+        match header {
+            Some(header) if missing > 0 => {
+                self.part = Some(Part { header, missing });
                 Ok(None)
             }
-            Some(part) if missing == 1 => self.finish(part.packet, &part.header, part.len),
-            _ => {
-                self.skip = missing.saturating_sub(1);
+            Some(header) => {
+                let len = self.pieces.len();
+                self.pieces.take().map_or(Err(()), |packet| self.finish(packet, &header, len))
+            }
+            None => {
+                self.pieces.clear();
+                self.skip = missing;
                 if self.skip == 0 { Err(()) } else { Ok(None) }
             }
         }
     }
 
-    /// The frame so far with what was written to these buffers; `None` if it is faulty.
-    fn join(&mut self, packet: Packet, written: usize) -> Option<Part> {
-        let joined = match self.part.take() {
-            None => {
-                let header = packet.array(0)?;
-                let mut packet = cut(packet, written)?;
-                let len = written.checked_sub(self.header)?;
-                packet.trim_front(self.header).then_some(Part { packet, header, len, missing: 0 })
-            }
-            Some(mut part) => {
-                part.packet.append(cut(packet, written)?);
-                Some(Part { len: part.len + written, ..part })
-            }
+    /// Adds what was written to these buffers to the frame. Returns the frame's header; `None` if it is faulty.
+    fn join(&mut self, packet: Packet, written: usize) -> Option<[u8; net_header::LEN]> {
+        let begun = self.part.take();
+        let header = match &begun {
+            None => packet.array(0)?,
+            Some(part) => part.header,
         };
-        // A device that never ends a frame does not get all buffers.
-        joined.filter(|part| part.len <= self.longest)
+        let mut packet = cut(packet, written)?;
+        if begun.is_none() && !packet.trim_front(self.header) {
+            return None;
+        }
+        self.pieces.add(packet).then_some(header)
     }
 
     /// Gives a whole frame what its header says.
@@ -159,22 +163,10 @@ fn shorten(packet: &mut Packet, len: usize) -> bool {
 
 /// The first `len` bytes of a packet of one or several buffers; `None` if it has fewer, or none are wanted.
 fn cut(mut packet: Packet, len: usize) -> Option<Packet> {
-    let mut rest = packet.take_rest();
-    let mut missing = len.checked_sub(packet.len().min(len)).filter(|_| len > 0)?;
-    let first = len - missing;
-    packet.set_len(first);
-    while missing > 0 {
-        let mut next = rest?;
-        rest = next.take_rest();
-        let here = next.len().min(missing);
-        missing -= here;
-        next.set_len(here);
-        packet.append(next);
+    if !(1..=packet.total_len()).contains(&len) {
+        return None;
     }
-    // One after the other, as a chain may be long.
-    while let Some(mut packet) = rest {
-        rest = packet.take_rest();
-    }
+    packet.truncate(len);
     Some(packet)
 }
 
@@ -198,7 +190,7 @@ mod tests {
         let config = PortConfig { mtu: 1000, offloads, ..Default::default() };
         let circumstances =
             Circumstances { config: &config, buffer: SIZE, legacy: false, iommu: false, pairs: Pairs::ByCommand };
-        Gather::new(&Agreed::new(VERSION_1 | features, &circumstances).expect("can be worked with"))
+        Gather::new(&Agreed::new(VERSION_1 | features, &circumstances).expect("can be worked with"), SIZE)
     }
 
     fn pool() -> Mempool {
@@ -245,6 +237,20 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_that_never_ends_takes_few_buffers() {
+        let (pool, mut gather) = (pool(), gather(MRG_RXBUF, false));
+        // A byte each, of 65,535 buffers: far from the longest frame.
+        assert!(gather.add(buffer(&pool, u16::MAX), 13).unwrap().is_none());
+        for _ in 1..BUFFERS - 10 {
+            assert!(gather.add(buffer(&pool, 0), 1).unwrap().is_none());
+        }
+        assert!(gather.joining());
+        let left: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
+        // 1018 bytes take four buffers; twice that and one more are accepted.
+        assert!(left.len() >= BUFFERS - 9, "{} of {BUFFERS} are left", left.len());
+    }
+
+    #[test]
     fn chains_are_cut() {
         let (pool, mut gather) = (pool(), gather(0, false));
         for (written, parts) in [(72, vec![60]), (SIZE, vec![SIZE - 12]), (SIZE + 1, vec![SIZE - 12, 1])] {
@@ -271,6 +277,7 @@ mod tests {
             let mut gather = gather(MRG_RXBUF | GUEST_CSUM | GUEST_TSO4, tso);
             // Segments of 64 KiB would take more than there is.
             gather.longest = 2000;
+            gather.pieces = Assembly::new(2000, SIZE);
             for (header, buffers, written, ip) in writes {
                 let mut packet = buffer(&pool, buffers);
                 packet.write(0, &header);

@@ -47,7 +47,17 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         let header = agreed.header;
         let span = agreed.longest_received.min(pool.buffer_size() - header) - SHORTEST;
         let refill = REFILL.min(most.div_ceil(2));
-        Self { ring, cache: pool.cache(), header, span, most, refill, buffers, gather: Gather::new(agreed), event }
+        Self {
+            ring,
+            cache: pool.cache(),
+            header,
+            span,
+            most,
+            refill,
+            buffers,
+            gather: Gather::new(agreed, pool.buffer_size()),
+            event,
+        }
     }
 
     /// Gives the device its first buffers. It is up by now: it may not be notified before (3.1.1).
@@ -173,8 +183,11 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     fn post_chain(&mut self) -> usize {
         let mut pieces = self.cache.packets(self.buffers);
         let Some(mut packet) = pieces.next() else { return 0 };
-        let more = pieces.by_ref().map(|piece| packet.append(piece)).count();
-        if more + 1 < self.buffers {
+        let (mut last, mut count) = (&mut packet, 1);
+        for piece in pieces.by_ref() {
+            (last, count) = (last.push_segment(piece), count + 1);
+        }
+        if count < self.buffers {
             return 0;
         }
         self.ring.queue.post_chain(Access::Write, packet).map_or(0, |()| 1)
