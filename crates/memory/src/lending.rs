@@ -50,6 +50,17 @@ struct Inner {
     /// What the device was granted.
     granted: Vec<Arc<ForeignMemory>>,
     pool: Option<Mempool>,
+    /// The pool of a term that was to end, and of which not all is back yet: the device may still use its memory.
+    ending: Option<Mempool>,
+}
+
+impl Inner {
+    /// Whether nothing of the last term is out any more.
+    fn has_ended(&mut self) -> bool {
+        // The borrower's handle counts too: it goes when the borrower has seen the end.
+        self.ending.take_if(|pool| pool.outstanding(1) == 0);
+        self.ending.is_none()
+    }
 }
 
 impl Lending {
@@ -67,10 +78,13 @@ impl Lending {
     }
 
     /// Begins a term, with up to `slots` buffers lent at a time, of a guest with this memory, which the borrower's device
-    /// is granted. `None` if there is no borrower. The term before has ended.
+    /// is granted. `None` if there is no borrower, or buffers of the term before are still out.
     pub fn begin(&self, slots: usize, memory: &[Arc<ForeignMemory>]) -> Result<Option<Lent>, String> {
         let mut inner = self.inner();
-        let Inner { device: Some(device), granted, pool } = &mut *inner else { return Ok(None) };
+        if !inner.has_ended() {
+            return Ok(None);
+        }
+        let Inner { device: Some(device), granted, pool, .. } = &mut *inner else { return Ok(None) };
         assert!(pool.is_none() && slots <= Self::MOST, "one term at a time, of bounded size");
         let among = |one: &Arc<ForeignMemory>, all: &[_]| all.iter().any(|other| Arc::ptr_eq(one, other));
         granted.retain(|old| {
@@ -95,27 +109,49 @@ impl Lending {
 
     /// Ends the term and waits until all that was lent is back, for at most `limit`. The lender lends no more before it
     /// calls this. What is not settled is the lender's again without a frame.
+    ///
+    /// If the limit passes, the term goes on ending: this can be called again, no other term begins meanwhile, and the
+    /// memory stays with the device, which may still write there.
     pub fn end(&self, limit: Duration) -> Result<(), String> {
-        let Some(pool) = self.inner().pool.take() else { return Ok(()) };
-        self.term.fetch_add(1, Ordering::Release);
-        let start = Instant::now();
-        // The borrower's handle counts too: it goes when the borrower has seen the end.
-        while pool.outstanding(1) > 0 {
-            if start.elapsed() >= limit {
-                let ms = limit.as_millis();
-                return Err(format!("{} lent buffers did not come back within {ms} ms", pool.outstanding(1)));
+        {
+            let mut inner = self.inner();
+            if let Some(pool) = inner.pool.take() {
+                inner.ending = Some(pool);
+                self.term.fetch_add(1, Ordering::Release);
             }
+        }
+        let start = Instant::now();
+        loop {
+            let mut inner = self.inner();
+            if inner.has_ended() {
+                return Ok(());
+            }
+            if start.elapsed() >= limit {
+                let (out, ms) = (inner.ending.as_ref().map_or(0, |pool| pool.outstanding(1)), limit.as_millis());
+                return Err(format!("{out} lent buffers did not come back within {ms} ms"));
+            }
+            drop(inner);
             std::thread::sleep(Duration::from_micros(50));
         }
-        Ok(())
     }
 
-    /// Takes all memory from the borrower's device. After a term that ended in time only.
-    pub fn revoke(&self) {
+    /// Whether no term runs, and none is ending.
+    pub fn is_idle(&self) -> bool {
+        let inner = self.inner();
+        inner.pool.is_none() && inner.ending.is_none()
+    }
+
+    /// Takes all memory from the borrower's device. `false`, and nothing happens, while buffers of a term are out: the
+    /// next call, or the next term, takes it then.
+    pub fn revoke(&self) -> bool {
         let mut inner = self.inner();
+        if inner.pool.is_some() || !inner.has_ended() {
+            return false;
+        }
         let Inner { device, granted, .. } = &mut *inner;
         let granted = std::mem::take(granted);
         device.iter().for_each(|device| granted.iter().for_each(|memory| device.revoke(memory)));
+        true
     }
 
     /// How many buffers of its own the borrower took because it was lent too few.

@@ -57,6 +57,10 @@ impl Backend {
             Some((running.size, running.memory.clone()))
         };
         let Some((size, memory)) = moving(&mut self.shared.vrings[queue].lock()) else { return };
+        // A card that did not let go in time may have done so since.
+        if self.settle(queue, lending, Duration::ZERO).is_err() {
+            return;
+        }
         let regions: Vec<_> = memory.regions().iter().map(|region| region.memory.clone()).collect();
         match lending.begin(size, &regions) {
             // This thread alone starts and stops queues: it is still the same one.
@@ -70,13 +74,24 @@ impl Backend {
         }
     }
 
-    /// Ends that: afterwards no card has a buffer of the queue.
+    /// Ends that: afterwards no card has a buffer of the queue. On an error the card may still have some, and keeps the
+    /// guest's memory until it has let go.
     fn unmap(&self, queue: usize) -> Result<(), String> {
-        let mapped = self.shared.vrings[queue].lock().running.as_mut().and_then(|running| running.mapped.take());
-        let (Some(_), Some(lending)) = (mapped, self.lending(queue)) else { return Ok(()) };
+        if let Some(running) = &mut self.shared.vrings[queue].lock().running {
+            running.mapped = None;
+        }
+        let Some(lending) = self.lending(queue) else { return Ok(()) };
+        self.settle(queue, lending, LIMIT)
+    }
+
+    /// Waits until nothing of a queue is lent any more.
+    fn settle(&self, queue: usize, lending: &Lending, limit: Duration) -> Result<(), String> {
+        if lending.is_idle() {
+            return Ok(());
+        }
         // Whoever has borrowed may sleep.
         self.shared.kicks.iter().for_each(Kick::wake);
-        lending.end(LIMIT)?;
+        lending.end(limit)?;
         if let Some(running) = &mut self.shared.vrings[queue].lock().running {
             // What will not come any more goes back to the guest without a frame.
             let call = with_ring!(&mut running.ring, ring => {
@@ -90,9 +105,9 @@ impl Backend {
         Ok(())
     }
 
-    /// Takes the guest's memory from the card.
+    /// Takes the guest's memory from the card, unless it may still use it.
     fn revoke(&self, queue: usize) {
-        self.lending(queue).into_iter().for_each(Lending::revoke);
+        self.lending(queue).into_iter().for_each(|lending| _ = lending.revoke());
     }
 
     /// Takes a queue out of work: nobody uses its ring any more.
@@ -219,10 +234,10 @@ impl Device for Backend {
     fn disconnected(&mut self, why: &str) {
         for (queue, vring) in self.shared.vrings.iter().enumerate() {
             vring.lock().enabled = false;
-            match self.unmap(queue) {
-                Ok(()) => self.revoke(queue),
-                Err(why) => tracing::warn!("queue {queue}: {why}; the card keeps the guest's memory"),
+            if let Err(why) = self.unmap(queue) {
+                tracing::warn!("queue {queue}: {why}; the card keeps the guest's memory until it lets go");
             }
+            self.revoke(queue);
             self.take_out(queue);
         }
         self.shared.set_takes(Takes::Plain);

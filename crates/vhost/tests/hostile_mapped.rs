@@ -8,6 +8,7 @@ use common::mapped::*;
 use common::*;
 use ringpass_vhost_user::Device;
 use ringpass_virtio::device::{GuestMemory, GuestRegion};
+use ringpass_virtio::features::*;
 
 /// The address in a descriptor of a guest's.
 fn address(guest: &Guest, queue: usize, slot: usize) -> u64 {
@@ -149,6 +150,40 @@ fn line_20_memory_that_is_unplugged_under_the_card() {
         assert_eq!((lent(&packets), mapped.send(packets), next.received(0).len()), (20, 0, 20), "{features:#x}");
         assert_eq!(mapped.card.counters().dma_faults, 0);
         mapped.while_polled(|device| next.detach(device));
+        next.reset();
+    }
+}
+
+/// A worker that does not get to run lets go of a guest's buffers too late: the session ends, and the card, which still has
+/// them, keeps the memory until it has let go. Then the next guest is mapped.
+#[test]
+fn a_card_that_lets_go_late_keeps_the_memory_until_then() {
+    for features in [VERSION_1 | MRG_RXBUF, VERSION_1 | RING_PACKED] {
+        let mut mapped = Mapped::new();
+        let mut guest = Guest::new(features, 1, 64);
+        guest.offer_all(0);
+        guest.attach(&mut mapped.rig.device);
+        mapped.look();
+        let why = mapped.rig.device.stop(0).unwrap_err();
+        assert!(why.contains("did not come back"), "{why}");
+        mapped.rig.device.disconnected("its queue could not be stopped");
+        mapped.arrive_unseen(&frames(16, 60));
+        assert_eq!(mapped.card.counters().dma_faults, 0, "{features:#x}: the card writes where it may");
+        // Nothing of the next guest's is lent as long as anything of this one's is.
+        let mut next = Guest::new(features, 1, 64);
+        next.offer_all(0);
+        next.attach(&mut mapped.rig.device);
+        mapped.arrive_unseen(&frames(16, 60));
+        assert_eq!(mapped.card.counters().dma_faults, 0, "{features:#x}");
+        mapped.look();
+        assert_eq!(mapped.rig.device.fault(), None);
+        let packets = mapped.arrive(&frames(16, 60));
+        assert_eq!(lent(&packets), 16, "{features:#x}: the next guest's");
+        assert_eq!(mapped.send(packets), 0);
+        assert_eq!((next.received(0).len(), mapped.card.counters().dma_faults), (16, 0));
+        mapped.while_polled(|device| next.detach(device));
+        mapped.rig.device.disconnected("it has left");
+        guest.reset();
         next.reset();
     }
 }

@@ -77,10 +77,15 @@ impl Mapped {
     /// What the card has received of the frames on its wire.
     pub fn arrive(&mut self, frames: &[Vec<u8>]) -> Vec<Packet> {
         self.look();
+        self.arrive_unseen(frames);
+        self.look()
+    }
+
+    /// Lets frames arrive at the card while nobody looks at its queue.
+    pub fn arrive_unseen(&mut self, frames: &[Vec<u8>]) {
         self.wire.0.lock().unwrap().extend_from_slice(frames);
         let mut ends = Queues { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
         while self.card.step(&mut ends) > 0 {}
-        self.look()
     }
 
     /// Sends them to the guest; how many were not taken.
