@@ -93,7 +93,7 @@ fn sixteen_queues_with_vectors() {
     rx.arm();
     assert_eq!((straw.get(EICR.offset), straw.get(EIMS.offset)), (1 << 11, 1 << 11));
     let readable = |rx: &dyn RxQueue| {
-        let Wake::Readable(event) = rx.wake() else { panic!("it has a vector") };
+        let [Wake::Readable(event)] = Wake::all(rx)[..] else { panic!("it has a vector") };
         let mut ready = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut ready, Some(&Default::default())).unwrap() == 1
     };

@@ -59,7 +59,7 @@ impl Wakeable for Rx {
         self.interrupt.iter().for_each(Interrupt::disarm);
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.interrupt.as_ref().map_or(Wake::Turns, Interrupt::wake)
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(self.interrupt.as_ref().map_or(Wake::Turns, Interrupt::wake));
     }
 }

@@ -11,7 +11,9 @@ use ringpass_memory::{
     RegionConfig,
 };
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
-use ringpass_port::{MacAddress, Port, PortConfig, Queues, Rule, RxQueue, Spread, State, TxQueue, Wakeable};
+use ringpass_port::{
+    Error, MacAddress, Port, PortConfig, Queues, Rule, RxQueue, Spread, State, TxQueue, Wake, Wakeable,
+};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -105,7 +107,15 @@ impl Lender for Lends {
 #[derive(Clone)]
 struct Wire(Arc<Mutex<Vec<Vec<u8>>>>, Mempool);
 
-impl Wakeable for Wire {}
+impl Wakeable for Wire {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Wire {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -118,6 +128,10 @@ impl RxQueue for Wire {
             burst.push(packet);
         }
         burst.len() - before
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

@@ -263,7 +263,7 @@ fn a_dry_queue_arms_its_vector() {
     queues.rx.arm();
     assert_eq!((straw.get(EICR.offset), straw.get(EIMS.offset)), (1, 1));
     let readable = |rx: &dyn RxQueue| {
-        let Wake::Readable(event) = rx.wake() else { panic!("an eventfd to wait on") };
+        let [Wake::Readable(event)] = Wake::all(rx)[..] else { panic!("an eventfd to wait on") };
         let mut ready = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut ready, Some(&Default::default())).unwrap() == 1
     };

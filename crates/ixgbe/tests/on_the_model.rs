@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Flags, Headers, L4, Lending, Mempool, MempoolConfig, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_port::{
     Error, MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, State, TxQueue, Wake,
@@ -27,7 +27,15 @@ struct Wire {
     pool: Mempool,
 }
 
-impl Wakeable for Wire {}
+impl Wakeable for Wire {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Wire {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -41,6 +49,10 @@ impl RxQueue for Wire {
             count += 1;
         }
         count
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -352,7 +364,7 @@ fn tuples_steer_flows() {
 fn an_armed_queue_is_woken_by_a_frame_and_a_polling_one_is_not() {
     let mut rig = Rig::new(PortConfig { queues: 2, ..Default::default() });
     let woken = |rig: &Rig, queue: usize| {
-        let Wake::Readable(event) = rig.queues[queue].rx.wake() else { panic!("a model has interrupts") };
+        let [Wake::Readable(event)] = Wake::all(&*rig.queues[queue].rx)[..] else { panic!("a model has interrupts") };
         poll(&mut [PollFd::from_borrowed_fd(event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
     };
     let frame = [&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat();

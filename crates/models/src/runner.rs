@@ -136,27 +136,31 @@ impl Wakeable for Models {
         for (card, wire) in &mut self.cards {
             card.rise();
             wire.rx.disarm();
-            if let Wake::Readable(fd) = wire.rx.wake() {
-                // It is not there if the card did not want its frames.
-                let _ = epoll::delete(&self.any, fd);
-            }
+            wire.rx.wakes(&mut |wake| {
+                if let Wake::Readable(fd) = wake {
+                    // It is not there if the card did not want its frames.
+                    let _ = epoll::delete(&self.any, fd);
+                }
+            });
         }
     }
 
-    fn wake(&self) -> Wake<'_> {
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        let mut turns = false;
         for (card, wire) in &self.cards {
             let Wants { frames, room, turn } = card.wants();
-            let awake = match wire.rx.wake() {
-                _ if room || turn.is_some() => true,
-                Wake::Readable(fd) if frames => self.add(fd).is_err_and(|errno| errno != Errno::EXIST),
-                Wake::Turns | Wake::At(_) => frames,
-                Wake::Readable(_) | Wake::Never => false,
-            };
-            if awake {
-                return Wake::Turns;
+            turns |= room || turn.is_some();
+            if frames {
+                wire.rx.wakes(&mut |wake| {
+                    turns |= match wake {
+                        Wake::Readable(fd) => self.add(fd).is_err_and(|errno| errno != Errno::EXIST),
+                        Wake::Turns | Wake::At(_) => true,
+                        Wake::Never => false,
+                    }
+                });
             }
         }
-        Wake::Readable(self.any.as_fd())
+        each(if turns { Wake::Turns } else { Wake::Readable(self.any.as_fd()) });
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_bus::{Bus, DeviceId, VfioUser};
-use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Lending, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, Served};
-use ringpass_port::{Queues, RxQueue, TxQueue, Wakeable};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::ixgbe::*;
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Ended, Event, Listener, MSIX, Server};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -130,7 +130,15 @@ fn the_bus() {
 /// A wire that brings frames without end.
 struct Endless(Mempool);
 
-impl Wakeable for Endless {}
+impl Wakeable for Endless {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Endless {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -141,6 +149,10 @@ impl RxQueue for Endless {
             burst.push(packet);
         }
         burst.len() - before
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

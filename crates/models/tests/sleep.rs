@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringpass_bus::{Bus, Waiter};
-use ringpass_memory::{Burst, Mempool, MempoolConfig};
+use ringpass_memory::{Burst, Lending, Mempool, MempoolConfig};
 use ringpass_models::Runner;
-use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -27,8 +27,12 @@ struct Wire {
 }
 
 impl Wakeable for Wire {
-    fn wake(&self) -> Wake<'_> {
-        Wake::Readable(self.event.as_fd())
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Readable(self.event.as_fd()));
     }
 }
 
@@ -40,6 +44,10 @@ impl RxQueue for Wire {
         assert!(packet.copy_from(&bytes));
         burst.push(packet);
         1
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

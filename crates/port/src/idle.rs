@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::Patience;
 
 /// What a sleeper waits for.
+#[derive(Clone, Copy, Debug)]
 pub enum Wake<'a> {
     /// The descriptor becomes readable when there is something to do.
     Readable(BorrowedFd<'a>),
@@ -22,23 +23,25 @@ pub enum Wake<'a> {
     Turns,
 }
 
+impl<'a> Wake<'a> {
+    /// All that a source waits for.
+    pub fn all(source: &'a (impl Wakeable + ?Sized)) -> Vec<Self> {
+        let mut all = Vec::new();
+        source.wakes(&mut |wake| all.push(wake));
+        all
+    }
+}
+
 /// Something that a polling loop may sleep on.
 pub trait Wakeable {
     /// Asks to be woken from now on. What came before may not wake: look once more before sleeping.
-    fn arm(&mut self) {}
+    fn arm(&mut self);
 
     /// Takes that back, and takes away what woke.
-    fn disarm(&mut self) {}
+    fn disarm(&mut self);
 
-    /// What to wait for while armed.
-    fn wake(&self) -> Wake<'_> {
-        Wake::Turns
-    }
-
-    /// The same, of something that is woken in more than one way.
-    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
-        each(self.wake());
-    }
+    /// Names everything to wait for while armed. Nothing named is the same as [`Wake::Never`].
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>));
 }
 
 /// Polls while packets come and for a while after; then sleeps until one of its sources wakes it.
@@ -163,8 +166,8 @@ mod tests {
             let _ = rustix::io::read(&self.event, &mut [0; 8]);
         }
 
-        fn wake(&self) -> Wake<'_> {
-            Wake::Readable(self.event.as_fd())
+        fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+            each(Wake::Readable(self.event.as_fd()));
         }
     }
 
@@ -191,7 +194,15 @@ mod tests {
     fn sleeps_end_at_their_limits() {
         let (mut idle, mut source) = (Idle::new(false), Source::new());
         struct Deaf;
-        impl Wakeable for Deaf {}
+        impl Wakeable for Deaf {
+            fn arm(&mut self) {}
+
+            fn disarm(&mut self) {}
+
+            fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+                each(Wake::Turns);
+            }
+        }
         let mut until_slept = |sources: &mut [&mut dyn Wakeable]| {
             (0..=Idle::PATIENCE[1]).for_each(|_| idle.after(0, sources));
             let start = Instant::now();
@@ -209,11 +220,15 @@ mod tests {
     fn a_time_ends_a_sleep_and_those_who_have_nothing_do_not() {
         struct Timer(Wake<'static>);
         impl Wakeable for Timer {
-            fn wake(&self) -> Wake<'_> {
-                match self.0 {
+            fn arm(&mut self) {}
+
+            fn disarm(&mut self) {}
+
+            fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+                each(match self.0 {
                     Wake::At(time) => Wake::At(time),
                     _ => Wake::Never,
-                }
+                });
             }
         }
         let until_slept = |timer: &mut Timer| {

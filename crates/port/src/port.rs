@@ -90,9 +90,8 @@ pub trait RxQueue: Wakeable + Send {
 
     /// Receives into buffers that a guest lends from now on, where there are some, so that frames for the guest need not be
     /// copied. Before the first burst.
-    fn borrow_from(&mut self, _lending: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::Other("only queues of Intel's cards and of other guests can be mapped to a guest's".into()))
-    }
+    /// Fails where the queue cannot ([`Error::no_borrowing`]).
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error>;
 }
 
 /// Sends packets. Belongs to one thread at a time.
@@ -114,6 +113,9 @@ pub struct Queues {
 /// A port: something that frames come from and go to. This is its control side; its queues are taken out once and
 /// used on any threads, while statistics and link state are asked for here. What lies behind stops when the port and all
 /// its queues are dropped.
+///
+/// No method has a default, here and in [`RxQueue`], [`TxQueue`] and [`Wakeable`]: a port that wraps another one would lose
+/// what it forgets to pass on.
 pub trait Port: Send {
     /// The address that it was opened by.
     fn name(&self) -> &str;
@@ -128,9 +130,7 @@ pub trait Port: Send {
     fn stats(&mut self) -> Stats;
 
     /// Further counters that this kind of port has, by name.
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
+    fn extended(&mut self) -> Vec<(&'static str, u64)>;
 
     /// Whether the port still works. Asked for some times a second.
     fn state(&mut self) -> State;
@@ -141,16 +141,11 @@ pub trait Port: Send {
     /// Receives frames for any MAC address, or only the port's own, broadcast and multicast.
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error>;
 
-    /// Steers received frames to one of the queues.
-    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
-        let _ = (rule, queue);
-        Err(Error::Other(format!("{} cannot steer frames to queues; only network cards can", self.name())))
-    }
+    /// Steers received frames to one of the queues. Fails where the port cannot ([`Error::no_steering`]).
+    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error>;
 
     /// What a pair's guest lends to a queue of another port; `None` if there is no guest, or pair.
-    fn lending(&self, _pair: usize) -> Option<Arc<Lending>> {
-        None
-    }
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>>;
 
     /// Choices that were made when the port was opened (pages, queues, zero-copy or copy), a line each, with what would
     /// give the better one. Printed at start: nothing falls back in silence.

@@ -3,8 +3,10 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Packet};
-use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Lending, Packet};
+use ringpass_port::{
+    Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable,
+};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::{Consumer, Producer, ring};
@@ -71,8 +73,8 @@ impl Wakeable for Rx {
         let _ = rustix::io::read(&self.alarm.event, &mut [0; 8]);
     }
 
-    fn wake(&self) -> Wake<'_> {
-        Wake::Readable(self.alarm.event.as_fd())
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Readable(self.alarm.event.as_fd()));
     }
 }
 
@@ -89,6 +91,10 @@ impl RxQueue for Rx {
             self.status.set_gone(|| GONE.into());
         }
         packets
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -142,6 +148,18 @@ impl Port for CableEnd {
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
+        Err(Error::no_steering(self.name()))
+    }
+
+    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
+        None
     }
 
     fn notes(&self) -> Vec<String> {

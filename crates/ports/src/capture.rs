@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Lending, MAX_BATCH, Mempool, MempoolConfig, Packet};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, TxQueue, Wake, Wakeable};
 
 use crate::buffers::Buffers;
 use crate::capture_file::{Direction, Writer, now};
@@ -180,8 +180,8 @@ impl Wakeable for Rx {
         self.inner.disarm();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.inner.wake()
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        self.inner.wakes(each);
     }
 }
 
@@ -192,6 +192,10 @@ impl RxQueue for Rx {
         self.copier.copy(&burst[before..]);
         self.copier.publish(received);
         received
+    }
+
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.inner.borrow_from(lending)
     }
 }
 
@@ -246,6 +250,14 @@ impl Port for Capture {
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         self.inner.extended()
+    }
+
+    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
+        self.inner.steer(rule, queue)
+    }
+
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        self.inner.lending(pair)
     }
 
     fn notes(&self) -> Vec<String> {

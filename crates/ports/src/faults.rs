@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Mempool, Packet};
+use ringpass_memory::{Burst, Lending, Mempool, Packet};
 use ringpass_port::{
-    Error, FaultsConfig, Link, MacAddress, Port, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable,
+    Error, FaultsConfig, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable,
 };
 
 use crate::buffers::Buffers;
@@ -128,8 +128,8 @@ impl Wakeable for Rx {
         self.inner.disarm();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.inner.wake()
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        self.inner.wakes(each);
     }
 }
 
@@ -156,6 +156,10 @@ impl RxQueue for Rx {
             self.status.rx(self.queue).count(packets, bytes, 0);
         }
         packets
+    }
+
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.inner.borrow_from(lending)
     }
 }
 
@@ -249,6 +253,14 @@ impl Port for Faults {
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         self.inner.extended()
+    }
+
+    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
+        self.inner.steer(rule, queue)
+    }
+
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        self.inner.lending(pair)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
 use ringpass_port::{
-    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats,
+    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, Rule, RxQueue, Software, State, Stats,
     Status, TxQueue, Wake, Wakeable, passes,
 };
 use ringpass_virtio::net_header;
@@ -239,13 +239,15 @@ fn finish(
     net_header::apply(header, shift, &mut packet, offloads).then_some(packet)
 }
 impl Wakeable for Rx {
+    fn arm(&mut self) {}
+
     fn disarm(&mut self) {
         // An interface that goes down leaves an error on the socket, which would wake for ever.
         let _ = sockopt::socket_error(&self.socket);
     }
 
-    fn wake(&self) -> Wake<'_> {
-        Wake::Readable(self.socket.as_fd())
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Readable(self.socket.as_fd()));
     }
 }
 
@@ -266,6 +268,10 @@ impl RxQueue for Rx {
         }
         self.status.rx(self.queue).count(packets, bytes, drops);
         packets
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -353,6 +359,18 @@ impl Port for PacketSocket {
             .map_err(|source| Error::Os { what: format!("{}: promiscuous mode", self.name), source })?;
         self.promiscuous.store(on, Relaxed);
         Ok(())
+    }
+
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
+        Err(Error::no_steering(self.name()))
+    }
+
+    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
+        None
     }
 
     fn notes(&self) -> Vec<String> {

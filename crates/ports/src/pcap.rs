@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
 use ringpass_port::{
-    Error, LONGEST_HEADER, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Software,
-    State, Stats, Status, TxQueue, Wake, Wakeable, frame_passes, passes,
+    Error, LONGEST_HEADER, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, Rule, RxQueue,
+    Software, State, Stats, Status, TxQueue, Wake, Wakeable, frame_passes, passes,
 };
 
 use crate::buffers::Buffers;
@@ -157,13 +157,17 @@ impl Input {
 }
 
 impl Wakeable for Rx {
-    fn wake(&self) -> Wake<'_> {
-        match &self.input {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(match &self.input {
             Some(input) => input.next_due().map_or(Wake::Turns, Wake::At),
             // The end is told by another look.
             None if self.end.is_some() => Wake::Turns,
             None => Wake::Never,
-        }
+        });
     }
 }
 
@@ -212,6 +216,10 @@ impl RxQueue for Rx {
             self.status.rx(0).count(packets, bytes, drops);
         }
         packets
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -273,6 +281,18 @@ impl Port for Pcap {
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
+        Err(Error::no_steering(self.name()))
+    }
+
+    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
+        None
     }
 
     fn notes(&self) -> Vec<String> {

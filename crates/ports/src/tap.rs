@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
 use ringpass_port::{
-    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats,
+    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, Rule, RxQueue, Software, State, Stats,
     Status, TxQueue, Wake, Wakeable, passes,
 };
 use ringpass_virtio::net_header;
@@ -133,8 +133,12 @@ fn deleted(errno: Errno) -> bool {
 const DELETED: &str = "the interface was deleted";
 
 impl Wakeable for Rx {
-    fn wake(&self) -> Wake<'_> {
-        Wake::Readable(self.tun.as_fd())
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Readable(self.tun.as_fd()));
     }
 }
 
@@ -164,6 +168,10 @@ impl RxQueue for Rx {
         }
         self.status.rx(self.queue).count(packets, bytes, drops);
         packets
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -266,6 +274,18 @@ impl Port for Tap {
     /// A TAP hands over all that the kernel sends through it, whomever it is for.
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
+    }
+
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
+        Err(Error::no_steering(self.name()))
+    }
+
+    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
+        None
     }
 
     fn notes(&self) -> Vec<String> {

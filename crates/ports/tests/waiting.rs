@@ -3,18 +3,22 @@
 mod common;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::*;
-use ringpass_memory::Burst;
-use ringpass_port::{FaultsConfig, Idle, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Wake};
+use ringpass_memory::{Burst, Lender, Lending, Loans};
+use ringpass_port::{
+    Error, FaultsConfig, Idle, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, Rule, RxQueue,
+    State, Stats, TxQueue, Wake, Wakeable,
+};
 use ringpass_ports::capture_file::{Direction, Writer};
 use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Whether the queue wakes a sleeper now.
 fn wakes(rx: &dyn RxQueue) -> bool {
-    let Wake::Readable(fd) = rx.wake() else { panic!("nothing to wait on") };
+    let [Wake::Readable(fd)] = Wake::all(&*rx)[..] else { panic!("nothing to wait on") };
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).expect("poll") > 0
 }
@@ -120,7 +124,7 @@ fn kernel_interfaces_wake_by_their_descriptors() {
 #[test]
 fn null_and_files_that_have_ended_never_wake() {
     let config = PortConfig::default();
-    assert!(matches!(queues(&mut Null::open(&config)).rx.wake(), Wake::Never));
+    assert!(matches!(Wake::all(&*queues(&mut Null::open(&config)).rx)[..], [Wake::Never]));
 
     let directory = tempfile::tempdir().expect("a folder for a test");
     let file = directory.path().join("x.pcap");
@@ -134,11 +138,128 @@ fn null_and_files_that_have_ended_never_wake() {
     let mut port = Pcap::open(&pcap, &config, &pool()).expect("a capture file");
     let mut queues = queues(&mut port);
     assert_eq!(receive(&mut queues).len(), 1);
-    let Wake::At(due) = queues.rx.wake() else { panic!("the second frame has a time") };
+    let [Wake::At(due)] = Wake::all(&*queues.rx)[..] else { panic!("the second frame has a time") };
     let wait = due.saturating_duration_since(Instant::now());
     assert!(wait <= Duration::from_millis(61), "{wait:?}");
     std::thread::sleep(wait);
     assert_eq!(receive(&mut queues).len(), 1);
-    until("the end", || receive(&mut queues).is_empty() && matches!(queues.rx.wake(), Wake::Never));
+    until("the end", || receive(&mut queues).is_empty() && matches!(Wake::all(&*queues.rx)[..], [Wake::Never]));
     assert!(matches!(port.state(), ringpass_port::State::Finished));
+}
+
+/// A port that can do everything a decorator might forget to pass on, and notes what it was asked.
+struct Able(Asked);
+
+type Asked = Arc<Mutex<Vec<String>>>;
+
+fn note(asked: &Asked, what: impl Into<String>) {
+    asked.lock().unwrap().push(what.into());
+}
+
+struct Nobody;
+
+impl Lender for Nobody {
+    fn lend(&self, _: &mut Loans<'_>) {}
+}
+
+impl Wakeable for Able {
+    fn arm(&mut self) {
+        note(&self.0, "arm");
+    }
+
+    fn disarm(&mut self) {
+        note(&self.0, "disarm");
+    }
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Never);
+        each(Wake::Turns);
+    }
+}
+
+impl RxQueue for Able {
+    fn rx_burst(&mut self, _: &mut Burst) -> usize {
+        0
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        note(&self.0, "borrow");
+        Ok(())
+    }
+}
+
+impl TxQueue for Able {
+    fn tx_burst(&mut self, _: &mut Burst) -> usize {
+        0
+    }
+}
+
+impl Port for Able {
+    fn name(&self) -> &str {
+        "able"
+    }
+
+    fn mac(&self) -> MacAddress {
+        MacAddress([2; 6])
+    }
+
+    fn link(&mut self) -> Link {
+        Link { up: true, mbps: 7 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        Stats::default()
+    }
+
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        vec![("able", 7)]
+    }
+
+    fn state(&mut self) -> State {
+        State::Running
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        vec![Queues { rx: Box::new(Able(self.0.clone())), tx: Box::new(Able(self.0.clone())) }]
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
+        note(&self.0, "promiscuous");
+        Ok(())
+    }
+
+    fn steer(&mut self, _: &Rule, queue: usize) -> Result<(), Error> {
+        note(&self.0, format!("steer {queue}"));
+        Ok(())
+    }
+
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        (pair == 5).then(|| Lending::new(Box::new(Nobody)))
+    }
+
+    fn notes(&self) -> Vec<String> {
+        vec!["able".into()]
+    }
+}
+
+/// What a decorator lost would be answered as by a port that cannot.
+#[test]
+fn decorators_pass_on_everything() {
+    let directory = tempfile::tempdir().expect("a folder for a test");
+    let asked = Asked::default();
+    let faults = Faults::wrap(Box::new(Able(asked.clone())), FaultsConfig::default(), &pool());
+    let mut port = Capture::wrap(Box::new(faults), &directory.path().join("x.pcap")).expect("a capture");
+    assert_eq!((port.mac(), port.link()), (MacAddress([2; 6]), Link { up: true, mbps: 7 }));
+    assert_eq!(port.extended()[0], ("able", 7));
+    assert!(port.notes().contains(&"able".to_owned()));
+    port.set_promiscuous(true).unwrap();
+    port.steer(&Rule::Address { mac: MacAddress([2; 6]), vlan: None }, 3).expect("the card behind can steer");
+    let lending = port.lending(5).expect("the guest behind lends");
+    assert!(port.lending(4).is_none());
+    let mut queues = queues(&mut port);
+    assert!(matches!(Wake::all(&*queues.rx)[..], [Wake::Never, Wake::Turns]), "both things to wait for");
+    queues.rx.arm();
+    queues.rx.disarm();
+    queues.rx.borrow_from(&lending).expect("the queue behind can borrow");
+    assert_eq!(*asked.lock().unwrap(), ["promiscuous", "steer 3", "arm", "disarm", "borrow"]);
 }

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
+use ringpass_memory::{Burst, Cache, Lending, MAGAZINE, Mempool, MempoolConfig};
 use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue, Wakeable};
+use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue, Wake, Wakeable};
 
 use crate::fwd;
 use crate::map::take_pairs;
@@ -130,7 +130,15 @@ struct Source {
     on_the_way: Arc<AtomicUsize>,
 }
 
-impl Wakeable for Source {}
+impl Wakeable for Source {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Source {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -142,6 +150,10 @@ impl RxQueue for Source {
         }
         self.on_the_way.fetch_add(burst.len() - before, Ordering::Relaxed);
         burst.len() - before
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

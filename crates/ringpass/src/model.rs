@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use ringpass_bus::{Bus, DeviceId};
-use ringpass_memory::Mempool;
+use ringpass_memory::{Lending, Mempool};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_models::{Model as Stepped, Runner};
@@ -188,6 +188,10 @@ impl Port for Model {
 
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
         self.driver.steer(rule, queue)
+    }
+
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        self.driver.lending(pair)
     }
 
     fn notes(&self) -> Vec<String> {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_models::{Model, ixgbe, virtio};
-use ringpass_port::{Error, MacAddress, Port, PortConfig, Queues, Wake, Wakeable};
+use ringpass_port::{Error, MacAddress, Port, PortConfig, Queues, RxQueue, Wake, Wakeable};
 use ringpass_vfio_user::{Device, Event, Listener, Server, prepare_signals};
 use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
@@ -331,6 +331,15 @@ impl<D: Device> Machines<D> {
     }
 }
 
+/// The descriptors that a wire waits on.
+fn readable(wire: &dyn RxQueue, mut with: impl FnMut(BorrowedFd<'_>)) {
+    wire.wakes(&mut |wake| {
+        if let Wake::Readable(fd) = wake {
+            with(fd);
+        }
+    });
+}
+
 impl<D: Device> Wakeable for Machines<D> {
     fn arm(&mut self) {
         for machine in &mut self.all {
@@ -343,10 +352,8 @@ impl<D: Device> Wakeable for Machines<D> {
             machine.descriptors(add);
             if let Some(wire) = &mut machine.wire {
                 wire.rx.arm();
-                if let Wake::Readable(fd) = wire.rx.wake()
-                    && machine.card.wants().frames
-                {
-                    add(fd, PollFlags::IN);
+                if machine.card.wants().frames {
+                    readable(&*wire.rx, |fd| add(fd, PollFlags::IN));
                 }
             }
         }
@@ -359,9 +366,7 @@ impl<D: Device> Wakeable for Machines<D> {
             };
             machine.descriptors(delete);
             if let Some(wire) = &mut machine.wire {
-                if let Wake::Readable(fd) = wire.rx.wake() {
-                    delete(fd, PollFlags::IN);
-                }
+                readable(&*wire.rx, |fd| delete(fd, PollFlags::IN));
                 wire.rx.disarm();
             }
             machine.card.rise();
@@ -370,13 +375,16 @@ impl<D: Device> Wakeable for Machines<D> {
         }
     }
 
-    fn wake(&self) -> Wake<'_> {
-        let turns = self.all.iter().any(|machine| {
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        let mut turns = false;
+        for machine in &self.all {
             let wants = machine.card.wants();
-            let wire = machine.wire.as_ref().is_some_and(|wire| matches!(wire.rx.wake(), Wake::Turns));
-            wants.room || wants.turn.is_some() || wants.frames && wire
-        });
-        if turns { Wake::Turns } else { Wake::Readable(self.epoll.as_fd()) }
+            turns |= wants.room || wants.turn.is_some();
+            if let Some(wire) = machine.wire.as_ref().filter(|_| wants.frames) {
+                wire.rx.wakes(&mut |wake| turns |= matches!(wake, Wake::Turns | Wake::At(_)));
+            }
+        }
+        each(if turns { Wake::Turns } else { Wake::Readable(self.epoll.as_fd()) });
     }
 }
 

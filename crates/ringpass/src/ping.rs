@@ -218,8 +218,12 @@ struct Pinger {
 struct Timer(Option<Instant>);
 
 impl Wakeable for Timer {
-    fn wake(&self) -> Wake<'_> {
-        self.0.map_or(Wake::Never, Wake::At)
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(self.0.map_or(Wake::Never, Wake::At));
     }
 }
 

@@ -175,8 +175,12 @@ fn captured(
 struct Backlog(usize);
 
 impl Wakeable for Backlog {
-    fn wake(&self) -> Wake<'_> {
-        if self.0 > 0 { Wake::Turns } else { Wake::Never }
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(if self.0 > 0 { Wake::Turns } else { Wake::Never });
     }
 }
 

@@ -6,6 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::guest::answered;
+use common::netmap::Netmapd;
 use common::{Namespace, Program, RINGPASS, unique, until};
 use serde_json::Value;
 
@@ -103,4 +104,42 @@ fn a_slow_generator_and_a_slow_ping_sleep() {
     assert_eq!(status, Some(0), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
     assert_eq!((&summary["answers"], &summary["lost"]), (&Value::from(9), &Value::from(0)), "{summary}");
+}
+
+/// Voluntary context switches of the workers of a process so far: what a sleep costs once, and looking in turns costs
+/// thousands of times a second.
+fn switches(process: &Program) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.id())).expect("the process runs");
+    let status = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("status")).ok());
+    let workers: Vec<String> = status
+        .filter(|status| ["Name:\tworker-", "Name:\tmodels\n"].iter().any(|name| status.starts_with(name)))
+        .collect();
+    assert!(!workers.is_empty());
+    let count = |status: &String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.and_then(|count| count.trim().parse::<u64>().ok()).expect("a count")
+    };
+    workers.iter().map(count).sum()
+}
+
+/// Behind decorators and at the far end of a model's wire, a queue that waits for several things is slept on as by itself.
+#[test]
+fn programs_at_decorated_netmap_ports_sleep() {
+    let netmapd = Netmapd::new(&[]);
+    let capture =
+        |number: u32| format!("capture,file={}", netmapd.folder.path().join(format!("{number}.pcap")).display());
+    for (number, port) in ["", "faults:", "model:"].iter().enumerate() {
+        let port = format!("{}:{port}vale0:idle{number}", capture(number as u32));
+        let forwarder = netmapd.spawn(&["fwd", &port, "null", "--json"]);
+        until("the first line", || !forwarder.line().is_empty());
+        std::thread::sleep(Duration::from_secs(1));
+        let before = switches(&forwarder);
+        std::thread::sleep(Duration::from_secs(3));
+        let count = switches(&forwarder) - before;
+        println!("{port}: {count} wake-ups in 3 s");
+        // It looks around ten times a second; in turns it would be some twenty thousand times.
+        assert!(count < 300, "{port}: {count} wake-ups in 3 s");
+        forwarder.summary();
+    }
+    netmapd.end();
 }

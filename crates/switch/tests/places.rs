@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
-use ringpass_memory::{Burst, Packet};
-use ringpass_port::{Queues, RxQueue, Wakeable};
+use ringpass_memory::{Burst, Lending, Packet};
+use ringpass_port::{Error, Queues, RxQueue, Wake, Wakeable};
 use ringpass_switch::{Counter, Counts, Share, Switch, Way};
 
 #[derive(Clone, Debug)]
@@ -138,7 +138,15 @@ struct Late {
     next: Option<Share>,
 }
 
-impl Wakeable for Late {}
+impl Wakeable for Late {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Late {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -149,6 +157,10 @@ impl RxQueue for Late {
         switch.insert(1, self.next.take().into_iter().collect());
         burst.push(packet);
         1
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -187,11 +199,19 @@ impl Wakeable for Arms {
     fn disarm(&mut self) {
         self.0.store(false, Relaxed);
     }
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
 }
 
 impl RxQueue for Arms {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

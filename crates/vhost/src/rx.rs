@@ -280,15 +280,10 @@ impl Wakeable for Rx {
         self.shared.kicks[self.queue].clear();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        if self.left {
-            return Wake::Turns;
-        }
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         let silent = |running: &Running| running.kick.is_none();
-        if self.shared.vrings[self.number()].lock().running.as_ref().is_some_and(silent) {
-            // The guest does not kick.
-            return Wake::Turns;
-        }
-        Wake::Readable(self.shared.kicks[self.queue].as_fd())
+        // Chains were left for the next turn, or the guest does not kick.
+        let turns = self.left || self.shared.vrings[self.number()].lock().running.as_ref().is_some_and(silent);
+        each(if turns { Wake::Turns } else { Wake::Readable(self.shared.kicks[self.queue].as_fd()) });
     }
 }

@@ -55,7 +55,7 @@ fn within_ten_seconds(what: impl FnOnce() + Send + 'static) {
 }
 
 fn awake(rx: &dyn RxQueue) -> bool {
-    let Wake::Readable(fd) = rx.wake() else { panic!("something to wait on") };
+    let [Wake::Readable(fd)] = Wake::all(&*rx)[..] else { panic!("something to wait on") };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
 }
 
@@ -191,7 +191,7 @@ fn line_17_a_guest_that_never_kicks() {
                 rig.queues[0].rx.arm();
                 assert!(guest.send_quietly(0, &frame(round, 60)));
                 match kick {
-                    None => assert!(matches!(rig.queues[0].rx.wake(), Wake::Turns)),
+                    None => assert!(matches!(Wake::all(&*rig.queues[0].rx)[..], [Wake::Turns])),
                     Some(_) => assert!(!awake(&*rig.queues[0].rx)),
                 }
                 assert_eq!(rig.frames(0), [frame(round, 60)], "{features:#x}");
@@ -253,13 +253,16 @@ fn frames_that_are_dropped_fill_a_burst() {
             for turn in 1..=sent / 32 {
                 assert_eq!(rig.queues[0].rx.rx_burst(&mut burst), 0);
                 assert_eq!(rig.port.stats().rx_drops, 32 * turn, "{features:#x}: a burst's worth");
-                assert!(matches!(rig.queues[0].rx.wake(), Wake::Turns), "{features:#x}: there is more");
+                assert!(matches!(Wake::all(&*rig.queues[0].rx)[..], [Wake::Turns]), "{features:#x}: there is more");
             }
             assert_eq!(rig.queues[0].rx.rx_burst(&mut burst), 1, "{features:#x}");
             assert_eq!((bytes_of(&burst[0]), rig.port.stats().rx_drops), (frame(1, 60), sent));
             burst.clear();
             assert_eq!(rig.queues[0].rx.rx_burst(&mut burst), 0);
-            assert!(matches!(rig.queues[0].rx.wake(), Wake::Readable(_)), "{features:#x}: there is no more");
+            assert!(
+                matches!(Wake::all(&*rig.queues[0].rx)[..], [Wake::Readable(_)]),
+                "{features:#x}: there is no more"
+            );
             assert_eq!((guest.sent(0) as u64, rig.device.fault()), (sent + 1, None));
             guest.detach(&mut rig.device);
             guest.reset();

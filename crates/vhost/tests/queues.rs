@@ -65,7 +65,7 @@ fn interrupts_come_only_when_they_are_wanted() {
 }
 
 fn awake(rig: &Rig) -> bool {
-    let Wake::Readable(fd) = rig.queues[0].rx.wake() else { panic!("something to wait on") };
+    let [Wake::Readable(fd)] = Wake::all(&*rig.queues[0].rx)[..] else { panic!("something to wait on") };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
 }
 

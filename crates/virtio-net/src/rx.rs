@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ringpass_bus::Waiter;
-use ringpass_memory::{Burst, Cache, Mempool, Packet};
-use ringpass_port::{RxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, Lending, Mempool, Packet};
+use ringpass_port::{Error, RxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Access, Broken, HandedOver, Unreturned, Used, Virtqueue};
 
 use crate::gather::{Gather, Needed, merged_buffers};
@@ -211,6 +211,10 @@ impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
         self.refill();
         packets
     }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
+    }
 }
 
 impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {
@@ -227,7 +231,7 @@ impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {
         }
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.event.as_ref().map_or(Wake::Turns, |event| Wake::Readable(event.as_fd()))
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(self.event.as_ref().map_or(Wake::Turns, |event| Wake::Readable(event.as_fd())));
     }
 }

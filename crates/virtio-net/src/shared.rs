@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ringpass_bus::Waiter;
-use ringpass_memory::Burst;
-use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Lending};
+use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Broken, HandedOver, Unreturned, Virtqueue};
 
 use crate::rx::Rx;
@@ -74,6 +74,10 @@ impl<Q: Virtqueue + 'static> RxQueue for Shared<Rx<Q>> {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         self.queue.lock().rx_burst(burst)
     }
+
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.queue.lock().borrow_from(lending)
+    }
 }
 
 impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {
@@ -88,8 +92,8 @@ impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {
         }
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.event.as_ref().map_or(Wake::Turns, |event| Wake::Readable(event.as_fd()))
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(self.event.as_ref().map_or(Wake::Turns, |event| Wake::Readable(event.as_fd())));
     }
 }
 

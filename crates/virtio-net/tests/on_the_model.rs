@@ -243,7 +243,7 @@ fn an_armed_queue_is_woken() {
     for features in [USUAL, USUAL & !EVENT_IDX, USUAL | RING_PACKED, (USUAL | RING_PACKED) & !EVENT_IDX] {
         let mut rig = Rig::new(&small(), &VirtioConfig { features, ..Default::default() });
         let readable = |rig: &Rig| {
-            let Wake::Readable(fd) = rig.queues[0].rx.wake() else { panic!("no interrupts") };
+            let [Wake::Readable(fd)] = Wake::all(&*rig.queues[0].rx)[..] else { panic!("no interrupts") };
             let limit = Timespec::try_from(Duration::ZERO).unwrap();
             poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).unwrap() > 0
         };

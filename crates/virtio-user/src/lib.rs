@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_bus::Bus;
-use ringpass_memory::Mempool;
+use ringpass_memory::{Lending, Mempool};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats, VirtioUserConfig};
 use ringpass_virtio_net::VirtioNet;
 
@@ -91,6 +91,10 @@ impl Port for VirtioUser {
 
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
         self.driver.steer(rule, queue)
+    }
+
+    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
+        self.driver.lending(pair)
     }
 
     fn notes(&self) -> Vec<String> {

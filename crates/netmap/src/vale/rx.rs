@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool};
-use ringpass_port::{RxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, Lending, MAGAZINE, Mempool};
+use ringpass_port::{Error, RxQueue, Wake, Wakeable};
 
 use super::counters::Tally;
 use super::exchange;
@@ -58,6 +58,10 @@ impl RxQueue for Rx {
         tally.packets = burst.len() - before;
         shared.counters.rx.count(&tally);
         tally.packets
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
@@ -126,7 +130,7 @@ impl Wakeable for Rx {
         self.shared.kick.clear();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        Wake::Readable(self.shared.kick.as_fd())
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Readable(self.shared.kick.as_fd()));
     }
 }

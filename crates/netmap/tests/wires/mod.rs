@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, Cache, Lending, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::native::{Joint, NativePort};
 use ringpass_netmap::server::ServedPort;
 use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
-use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::programs::{bell, elsewhere};
@@ -66,6 +66,10 @@ impl RxQueue for Rx {
         }
         burst.len()
     }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
+    }
 }
 
 impl Wakeable for Rx {
@@ -78,8 +82,8 @@ impl Wakeable for Rx {
         let _ = rustix::io::read(&self.0.0.arrived, &mut [0; 8]);
     }
 
-    fn wake(&self) -> Wake<'_> {
-        Wake::Readable(self.0.0.arrived.as_fd())
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Readable(self.0.0.arrived.as_fd()));
     }
 }
 

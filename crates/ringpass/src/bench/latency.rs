@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use hdrhistogram::Histogram;
-use ringpass_memory::{Burst, Error as MemoryError, PageSize};
+use ringpass_memory::{Burst, Error as MemoryError, Lending, PageSize};
 use ringpass_models::Model;
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wakeable};
+use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use serde::Serialize;
 
 use super::driver::{pages_name, progress};
@@ -333,7 +333,15 @@ impl Generator {
     }
 }
 
-impl Wakeable for Generator {}
+impl Wakeable for Generator {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -359,6 +367,10 @@ impl RxQueue for Generator {
         }
         made
     }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
+    }
 }
 
 /// Takes the time of frames that arrive.
@@ -383,11 +395,23 @@ impl TxQueue for Sink {
 /// A wire on which nothing comes, and nothing is expected.
 struct Nothing;
 
-impl Wakeable for Nothing {}
+impl Wakeable for Nothing {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Nothing {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

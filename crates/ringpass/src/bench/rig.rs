@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringpass_bus::Bus;
-use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
+use ringpass_memory::{Burst, Cache, Lending, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
 use ringpass_models::Model;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
-use ringpass_port::{Error, Offloads, Port, PortConfig, Queues, RxQueue, TxQueue, Wakeable};
+use ringpass_port::{Error, Offloads, Port, PortConfig, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_virtio::features::{IN_ORDER, MRG_RXBUF, RING_PACKED};
 
 use crate::drivers;
@@ -171,7 +171,15 @@ struct Generator {
     ordered: Arc<AtomicUsize>,
 }
 
-impl Wakeable for Generator {}
+impl Wakeable for Generator {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -179,6 +187,10 @@ impl RxQueue for Generator {
         let sent = (0..count).map_while(|_| self.frames.next()).map(|packet| burst.push(packet)).count();
         self.ordered.fetch_sub(sent, Ordering::Relaxed);
         sent
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

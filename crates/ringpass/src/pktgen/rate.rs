@@ -1,10 +1,11 @@
 //! How fast to send.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass_memory::Burst;
-use ringpass_port::{RxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Lending};
+use ringpass_port::{Error, RxQueue, Wake, Wakeable};
 
 use super::frame::MAX;
 
@@ -129,8 +130,11 @@ impl Wakeable for Paced {
         self.source.disarm();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.next.first().map_or_else(|| self.source.wake(), |packet| self.pacer.wake(packet.len()))
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        match self.next.first() {
+            Some(packet) => each(self.pacer.wake(packet.len())),
+            None => self.source.wakes(each),
+        }
     }
 }
 
@@ -150,6 +154,10 @@ impl RxQueue for Paced {
             burst.push(packet);
         }
         burst.len() - before
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
-use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, Lending, MAX_BATCH, Mempool, Packet};
+use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
 
 use super::State;
 use super::arp::{Arp, Operation};
@@ -54,10 +54,6 @@ impl Wakeable for Rx {
         self.inner.disarm();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.inner.wake()
-    }
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         self.inner.wakes(each);
     }
@@ -86,6 +82,10 @@ impl RxQueue for Rx {
         count(&counters.malformed, malformed);
         count(&counters.foreign, foreign);
         received
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

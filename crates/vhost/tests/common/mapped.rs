@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Port, PortConfig, Queues, RxQueue, TxQueue, Wakeable};
+use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_vhost_user::Device;
 use ringpass_virtio::features::IN_ORDER;
 
@@ -21,7 +21,15 @@ pub fn features() -> impl Iterator<Item = u64> {
 #[derive(Clone)]
 pub struct Wire(Arc<Mutex<Vec<Vec<u8>>>>, Mempool);
 
-impl Wakeable for Wire {}
+impl Wakeable for Wire {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Wire {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -34,6 +42,10 @@ impl RxQueue for Wire {
             burst.push(packet);
         }
         burst.len() - before
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 

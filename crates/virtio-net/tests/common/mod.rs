@@ -6,9 +6,9 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Lending, Mempool, MempoolConfig, Packet};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
-use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue, Wakeable, parse_headers};
+use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue, Wake, Wakeable, parse_headers};
 use ringpass_virtio_net::VirtioNet;
 
 /// Of a rig's pool.
@@ -30,7 +30,15 @@ pub struct Frames {
 #[derive(Clone)]
 struct Wire(Arc<Mutex<Frames>>, Mempool);
 
-impl Wakeable for Wire {}
+impl Wakeable for Wire {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Wire {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
@@ -50,6 +58,10 @@ impl RxQueue for Wire {
             count += 1;
         }
         count
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
     }
 }
 
