@@ -112,4 +112,8 @@ impl RxQueue for Rx {
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         self.map(lending)
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }

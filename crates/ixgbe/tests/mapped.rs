@@ -133,6 +133,10 @@ impl RxQueue for Wire {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 impl TxQueue for Wire {

@@ -28,6 +28,10 @@ impl RxQueue for Source {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 impl Wakeable for Source {

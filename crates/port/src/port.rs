@@ -88,6 +88,10 @@ pub trait RxQueue: Wakeable + Send {
     /// Adds received packets to the burst until it has no room or none is left; does not wait. Returns how many.
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
 
+    /// Whether the port has a link now, if its queue can tell at once; `false` says nothing. The port's control side
+    /// ([`Port::link`]) is asked some times a second only.
+    fn has_link(&self) -> bool;
+
     /// Receives into buffers that a guest lends from now on, where there are some, so that frames for the guest need not be
     /// copied. Before the first burst.
     /// Fails where the queue cannot ([`Error::no_borrowing`]).

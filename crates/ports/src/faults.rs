@@ -161,6 +161,10 @@ impl RxQueue for Rx {
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         self.inner.borrow_from(lending)
     }
+
+    fn has_link(&self) -> bool {
+        self.inner.has_link()
+    }
 }
 
 struct Tx {

@@ -173,6 +173,10 @@ impl RxQueue for Rx {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 impl Rx {

@@ -186,6 +186,10 @@ impl RxQueue for Able {
         note(&self.0, "borrow");
         Ok(())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 impl TxQueue for Able {

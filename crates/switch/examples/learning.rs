@@ -3,8 +3,10 @@
 //! `target/release/examples/learning STATIONS MILLIONS` prints nanoseconds of CPU time a packet. The frames go to a station of the same
 //! port, so nothing is sent. Three ports, a table of 8,192 stations.
 
-use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig};
-use ringpass_port::{RxQueue, TxQueue, Wakeable};
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, Cache, Lending, Mempool, MempoolConfig};
+use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_switch::{Config, Counter, Rules, Share, Switch, Way};
 
 const BATCH: usize = 32;
@@ -16,31 +18,62 @@ struct Rx {
     next: u32,
 }
 
-impl Wakeable for Rx {}
+impl Wakeable for Rx {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         for mut packet in self.buffers.take(BATCH) {
             packet.set_len(60);
-            packet[..6].copy_from_slice(&[2, 0, 0, 0, 0, 0]);
-            packet[6..8].copy_from_slice(&[2, 0]);
-            packet[8..12].copy_from_slice(&self.next.to_be_bytes());
-            packet[12..14].copy_from_slice(&[8, 0]);
+            packet.write(0, &[2, 0, 0, 0, 0, 0, 2, 0]);
+            packet.write(8, &self.next.to_be_bytes());
+            packet.write(12, &[8, 0]);
             self.next = (self.next + 1) % self.stations;
             burst.push(packet);
         }
         BATCH
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
+    }
+
+    fn has_link(&self) -> bool {
+        false
     }
 }
 
 /// Neither receives nor sends.
 struct Nothing;
 
-impl Wakeable for Nothing {}
+impl Wakeable for Nothing {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        each(Wake::Turns);
+    }
+}
 
 impl RxQueue for Nothing {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
+    }
+
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::no_borrowing())
+    }
+
+    fn has_link(&self) -> bool {
+        false
     }
 }
 

@@ -55,10 +55,14 @@ impl Datapath {
         if self.mailbox.is_pending() {
             self.change();
         }
+        if self.exits.present() & !self.shared.up.load(Ordering::Relaxed) != 0 {
+            self.look_for_links();
+        }
         let mut moved = 0;
         for Ingress { port, rx, way, counters } in &mut self.ingress {
             let received = rx.rx_burst(&mut self.received);
             if received > 0 {
+                self.shared.may_receive(*port);
                 moved += received;
                 match *way {
                     Way::Lookup => {
@@ -83,6 +87,14 @@ impl Datapath {
             self.exits.flush();
         }
         moved
+    }
+
+    /// Finds ports that have got their link since the control side looked, which it does some times a second: what is
+    /// for them now must not be lost until then.
+    #[cold]
+    fn look_for_links(&self) {
+        let up = self.ingress.iter().filter(|ingress| ingress.rx.has_link());
+        up.for_each(|ingress| self.shared.may_receive(ingress.port));
     }
 
     /// Takes ports in and lets go of others, as the control side wants.

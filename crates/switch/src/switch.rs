@@ -47,6 +47,14 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// A port has a link: it has sent something, or its queue says so. The control side takes it back if it has none.
+    #[inline]
+    pub(crate) fn may_receive(&self, port: usize) {
+        if self.up.load(Ordering::Relaxed) >> port & 1 == 0 {
+            self.up.fetch_or(1 << port, Ordering::Relaxed);
+        }
+    }
+
     /// Forgets the stations that were learned at a port. Returns how many are left.
     pub(crate) fn forget(&self, port: usize) -> usize {
         self.table.retain(self.now.load(Ordering::Relaxed), |of, _| of != port)

@@ -162,6 +162,10 @@ impl RxQueue for Late {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 #[test]
@@ -212,6 +216,10 @@ impl RxQueue for Arms {
 
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
+    }
+
+    fn has_link(&self) -> bool {
+        false
     }
 }
 

@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use common::*;
-use ringpass_memory::{Burst, Flags, Headers, L4, Mempool};
-use ringpass_port::{Link, MacAddress, Port, chain};
+use ringpass_memory::{Burst, Flags, Headers, L4, Lending, Mempool};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, Wake, Wakeable, chain};
 use ringpass_ports::cable;
 use ringpass_switch::{Config, Counter, MAX_PORTS, Rules, Switch, VlanSet, Vlans, Way};
 
@@ -352,4 +354,72 @@ fn workers_share_the_table() {
     assert_eq!(forwarded, u64::from(2 * 3 * FRAMES));
     let received: u64 = ends.iter_mut().map(|(near, _)| near.stats().rx_packets).sum();
     assert_eq!(received, forwarded + 6);
+}
+
+/// A port whose queue knows of its link before the control side looks, as one whose guest has just connected.
+struct Connected {
+    rx: Box<dyn RxQueue>,
+    link: Arc<AtomicBool>,
+}
+
+impl Wakeable for Connected {
+    fn arm(&mut self) {
+        self.rx.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.rx.disarm();
+    }
+
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        self.rx.wakes(each);
+    }
+}
+
+impl RxQueue for Connected {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.rx.rx_burst(burst)
+    }
+
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.rx.borrow_from(lending)
+    }
+
+    fn has_link(&self) -> bool {
+        self.link.load(Relaxed)
+    }
+}
+
+/// What is for a port is not lost from when it has a link, or has sent something, until the control side looks for links.
+#[test]
+fn a_port_that_may_send_may_receive() {
+    let link: Arc<AtomicBool> = Default::default();
+    let of_port = link.clone();
+    let mut rig = Rig::with(
+        &free(),
+        &plain(3),
+        1024,
+        |_| Way::Lookup,
+        |port, queues, _| match port {
+            1 => Queues { rx: Box::new(Connected { rx: queues.rx, link: of_port.clone() }), tx: queues.tx },
+            _ => queues,
+        },
+    );
+    let (to_one, from_one) = (frame(mac(2), mac(1), 1), frame(mac(1), mac(2), 2));
+    // It says that it has one; then it has none again.
+    rig.switch.set_link(1, DOWN);
+    rig.send(0, &[to_one.clone()]);
+    assert_eq!(rig.received(), [0, 0, 1]);
+    link.store(true, Relaxed);
+    rig.send(0, &[to_one.clone()]);
+    assert_eq!(rig.received(), [0, 1, 1]);
+    link.store(false, Relaxed);
+    rig.switch.set_link(1, DOWN);
+    rig.send(0, &[to_one.clone()]);
+    assert_eq!(rig.received(), [0, 0, 1]);
+    // It sends: the answer reaches it, and nobody else.
+    rig.send(1, &[from_one]);
+    assert_eq!(rig.received(), [1, 0, 0]);
+    rig.send(0, &[to_one]);
+    assert_eq!(rig.received(), [0, 1, 0]);
 }

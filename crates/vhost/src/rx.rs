@@ -146,6 +146,10 @@ impl RxQueue for Rx {
         packets
     }
 
+    fn has_link(&self) -> bool {
+        self.shared.is_up()
+    }
+
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         self.receiver.chain_to(lending).map_err(Error::Other)
     }

@@ -215,6 +215,10 @@ impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {

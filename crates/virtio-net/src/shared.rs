@@ -78,6 +78,10 @@ impl<Q: Virtqueue + 'static> RxQueue for Shared<Rx<Q>> {
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         self.queue.lock().borrow_from(lending)
     }
+
+    fn has_link(&self) -> bool {
+        self.queue.lock().has_link()
+    }
 }
 
 impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {

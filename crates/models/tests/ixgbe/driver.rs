@@ -69,6 +69,10 @@ impl RxQueue for ToCard {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 impl TxQueue for FromCard {

@@ -371,6 +371,10 @@ impl RxQueue for Generator {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 /// Takes the time of frames that arrive.
@@ -412,6 +416,10 @@ impl RxQueue for Nothing {
 
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
+    }
+
+    fn has_link(&self) -> bool {
+        false
     }
 }
 

@@ -192,6 +192,10 @@ impl RxQueue for Generator {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 struct Sink {

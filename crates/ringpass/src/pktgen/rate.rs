@@ -159,6 +159,10 @@ impl RxQueue for Paced {
     fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::no_borrowing())
     }
+
+    fn has_link(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]
