@@ -99,9 +99,9 @@ fn measure(through: Through, args: &Args) -> Result<Row, Error> {
     let (lab, name) = Lab::new(through)?;
     progress(&format!("{name}: {} s without traffic", args.time.as_secs_f64()));
     thread::sleep(Lab::SETTLE);
-    let (before, start) = (lab.cpu(), Instant::now());
+    let (before, start) = (lab.cpu()?, Instant::now());
     thread::sleep(args.time);
-    let cpu_percent = (lab.cpu() - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
+    let cpu_percent = (lab.cpu()? - before).as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
     progress(&format!("{name}: {} packets", args.count));
     let (latency, lost) = lab.first_packets(args.count, Duration::from_millis(args.silence as u64))?;
     if latency.is_empty() {
@@ -164,7 +164,7 @@ impl Lab {
     }
 
     /// What all processes have used.
-    fn cpu(&self) -> Duration {
+    fn cpu(&self) -> Result<Duration, Error> {
         self.processes.iter().map(|process| cpu::used(process.id())).sum()
     }
 

@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     say("ready");
     let mut line = String::new();
     let _ = std::io::stdin().read_line(&mut line);
-    let before = (port.rung(), processor_time());
+    let before = (port.rung(), processor_time()?);
     let mut seen = match args.role {
         Role::Send => end.send()?,
         Role::Receive => end.receive()?,
@@ -110,14 +110,14 @@ pub fn run(args: Args) -> Result<(), Error> {
         Role::Pong => end.pong()?,
     };
     seen.rung = port.rung() - before.0;
-    seen.cpu_seconds = (processor_time() - before.1).as_secs_f64();
+    seen.cpu_seconds = (processor_time()? - before.1).as_secs_f64();
     say(&serde_json::to_string(&seen).expect("numbers"));
     // A switch goes with its ports, and what its worker has used with it: until that was read, this stays.
     let _ = std::io::stdin().read_line(&mut line);
     Ok(())
 }
 
-fn processor_time() -> Duration {
+fn processor_time() -> Result<Duration, Error> {
     super::super::cpu::used(std::process::id())
 }
 

@@ -120,6 +120,8 @@ pub struct Sample {
     pub rung_per_million: f64,
     /// Processor time of the serving process a frame.
     pub worker_ns: f64,
+    /// A process has used less processor time than its frames take at the very least: no time of this sample is believed.
+    pub impossible: bool,
     /// Processor time against time, of the sender, the receiver and the serving process together.
     pub cpu: f64,
     /// Without the sender.
@@ -298,10 +300,13 @@ fn stream(rig: &Rig, what: What, core: usize, time: Duration, more: &[&str]) -> 
     let [first, second] = what.ports();
     let receiver = rig.end("receive", second, core, more)?;
     let sender = rig.end("send", first, 0, more)?;
-    let before = cpu::used(rig.process());
+    let before = cpu::used(rig.process())?;
     let seen = rig.run([sender, receiver], time)?;
-    let used = (cpu::used(rig.process()) - before).as_secs_f64();
+    let served = cpu::used(rig.process())? - before;
+    let used = served.as_secs_f64();
     let mut sample = sample(&seen);
+    // The serving process has nothing to do with the frames of pipes.
+    sample.impossible |= what == What::Vale && !cpu::is_possible(served, seen[1].packets);
     let packets = (seen[1].packets as f64).max(1.0);
     sample.worker_ns = used * 1e9 / packets;
     sample.cpu += used / seen[0].seconds;
@@ -316,6 +321,7 @@ fn sample(seen: &[Seen; 2]) -> Sample {
         mpps: received.packets as f64 / received.seconds.max(1e-9) / 1e6,
         rung_per_million: (sent.rung + received.rung) as f64 * 1e6 / packets,
         cpu: (sent.cpu_seconds + received.cpu_seconds) / sent.seconds.max(1e-9),
+        impossible: seen.iter().any(|end| !cpu::is_possible(Duration::from_secs_f64(end.cpu_seconds), end.packets)),
         ..Sample::default()
     }
 }
@@ -328,9 +334,10 @@ fn idle(rig: &Rig, what: What, time: Duration) -> Result<Sample, Error> {
     ends.iter_mut().try_for_each(Process::begin)?;
     // They look for a while before they sleep.
     cores::pause(Duration::from_millis(200))?;
-    let used = || cpu::used(rig.process()) + ends.iter().map(|end| cpu::used(end.id())).sum();
-    let (before, start): (Duration, _) = (used(), std::time::Instant::now());
+    let processes = [rig.process(), ends[0].id(), ends[1].id()];
+    let used = || processes.into_iter().map(cpu::used).sum::<Result<Duration, _>>();
+    let (before, start) = (used()?, std::time::Instant::now());
     cores::pause(time.max(Duration::from_secs(1)))?;
-    let cpu = (used() - before).as_secs_f64() / start.elapsed().as_secs_f64();
+    let cpu = (used()? - before).as_secs_f64() / start.elapsed().as_secs_f64();
     Ok(Sample { cpu, receiving_cpu: cpu, ..Sample::default() })
 }

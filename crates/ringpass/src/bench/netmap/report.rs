@@ -73,6 +73,8 @@ fn spread(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> [f64; 3] {
 impl<'a> Row<'a> {
     fn new(case: Case, samples: &[Sample], machine: &'a str) -> Self {
         let median = |of: fn(&Sample) -> f64| Some(spread(samples, of)[1]);
+        let possible = !samples.iter().any(|sample| sample.impossible);
+        let time = |of: fn(&Sample) -> f64| median(of).filter(|_| possible);
         let rtt = matches!(case, Case::Rtt { .. });
         let idle = matches!(case, Case::Load { rate: 0.0, .. });
         let streams = !rtt && !idle;
@@ -94,9 +96,9 @@ impl<'a> Row<'a> {
             mpps_min: streams.then_some(least),
             mpps_max: streams.then_some(most),
             rung_per_million: median(|sample| sample.rung_per_million).filter(|_| streams && guests.is_none()),
-            worker_ns_per_packet: median(|sample| sample.worker_ns).filter(|_| served && streams),
-            cpu: median(|sample| sample.cpu).filter(|_| !rtt && !matches!(case, Case::Load { .. } | Case::Guests(_))),
-            receiving_cpu: median(|sample| sample.receiving_cpu).filter(|_| matches!(case, Case::Load { .. })),
+            worker_ns_per_packet: time(|sample| sample.worker_ns).filter(|_| served && streams),
+            cpu: time(|sample| sample.cpu).filter(|_| !rtt && !matches!(case, Case::Load { .. } | Case::Guests(_))),
+            receiving_cpu: time(|sample| sample.receiving_cpu).filter(|_| matches!(case, Case::Load { .. })),
             rtt_us_min: median(|sample| sample.rtt[0]).filter(|_| rtt),
             rtt_us_avg: median(|sample| sample.rtt[1]).filter(|_| rtt),
             rtt_us_median: median(|sample| sample.rtt[2]).filter(|_| rtt),
@@ -119,6 +121,9 @@ pub fn print(measured: &[(Case, Vec<Sample>)], args: &Args) -> Result<(), Error>
     let rows: Vec<Row<'_>> = measured.iter().map(|(case, samples)| Row::new(*case, samples, &machine)).collect();
     if let Some(folder) = &args.svg {
         plots(&rows, folder)?;
+    }
+    if measured.iter().any(|(_, samples)| samples.iter().any(|sample| sample.impossible)) {
+        eprintln!("processor times are left out where the system says less than a cycle a packet, which cannot be");
     }
     if args.json {
         rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
