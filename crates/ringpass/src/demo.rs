@@ -68,7 +68,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     run.enter_sandbox()?;
     let runner = Runner::spawn(wires, cards_cpu, run.options.poll);
     fwd::start(&mut run, take_pairs(&mut ports, false)?);
-    let (json, time) = (run.options.json, run.options.time);
+    let json = run.options.json;
     let mut totals = Totals::default();
     run.control(&mut ports, &mut |now| {
         totals = *now;
@@ -76,7 +76,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     })?;
     drop(runner);
     if !json {
-        let seconds = time.unwrap_or_default().as_secs_f64();
+        let seconds = totals.elapsed.as_secs_f64().max(1e-9);
         let (rate, cycles) = (pps(totals.moved as f64 / seconds), totals.cycles_per_packet());
         say(&format!("Forwarded {rate}; the forwarding core spent {cycles} cycles on a packet."));
         say(NEXT);

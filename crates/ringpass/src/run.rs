@@ -173,7 +173,8 @@ impl Run {
         let extended =
             ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), watch.extended(index)].concat());
         let extended = extended.collect();
-        self.printer.summary(elapsed, ports, &stats, extended, watch.fields(&Totals::of(&self.tallies)));
+        let fields = watch.fields(&Totals::of(&self.tallies, elapsed));
+        self.printer.summary(elapsed, ports, &stats, extended, fields);
         // A capture file is written to the end by its worker's last act, which may have failed.
         let failed = failed.or_else(|| match watch.look(ports) {
             Verdict::Failed(error) => Some(error),
@@ -196,7 +197,7 @@ impl Run {
             if left.is_zero() || stopped || self.threads.iter().all(JoinHandle::is_finished) {
                 return None;
             }
-            let totals = Totals::of(&self.tallies);
+            let totals = Totals::of(&self.tallies, elapsed);
             quiet = if std::mem::replace(&mut moved, totals.moved) == totals.moved { quiet + 1 } else { 0 };
             if elapsed >= second {
                 second += Duration::from_secs(1);

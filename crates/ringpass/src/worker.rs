@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use ringpass_port::{Idle, Wakeable};
 
@@ -19,6 +20,8 @@ pub struct Tally {
 /// Sums over all workers.
 #[derive(Clone, Copy, Default)]
 pub struct Totals {
+    /// How long the run has taken so far.
+    pub elapsed: Duration,
     /// Packets that were moved.
     pub moved: u64,
     /// Packets that the program dropped.
@@ -29,9 +32,10 @@ pub struct Totals {
 
 impl Totals {
     /// Sums up.
-    pub fn of(tallies: &[Arc<Tally>]) -> Self {
+    pub fn of(tallies: &[Arc<Tally>], elapsed: Duration) -> Self {
         let sum = |field: fn(&Tally) -> &AtomicU64| tallies.iter().map(|t| field(t).load(Ordering::Relaxed)).sum();
-        Self { moved: sum(|t| &t.moved), dropped: sum(|t| &t.dropped), busy_cycles: sum(|t| &t.busy_cycles) }
+        let (moved, dropped) = (sum(|t| &t.moved), sum(|t| &t.dropped));
+        Self { elapsed, moved, dropped, busy_cycles: sum(|t| &t.busy_cycles) }
     }
 
     /// Cycles spent on a packet, without idle rounds.
@@ -155,7 +159,7 @@ mod tests {
         one.after(1, &mut []);
         assert!(!one.running() && !other.running());
         one.dropped(2);
-        let totals = Totals::of(&[tally.clone(), tally]);
+        let totals = Totals::of(&[tally.clone(), tally], Duration::ZERO);
         assert_eq!((totals.moved, totals.dropped), (130, 4));
     }
 }
