@@ -188,12 +188,28 @@ fn virtio(address: &str) -> Option<Check> {
 
 fn iommu() -> Check {
     let groups = fs::read_dir("/sys/kernel/iommu_groups").map_or(0, |entries| entries.count());
-    let remedy = match cpuinfo("vendor_id").as_deref() {
-        Some("GenuineIntel") => kernel_option("intel_iommu=on"),
-        _ => "turn on the IOMMU (AMD-Vi) in the firmware's set-up; in a virtual machine, give it one".into(),
-    };
+    let described = ["DMAR", "IVRS"].map(|table| Path::new("/sys/firmware/acpi/tables").join(table).exists());
+    let remedy = iommu_remedy(described, has_flag("hypervisor"));
     let found = if groups > 0 { format!("{groups} groups") } else { "none: cards reach all memory".into() };
     check(Need::Cards, "IOMMU", groups > 0, found, remedy)
+}
+
+/// How to get an IOMMU that the kernel does not use. The firmware describes one of Intel's in the ACPI table DMAR, one of AMD's in
+/// IVRS; the kernel uses the latter unless told otherwise. Neither table means that there is nothing to turn on in the kernel.
+fn iommu_remedy([intel, amd]: [bool; 2], virtual_machine: bool) -> String {
+    if intel {
+        return kernel_option("intel_iommu=on");
+    }
+    if amd {
+        return "take amd_iommu=off and iommu=off off the kernel's command line, and reboot".into();
+    }
+    if virtual_machine {
+        return "only the host of this virtual machine can offer one; QEMU: -machine q35,kernel-irqchip=split \
+                -device intel-iommu,intremap=on,caching-mode=on (before the cards); libvirt: <iommu model='intel'><driver \
+                intremap='on' caching_mode='on'/></iommu>; then intel_iommu=on for the kernel here"
+            .into();
+    }
+    "turn on the IOMMU (VT-d, AMD-Vi) in the firmware's set-up".into()
 }
 
 fn vfio() -> Check {
@@ -220,15 +236,79 @@ fn cpus() -> Check {
 
 fn isolated() -> Check {
     let list = fs::read_to_string("/sys/devices/system/cpu/isolated").unwrap_or_default();
-    let list = list.trim();
-    let found =
-        if list.is_empty() { "none: other programs interrupt the workers".into() } else { format!("CPUs {list}") };
-    let remedy = format!("{}; then --cpu 1", kernel_option("isolcpus=1"));
-    check(Need::Speed, "isolated CPUs", !list.is_empty(), found, remedy)
+    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    isolation(list.trim(), count(online.trim()))
+}
+
+/// A list of isolated CPUs, on a machine with so many CPUs.
+fn isolation(list: &str, cpus: usize) -> Check {
+    /// With fewer, the CPU that is set apart is missing elsewhere.
+    const ENOUGH: usize = 4;
+    let (ok, found) = match list {
+        "" if cpus < ENOUGH => (true, format!("none, and none to spare among {cpus}")),
+        "" => (false, "none: other programs interrupt the workers".into()),
+        list => (true, format!("CPUs {list}")),
+    };
+    let last = cpus.saturating_sub(1);
+    let remedy = format!("{}; then --cpu {last}", kernel_option(&format!("isolcpus={last}")));
+    check(Need::Speed, "isolated CPUs", ok, found, remedy)
+}
+
+/// How many CPUs a list has, as `0-3,8`.
+fn count(list: &str) -> usize {
+    let one = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(last.parse::<usize>().ok()?.checked_sub(first.parse().ok()?)? + 1)
+    };
+    list.split(',').filter_map(one).sum()
+}
+
+/// Whether the CPU has a feature, by the name that the kernel gives it. `hypervisor` says that this is a virtual machine (CPUID
+/// leaf 1, ECX bit 31).
+fn has_flag(name: &str) -> bool {
+    cpuinfo("flags").is_some_and(|flags| flags.split_whitespace().any(|flag| flag == name))
 }
 
 fn flag(name: &'static str, without: &str) -> Check {
-    let there = cpuinfo("flags").is_some_and(|flags| flags.split_whitespace().any(|flag| flag == name));
+    let there = has_flag(name);
     let found = if there { "the CPU has it".into() } else { format!("the CPU lacks it: {without}") };
     check(Need::Speed, name, there, found, "another processor, or another CPU model for this virtual machine")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_can_offer_an_iommu() {
+        let host = iommu_remedy([false; 2], true);
+        for word in ["only the host", "-device intel-iommu", "<iommu model='intel'>"] {
+            assert!(host.contains(word), "{host}");
+        }
+        assert!(!host.contains("grub"), "{host}");
+        assert!(iommu_remedy([false; 2], false).contains("firmware"));
+        for virtual_machine in [false, true] {
+            assert!(iommu_remedy([true, false], virtual_machine).contains("intel_iommu=on"));
+            assert!(iommu_remedy([false, true], virtual_machine).contains("amd_iommu=off"));
+        }
+    }
+
+    #[test]
+    fn cpus_are_isolated_where_some_can_be_spared() {
+        for cpus in 1..4 {
+            assert!(isolation("", cpus).ok);
+        }
+        let check = isolation("", 4);
+        assert!(
+            !check.ok && check.remedy.contains("isolcpus=3") && check.remedy.ends_with("--cpu 3"),
+            "{}",
+            check.remedy
+        );
+        assert!(isolation("1-3", 4).ok);
+    }
+
+    #[test]
+    fn lists_of_cpus_are_counted() {
+        assert_eq!(["", "0", "0-1", "0-3,8,10-11", "x"].map(count), [0, 1, 2, 7, 0]);
+    }
 }
