@@ -26,7 +26,7 @@ pub use mac::MacAddress;
 pub use offloads::Offloads;
 pub use patience::Patience;
 pub use port::{Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
-pub use software::{Software, Sum, complete_checksum, parse_headers};
+pub use software::{Software, Sum, complete_checksum, fill_checksum, parse_headers};
 pub use status::{Counters, Status};
 pub use steering::{Protocol, Rule, Spread};
 pub use turns::Turns;

@@ -408,14 +408,14 @@ fn a_port_that_may_send_may_receive() {
     let (to_one, from_one) = (frame(mac(2), mac(1), 1), frame(mac(1), mac(2), 2));
     // It says that it has one; then it has none again.
     rig.switch.set_link(1, DOWN);
-    rig.send(0, &[to_one.clone()]);
+    rig.send(0, std::slice::from_ref(&to_one));
     assert_eq!(rig.received(), [0, 0, 1]);
     link.store(true, Relaxed);
-    rig.send(0, &[to_one.clone()]);
+    rig.send(0, std::slice::from_ref(&to_one));
     assert_eq!(rig.received(), [0, 1, 1]);
     link.store(false, Relaxed);
     rig.switch.set_link(1, DOWN);
-    rig.send(0, &[to_one.clone()]);
+    rig.send(0, std::slice::from_ref(&to_one));
     assert_eq!(rig.received(), [0, 0, 1]);
     // It sends: the answer reaches it, and nobody else.
     rig.send(1, &[from_one]);

@@ -1,7 +1,7 @@
 //! Received frames that lie in several buffers, and what their header says of them (VIRTIO 1.3, 5.1.6.4).
 
 use ringpass_memory::{Assembly, Packet};
-use ringpass_port::Offloads;
+use ringpass_port::{Offloads, fill_checksum};
 use ringpass_virtio::features::{GUEST_CSUM, GUEST_TSO4, GUEST_TSO6};
 use ringpass_virtio::net_header;
 
@@ -12,8 +12,8 @@ use crate::negotiate::{Agreed, Layout, SHORTEST};
 pub(crate) enum Needed {
     /// None.
     No,
-    /// Those in several buffers.
-    IfJoined,
+    /// Those of which the header says something: that they lie in several buffers, or may lack their checksum.
+    IfSpecial,
     /// All.
     Always,
 }
@@ -29,6 +29,8 @@ pub(crate) struct Gather {
     merged: bool,
     /// What is told of frames; `None` if the header says nothing of use.
     tells: Option<Offloads>,
+    /// See [`Agreed::left_out`].
+    left_out: bool,
     /// A frame whose end has not come yet: its buffers, and what is known of it.
     pieces: Assembly,
     part: Option<Part>,
@@ -49,18 +51,24 @@ impl Gather {
         let tso = agreed.features & (GUEST_TSO4 | GUEST_TSO6) != 0;
         let tells = agreed.has(GUEST_CSUM).then_some(Offloads { checksum: true, tso, ..Offloads::default() });
         let needed = match (tells, agreed.layout) {
-            (None, Layout::Single) => Needed::No,
-            (None, Layout::Merged) => Needed::IfJoined,
+            (None, Layout::Single) if !agreed.left_out => Needed::No,
+            (None, Layout::Single | Layout::Merged) => Needed::IfSpecial,
             _ => Needed::Always,
         };
         let (header, longest, merged) = (agreed.header, agreed.longest_received, agreed.layout == Layout::Merged);
         let pieces = Assembly::new(longest, size);
-        Self { needed, header, longest, merged, tells, pieces, part: None, skip: 0 }
+        Self { needed, header, longest, merged, tells, left_out: agreed.left_out, pieces, part: None, skip: 0 }
     }
 
     #[inline]
     pub(crate) fn needed(&self) -> Needed {
         self.needed
+    }
+
+    /// Whether a buffer that begins a frame has all of it, and its header says nothing of use.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self, packet: &Packet) -> bool {
+        (!self.merged || merged_buffers(packet) == 1) && !(self.left_out && vouches(packet))
     }
 
     /// Whether the next buffer belongs to a frame that has begun.
@@ -142,8 +150,17 @@ impl Gather {
         let fits = (SHORTEST..=self.longest).contains(&len)
             && packet.len() >= SHORTEST
             && self.tells.is_none_or(|tells| net_header::apply(header, 0, &mut packet, tells));
+        if fits && self.left_out && net_header::vouches(header[0]) {
+            fill_checksum(&mut packet);
+        }
         if fits { Ok(Some(packet)) } else { Err(()) }
     }
+}
+
+/// Whether the header in front of a frame vouches for it.
+#[inline(always)]
+fn vouches(packet: &Packet) -> bool {
+    packet.first().is_some_and(|&flags| net_header::vouches(flags))
 }
 
 /// How many buffers the frame lies in that begins here, says its header.
@@ -234,6 +251,41 @@ mod tests {
             assert!(gather.add(buffer(&pool, 6), SIZE).unwrap().is_none());
         }
         assert!(gather.part.is_none());
+    }
+
+    /// Of a device that does not offer GUEST_CSUM: what it vouches for may lack its checksum, in one buffer or several.
+    #[test]
+    fn checksums_that_were_left_out_are_filled_in() {
+        let mut udp = vec![0; 400];
+        udp[12..16].copy_from_slice(&[8, 0, 0x45, 0]);
+        udp[16..18].copy_from_slice(&386_u16.to_be_bytes());
+        (udp[22], udp[23], udp[39]) = (64, 17, 0x72);
+        udp[38..40].copy_from_slice(&366_u16.to_be_bytes());
+        udp[42..].fill(1);
+        // Pseudo header: 17 + 366; ports 0, length 366, 179 words of 0x0101.
+        let sum = 17 + 366 + 366 + 179 * 0x101_u32;
+        let right = !((sum & 0xffff) + (sum >> 16)) as u16;
+        let mut right_frame = udp.clone();
+        right_frame[40..42].copy_from_slice(&right.to_be_bytes());
+        for (features, valid, expected) in [(0, 2, &right_frame), (0, 0, &udp), (GUEST_CSUM, 2, &udp)] {
+            let (pool, mut gather) = (pool(), gather(MRG_RXBUF | features, false));
+            let bytes = [&[valid, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0][..], &udp].concat();
+            let mut pieces = bytes.chunks(SIZE).map(|piece| {
+                let mut packet = buffer(&pool, 0);
+                packet[..piece.len()].copy_from_slice(piece);
+                (packet, piece.len())
+            });
+            let (first, len) = pieces.next().unwrap();
+            assert!(!gather.is_plain(&first));
+            assert!(gather.add(first, len).unwrap().is_none());
+            let (second, len) = pieces.next().unwrap();
+            let frame = gather.add(second, len).unwrap().expect("a frame");
+            let received: Vec<u8> = frame.segments().flat_map(|segment| segment.to_vec()).collect();
+            assert!(&received == expected, "{features:#x}, {valid}");
+            let mut one = buffer(&pool, 1);
+            one[0] = valid;
+            assert_eq!(gather.is_plain(&one), features != 0 || valid == 0);
+        }
     }
 
     #[test]

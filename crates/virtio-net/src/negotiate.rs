@@ -68,6 +68,9 @@ pub(crate) struct Agreed {
     pub(crate) longest_sent: usize,
     /// Packets to be sent may lie in several buffers.
     pub(crate) chains: bool,
+    /// The device does not offer GUEST_CSUM, and cannot be told not to leave checksums out. passt leaves them out of
+    /// frames that it vouches for.
+    pub(crate) left_out: bool,
 }
 
 impl Agreed {
@@ -125,7 +128,8 @@ impl Agreed {
         }
         let longest_received = if segments { LONGEST_SEGMENT } else { frame };
         let header_apart = !any_layout;
-        Ok(Self { features, layout, header, header_apart, longest_received, longest_sent: frame, chains })
+        let left_out = offered & GUEST_CSUM == 0;
+        Ok(Self { features, layout, header, header_apart, longest_received, longest_sent: frame, chains, left_out })
     }
 
     /// Whether all of these were agreed on.

@@ -8,7 +8,7 @@ use ringpass_memory::{Burst, Cache, Lending, Mempool, Packet};
 use ringpass_port::{Error, RxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Access, Broken, HandedOver, Unreturned, Used, Virtqueue};
 
-use crate::gather::{Gather, Needed, merged_buffers};
+use crate::gather::{Gather, Needed};
 use crate::negotiate::{Agreed, Layout, SHORTEST};
 use crate::ring::{Counters, Ring};
 
@@ -85,8 +85,8 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         result
     }
 
-    /// Takes received frames behind headers that say nothing of use, but with `MERGED` in how many buffers they lie.
-    fn take_plain<const MERGED: bool>(&mut self, burst: &mut Burst) -> usize {
+    /// Takes received frames behind headers that mostly say nothing of use; with `LOOK`, a header may.
+    fn take_plain<const LOOK: bool>(&mut self, burst: &mut Burst) -> usize {
         let (header, least, span) = (self.header, self.header + SHORTEST, self.span);
         let (room, gather) = (burst.room(), &mut self.gather);
         let (mut bytes, mut faulty, mut joining) = (0, 0, gather.joining());
@@ -94,7 +94,7 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         let taken = self.ring.queue.take(room, |used, written| {
             let end = written as usize;
             let plain = end.wrapping_sub(least) <= span;
-            if plain && (!MERGED || !joining && merged_buffers(used.packet()) == 1) {
+            if plain && (!LOOK || !joining && gather.is_plain(used.packet())) {
                 // SAFETY: posted whole; `least + span` is at most what a buffer holds (`new`).
                 let packet = unsafe { used.received(header, end) };
                 bytes += packet.len();
@@ -205,7 +205,7 @@ impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let packets = match self.gather.needed() {
             Needed::No => self.take_plain::<false>(burst),
-            Needed::IfJoined => self.take_plain::<true>(burst),
+            Needed::IfSpecial => self.take_plain::<true>(burst),
             Needed::Always => self.take_gathered(burst),
         };
         self.refill();

@@ -9,6 +9,15 @@ pub const LEN: usize = 10;
 
 const NEEDS_CSUM: u8 = 1;
 const DATA_VALID: u8 = 2;
+
+/// Whether a header vouches for the frame's checksum (DATA_VALID).
+///
+/// A device may say so whether GUEST_CSUM was negotiated or not; only NEEDS_CSUM depends on that (VIRTIO 1.3, 5.1.6.4.1, as
+/// corrected by oasis-tcs/virtio-spec#185).
+#[inline(always)]
+pub fn vouches(flags: u8) -> bool {
+    flags & DATA_VALID != 0
+}
 const GSO_TCPV4: u8 = 1;
 const GSO_TCPV6: u8 = 4;
 /// The sender has seen congestion: no difference to us.

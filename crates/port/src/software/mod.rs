@@ -2,11 +2,13 @@
 
 mod checksum;
 mod cut;
+mod fill;
 mod parse;
 #[cfg(test)]
 mod tests;
 
 pub use checksum::{Sum, complete_checksum};
+pub use fill::fill_checksum;
 pub use parse::parse_headers;
 
 use ringpass_memory::{Burst, Cache, Flags, L4, MAX_BATCH, Mempool, Packet};
