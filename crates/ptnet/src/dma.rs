@@ -31,8 +31,8 @@ impl Dma {
         self.cut(iova);
         let end = iova.checked_add(len);
         end.into_iter().for_each(|end| self.cut(end));
-        let inside = |&start: &u64| start >= iova && end.is_none_or(|end| start < end);
-        self.0.retain(|start, _| !inside(start));
+        let mut behind = self.0.split_off(&iova);
+        self.0.append(&mut end.map_or_else(BTreeMap::new, |end| behind.split_off(&end)));
     }
 
     /// Makes two maps of one that has `at` in its middle.

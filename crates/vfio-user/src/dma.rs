@@ -79,6 +79,11 @@ impl DmaMaps {
     /// Forgets a range: many maps, a part of one, or none.
     pub(crate) fn unmap(&mut self, iova: u64, size: u64) -> Result<(), Refusal> {
         let last = check(iova, size)?;
+        let around = self.maps.range(..iova).next_back().is_some_and(|(&start, (len, _))| start + (len - 1) > last);
+        if around && self.maps.len() >= MAX_DMA_MAPS {
+            let why = format!("an unmap inside a map, which would make more than {MAX_DMA_MAPS} maps");
+            return Err(Refusal::new(Errno::NOSPC, why));
+        }
         // A map that crosses an end of the range keeps what is outside.
         self.cut(iova);
         if let Some(next) = last.checked_add(1) {
@@ -185,6 +190,30 @@ mod tests {
         assert_eq!(again.unwrap_err().errno, Errno::EXIST);
         maps.unmap(top, PAGE).unwrap();
         assert!(maps.maps.is_empty());
+    }
+
+    /// An unmap in the middle of a map makes two of one.
+    #[test]
+    fn holes_do_not_make_more_maps_than_there_may_be() {
+        let file = memfd(3);
+        let mut maps = DmaMaps::default();
+        let mut map = |iova: u64, pages: u64| {
+            let at = (iova * PAGE, pages * PAGE);
+            maps.map(at, (file.try_clone().unwrap(), 0), Access::ReadWrite).map(drop)
+        };
+        (0..MAX_DMA_MAPS as u64).for_each(|i| map(3 * i, 3).unwrap());
+        assert_eq!(map(u64::MAX / PAGE, 1).unwrap_err().errno, Errno::NOSPC);
+        for i in 0..100 {
+            assert_eq!(maps.unmap((3 * i + 1) * PAGE, PAGE).unwrap_err().errno, Errno::NOSPC);
+            assert_eq!(maps.maps.len(), MAX_DMA_MAPS);
+        }
+        // What makes none more is carried out, and makes room.
+        maps.unmap(PAGE, 3 * PAGE).unwrap();
+        assert_eq!(maps.maps.len(), MAX_DMA_MAPS);
+        maps.unmap(0, 6 * PAGE).unwrap();
+        assert_eq!(maps.maps.len(), MAX_DMA_MAPS - 2);
+        maps.unmap(7 * PAGE, PAGE).unwrap();
+        assert_eq!(maps.maps.len(), MAX_DMA_MAPS - 1);
     }
 
     proptest! {
