@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod closing;
 mod connector;
 mod exchange;
 mod kick;
@@ -18,5 +19,5 @@ pub use exchange::{Exchange, Overdue};
 pub use kick::Kick;
 pub use listener::{Connecting, Error, Listener, connect};
 pub use signal::{NoEventfd, Signal, check_eventfd, prepare_signals};
-pub use stream::{Arrived, Lost, MAX_FDS, Stream};
+pub use stream::{Arrived, Lost, MAX_FDS, Stream, receive_from};
 pub use waiter::Waiter;

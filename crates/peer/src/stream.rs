@@ -12,8 +12,44 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
+use crate::closing;
+
 /// File descriptors that one message carries at most.
 pub const MAX_FDS: usize = 16;
+
+/// File descriptors that the kernel passes on with one message at most (`SCM_MAX_FD`).
+const MOST_PASSED: usize = 253;
+
+/// Receives bytes, and the descriptors that come with them: eventfds and files in memory, at most [`MAX_FDS`] with those in
+/// `fds`. A socket that does not wait is not waited for.
+///
+/// # Errors
+/// [`Lost::Descriptors`] and [`Lost::Kind`] for descriptors that are not taken; `None` where there is nothing yet.
+pub fn receive_from(socket: BorrowedFd<'_>, room: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>, Lost> {
+    // Room for all: what does not fit the kernel would close here and now, which may take as long as the peer likes.
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PASSED))];
+    let space = if closing::has_room() { &mut space[..] } else { &mut [] };
+    let mut control = RecvAncillaryBuffer::new(space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags) {
+        Ok(received) => received,
+        Err(errno) => return wait_or(errno, None),
+    };
+    let mut of_wrong_kind = false;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(more) = message {
+            for fd in more {
+                let admitted = closing::admit(fd);
+                of_wrong_kind |= admitted.is_none();
+                fds.extend(admitted);
+            }
+        }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
+        return Err(Lost::Descriptors);
+    }
+    if of_wrong_kind { Err(Lost::Kind) } else { Ok(Some(received.bytes)) }
+}
 
 /// Both directions of a connection.
 pub struct Stream {
@@ -57,6 +93,11 @@ pub enum Lost {
     /// More descriptors than any message has, or than this process may have.
     #[error("the peer has sent more file descriptors than fit")]
     Descriptors,
+    /// A descriptor that might keep whoever uses or closes it waiting.
+    #[error(
+        "the peer has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
+    )]
+    Kind,
     /// The socket failed.
     #[error("the connection failed: {0}")]
     Socket(io::Error),
@@ -117,25 +158,16 @@ impl Stream {
     pub fn receive(&mut self) -> Result<Arrived, Lost> {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut room = [IoSliceMut::new(&mut self.buffer[self.end..])];
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        let received = match recvmsg(&self.socket, &mut room, &mut control, flags) {
-            Ok(received) => received,
-            Err(errno) => return wait_or(errno, Arrived::Nothing),
-        };
-        self.end += received.bytes;
+        let mut fds = Vec::new();
+        let received = receive_from(self.socket.as_fd(), &mut self.buffer[self.end..], &mut fds)?;
+        let Some(bytes) = received else { return Ok(Arrived::Nothing) };
+        self.end += bytes;
         let at = self.taken + self.end as u64;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds.map(|fd| (at, fd)));
-            }
-        }
-        if received.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MAX_FDS {
+        self.fds.extend(fds.into_iter().map(|fd| (at, fd)));
+        if self.fds.len() > MAX_FDS {
             return Err(Lost::Descriptors);
         }
-        match received.bytes {
+        match bytes {
             0 if self.torn() => Err(Lost::Torn),
             0 => Err(Lost::Closed),
             _ => Ok(Arrived::Something),

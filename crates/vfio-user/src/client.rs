@@ -1,27 +1,29 @@
 //! The client's half: what a driver in another process sees of a device.
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass_peer::{Connecting, check_eventfd};
+use ringpass_peer::{Connecting, Lost, check_eventfd, receive_from};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::message::irq_set;
 use crate::version::{self, Agreed};
 use crate::{Access, DeviceInfo, Error, HEADER, Header, IoEvent, IrqInfo, Kind, MAX_FDS, MAX_TRANSFER};
 use crate::{Refusal, RegionInfo, Request};
 
-/// A connection to a server. No call waits longer than its limit, whatever the server does; after the first that fails
-/// for another reason than a refusal the connection is over, and all further calls fail at once.
+/// A connection to a server. No call waits longer than its limit, whatever the server does, and a [write](Self::write) does not
+/// wait at all; after the first call that fails for another reason than a refusal the connection is over, and all further calls
+/// fail at once.
 pub struct Client {
+    /// Posted messages that the socket has no room for yet, sent before any other.
+    unsent: Vec<u8>,
+    /// Since when there are some.
+    unsent_since: Option<Instant>,
     socket: OwnedFd,
     limit: Duration,
     agreed: Agreed,
@@ -58,7 +60,8 @@ impl Client {
         rustix::io::ioctl_fionbio(&socket, true)
             .map_err(|errno| Error::Os { what: "a client's socket".into(), source: errno.into() })?;
         let agreed = Agreed { fds: 1, transfer: MAX_TRANSFER };
-        let mut client = Self { socket, limit, agreed, next_id: 0, lost: None };
+        let (unsent, unsent_since) = Default::default();
+        let mut client = Self { unsent, unsent_since, socket, limit, agreed, next_id: 0, lost: None };
         let (reply, _) = client.exchange("VERSION", 1, &version::proposal(), &[], Kind::Command)?;
         client.agreed = client.believe(version::agreed(&reply))?;
         Ok(client)
@@ -100,7 +103,12 @@ impl Client {
         Ok(())
     }
 
-    /// Writes a region. Posted: the server has it before anything that is sent later, and does not answer.
+    /// Bytes of posted messages that may wait for the server; more wait for room.
+    const MOST_UNSENT: usize = 64 << 10;
+
+    /// Writes a region. Posted: the server has it before anything that is sent later, and does not answer. Does not wait for a
+    /// server that is slow or stopped, unless more than 64 KiB have not been taken: what the socket has no room for is sent by
+    /// a later call. A server that takes nothing for the limit ends the connection.
     pub fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Result<(), Error> {
         let request = Request::RegionWrite { offset, region, data };
         self.exchange("REGION_WRITE", request.command() as u16, &request.to_bytes(), &[], Kind::Posted).map(drop)
@@ -198,10 +206,13 @@ impl Client {
         let id = self.next_id;
         let header = Header { id, command, size: (HEADER + body.len()) as u32, kind, error: 0 };
         let message = [&header.to_bytes(), body].concat();
-        self.send(&message, fds, deadline).map_err(|why| self.lose(why))?;
         if kind == Kind::Posted {
-            return Ok(Reply::default());
+            self.unsent.extend_from_slice(&message);
+            let wait = self.unsent.len() > Self::MOST_UNSENT;
+            return self.flush(wait.then_some(deadline)).map(|()| Reply::default()).map_err(|why| self.lose(why));
         }
+        self.flush(Some(deadline)).map_err(|why| self.lose(why))?;
+        self.send(&message, fds, deadline).map_err(|why| self.lose(why))?;
         let (header, reply) = self.receive(deadline).map_err(|why| self.lose(why))?;
         match header.kind {
             _ if (header.id, header.command) != (id, command) => {
@@ -210,6 +221,35 @@ impl Client {
             Kind::Reply => Ok(reply),
             Kind::Error => Err(Error::Refused { command: name, errno: Errno::from_raw_os_error(header.error as i32) }),
             Kind::Command | Kind::Posted => Err(self.lose("the server has sent a command".into())),
+        }
+    }
+
+    /// Sends posted messages: all of them by the deadline, or what there is room for.
+    fn flush(&mut self, deadline: Option<Instant>) -> Result<(), String> {
+        let mut sent = 0;
+        let result = loop {
+            if sent == self.unsent.len() {
+                break Ok(());
+            }
+            match rustix::net::send(&self.socket, &self.unsent[sent..], SendFlags::NOSIGNAL) {
+                Ok(more) => sent += more,
+                Err(Errno::AGAIN) if deadline.is_none() => break Ok(()),
+                Err(errno) => {
+                    if let Err(why) = self.wait(errno, PollFlags::OUT, deadline.unwrap_or_else(Instant::now)) {
+                        break Err(why);
+                    }
+                }
+            }
+        };
+        self.unsent.drain(..sent);
+        // Progress starts the time anew.
+        let since = self.unsent_since.filter(|_| sent == 0 && !self.unsent.is_empty());
+        self.unsent_since = since.or_else(|| (!self.unsent.is_empty()).then(Instant::now));
+        match self.unsent_since {
+            Some(since) if result.is_ok() && since.elapsed() > self.limit => {
+                Err(format!("the server has taken no message for {} s", self.limit.as_secs_f32()))
+            }
+            _ => result,
         }
     }
 
@@ -244,25 +284,11 @@ impl Client {
     fn fill(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>, deadline: Instant) -> Result<(), String> {
         let mut filled = 0;
         while filled < out.len() {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let mut room = [IoSliceMut::new(&mut out[filled..])];
-            match recvmsg(&self.socket, &mut room, &mut control, RecvFlags::CMSG_CLOEXEC) {
-                Ok(received) => {
-                    for message in control.drain() {
-                        if let RecvAncillaryMessage::ScmRights(more) = message {
-                            fds.extend(more);
-                        }
-                    }
-                    if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
-                        return Err("the server has sent more file descriptors than fit".into());
-                    }
-                    if received.bytes == 0 {
-                        return Err(CLOSED.into());
-                    }
-                    filled += received.bytes;
-                }
-                Err(errno) => self.wait(errno, PollFlags::IN, deadline)?,
+            match receive_from(self.socket.as_fd(), &mut out[filled..], fds) {
+                Ok(Some(0)) | Err(Lost::Closed) => return Err(CLOSED.into()),
+                Ok(Some(bytes)) => filled += bytes,
+                Ok(None) => self.wait(Errno::AGAIN, PollFlags::IN, deadline)?,
+                Err(lost) => return Err(lost.to_string()),
             }
         }
         Ok(())

@@ -51,6 +51,11 @@ pub enum Ended {
     /// More descriptors than agreed on, or than this process may have.
     #[error("the client has sent more file descriptors than fit")]
     Descriptors,
+    /// A descriptor that might keep the server waiting.
+    #[error(
+        "the client has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
+    )]
+    Kind,
     /// Memory that the device may access has been taken away.
     #[error("the client has cut short a file of memory that it had given to the device")]
     MemoryLost,

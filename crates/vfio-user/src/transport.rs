@@ -49,6 +49,7 @@ impl From<Lost> for Ended {
             Lost::Closed => Self::Closed,
             Lost::Torn => Self::Torn,
             Lost::Descriptors => Self::Descriptors,
+            Lost::Kind => Self::Kind,
             Lost::Socket(error) => Self::Socket(error),
         }
     }

@@ -209,21 +209,27 @@ fn wrong_kinds_of_descriptors() {
     ];
     let map = request(&Request::DmaMap { flags: 3, offset: 0, address: PAGE, size: PAGE });
     let irq = request(&Request::SetIrqs { flags: 0b10_0100, index: MSIX, start: 3, count: 1 });
+    // Files that may keep whoever uses or closes them waiting end the session, whatever they come with.
+    let info = request(&Request::DeviceInfo { argsz: 16 });
+    let mut ends = |fd: &OwnedFd, what: &str| {
+        for message in [&map, &irq, &info] {
+            let raw = Raw::greet(&mut bench);
+            raw.send(message, &[fd.as_fd()]);
+            assert!(matches!(bench.ended(), Ended::Kind), "{what}");
+        }
+    };
+    kinds.iter().for_each(|(what, fd)| ends(fd, what));
+    // A file on a disk may be memory where temporary files are; then it is memory here.
+    if rustix::fs::fstatfs(&on_disk).unwrap().f_type != libc_tmpfs() {
+        ends(&on_disk.into(), "a file on a disk");
+    }
     let mut raw = Raw::greet(&mut bench);
     let mut refused = |message: &[u8], fd: &OwnedFd, what: &str| {
         raw.send(message, &[fd.as_fd()]);
         bench.refused();
         assert_ne!(raw.reply().0, 0, "{what}");
     };
-    for (what, fd) in &kinds {
-        refused(&map, fd, what);
-        refused(&irq, fd, what);
-    }
     refused(&map, &event(), "an eventfd as memory");
-    // A file on a disk may be memory where temporary files are; then it is memory here.
-    if rustix::fs::fstatfs(&on_disk).unwrap().f_type != libc_tmpfs() {
-        refused(&map, &on_disk.into(), "a file on a disk");
-    }
     refused(&irq, &memfd(PAGE), "memory as an eventfd");
     let read_only: OwnedFd = {
         use std::os::fd::AsRawFd;

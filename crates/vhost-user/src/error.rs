@@ -33,6 +33,11 @@ pub enum Ended {
     /// More descriptors than any message has, or than this process may have.
     #[error("the front-end has sent more file descriptors than fit")]
     Descriptors,
+    /// A descriptor that might keep the back-end waiting.
+    #[error(
+        "the front-end has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
+    )]
+    Kind,
     /// Memory has been taken away.
     #[error("the front-end has cut short a file of memory that it had shared")]
     MemoryLost,
@@ -62,6 +67,7 @@ impl From<Lost> for Ended {
             Lost::Closed => Self::Closed,
             Lost::Torn => Self::Torn,
             Lost::Descriptors => Self::Descriptors,
+            Lost::Kind => Self::Kind,
             Lost::Socket(error) => Self::Socket(error),
         }
     }

@@ -46,6 +46,9 @@ impl From<Lost> for SessionError {
             Lost::Closed => Self::Closed,
             Lost::Torn => Self::Lost("the back-end has closed the connection in the middle of a message".into()),
             Lost::Descriptors => Self::Lost("the back-end has sent more file descriptors than fit".into()),
+            Lost::Kind => Self::Lost(
+                "the back-end has sent a file descriptor that is neither an eventfd nor a file in memory".into(),
+            ),
             Lost::Socket(error) => Self::Lost(format!("the connection to the back-end failed: {error}")),
         }
     }

@@ -55,8 +55,8 @@ impl Server {
     /// Serves from now on, on a thread of its own.
     ///
     /// Under a sandbox, the thread makes these system calls: ppoll, read, recvmsg, sendmsg, fstat, fstatfs, mmap, munmap,
-    /// memfd_create, ftruncate, fcntl (F_ADD_SEALS), io_submit, io_getevents, close; listening, accept4; connecting, socket
-    /// and connect, unless a helper connects for this process ([`ringpass_peer::connect_through`]).
+    /// memfd_create, ftruncate, fcntl (F_ADD_SEALS, F_GET_SEALS), io_submit, io_getevents, close; listening, accept4;
+    /// connecting, socket and connect, unless a helper connects for this process ([`ringpass_peer::connect_through`]).
     pub fn start(self) -> Result<Control, Error> {
         let stop = self.stop.clone();
         let thread = std::thread::Builder::new().name("vhost-user".into()).spawn(|| self.run());

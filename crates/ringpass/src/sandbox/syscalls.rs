@@ -82,6 +82,8 @@ fn checked() -> Vec<Check> {
         // before it closes it.
         int(libc::SYS_fcntl, 1, libc::F_DUPFD_CLOEXEC as u64),
         int(libc::SYS_fcntl, 1, libc::F_ADD_SEALS as u64),
+        // Whether a descriptor that a peer has sent is a file in memory.
+        int(libc::SYS_fcntl, 1, libc::F_GET_SEALS as u64),
         int(libc::SYS_fcntl, 1, libc::F_GETFD as u64),
         // A panic looks for source lines. Landlock refuses it, where there is Landlock.
         Check { mask: WRITE, ..int(libc::SYS_openat, 2, libc::O_RDONLY as u64) },

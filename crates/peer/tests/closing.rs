@@ -1,0 +1,185 @@
+//! Descriptors of a file system that the peer serves itself (FUSE) and that never answers when a file is closed.
+
+use std::fs::File;
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringpass_peer::{Arrived, Lost, Stream};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A file system with one file, which answers what opens it and nothing that closes it or looks at it (linux/fuse.h). When it is
+/// dropped, the kernel ends all that still waits for it.
+struct Silent {
+    file: Option<OwnedFd>,
+    stop: Arc<AtomicBool>,
+    /// FLUSH requests, which wait for ever.
+    flushes: Arc<AtomicU32>,
+    server: Option<JoinHandle<()>>,
+}
+
+impl Silent {
+    fn new() -> Self {
+        let fuse = File::options().read(true).write(true).open("/dev/fuse").expect("/dev/fuse");
+        rustix::io::ioctl_fionbio(&fuse, true).unwrap();
+        let (stop, flushes) = <(Arc<AtomicBool>, Arc<AtomicU32>)>::default();
+        let (raw, shared) = (fuse.as_raw_fd(), (stop.clone(), flushes.clone()));
+        // Mounted on a thread in a mount namespace of its own, which ends with the thread; the file outlives that.
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        let mounted = std::thread::spawn(move || {
+            // SAFETY: of what threads share only the working directory and the mounts are parted; no descriptor.
+            unsafe { unshare_unsafe(UnshareFlags::FS | UnshareFlags::NEWNS) }.expect("a mount namespace (as root)");
+            mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE).unwrap();
+            let options = std::ffi::CString::new(format!("fd={raw},rootmode=40000,user_id=0,group_id=0")).unwrap();
+            mount("silent", &path, "fuse", MountFlags::NOSUID | MountFlags::NODEV, &*options).expect("a FUSE mount");
+            OwnedFd::from(File::open(path.join("file")).expect("the file"))
+        });
+        let server = std::thread::spawn(move || serve(fuse, &shared));
+        let file = mounted.join().expect("mounted");
+        Self { file: Some(file), stop, flushes, server: Some(server) }
+    }
+
+    fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_ref().unwrap().as_fd()
+    }
+}
+
+impl Drop for Silent {
+    fn drop(&mut self) {
+        // The server goes first, so that closing the file waits for nobody.
+        self.stop.store(true, Ordering::Relaxed);
+        self.server.take().into_iter().for_each(|server| _ = server.join());
+        self.file = None;
+    }
+}
+
+/// Serves until it is told to stop; the device is closed then, which aborts all requests.
+fn serve(mut fuse: File, (stop, flushes): &(Arc<AtomicBool>, Arc<AtomicU32>)) {
+    let mut request = vec![0; 1 << 17];
+    while !stop.load(Ordering::Relaxed) {
+        let limit = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+        let _ = poll(&mut [PollFd::new(&fuse, PollFlags::IN)], Some(&limit));
+        let Ok(len) = fuse.read(&mut request) else { continue };
+        let word = |at: usize| u32::from_ne_bytes(request[at..at + 4].try_into().unwrap());
+        assert!(len >= 40);
+        let attributes = |directory: bool| {
+            let mode: u32 = if directory { 0o040_755 } else { 0o100_644 };
+            let mut bytes = vec![0; 88];
+            bytes[0] = if directory { 1 } else { 2 };
+            bytes[60..64].copy_from_slice(&mode.to_ne_bytes());
+            bytes[64] = 1;
+            bytes
+        };
+        let body = match word(4) {
+            // INIT: version 7.31, and writes of a page.
+            26 => {
+                let mut body = vec![0; 64];
+                (body[0], body[4]) = (7, 31);
+                body[20..24].copy_from_slice(&4096u32.to_ne_bytes());
+                Ok(body)
+            }
+            // LOOKUP: node 2.
+            1 => Ok([&[2, 0, 0, 0, 0, 0, 0, 0][..], &[0; 32], &attributes(false)].concat()),
+            // GETATTR: of the root; who asks for the file's waits.
+            3 if word(16) == 1 => Ok([&[0; 16][..], &attributes(true)].concat()),
+            // OPEN.
+            14 => Ok(vec![0; 16]),
+            // FLUSH.
+            25 => {
+                flushes.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            // STATFS, RELEASE, GETATTR of the file.
+            17 | 18 | 3 => continue,
+            _ => Err(-libc::ENOSYS),
+        };
+        let (error, body) = body.map_or_else(|error| (error, Vec::new()), |body| (0, body));
+        let size = 16 + body.len() as u32;
+        let head = [&size.to_ne_bytes()[..], &error.to_ne_bytes(), &request[8..16]].concat();
+        let _ = fuse.write(&[head, body].concat());
+    }
+}
+
+fn send(socket: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::empty()).unwrap();
+}
+
+fn pair() -> (UnixStream, Stream) {
+    let (theirs, ours) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    (theirs, Stream::new(ours.into(), 4096))
+}
+
+/// Runs something that must not wait, on a thread of its own.
+fn elsewhere<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> Receiver<T> {
+    let (done, finished) = channel();
+    std::thread::spawn(move || done.send(what()));
+    finished
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < LIMIT, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// One test for all, as the closing thread is one: a first descriptor that it is stuck with, then more than it takes.
+#[test]
+fn a_file_that_is_never_closed_keeps_no_session_waiting() {
+    let silent = Silent::new();
+    // The file system does what it is here for: who closes a descriptor waits.
+    let ours = silent.file().try_clone_to_owned().unwrap();
+    let closed = elsewhere(move || drop(ours));
+    until("no FLUSH", || silent.flushes.load(Ordering::Relaxed) == 1);
+    assert!(closed.recv_timeout(Duration::from_millis(50)).is_err(), "it is closed without an answer");
+
+    let mut kinds = Vec::new();
+    // 20 peers, of which each sends as many as a message has, and one its last message without an end.
+    for count in [1, 4, 16, 253].repeat(5) {
+        let (theirs, mut stream) = pair();
+        send(&theirs, b"message", &vec![silent.file(); count]);
+        let received = elsewhere(move || stream.receive().unwrap_err());
+        let lost = received.recv_timeout(LIMIT).expect("the session ends without waiting for the file system");
+        kinds.push(matches!(lost, Lost::Kind));
+        assert!(matches!(lost, Lost::Kind | Lost::Descriptors), "{lost}");
+    }
+    assert!(kinds[0], "the first is told what is wrong");
+    let open = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    assert!(open < 450, "{open} descriptors are open: 20 peers have left 1,370");
+
+    // Others' sessions go on, but for descriptors; one that was never received is no matter either.
+    let (theirs, mut stream) = pair();
+    send(&theirs, b"message", &[]);
+    assert_eq!(stream.receive().unwrap(), Arrived::Something);
+    send(&theirs, b"message", &[silent.file()]);
+    assert!(elsewhere(move || drop(stream)).recv_timeout(LIMIT).is_ok());
+
+    // The peer is gone, and with it what waited.
+    drop(silent);
+    closed.recv_timeout(LIMIT).expect("its requests are aborted");
+    until("descriptors are received again", || {
+        let (theirs, mut stream) = pair();
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        send(&theirs, b"message", &[event.as_fd(), memory.as_fd()]);
+        stream.receive().is_ok() && stream.take(7).1.len() == 2
+    });
+}
