@@ -3,11 +3,12 @@
 
 use std::fmt;
 use std::io;
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
@@ -38,12 +39,104 @@ pub struct VfioUser {
 }
 
 /// The connection, which the bus shares with what it has opened.
-struct Connection(Mutex<Client>);
+///
+/// Whoever waits for the server's answer holds `client`, for seconds if the server is stopped. A posted write must not wait for
+/// that: queues arm and disarm by such writes. So writes go through `posted`, and who has `client` sends them, in order.
+struct Connection {
+    client: Mutex<Client>,
+    posted: Mutex<Vec<Posted>>,
+}
+
+/// A register write.
+struct Posted {
+    region: u32,
+    offset: u64,
+    bytes: [u8; 8],
+    len: usize,
+}
+
+/// Writes that wait for the connection at most; further ones wait with them.
+const MOST_POSTED: usize = 4096;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A connection that a panic has left in the middle of a message ends with the next one.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl Connection {
-    fn client(&self) -> MutexGuard<'_, Client> {
-        // A connection that a panic has left in the middle of a message ends with the next one.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn new(client: Client) -> Self {
+        Self { client: Mutex::new(client), posted: Mutex::default() }
+    }
+
+    /// The client, when all writes up to now are sent.
+    fn client(&self) -> Exclusive<'_> {
+        let mut client = lock(&self.client);
+        self.send(&mut client);
+        Exclusive { connection: self, client: Some(client) }
+    }
+
+    /// Writes a register, without waiting for whoever waits for the server. A failure is the server's end, which the next read
+    /// shows.
+    fn post(&self, region: u32, offset: u64, data: &[u8]) {
+        let mut bytes = [0; 8];
+        bytes[..data.len()].copy_from_slice(data);
+        let waiting = {
+            let mut posted = lock(&self.posted);
+            posted.push(Posted { region, offset, bytes, len: data.len() });
+            posted.len()
+        };
+        if waiting > MOST_POSTED {
+            drop(self.client());
+        } else {
+            self.send_if_free();
+        }
+    }
+
+    /// Sends posted writes, unless somebody has the client, who will.
+    fn send_if_free(&self) {
+        while !lock(&self.posted).is_empty() {
+            let mut client = match self.client.try_lock() {
+                Ok(client) => client,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.send(&mut client);
+        }
+    }
+
+    fn send(&self, client: &mut Client) {
+        for Posted { region, offset, bytes, len } in std::mem::take(&mut *lock(&self.posted)) {
+            let _ = client.write(region, offset, &bytes[..len]);
+        }
+    }
+}
+
+/// The client, for one caller. Writes that are posted meanwhile are sent at the end.
+struct Exclusive<'a> {
+    connection: &'a Connection,
+    /// `Some` until dropped.
+    client: Option<MutexGuard<'a, Client>>,
+}
+
+impl Deref for Exclusive<'_> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        self.client.as_ref().expect("it is not dropped")
+    }
+}
+
+impl DerefMut for Exclusive<'_> {
+    fn deref_mut(&mut self) -> &mut Client {
+        self.client.as_mut().expect("it is not dropped")
+    }
+}
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        // Unlocked first: who posts after this look finds the client free.
+        drop(self.client.take());
+        self.connection.send_if_free();
     }
 }
 
@@ -69,7 +162,8 @@ impl Calls for Messages {
     }
 
     fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.connection.client().write(self.region, offset, bytes).map_err(io::Error::other)
+        self.connection.post(self.region, offset, bytes);
+        Ok(())
     }
 }
 
@@ -82,12 +176,12 @@ impl VfioUser {
         client.read(CONFIG_REGION, 0, &mut id).map_err(failed(&name))?;
         let [a, b, c, d] = id;
         let id = DeviceId { vendor: u16::from_le_bytes([a, b]), device: u16::from_le_bytes([c, d]) };
-        let client = Arc::new(Connection(Mutex::new(client)));
+        let client = Arc::new(Connection::new(client));
         let (window, regions, foreign) = Default::default();
         Ok(Arc::new(Self { name, id, client, window, regions, foreign }))
     }
 
-    fn client(&self) -> MutexGuard<'_, Client> {
+    fn client(&self) -> Exclusive<'_> {
         self.client.client()
     }
 }
@@ -136,8 +230,7 @@ unsafe impl Bar for Remote {
     }
 
     fn write(&self, offset: u32, value: u32) {
-        // One that fails is the server's end, which the next read shows.
-        let _ = self.connection.client().write(0, offset.into(), &value.to_le_bytes());
+        self.connection.post(0, offset.into(), &value.to_le_bytes());
     }
 
     fn doorbell(&self, offset: u32) -> NonNull<u32> {

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass_bus::{Bus, DeviceId, VfioUser};
@@ -275,4 +276,57 @@ fn memory_that_is_taken_away_under_dma() {
         });
     });
     assert!(matches!(ends[..], [Ended::Closed]), "{ends:?}");
+}
+
+/// A queue arms by register writes. Its thread does not wait for a server that is stopped, whether or not another thread waits
+/// for an answer.
+#[test]
+fn writes_do_not_wait_for_a_server_that_has_stopped() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("card");
+    let mut server = Server::new(Listener::bind(&path).unwrap(), Served::new(Card::new(&CardConfig::default())));
+    let [stopped, ended] = [AtomicBool::new(false), AtomicBool::new(false)];
+    std::thread::scope(|scope| {
+        let (server, halt, end) = (&mut server, &stopped, &ended);
+        scope.spawn(move || {
+            while !end.load(Ordering::Relaxed) {
+                if !halt.load(Ordering::Relaxed) {
+                    server.turn(&mut |_| {});
+                }
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        });
+        let end = EndOnDrop(&ended);
+        let bus = VfioUser::open(&path).unwrap();
+        let window = bus.window().unwrap();
+        let mut fastest = LIMIT;
+        for round in 0..5 {
+            stopped.store(true, Ordering::Relaxed);
+            // Longer than the server's turn.
+            std::thread::sleep(Duration::from_millis(50));
+            let reader = bus.clone();
+            let waiting = scope.spawn(move || reader.window().unwrap().read(STATUS));
+            std::thread::sleep(Duration::from_millis(50));
+            let start = Instant::now();
+            for i in 0..300 {
+                window.write(RAL.at(1), 1000 * round + i);
+            }
+            fastest = fastest.min(start.elapsed());
+            stopped.store(false, Ordering::Relaxed);
+            assert_ne!(waiting.join().unwrap(), u32::MAX, "answered when the server goes on");
+            assert_eq!(window.read(RAL.at(1)), 1000 * round + 299, "nothing is lost, and in order");
+        }
+        // The reader waits for as long as the server is stopped: 5 s at most.
+        assert!(fastest < Duration::from_secs(1), "{fastest:?}");
+        drop(end);
+    });
+}
+
+/// Ends the server's thread, also when an assertion fails.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -31,15 +31,18 @@ impl Exchange {
         Self { stream, owing: Some(Instant::now()), greeted: false, patience }
     }
 
-    /// Handles what has arrived, without waiting, up to `most` messages. `one` handles the first message and sends the answer;
-    /// it says whether all of that message was there. Returns how many were handled.
+    /// How long a turn takes, but for its last message: a peer that sends without end leaves time for others.
+    const TURN: Duration = Duration::from_millis(1);
+
+    /// Handles what has arrived, without waiting, up to `most` messages, for a millisecond at most. `one` handles the first
+    /// message and sends the answer; it says whether all of that message was there. Returns how many were handled.
     pub fn handle<E: From<Lost> + From<Overdue>>(
         &mut self,
         most: usize,
         mut one: impl FnMut(&mut Stream) -> Result<bool, E>,
     ) -> Result<usize, E> {
-        let mut handled = 0;
-        while handled < most {
+        let (mut handled, start) = (0, Instant::now());
+        while handled < most && (handled == 0 || start.elapsed() < Self::TURN) {
             self.stream.flush()?;
             if self.stream.blocked() {
                 self.owes(handled > 0, Overdue::Replies)?;

@@ -223,8 +223,8 @@ impl<D: Device> Machine<D> {
     const ROUNDS: u32 = 8;
     /// Messages that come so soon after one another are a conversation.
     const SOON: Duration = Duration::from_millis(1);
-    /// Looks for its next message: in all, and until it is over.
-    const TALK: u32 = 2000;
+    /// How long one is followed while the other cards wait, and how many looks without a message end it.
+    const TALK: Duration = Duration::from_millis(2);
     const PAUSE: u32 = 50;
 
     fn new(listener: Listener, (device, card, counters): (D, Arc<dyn Model>, Counters)) -> Self {
@@ -258,8 +258,8 @@ impl<D: Device> Machine<D> {
 
     /// A client that asks one thing after the other is not kept waiting by a sleep each time.
     fn talk(&mut self) {
-        let mut quiet = 0;
-        for _ in 0..Self::TALK {
+        let (mut quiet, start) = (0, Instant::now());
+        while start.elapsed() < Self::TALK {
             quiet = if self.serve() > 0 { 0 } else { quiet + 1 };
             if quiet == Self::PAUSE {
                 return;

@@ -8,10 +8,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::*;
-use ringpass_bus::VfioUser;
+use ringpass_bus::{Bus, VfioUser};
+use ringpass_registers::ixgbe::STATUS;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -151,6 +152,37 @@ fn a_hostile_client_of_one_card_costs_the_others_no_frame() {
     until("the third card for a good client", || VfioUser::open(&third).is_ok());
     let drops = forwarder.summary()["ports"][0]["rx_drops"].as_u64();
     assert_eq!((drops, count(&cards.model.summary()["cards"][0], "clients")), (Some(0), 1));
+}
+
+/// A client that writes registers without a pause takes its share of the server's thread, and no more.
+#[test]
+fn a_flood_of_one_card_does_not_starve_the_other() {
+    let cards = Cards::new(&[]);
+    let header = [0, 0, 10, 0, 36, 0, 0, 0, 0x10, 0, 0, 0, 0, 0, 0, 0];
+    let posted = [&header[..], &[0, 0x50, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 1, 2, 3, 4]].concat();
+    let mut flooding = UnixStream::connect(&cards.sockets[0]).unwrap();
+    flooding.set_write_timeout(Some(LIMIT)).unwrap();
+    flooding.write_all(&[0, 0, 1, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0]).unwrap();
+    let card = VfioUser::open(&cards.sockets[1]).unwrap().window().unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let mut writes = 0;
+            while !stop.load(Ordering::Relaxed) {
+                flooding.write_all(&posted.repeat(1000)).expect("the server takes them");
+                writes += 1000;
+            }
+            writes
+        });
+        let (start, mut reads) = (Instant::now(), 0);
+        while reads < 50 && start.elapsed() < LIMIT {
+            reads += u32::from(card.read(STATUS) != u32::MAX);
+        }
+        let took = start.elapsed();
+        stop.store(true, Ordering::Relaxed);
+        assert!(thread.join().unwrap() > 1000);
+        assert!(reads == 50 && took < Duration::from_secs(5), "{reads} reads in {took:?}");
+    });
 }
 
 #[test]

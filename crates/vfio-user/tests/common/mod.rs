@@ -36,6 +36,8 @@ pub struct Toy {
     pub maps: Vec<(u64, Arc<ForeignMemory>, usize, usize)>,
     pub vectors: Vec<Option<Signal>>,
     pub resets: u32,
+    /// How long a write takes.
+    pub pause: Duration,
     doorbells: Doorbells,
     cells: OwnedFd,
     bell: OwnedFd,
@@ -52,6 +54,7 @@ impl Toy {
             maps: Vec::new(),
             vectors: (0..VECTORS).map(|_| None).collect(),
             resets: 0,
+            pause: Duration::ZERO,
             doorbells: Doorbells { asleep: 1024, cells: vec![cells] },
             cells: memfd(PAGE),
             bell: event(),
@@ -106,6 +109,7 @@ impl Device for Toy {
     }
 
     fn write(&mut self, region: u32, offset: u64, data: &[u8]) {
+        std::thread::sleep(self.pause);
         match region {
             0 => self.registers[offset as usize..offset as usize + data.len()].copy_from_slice(data),
             _ => _ = self.config.write(offset, data),
