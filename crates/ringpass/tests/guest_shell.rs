@@ -8,8 +8,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use common::RINGPASS;
 use common::guest::alone;
-use common::{RINGPASS, until};
 use serde_json::Value;
 
 /// A program on pipes, in place of a terminal.
@@ -108,17 +108,14 @@ fn a_newcomer_tries_what_the_greeting_says() {
 
     let list = terminal.run("ringpass list");
     assert_eq!(list.matches("yes, as virtio network card").count(), 2, "{list}");
-    // What arrives at a card that nobody forwards: somebody asks who has an address.
-    until("somebody who asks", || {
-        let dump = terminal.run("ringpass dump 0000:00:02.0 -t 3 2>/dev/null");
-        dump.contains("ARP") && dump.contains("198.18.0.2")
-    });
-    // Forwarded, the pings are answered; on a loaded machine perhaps not in the first four seconds.
-    until("answered pings", || {
-        let fwd = "ringpass fwd capture,file=a.pcap:0000:00:02.0 0000:00:03.0 -t 4 --json 2>/dev/null | tail -n 1";
-        let passed = summary(&terminal.run(fwd));
-        [0, 1].iter().all(|&port| passed["ports"][port]["rx_packets"].as_u64() > Some(5))
-    });
+    // Runs end by packets, not by time: how many come in a few seconds is up to the load of the machine. What arrives at a card that
+    // nobody forwards: somebody asks who has an address.
+    let dump = terminal.run("ringpass dump 0000:00:02.0 -c 1 -t 150 2>/dev/null");
+    assert!(dump.contains("ARP") && dump.contains("198.18.0.2"), "{dump}");
+    // Forwarded, the pings are answered: half of what passes, but for some questions before the first answer.
+    let fwd = "ringpass fwd capture,file=a.pcap:0000:00:02.0 0000:00:03.0 -c 40 -t 150 --json 2>/dev/null | tail -n 1";
+    let passed = summary(&terminal.run(fwd));
+    assert!([0, 1].iter().all(|&port| passed["ports"][port]["rx_packets"].as_u64() > Some(5)), "{passed}");
     let dump = terminal.run("ringpass dump pcap:a.pcap 2>/dev/null");
     assert!(dump.contains("198.18.0.1") && dump.contains("198.18.0.2") && dump.contains("ICMP"), "{dump}");
     let sent = summary(&terminal.run("ringpass pktgen 0000:00:02.0 -c 5000 --json 2>/dev/null | tail -n 1"));
