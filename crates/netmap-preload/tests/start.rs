@@ -35,7 +35,8 @@ fn program() {
         "slow" => {
             let start = Instant::now();
             assert_eq!(nm::errno(nm::open()), libc::ENXIO);
-            assert!((5..15).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
+            // How long it takes on a loaded machine is no matter.
+            assert!((5..50).contains(&start.elapsed().as_secs()), "{:?}", start.elapsed());
         }
         other => panic!("no part {other}"),
     }

@@ -43,6 +43,9 @@ fn number(row: &Value, name: &str) -> f64 {
 
 #[test]
 fn vhost_is_measured_in_all_pairings_beside_dpdk() {
+    if common::refused_on_one_cpu("vhost") {
+        return;
+    }
     let _alone = alone();
     let rows = rows(&["vhost", "--rounds", "2", "-t", "0.2", "--size", "64"]);
     assert_eq!(rows.len(), 2 * 2 * 4, "{rows:?}");
@@ -66,6 +69,9 @@ fn vhost_is_measured_in_all_pairings_beside_dpdk() {
 
 #[test]
 fn vhost_is_measured_without_a_peer() {
+    if common::refused_on_one_cpu("vhost") {
+        return;
+    }
     let _alone = alone();
     let rows = rows(&["vhost", "--peer", "none", "--features", "in-order,mergeable", "--rounds", "1", "-t", "0.2"]);
     assert_eq!(rows.len(), 2 * 2 * 2 * 2, "{rows:?}");
@@ -77,6 +83,9 @@ fn vhost_is_measured_without_a_peer() {
 
 #[test]
 fn ctrl_c_ends_the_peer_and_gives_all_back() {
+    if common::refused_on_one_cpu("vhost") {
+        return;
+    }
     let _alone = alone();
     let before = huge_pages();
     let bench = Program::spawn(&[RINGPASS, "bench", "vhost", "--ring", "split", "--rounds", "1000", "--json"]);
@@ -93,6 +102,9 @@ fn ctrl_c_ends_the_peer_and_gives_all_back() {
 
 #[test]
 fn a_missing_peer_is_said_in_one_line() {
+    if common::refused_on_one_cpu("vhost") {
+        return;
+    }
     let output = Command::new(RINGPASS).args(["bench", "vhost"]).env("PATH", "/nonexistent").output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && errors.lines().count() == 1, "{errors}");
@@ -101,6 +113,9 @@ fn a_missing_peer_is_said_in_one_line() {
 
 #[test]
 fn netmap_is_measured_with_guests_beside_virtio_net() {
+    if common::refused_on_one_cpu("netmap") {
+        return;
+    }
     let _alone = alone();
     let plots = folder();
     let common =
@@ -126,6 +141,9 @@ fn netmap_is_measured_with_guests_beside_virtio_net() {
 
 #[test]
 fn pvp_measures_every_pattern_and_draws() {
+    if common::refused_on_one_cpu("pvp") {
+        return;
+    }
     let _alone = alone();
     let plots = folder();
     let common = ["pvp", "--quick", "--size", "64", "--rounds", "1", "-t", "0.05", "--svg", text(plots.path())];
@@ -149,6 +167,9 @@ fn pvp_measures_every_pattern_and_draws() {
 
 #[test]
 fn pvp_sweeps_ring_sizes() {
+    if common::refused_on_one_cpu("pvp") {
+        return;
+    }
     let _alone = alone();
     let plots = folder();
     let rows = rows(&[

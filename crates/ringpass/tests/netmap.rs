@@ -226,6 +226,9 @@ fn a_server_without_programs_sleeps_and_ends_when_told_to() {
 /// A row for each case, with its numbers.
 #[test]
 fn bench_netmap_prints_rows() {
+    if common::refused_on_one_cpu("netmap") {
+        return;
+    }
     let (status, out, errors) = common::ringpass(&[
         "bench",
         "netmap",

@@ -75,7 +75,7 @@ fn all_that_moves_packets_is_sandboxed() {
         until("all threads", || self::threads(program.id()).len() >= threads);
         assert_sandboxed(program.id(), threads);
         program.signal("TERM");
-        let (status, lines, errors) = program.wait(Duration::from_secs(10));
+        let (status, lines, errors) = program.wait(Duration::from_secs(60));
         // A ping without an answer is a failure; none ends by a signal.
         assert_eq!(status, Some(i32::from(arguments[0] == "ping")), "{arguments:?}: {errors:?}");
         assert!(lines.iter().any(|line| line.contains("in all")), "{arguments:?}: {lines:?}");
@@ -103,7 +103,7 @@ fn every_kind_of_port_works_in_it() {
         &["fwd", "tap:rptap3", "packet:vb", "--offloads", "checksum,tso", "-t", "1"],
     ] {
         let program = inside.spawn(&[&[RINGPASS], arguments].concat());
-        let (status, lines, errors) = program.wait(Duration::from_secs(20));
+        let (status, lines, errors) = program.wait(Duration::from_secs(60));
         // 159 would be SIGSYS.
         assert_eq!(status, Some(0), "{arguments:?}: {lines:?} {errors:?}");
         assert!(lines.iter().any(|line| line.contains("seccomp: ")), "{arguments:?}: {lines:?}");
@@ -136,8 +136,10 @@ fn it_becomes_nobody_also_under_sudo() {
 
 #[test]
 fn an_ordinary_user_is_sandboxed_too() {
+    let (_folder, program) = common::for_everybody();
+    let program = common::text(&program);
     let output = Command::new("setpriv")
-        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", RINGPASS, "demo", "-t", "1"])
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program, "demo", "-t", "1"])
         .output()
         .expect("this test needs the program setpriv (util-linux)");
     let text = String::from_utf8_lossy(&output.stdout);

@@ -57,13 +57,9 @@ fn a_client_comes_back_from_inside_the_sandbox() {
 /// No privileges, no network, no file system of the host's but the folder of the socket.
 #[test]
 fn a_container_of_an_ordinary_user_needs_no_privilege() {
-    let folder = folder();
-    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
+    let (folder, program) = for_everybody();
     let path = folder.path().join("card");
     let address = format!("virtio-user:{},server", path.display());
-    let program = folder.path().join("ringpass");
-    std::fs::copy(RINGPASS, &program).unwrap();
-    std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "--inh-caps=-all"];
     let container = ["unshare", "--user", "--map-current-user", "--mount", "--net", "--ipc", "--uts"];
     let echo = [text(&program), "echo", &address, "--json", "--hugepages", "off"];

@@ -3,7 +3,9 @@
 // Each test uses a part of it.
 #![allow(dead_code, unused_imports)]
 
-use std::path::Path;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -30,9 +32,41 @@ pub fn ringpass(arguments: &[&str]) -> (Option<i32>, String, String) {
     (status, lines.join("\n"), errors.join("\n"))
 }
 
+/// Whether this process may use one CPU only. A bench that needs two must refuse then, and has been checked to.
+pub fn refused_on_one_cpu(bench: &str) -> bool {
+    let one = std::thread::available_parallelism().expect("the CPUs of this process").get() == 1;
+    if one {
+        let (status, out, errors) = ringpass(&["bench", bench]);
+        assert_eq!((status, out.as_str()), (Some(1), ""), "{errors}");
+        assert!(errors.contains("needs two CPUs"), "{errors}");
+        println!("one CPU: bench {bench} refuses to measure, and that is all that was tested");
+    }
+    one
+}
+
 /// A folder of the test's own, removed when dropped.
+///
+/// In TMPDIR, unless that lies where other users cannot go (a home directory), as some tests let others in, or has a name that leaves
+/// no room for those of sockets, which have at most 107 bytes (unix(7)).
 pub fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+    let enters = |path: &Path| std::fs::metadata(path).is_ok_and(|of| of.permissions().mode() & 1 != 0);
+    let fits = |path: &PathBuf| path.as_os_str().len() <= 48 && path.ancestors().all(enters);
+    let places = [std::env::temp_dir(), "/tmp".into(), "/var/tmp".into()];
+    let place = places.iter().find(|place| fits(place));
+    let place = place.unwrap_or_else(|| panic!("the tests need a folder that all users can enter: one of {places:?}"));
+    tempfile::tempdir_in(place).expect("a temporary folder")
+}
+
+/// The program where every user can start it, in a folder where every user can make files: what Cargo builds may be in a home
+/// directory.
+pub fn for_everybody() -> (tempfile::TempDir, PathBuf) {
+    let folder = folder();
+    let program = folder.path().join("ringpass");
+    let allow = |path: &Path, mode| std::fs::set_permissions(path, Permissions::from_mode(mode)).expect("its owner");
+    std::fs::copy(RINGPASS, &program).expect("room for the program");
+    allow(&program, 0o755);
+    allow(folder.path(), 0o777);
+    (folder, program)
 }
 
 pub fn text(path: &Path) -> &str {

@@ -266,14 +266,18 @@ mod tests {
     #[test]
     fn packets_come_out_again() {
         let folder = Folder::new("pvp-test").unwrap();
-        let cores = cores::two(&[]).unwrap();
+        let cores = cores::two(&[]);
+        assert_eq!(cores.is_ok(), std::thread::available_parallelism().unwrap().get() > 1);
         for (pattern, ring) in PATTERNS.into_iter().zip([Ring::Split, Ring::Packed].into_iter().cycle()) {
             let (physical_rx, virtual_rx) = (64, 256);
             let cell = Cell { pattern, ring, size: 64, physical_rx, physical_tx: 256, virtual_rx, virtual_tx: 256 };
             let mut path = Path::new(&cell, PageSize::Ordinary, folder.path()).unwrap();
             assert_eq!(path.pass_in_turn(10), 320, "{pattern:?}, {ring:?}");
-            let sample = path.measure(cores, Duration::from_millis(10)).unwrap();
-            assert!(sample.mpps > 0.0 && sample.cycles.iter().all(|&cycles| cycles > 0.0), "{sample:?}");
+            // With one CPU there is nothing to be measured.
+            if let Ok(cores) = cores {
+                let sample = path.measure(cores, Duration::from_millis(10)).unwrap();
+                assert!(sample.mpps > 0.0 && sample.cycles.iter().all(|&cycles| cycles > 0.0), "{sample:?}");
+            }
         }
     }
 }
