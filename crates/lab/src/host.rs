@@ -1,7 +1,7 @@
 //! The host's side: network namespaces, and running programs.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::{Child, Command, Stdio};
+use std::io::{self, BufRead, BufReader, Read};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -119,15 +119,15 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
 impl Program {
     /// Starts a command, whose lines are collected from now on.
     pub fn spawn(command: &[&str]) -> Self {
-        let child = Command::new(command[0])
-            .args(&command[1..])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn();
-        let mut child = child.unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]));
+        Self::start(Command::new(command[0]).args(&command[1..]))
+            .unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]))
+    }
+
+    /// Starts a command that was prepared otherwise, whose lines are collected from now on.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
-        Self { child, lines: lines(stdout), errors: lines(stderr) }
+        Ok(Self { child, lines: lines(stdout), errors: lines(stderr) })
     }
 
     /// The next line of standard output, waited for at most a minute.
@@ -144,8 +144,25 @@ impl Program {
         }
     }
 
-    fn said(&self) -> Vec<String> {
+    /// The lines of standard output that have come and were not read yet.
+    pub fn lines(&self) -> Vec<String> {
+        self.lines.try_iter().collect()
+    }
+
+    /// The lines of standard error that have come and were not read yet.
+    pub fn said(&self) -> Vec<String> {
         self.errors.try_iter().collect()
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().expect("a child of this process")
+    }
+
+    /// Kills it with SIGKILL. Returns how it ended, which may have been before.
+    pub fn kill(&mut self) -> ExitStatus {
+        let _ = self.child.kill();
+        self.child.wait().expect("a child of this process")
     }
 
     /// Waits until standard error has a line with this, at most a minute.

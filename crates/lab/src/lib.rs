@@ -16,6 +16,7 @@ mod guest;
 mod host;
 mod initramfs;
 mod shell;
+pub mod soak;
 
 pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, alone, nic_address, nic_mac};
 pub use host::{Namespace, Program, run, unique, until};

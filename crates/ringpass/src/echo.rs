@@ -3,7 +3,7 @@
 use ringpass_memory::{Burst, Packet};
 use ringpass_port::{Error, Queues};
 
-use crate::open::open;
+use crate::open::{close, open};
 use crate::options::Options;
 use crate::run::Run;
 use crate::stats::fields;
@@ -28,12 +28,15 @@ const EXAMPLES: &str = "EXAMPLES:
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(args.options)?;
-    let (mut ports, _pool) = open([&args.port], &run.options)?;
+    let (ports, pool) = open([&args.port], &run.options)?;
+    let mut ports = Vec::from(ports);
     run.enter_sandbox()?;
     for queues in ports[0].take_queues() {
         run.spawn(move |worker| echo(queues, worker));
     }
-    run.control(&mut ports, &mut |totals| fields([("echo_drops", totals.dropped.into())]))
+    let result = run.control(&mut ports, &mut |totals| fields([("echo_drops", totals.dropped.into())]));
+    close(ports, &pool);
+    result
 }
 
 fn echo(mut queues: Queues, mut worker: Worker) {

@@ -14,7 +14,7 @@ use ringpass_vfio_user::{Device, Event, Listener, Server, prepare_signals};
 use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
-use crate::open::open_address;
+use crate::open::{close, open_address};
 use crate::options::{Options, seconds, within};
 use crate::run::Run;
 use crate::sandbox::Sandbox;
@@ -186,7 +186,9 @@ fn serve_all<D: Device + Send + 'static>(
         machine.wire = wire.take_queues().pop();
     }
     run.spawn(move |worker| serve(Machines { all: machines, epoll }, worker));
-    run.control(&mut wires, &mut |_| report(&shown))
+    let result = run.control(&mut wires, &mut |_| report(&shown));
+    close(wires, &pool);
+    result
 }
 
 /// Buffers for the frames that are on their way between wires and cards; the guests' memory is theirs.

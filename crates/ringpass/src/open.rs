@@ -193,3 +193,10 @@ fn check_card(pci: &str, options: &Options) -> Result<(), Error> {
     }
     Ok(())
 }
+
+/// Closes the ports of a run that has ended, and logs whether every packet buffer is back in the pool, whose last handle is
+/// the caller's. A card that does not stop when told to keeps what it may still write to.
+pub fn close(ports: Vec<Box<dyn Port>>, pool: &Mempool) {
+    drop(ports);
+    tracing::info!("packet buffers: {} of {} are missing", pool.outstanding(1), pool.capacity());
+}

@@ -15,7 +15,7 @@ use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{Error, MacAddress, PcapConfig, Port, Queues, ReplaySpeed, RxQueue, Wake, Wakeable};
 use ringpass_ports::Pcap;
 
-use crate::open::open;
+use crate::open::{close, open};
 use crate::options::{Options, within};
 use crate::run::{Run, interrupted};
 use crate::worker::Worker;
@@ -42,6 +42,9 @@ pub struct Args {
     /// Flows, which differ in UDP source port, and above 16384 in source address; 1 to 65536
     #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=65536))]
     flows: usize,
+    /// Most frames under way, 1 to 65536; those that are not back after a second make room for others [default: no limit]
+    #[arg(long, value_name = "N", value_parser = within(1..=65536), conflicts_with = "pcap")]
+    window: Option<usize>,
     /// Destination MAC address
     #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:ff")]
     dst_mac: MacAddress,
@@ -116,9 +119,12 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
         let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
         let watch = Watch::new(&ends, args.flows, epoch, &returned);
-        run.spawn(move |worker| work(source, queues, share, watch, worker));
+        let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
+        run.spawn(move |worker| work(source, queues, share, (watch, window), worker));
     }
-    run.control(&mut ports, &mut |_| returned.report())
+    let result = run.control(&mut ports, &mut |_| returned.report());
+    close(ports, &pool);
+    result
 }
 
 /// A generator for each worker.
@@ -184,12 +190,75 @@ impl Wakeable for Backlog {
     }
 }
 
-fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut watch: Watch, mut worker: Worker) {
-    let (mut out, mut back) = (Burst::new(worker.batch), Burst::new(worker.batch));
+/// The frames of one worker that are under way, and how many of them there may be.
+struct Window {
+    most: u64,
+    under_way: u64,
+    /// When a frame last came back, or the window was last reopened.
+    moved: Instant,
+}
+
+impl Window {
+    /// How long frames are waited for once none comes back any more.
+    const LOST: Duration = Duration::from_secs(1);
+
+    fn new(most: u64) -> Self {
+        Self { most, under_way: 0, moved: Instant::now() }
+    }
+
+    /// Counts frames that were sent and that came back.
+    fn count(&mut self, sent: u64, returned: u64) {
+        if self.under_way == 0 || returned > 0 {
+            self.moved = Instant::now();
+        }
+        // A frame that returns after the window was reopened is not under way any more.
+        self.under_way = (self.under_way + sent).saturating_sub(returned);
+    }
+
+    /// When it reopens, if there is no room for `burst` more now. If nothing has returned for a while, it reopens here.
+    fn closed_until(&mut self, burst: u64) -> Option<Instant> {
+        if self.under_way + burst > self.most && self.moved.elapsed() > Self::LOST {
+            (self.under_way, self.moved) = (0, Instant::now());
+        }
+        (self.under_way + burst > self.most).then(|| self.moved + Self::LOST)
+    }
+}
+
+/// Where frames come from; while the window is closed, nothing does before it reopens.
+struct Due<'a> {
+    source: &'a mut dyn RxQueue,
+    reopens: Option<Instant>,
+}
+
+impl Wakeable for Due<'_> {
+    fn arm(&mut self) {
+        self.source.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.source.disarm();
+    }
+
+    fn wake(&self) -> Wake<'_> {
+        self.reopens.map_or_else(|| self.source.wake(), Wake::At)
+    }
+}
+
+fn work(
+    mut source: Box<dyn RxQueue>,
+    mut queues: Queues,
+    mut left: u64,
+    (mut watch, mut window): (Watch, Option<Window>),
+    mut worker: Worker,
+) {
+    let mut size = window.as_ref().map_or(worker.batch, |window| worker.batch.min(window.most as usize));
+    let (mut out, mut back) = (Burst::new(size), Burst::new(worker.batch));
     while worker.running() && left > 0 {
-        if out.is_empty() {
-            if left < worker.batch as u64 {
-                out = Burst::new(left as usize);
+        let reopens = window.as_mut().and_then(|window| window.closed_until(size as u64));
+        if out.is_empty() && reopens.is_none() {
+            if left < size as u64 {
+                size = left as usize;
+                out = Burst::new(size);
             }
             source.rx_burst(&mut out);
         }
@@ -197,16 +266,19 @@ fn work(mut source: Box<dyn RxQueue>, mut queues: Queues, mut left: u64, mut wat
         left -= sent as u64;
         watch.sent(sent);
         let received = queues.rx.rx_burst(&mut back);
-        watch.arrived(&back);
+        let returned = watch.arrived(&back);
         back.clear();
-        let mut backlog = Backlog(out.len());
-        worker.after(sent + received, &mut [&mut *source, &mut backlog, &mut *queues.rx]);
+        if let Some(window) = &mut window {
+            window.count(sent as u64, returned);
+        }
+        let (mut due, mut backlog) = (Due { source: &mut *source, reopens }, Backlog(out.len()));
+        worker.after(sent + received, &mut [&mut due, &mut backlog, &mut *queues.rx]);
     }
     // Waits for stragglers: until none has come for a while, but not for ever. Longer, if the last ones are missing and
-    // nobody presses Ctrl-C.
+    // nobody presses Ctrl-C, or they are few: those of a window.
     let end = Instant::now();
-    let (mut last, long) = (end, left == 0);
-    let limit = |watch: &Watch| if long && watch.misses_the_last() && !interrupted() { LATE } else { STRAGGLERS };
+    let (mut last, long) = (end, left == 0 && !interrupted() || window.is_some());
+    let limit = |watch: &Watch| if long && watch.misses_the_last() { LATE } else { STRAGGLERS };
     while last.elapsed() < limit(&watch) && end.elapsed() < 5 * limit(&watch) {
         if queues.rx.rx_burst(&mut back) > 0 {
             last = Instant::now();
@@ -222,3 +294,26 @@ const STRAGGLERS: Duration = Duration::from_millis(500);
 
 /// The same for the last ones where others have come back: guests and their peers on a busy machine stand still that long.
 const LATE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_admits_as_many_as_have_returned_and_reopens_after_a_while() {
+        let mut window = Window::new(64);
+        let admits = |window: &mut Window, frames| window.closed_until(frames).is_none();
+        assert!(admits(&mut window, 64) && !admits(&mut window, 65));
+        window.count(64, 0);
+        assert!(!admits(&mut window, 1));
+        window.count(0, 32);
+        assert!(admits(&mut window, 32) && !admits(&mut window, 33));
+        window.count(32, 0);
+        assert!(!admits(&mut window, 1), "nothing was waited for yet");
+        window.moved = Instant::now().checked_sub(2 * Window::LOST).expect("the machine has run for two seconds");
+        assert!(admits(&mut window, 64), "what has not returned for a while is lost");
+        window.count(64, 96);
+        assert!(admits(&mut window, 64), "latecomers do not make the window larger than it is");
+        assert!(!admits(&mut window, 65));
+    }
+}

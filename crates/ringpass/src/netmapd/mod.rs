@@ -17,6 +17,7 @@ use ringpass_netmap::server::{Refusal, Server};
 use ringpass_peer::{Listener, prepare_signals};
 use ringpass_port::{Address, Error};
 
+use crate::open::close;
 use crate::options::{Options, seconds, within};
 use crate::run::{Run, interrupted};
 use crate::sandbox::Sandbox;
@@ -89,7 +90,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     prepare_signals().map_err(|error| Error::Other(error.to_string()))?;
     let pool = Mempool::new(&MempoolConfig { buffers: args.packets, ..Default::default() })?;
     let vale_options = Options { queues: 1, ..run.options.clone() };
-    let vales = Rc::new(RefCell::new(Vales::new(pool, vale_options, args.allow)));
+    let vales = Rc::new(RefCell::new(Vales::new(pool.clone(), vale_options, args.allow)));
     let other = |refusal: Refusal| Error::Other(refusal.why);
     let open = |name: &String| vales.borrow_mut().open_own(name).map_err(other);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -134,6 +135,9 @@ pub fn run(args: Args) -> Result<(), Error> {
             break;
         }
     }
+    // Ports and switches end, and with them all that have packets.
+    drop((server, vales));
+    close(Vec::new(), &pool);
     Ok(())
 }
 

@@ -69,10 +69,10 @@ impl Watch {
         }
     }
 
-    /// Looks at frames that arrived.
-    pub fn arrived(&mut self, burst: &Burst) {
+    /// Looks at frames that arrived. Returns how many of them had not arrived before.
+    pub fn arrived(&mut self, burst: &Burst) -> u64 {
         if burst.is_empty() {
-            return;
+            return 0;
         }
         let sent = self.returned.sent.load(Relaxed);
         let now = self.epoch.elapsed().as_nanos() as u64;
@@ -110,6 +110,7 @@ impl Watch {
             }
         }
         counters.round_trip_max.fetch_max(max, Relaxed);
+        unique
     }
 
     /// Whether frames have come back, and the last ones have not.

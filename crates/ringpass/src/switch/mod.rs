@@ -15,7 +15,7 @@ use ringpass_port::{Error, Port};
 use ringpass_switch::{Config, Datapath, MAX_PORTS, Share, Switch, Way};
 use signal_hook::consts::SIGUSR1;
 
-use crate::open::open_all;
+use crate::open::{close, open_all};
 use crate::options::{Options, seconds, within};
 use crate::run::{Run, Watch};
 use crate::worker::Worker;
@@ -125,7 +125,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut overseer = Overseer::new(switch, plans, show, run.options.json);
     overseer.look(&mut ports);
-    run.control_with(&mut ports, &mut overseer)
+    let result = run.control_with(&mut ports, &mut overseer);
+    drop(overseer);
+    close(ports, &pool);
+    result
 }
 
 impl Args {

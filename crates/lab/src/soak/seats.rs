@@ -1,0 +1,261 @@
+//! Seats: places for processes, one after the other, that are killed, stopped and restarted at random moments.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use super::process::{Launcher, NETMAP, lock};
+use crate::Program;
+
+/// Numbers that look random, from a seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    /// Of seeds that differ in a bit, the numbers differ from the first on.
+    fn new(seed: u64) -> Self {
+        let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..8).for_each(|_| _ = random.below(1));
+        random
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16) % end
+    }
+}
+
+/// What happened at a seat.
+#[derive(Default)]
+pub struct Counts {
+    pub lane: &'static str,
+    /// Processes that were started.
+    pub starts: AtomicU64,
+    /// Those that ran until SIGKILL.
+    pub kills: AtomicU64,
+    /// Those of them that were stopped at that moment, or had been.
+    pub stops: AtomicU64,
+    /// Those that ended when asked to.
+    pub ends: AtomicU64,
+    /// Those that ended by themselves, as their peer was gone.
+    pub gave_up: AtomicU64,
+}
+
+/// See the module.
+pub struct Seat<'a> {
+    launcher: &'a Launcher,
+    /// What its processes may be, one of which is chosen each time.
+    commands: Vec<Vec<String>>,
+    /// The name of the socket where their netmap ports are served.
+    netmap: &'static str,
+    random: Random,
+    counts: Arc<Counts>,
+}
+
+/// How a process's life goes on after its first moments.
+#[derive(Clone, Copy)]
+enum Fate {
+    Kill,
+    StopAndKill,
+    StopContinueAndKill,
+    End,
+}
+
+impl Seat<'_> {
+    /// Of so many fates, which are which.
+    const FATES: [(u64, Fate); 4] =
+        [(13, Fate::Kill), (15, Fate::StopAndKill), (18, Fate::StopContinueAndKill), (20, Fate::End)];
+    /// Lives that end while the process starts, one of four, and others: milliseconds at most.
+    const LIVES: [u64; 4] = [60, 1200, 1200, 1200];
+    /// How long a process is stopped: milliseconds at most.
+    const STOP: u64 = 700;
+    /// How long a process may take to end when asked to.
+    const END: Duration = Duration::from_secs(60);
+
+    /// Has processes until it is over.
+    fn sit(&mut self, over: &AtomicBool, faults: &Mutex<Vec<String>>) {
+        while !over.load(Relaxed) {
+            // All of a life is drawn at its start, so that it depends on the seed alone.
+            let command = self.commands[self.random.below(self.commands.len() as u64) as usize].clone();
+            let fate = self.random.below(Self::FATES[3].0);
+            let fate = Self::FATES.iter().find(|(below, _)| fate < *below).expect("below the last").1;
+            let longest = Self::LIVES[self.random.below(4) as usize];
+            let mut below = |most: u64| Duration::from_micros(self.random.below(most * 1000));
+            let moments = [below(longest), below(Self::STOP), below(longest)];
+            let before = Instant::now();
+            if let Err(why) = self.life(&command, fate, moments, over) {
+                let mut faults = lock(faults);
+                if faults.len() < 100 {
+                    faults.push(format!("{} ({}): {why}", self.counts.lane, command.join(" ")));
+                }
+            }
+            // Processes whose peer is gone, and end at once, shall not take all of the time.
+            std::thread::sleep(Duration::from_millis(20).saturating_sub(before.elapsed()));
+        }
+    }
+
+    fn life(&self, command: &[String], fate: Fate, moments: [Duration; 3], over: &AtomicBool) -> Result<(), String> {
+        let mut program = self.launcher.peer(command, self.netmap).map_err(|error| error.to_string())?;
+        self.counts.starts.fetch_add(1, Relaxed);
+        if !lives(&mut program, moments[0], over) {
+            match fate {
+                Fate::Kill => {}
+                Fate::StopAndKill | Fate::StopContinueAndKill => {
+                    program.signal("STOP");
+                    self.counts.stops.fetch_add(1, Relaxed);
+                    // One that was about to end when it was stopped may be gone.
+                    let gone = lives(&mut program, moments[1], over);
+                    if !gone && matches!(fate, Fate::StopContinueAndKill) {
+                        program.signal("CONT");
+                        lives(&mut program, moments[2], over);
+                    }
+                }
+                Fate::End => {
+                    program.signal("INT");
+                    let asked = Instant::now();
+                    let waits = AtomicBool::new(false);
+                    while !lives(&mut program, Duration::from_millis(50), &waits) {
+                        if asked.elapsed() > Self::END {
+                            program.kill();
+                            return Err(format!("has not ended within {:?} when asked to", Self::END));
+                        }
+                    }
+                    // Before it takes signals, it ends by this one.
+                    let status = program.kill();
+                    if status.signal() == Some(2) || matches!(status.code(), Some(0 | 1 | 130)) {
+                        self.counts.ends.fetch_add(1, Relaxed);
+                        return Ok(());
+                    }
+                    return Err(crash(&program, status));
+                }
+            }
+        }
+        let status = program.kill();
+        if status.signal() == Some(9) {
+            self.counts.kills.fetch_add(1, Relaxed);
+            return Ok(());
+        }
+        // It was gone before.
+        self.counts.gave_up.fetch_add(1, Relaxed);
+        if matches!(status.code(), Some(0 | 1)) { Ok(()) } else { Err(crash(&program, status)) }
+    }
+}
+
+fn crash(program: &Program, status: ExitStatus) -> String {
+    std::thread::sleep(Duration::from_millis(100));
+    let said = program.said();
+    format!("ended with {status}: {}", said[said.len().saturating_sub(8)..].join(" | "))
+}
+
+/// Lets a process live for a while, or until it is over. Whether it has ended by itself.
+fn lives(program: &mut Program, time: Duration, over: &AtomicBool) -> bool {
+    let start = Instant::now();
+    loop {
+        if program.ended().is_some() {
+            return true;
+        }
+        let left = time.saturating_sub(start.elapsed());
+        if left.is_zero() || over.load(Relaxed) {
+            return false;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(20)));
+    }
+}
+
+/// Lets all seats have their processes, each on a thread of its own, while `meanwhile` runs. Afterwards none has one.
+pub fn live(seats: &mut [Seat<'_>], faults: &Mutex<Vec<String>>, meanwhile: impl FnOnce(&[Arc<Counts>])) {
+    /// Ends the threads, even if this one panics.
+    struct Over<'a>(&'a AtomicBool);
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Relaxed);
+        }
+    }
+    let counts: Vec<_> = seats.iter().map(|seat| seat.counts.clone()).collect();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _over = Over(&over);
+        for seat in seats {
+            scope.spawn(|| seat.sit(&over, faults));
+        }
+        meanwhile(&counts);
+    });
+}
+
+/// Kinds of rings, as options of a `virtio-user` address.
+const RINGS: [&str; 4] = ["", ",features=-in_order", ",features=-packed", ",features=-packed-in_order-event_idx"];
+
+/// All seats, in lanes whose processes are each other's peers.
+pub fn all(launcher: &Launcher, seed: u64) -> Vec<Seat<'_>> {
+    let at = |name: &str| launcher.socket(name);
+    let mut seats: Vec<Seat> = Vec::new();
+    let mut add = |lane: &'static str, netmap: &'static str, commands: Vec<Vec<String>>| {
+        let random = Random::new(seed ^ (seats.len() as u64 + 1) << 32);
+        seats.push(Seat { launcher, commands, netmap, random, counts: Arc::new(Counts { lane, ..Counts::default() }) });
+    };
+    for pair in 0..2 {
+        // At the switch that lives on, two to a VLAN.
+        let [echo, generator] = [0, 1].map(|end| at(&format!("front{}", 2 * pair + end)));
+        let lane = ["vhost front-ends 1", "vhost front-ends 2"][pair];
+        add(lane, NETMAP, RINGS.map(|rings| echoes(&format!("virtio-user:{echo}{rings}"))).into());
+        add(
+            lane,
+            NETMAP,
+            RINGS.iter().flat_map(|rings| generates(&format!("virtio-user:{generator}{rings}"), 1)).collect(),
+        );
+    }
+    // Of a generator that lives on.
+    add("vhost back-ends", NETMAP, vec![echoes(&format!("vhost:{},client", at("back")))]);
+    let both = at("both");
+    add("vhost both ends", NETMAP, vec![echoes(&format!("vhost:{both}"))]);
+    add(
+        "vhost both ends",
+        NETMAP,
+        RINGS.iter().flat_map(|rings| generates(&format!("virtio-user:{both}{rings}"), 1)).collect(),
+    );
+    // Cards of a server that lives on.
+    add("vfio-user drivers", NETMAP, vec![echoes(&format!("vfio-user:{}", at("card2")))]);
+    add("vfio-user drivers", NETMAP, generates(&format!("vfio-user:{}", at("card3")), 1));
+    let card = at("card");
+    let serve = |kind: &str| words(&["model", kind, "--socket", &card, "--wire", "null"]);
+    add("vfio-user both ends", NETMAP, vec![serve("82599"), serve("virtio-net")]);
+    add("vfio-user both ends", NETMAP, generates(&format!("vfio-user:{card}"), 1));
+    // On the switch of the innocent pair.
+    add("VALE programs", NETMAP, vec![echoes("vale0:peer1")]);
+    add("VALE programs", NETMAP, generates("vale0:peer2", 3));
+    add("netmap pipes", NETMAP, vec![echoes("netmap:soak{1")]);
+    add("netmap pipes", NETMAP, generates("netmap:soak}1", 1));
+    let socket = at("netmap-killed");
+    add("netmapd itself", "netmap-killed", vec![words(&["netmapd", "--socket", &socket])]);
+    add("netmapd itself", "netmap-killed", vec![echoes("vale0:a"), echoes("netmap:pipe{1")]);
+    add("netmapd itself", "netmap-killed", [generates("vale0:b", 1), generates("netmap:pipe}1", 1)].concat());
+    seats
+}
+
+fn words(arguments: &[&str]) -> Vec<String> {
+    arguments.iter().map(|&argument| argument.to_owned()).collect()
+}
+
+fn echoes(port: &str) -> Vec<String> {
+    words(&["echo", port, "--hugepages", "off"])
+}
+
+/// Generators, slow and fast ones. On a switch, those of one number are in a station of their own.
+fn generates(port: &str, number: u8) -> Vec<Vec<String>> {
+    let [from, to] = stations(number);
+    let rates = ["500", "2k", "20k"];
+    let at = |rate: &str| {
+        let stations = ["--src-mac", &from, "--dst-mac", &to];
+        let rest = ["--rate", rate, "--window", "128", "--hugepages", "off"];
+        words(&[&["pktgen", port][..], &stations, &rest].concat())
+    };
+    rates.map(at).into()
+}
+
+/// The addresses of a pair: of who sends, and of who sends it back.
+pub fn stations(number: u8) -> [String; 2] {
+    [1, 2].map(|end| format!("02:00:00:00:{number:02x}:{end:02x}"))
+}
