@@ -56,6 +56,8 @@ pub(super) struct Stream {
     /// The bytes in the buffer that were not consumed yet.
     start: usize,
     end: usize,
+    /// The decoder has failed: what it says when it is asked again means nothing.
+    failed: bool,
 }
 
 impl Stream {
@@ -65,15 +67,15 @@ impl Stream {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let decoder = Decoder::new(file.try_clone()?)?;
-        Ok(Self { file, decoder, buffer: vec![0; Self::BUFFER].into(), base: 0, start: 0, end: 0 })
+        Ok(Self { file, decoder, buffer: vec![0; Self::BUFFER].into(), base: 0, start: 0, end: 0, failed: false })
     }
 
     /// Back to the file's first byte. Costs nothing if all of it is still in the buffer.
     pub(super) fn rewind(&mut self) -> io::Result<()> {
-        if self.base > 0 {
+        if self.base > 0 || self.failed {
             self.file.rewind()?;
             self.decoder = Decoder::new(self.file.try_clone()?)?;
-            (self.base, self.end) = (0, 0);
+            (self.base, self.end, self.failed) = (0, 0, false);
         }
         self.start = 0;
         Ok(())
@@ -96,8 +98,13 @@ impl Stream {
                 Ok(0) => break,
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Err(Fault::Truncated),
-                Err(error) => return Err(Fault::Damaged(error.to_string())),
+                Err(error) => {
+                    self.failed = true;
+                    return Err(match error.kind() {
+                        ErrorKind::UnexpectedEof => Fault::Truncated,
+                        _ => Fault::Damaged(error.to_string()),
+                    });
+                }
             }
         }
         Ok((self.end - self.start).min(n))

@@ -1,0 +1,135 @@
+//! Frames of any bytes into a switch whose ports are in VLANs, isolated, held to addresses, or the end of a VXLAN tunnel.
+
+use std::net::Ipv4Addr;
+
+use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
+use ringpass_port::{MacAddress, Port, Queues, chain};
+use ringpass_ports::{CableEnd, cable};
+use ringpass_switch::vxlan::{self, Tunnel};
+use ringpass_switch::{Config, Counter, Datapath, Rules, Share, Switch, VlanSet, Vlans, Way};
+
+const PORTS: usize = 6;
+/// The port that is the end of a tunnel.
+const TUNNEL: usize = 5;
+const BUFFERS: usize = 1024;
+
+struct Rig {
+    switch: Switch,
+    datapath: Datapath,
+    far: Vec<Queues>,
+    ends: Vec<CableEnd>,
+    tunnel: Tunnel,
+}
+
+fn rules() -> [Rules; PORTS] {
+    let trunk = |allowed: &[u16], native| Vlans::Trunk { allowed: VlanSet::of(allowed.to_vec()), native };
+    let station = MacAddress([2, 0, 0, 0, 0, 1]);
+    let named = |name: &str, rules: Rules| Rules { name: name.into(), ..rules };
+    [
+        named("plain", Rules { vlans: Vlans::Access(10), isolation: Some(1), ..Rules::default() }),
+        named("held", Rules { vlans: Vlans::Access(10), sources: vec![station], ..Rules::default() }),
+        named("trunk", Rules { vlans: trunk(&[10, 20], Some(10)), isolation: Some(1), ..Rules::default() }),
+        named(
+            "tagged",
+            Rules { vlans: trunk(&[10, 20], None), stations: vec![(station, Some(20))], ..Rules::default() },
+        ),
+        named("other", Rules { vlans: Vlans::Access(20), ..Rules::default() }),
+        named("tunnel", Rules { vlans: Vlans::Access(10), ..Rules::default() }),
+    ]
+}
+
+fn take(port: &mut dyn Port) -> Queues {
+    port.take_queues().pop().expect("a pair of queues")
+}
+
+impl Rig {
+    fn new(pool: &Mempool) -> Self {
+        // A table so small that stations are evicted.
+        let config = Config { flood: 0, table: 16, ..Config::default() };
+        let mut switch = Switch::new(&config, &rules()).expect("a switch");
+        let datapath = switch.datapath(pool, MAX_BATCH).expect("a datapath");
+        let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
+        let config = vxlan::Config { vni: 42, port: vxlan::PORT, local, remote, mac: None };
+        let tunnel = Tunnel::new(config).expect("two stations");
+        let (mut far, mut ends) = (Vec::new(), Vec::new());
+        for number in 0..PORTS {
+            let (mut near, mut end) = cable("c", 256);
+            let mut queues = take(&mut near);
+            if number == TUNNEL {
+                queues = tunnel.wrap(queues, pool);
+            }
+            switch.insert(number, vec![Share { rx: vec![(queues.rx, Way::Lookup)], tx: queues.tx }]);
+            far.push(take(&mut end));
+            ends.extend([near, end]);
+        }
+        Self { switch, datapath, far, ends, tunnel }
+    }
+
+    /// What has come out of a port.
+    fn receive(&mut self, port: usize) -> usize {
+        let (mut burst, mut frames) = (Burst::new(MAX_BATCH), 0);
+        while self.far[port].rx.rx_burst(&mut burst) > 0 {
+            for packet in burst.drain() {
+                let len = packet.total_len();
+                assert!(len >= 12, "a frame of {len} bytes came out of port {port}");
+                frames += 1;
+            }
+        }
+        frames
+    }
+}
+
+/// Steps: a port, a length, bytes. A frame lies in one buffer or in two, with a tag beside it or not.
+pub fn case(data: &[u8]) {
+    thread_local! {
+        static POOL: Mempool = Mempool::new(&MempoolConfig { buffers: BUFFERS, ..Default::default() }).expect("memory");
+    }
+    let pool = POOL.with(Mempool::clone);
+    {
+        let mut rig = Rig::new(&pool);
+        let (mut data, mut sent) = (data, 0);
+        while let Some((&[port, how, len], rest)) = data.split_first_chunk() {
+            if sent == 200 {
+                break;
+            }
+            let (frame, rest) = rest.split_at(rest.len().min(len.into()));
+            data = rest;
+            let port = usize::from(port) % PORTS;
+            match how & 0xf0 {
+                0xf0 => rig.switch.remove(port),
+                _ => sent += u64::from(send(&mut rig, &pool, port, frame, how)),
+            }
+            while rig.datapath.round() > 0 {}
+            // Nothing comes back to where it came from, but for what the tunnel's end answers.
+            let back = rig.receive(port);
+            assert!(back == 0 || port == TUNNEL, "{back} frames came back out of port {port}");
+            (0..PORTS).for_each(|port| _ = rig.receive(port));
+        }
+        let Rig { switch, datapath, far, ends, tunnel } = rig;
+        let stations = switch.table().len();
+        assert!(stations <= 16, "{stations} stations");
+        // Each that a port received has one fate.
+        let fates = Counter::ALL.iter().take_while(|&&counter| counter != Counter::Unknown);
+        let judged: u64 = fates.map(|&fate| (0..PORTS).map(|port| switch.counts(port).of(fate)).sum::<u64>()).sum();
+        assert!(judged <= sent, "{judged} of {sent} frames were judged");
+        drop((datapath, far, ends, tunnel, switch));
+    }
+    // The thread's own, and this one.
+    assert_eq!(pool.outstanding(2), 0, "buffers are missing");
+}
+
+fn send(rig: &mut Rig, pool: &Mempool, port: usize, frame: &[u8], how: u8) -> bool {
+    let (first, second) = frame.split_at(frame.len() * usize::from(4 - (how & 3)) / 4);
+    let made = |piece| chain([piece], || pool.alloc());
+    let Some(mut packet) = made(first) else { return false };
+    if !second.is_empty() {
+        let Some(rest) = made(second) else { return false };
+        packet.append(rest);
+    }
+    if how & 4 != 0 {
+        packet.set_vlan(u16::from(how) << 8 | u16::from(how));
+    }
+    let mut burst = Burst::new(1);
+    burst.push(packet);
+    rig.far[port].tx.tx_burst(&mut burst) == 1
+}
