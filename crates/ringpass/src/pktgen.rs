@@ -239,8 +239,11 @@ impl Wakeable for Due<'_> {
         self.source.disarm();
     }
 
-    fn wake(&self) -> Wake<'_> {
-        self.reopens.map_or_else(|| self.source.wake(), Wake::At)
+    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
+        match self.reopens {
+            Some(reopens) => each(Wake::At(reopens)),
+            None => self.source.wakes(each),
+        }
     }
 }
 

@@ -3,9 +3,6 @@
 
 mod common;
 
-use std::fs::Permissions;
-use std::os::unix::fs::PermissionsExt;
-
 use common::back::Back;
 use common::*;
 use ringpass_port::Role;

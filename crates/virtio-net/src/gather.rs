@@ -160,7 +160,7 @@ impl Gather {
 /// Whether the header in front of a frame vouches for it.
 #[inline(always)]
 fn vouches(packet: &Packet) -> bool {
-    packet.first().is_some_and(|&flags| net_header::vouches(flags))
+    packet.array(0).is_some_and(|[flags]| net_header::vouches(flags))
 }
 
 /// How many buffers the frame lies in that begins here, says its header.
@@ -272,7 +272,7 @@ mod tests {
             let bytes = [&[valid, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0][..], &udp].concat();
             let mut pieces = bytes.chunks(SIZE).map(|piece| {
                 let mut packet = buffer(&pool, 0);
-                packet[..piece.len()].copy_from_slice(piece);
+                packet.write(0, piece);
                 (packet, piece.len())
             });
             let (first, len) = pieces.next().unwrap();
@@ -283,7 +283,7 @@ mod tests {
             let received: Vec<u8> = frame.segments().flat_map(|segment| segment.to_vec()).collect();
             assert!(&received == expected, "{features:#x}, {valid}");
             let mut one = buffer(&pool, 1);
-            one[0] = valid;
+            one.write(0, &[valid]);
             assert_eq!(gather.is_plain(&one), features != 0 || valid == 0);
         }
     }

@@ -12,39 +12,34 @@ use crate::chain::range;
 /// For frames whose sender vouches for their content (`VIRTIO_NET_HDR_F_DATA_VALID`) and may have left the checksum out,
 /// as passt does.
 pub fn fill_checksum(packet: &mut Packet) {
-    let Some(headers) = parse_headers(packet) else { return };
+    let Some(headers) = parse_headers(&*packet) else { return };
     let (ip, start) = (usize::from(headers.l2), headers.l4_start());
     let (offset, protocol) = match headers.protocol {
         L4::Tcp => (16, 6),
         L4::Udp => (6, 17),
     };
     let at = start + offset;
-    if !matches!(packet.get(at..at + 2), Some([0, 0] | [0xff, 0xff])) {
+    if !matches!(packet.array(at), Some([0, 0] | [0xff, 0xff])) {
         return;
     }
-    let word =
-        |packet: &Packet, at: usize| packet.get(at..at + 2).map_or(0, |b| usize::from(b[0]) << 8 | usize::from(b[1]));
-    let version = packet.get(ip).map_or(0, |byte| byte >> 4);
+    let word = |at: usize| packet.array(at).map_or(0, |bytes| usize::from(u16::from_be_bytes(bytes)));
+    let version = packet.array::<1>(ip).map_or(0, |[byte]| byte >> 4);
     // The IP packet's end (a short frame is padded behind it), and the addresses.
     let (end, addresses) = match version {
-        4 => (ip + word(packet, ip + 2), ip + 12..ip + 20),
-        _ => (ip + 40 + word(packet, ip + 4), ip + 8..ip + 40),
+        4 => (ip + word(ip + 2), ip + 12..ip + 20),
+        _ => (ip + 40 + word(ip + 4), ip + 8..ip + 40),
     };
     if end < at + 2 || end > packet.total_len() {
         return;
     }
     // The pseudo header (RFC 9293, 3.1; RFC 8200, 8.1): addresses, protocol, length.
     let (len, mut sum) = (end - start, Sum::default());
-    sum.add(packet.get(addresses).unwrap_or_default());
+    sum.add(packet.bytes().range(addresses));
     sum.add(&[0, protocol]);
     sum.add(&(len as u32).to_be_bytes());
-    if let Some(field) = packet.get_mut(at..at + 2) {
-        field.fill(0);
-    }
+    packet.write(at, &[0, 0]);
     range(packet, start, len).for_each(|piece| sum.add(piece));
-    if let Some(field) = packet.get_mut(at..at + 2) {
-        field.copy_from_slice(&sum.l4_checksum());
-    }
+    packet.write(at, &sum.l4_checksum());
 }
 
 #[cfg(test)]
