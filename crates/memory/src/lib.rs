@@ -33,6 +33,7 @@ mod pool;
 mod raw_bytes;
 mod region;
 mod segments;
+mod sigbus;
 mod slots;
 mod sync;
 mod usage;
