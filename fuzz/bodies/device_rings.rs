@@ -53,7 +53,9 @@ impl Bytes<'_> {
 impl Bench {
     fn new() -> Self {
         let region = |len| DmaRegion::new(len, &RegionConfig::default()).expect("some KiB");
-        let map = |region: &DmaRegion, len| ForeignMemory::map(region.file(), 0, len).expect("a memfd");
+        let map = |region: &DmaRegion, len| {
+            ForeignMemory::map(region.file().expect("no physical addresses"), 0, len).expect("a memfd")
+        };
         let (region, noted) = (region(MEMORY), region(NOTES));
         Self { memory: map(&region, MEMORY), notes: map(&noted, NOTES), region, noted }
     }

@@ -1,7 +1,6 @@
 //! The devices of netmap's passthrough: registers in any order and of any width, CSB words of all sides, memory that comes and
 //! goes, a port whose server does what it likes.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
@@ -39,11 +38,11 @@ impl World {
         let (port, served) = PortMemory::new(&mut region, "p", shape, true).unwrap_or_else(|error| panic!("{error}"));
         let csb: Memory = port.csb().clone().into();
         let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Bell)).unwrap();
-        let file = region.file().file().try_clone_to_owned().expect("a descriptor");
+        let file = region.file().file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
         let memdev = Memdev::new(Shared { file, memory: region.memory().clone(), pools, id: 5 });
         let guest_port = GuestPort { interface: port.interface() as u32, rings, mac: MacAddress([2; 6]), memory_id: 5 };
         let file = DmaRegion::new(PAGES * PAGE, &RegionConfig::default()).unwrap();
-        let memory = ForeignMemory::map(file.file().as_fd(), 0, PAGES * PAGE).unwrap();
+        let memory = ForeignMemory::map(file.file().expect("memory that is shared"), 0, PAGES * PAGE).unwrap();
         let words = Csb::new(&memory.clone().into(), 0, 2 * PAGE, 2 * PAGE / 64).unwrap();
         let csb = Csb::new(&csb, 0, PAGE, 64).unwrap();
         Self { device: Ptnet::new(guest_port), memdev, memory, words, mapped: [false; 2 * PAGES], served, csb }

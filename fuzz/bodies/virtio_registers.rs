@@ -98,7 +98,8 @@ impl Bytes<'_> {
 impl Bench {
     fn new() -> Self {
         let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).expect("64 KiB");
-        let memory = ForeignMemory::map(region.file(), 0, region.len()).expect("the same again");
+        let memory =
+            ForeignMemory::map(region.file().expect("no physical addresses"), 0, region.len()).expect("the same again");
         let words = DmaArray::new(&region, 0, region.len() / 16).expect("all of it");
         let features =
             offer(VirtioConfig::USUAL, "packed+in_order+mq+mtu+notification_data+notif_config_data+notify_on_empty");

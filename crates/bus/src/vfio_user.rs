@@ -306,7 +306,7 @@ impl Bus for VfioUser {
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
         for (iova, offset, len) in region.stretches() {
-            let file = (region.file(), offset as u64);
+            let file = (region.file()?, offset as u64);
             self.client().dma_map(iova, len as u64, file, Access::ReadWrite).map_err(failed(&self.name))?;
         }
         self.regions.lock().unwrap_or_else(PoisonError::into_inner).push(region.clone());

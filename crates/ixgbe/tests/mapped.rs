@@ -39,7 +39,7 @@ struct Buffers {
 impl Guest {
     fn new(buffers: usize) -> Arc<Self> {
         let region = DmaRegion::new(FRONT + buffers * SIZE, &RegionConfig::default()).unwrap();
-        let file = region.file().as_fd().try_clone_to_owned().unwrap();
+        let file = region.file().unwrap().as_fd().try_clone_to_owned().unwrap();
         let memory = ForeignMemory::map_shared(file, 0, region.len()).unwrap();
         let state = Mutex::new(Buffers { free: (0..buffers).collect(), ..Buffers::default() });
         Arc::new(Self { region, memory, state })

@@ -31,6 +31,12 @@ pub enum Error {
     /// A real device without an IOMMU needs huge pages: ordinary ones move.
     #[error("a card without an IOMMU needs huge pages, because ordinary pages may move; leave out --hugepages off")]
     PhysicalOnOrdinaryPages,
+    /// Memory that a card without an IOMMU uses must not be given to another process.
+    #[error(
+        "buffers of a card without an IOMMU are not shared with other processes, which could take the pages away; \
+         use the card through VFIO, behind an IOMMU"
+    )]
+    PhysicalShared,
     /// The kernel refused.
     #[error("{what}: {source}")]
     Os {

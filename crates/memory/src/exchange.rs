@@ -15,7 +15,7 @@ use crate::depot::MAGAZINE;
 use crate::owners::{FREE, OURS, Owners, THEIRS};
 use crate::pool::Slot;
 use crate::slots::{Memory, slot_ref};
-use crate::{Buffer, DmaRegion, Error, Flags, Mempool, Packet, RegionConfig};
+use crate::{Addressing, Buffer, DmaRegion, Error, Flags, Mempool, Packet, RegionConfig};
 
 /// What an [`Exchange`] is made of.
 #[derive(Clone, Debug)]
@@ -45,6 +45,9 @@ impl Exchange {
         let right = (64..=16_384).contains(&size) && size.is_power_of_two() && front.is_multiple_of(size);
         if !right || !(1..=1 << 24).contains(&buffers) || !(1..=buffers).contains(&own) {
             return Err(Error::Config("buffers to exchange: 1 to 16777216 of 64 to 16384 bytes, a power of two"));
+        }
+        if region.addressing == Addressing::Physical {
+            return Err(Error::PhysicalShared);
         }
         // As sizes of pages are multiples of the buffers', none straddles two pages.
         let region = DmaRegion::new(front + buffers * size, region)?;

@@ -12,6 +12,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use crate::error::os;
 #[cfg(miri)]
 use crate::miri::map;
+use crate::sigbus::Guard;
 use crate::{Error, physical};
 
 /// The pages under a region.
@@ -58,6 +59,8 @@ pub struct RegionConfig {
 /// it has no name in any file system, so that nothing is left behind.
 #[derive(Debug)]
 pub struct DmaRegion {
+    /// Dropped before the memory. Whoever has the file may take pages away.
+    _guard: Guard,
     memory: MmapRaw,
     config: RegionConfig,
     /// Physical address of each page; empty with [`Addressing::Virtual`].
@@ -80,7 +83,9 @@ impl DmaRegion {
             PageSize::Huge1G => MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
         let (file, memory) = map(len, flags).map_err(|error| pages.refused(len, error))?;
-        let mut region = Self { memory, config: *config, physical: Vec::new(), file };
+        // SAFETY: the mapping just made, which `memory` keeps. Its bytes are reached by raw pointers and atomics only.
+        let guard = unsafe { Guard::new(memory.as_mut_ptr(), len) }?;
+        let mut region = Self { _guard: guard, memory, config: *config, physical: Vec::new(), file };
         physical::bind(&region)?;
         // Pages become present here rather than on the packet path. Huge ones are then locked by nature: the kernel
         // neither swaps them nor counts them against `ulimit -l` (it leaves them out of mlock).
@@ -105,9 +110,11 @@ impl DmaRegion {
         &self.config
     }
 
-    /// The file behind, for processes that are to map the region too.
-    pub fn file(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+    /// The file behind, for processes that are to map the region too. An error with [`Addressing::Physical`]: whoever has
+    /// the file can give its pages back to the kernel, while a card without an IOMMU still writes to their addresses.
+    pub fn file(&self) -> Result<BorrowedFd<'_>, Error> {
+        let shared = self.config.addressing == Addressing::Virtual;
+        shared.then_some(self.file.as_fd()).ok_or(Error::PhysicalShared)
     }
 
     /// The address in this process.

@@ -3,12 +3,13 @@
 #![cfg(not(miri))]
 
 use std::fs::{self, File};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringpass_memory::{
-    Addressing, Burst, DmaArray, DmaRegion, Error, Mempool, MempoolConfig, PageSize, RegionConfig, huge_pages_free,
+    Addressing, Burst, DmaArray, DmaRegion, Error, Exchange, ExchangeConfig, Mempool, MempoolConfig, PageSize,
+    RegionConfig, huge_pages_free,
 };
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 const PAGE: usize = 2 << 20;
@@ -101,6 +102,42 @@ fn pagemap(address: usize) -> u64 {
     let entry = u64::from_ne_bytes(entry);
     assert!(entry >> 63 == 1, "present");
     entry << 9 >> 9 << 12
+}
+
+#[test]
+fn pages_that_a_card_writes_to_are_not_shared() {
+    let _reserved = Reserved::new(1);
+    let region = DmaRegion::new(PAGE, &PHYSICAL).unwrap();
+    let refused = region.file().unwrap_err();
+    assert!(matches!(refused, Error::PhysicalShared), "{refused}");
+    let config = ExchangeConfig { front: 0, buffers: 8, own: 1, size: 2048, region: PHYSICAL };
+    assert!(matches!(Exchange::new(&config), Err(Error::PhysicalShared)));
+}
+
+/// Whoever has the file punches a hole into it, and another program takes the page before this one looks. Run in a child, as
+/// it would end by SIGBUS.
+#[test]
+fn a_page_that_is_taken_away_reads_as_zeros() {
+    const CHILD: &str = "RINGPASS_HUGE_PAGES_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        let region = DmaRegion::new(2 * PAGE, &VIRTUAL).unwrap();
+        // SAFETY: inside the region.
+        let word = |offset| unsafe { AtomicU32::from_ptr(region.at(offset).cast()) };
+        word(0).store(7, Ordering::Relaxed);
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(region.file().unwrap(), hole, 0, PAGE as u64).unwrap();
+        let taken = DmaRegion::new(huge_pages_free(PageSize::Huge2M).0 * PAGE, &VIRTUAL).unwrap();
+        assert_eq!(word(0).load(Ordering::Relaxed), 0);
+        word(PAGE).store(8, Ordering::Relaxed);
+        assert_eq!(word(PAGE).load(Ordering::Relaxed), 8);
+        drop(taken);
+        return;
+    }
+    let _reserved = Reserved::new(2);
+    let test = std::env::current_exe().unwrap();
+    let arguments = ["--exact", "a_page_that_is_taken_away_reads_as_zeros", "--nocapture"];
+    let child = std::process::Command::new(test).args(arguments).env(CHILD, "1").output().unwrap();
+    assert!(child.status.success(), "{child:?}");
 }
 
 #[test]

@@ -57,11 +57,27 @@ fn more_than_there_is_is_refused_in_one_line() {
 fn the_file_is_the_memory() {
     use std::os::unix::fs::FileExt;
     let region = region(2 * PAGE);
-    let file = std::fs::File::from(region.file().try_clone_to_owned().unwrap());
+    let file = std::fs::File::from(region.file().unwrap().try_clone_to_owned().unwrap());
     assert_eq!(file.metadata().unwrap().len(), 2 * PAGE as u64);
     file.write_all_at(b"peer", PAGE as u64 + 5).unwrap();
     // SAFETY: inside the region; nobody writes now.
     assert_eq!(unsafe { std::slice::from_raw_parts(region.at(PAGE + 5), 4) }, b"peer");
+}
+
+#[test]
+#[cfg(not(miri))] // Miri has no shared mappings.
+fn holes_of_whoever_has_the_file_are_zeros() {
+    use rustix::fs::{FallocateFlags, fallocate};
+    let region = region(2 * PAGE);
+    // SAFETY: inside the region.
+    let word = |offset| unsafe { AtomicU32::from_ptr(region.at(offset).cast()) };
+    word(0).store(1, Ordering::Relaxed);
+    word(PAGE).store(2, Ordering::Relaxed);
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(region.file().unwrap(), hole, 0, PAGE as u64).unwrap();
+    assert_eq!((word(0).load(Ordering::Relaxed), word(PAGE).load(Ordering::Relaxed)), (0, 2));
+    word(0).store(3, Ordering::Relaxed);
+    assert_eq!(word(0).load(Ordering::Relaxed), 3);
 }
 
 #[test]

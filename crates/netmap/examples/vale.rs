@@ -34,7 +34,7 @@ fn port(switch: &mut Switch, place: usize, pool: &Mempool, buffer_size: u32) -> 
     switch.insert(place, vec![Share { rx: vec![(queues.rx, Way::Lookup)], tx: queues.tx }]);
     let bell: Bell = Arc::new(|| panic!("the switch does not sleep"));
     let theirs = |file: &Arc<DmaRegion>| -> Memory {
-        let fd = file.file().try_clone_to_owned().expect("a descriptor");
+        let fd = file.file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
         ForeignMemory::map_shared(fd, 0, file.len()).expect("a mapping").into()
     };
     let mapped = theirs(region.file());

@@ -7,7 +7,7 @@ use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_netmap::{Bell, Memory, Pools, PortMemory, PortRing, Region, Served, Shape, Slot, attach, attach_pipe};
 
 fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
-    let file = region.file().try_clone_to_owned().unwrap();
+    let file = region.file().unwrap().try_clone_to_owned().unwrap();
     ForeignMemory::map_shared(file, 0, region.len()).unwrap().into()
 }
 

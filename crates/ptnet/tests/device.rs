@@ -47,7 +47,7 @@ impl Guest {
         let csb = server.csb.clone().into();
         let rings = attach(region.memory(), interface, &csb, &kick).unwrap().into_iter().flatten().collect();
         let file = DmaRegion::new(4 * PAGE, &RegionConfig::default()).unwrap();
-        let memory = ForeignMemory::map(file.file(), 0, 4 * PAGE).unwrap();
+        let memory = ForeignMemory::map(file.file().unwrap(), 0, 4 * PAGE).unwrap();
         let csb = Csb::new(&Memory::from(memory.clone()), PAGE, 2 * PAGE, 64).unwrap();
         Self { device: Ptnet::new(port), memory, csb, server, rings, _region: region }
     }

@@ -124,7 +124,8 @@ fn line_16_headers_that_flip() {
         // As many buffers as its ring has descriptors: they are all there, always.
         let mut guest = Guest::with_buffers(features, 1, 64, 64);
         guest.attach(&mut rig.device);
-        let (file, first) = (guest.pool.region().file().try_clone_to_owned().unwrap(), guest.pool.region().iova(0));
+        let (file, first) =
+            (guest.pool.region().file().unwrap().try_clone_to_owned().unwrap(), guest.pool.region().iova(0));
         let stop = AtomicBool::new(false);
         let (mut believed, mut dropped) = (0, 0);
         let places = (0..64).map(|slot| {

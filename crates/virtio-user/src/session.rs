@@ -188,7 +188,8 @@ impl Plan {
                 )));
             }
             for _ in first..table.len() {
-                files.push(copy(region.file())?);
+                let file = region.file().map_err(|error| Failure::Never(error.to_string()))?;
+                files.push(copy(file)?);
             }
         }
         Ok((table, files))

@@ -73,7 +73,7 @@ impl Doorbells {
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
-        self.region.file()
+        self.region.file().expect("a region without physical addresses")
     }
 
     pub(super) fn reset(&self) {

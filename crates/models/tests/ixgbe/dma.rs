@@ -43,7 +43,7 @@ fn place(iova: u64) -> usize {
 impl Guest {
     fn new() -> Self {
         let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).unwrap();
-        let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+        let memory = ForeignMemory::map(region.file().unwrap(), 0, region.len()).unwrap();
         let words = DmaArray::new(&region, 0, region.len() / 8).unwrap();
         let card = Card::new(&CardConfig::default());
         let (queues, wire) = scripted();
@@ -229,7 +229,7 @@ fn maps_do_not_overlap_and_stay_inside_their_memory() {
 #[test]
 fn any_span_can_be_taken_away() {
     let region = DmaRegion::new(1 << 16, &RegionConfig::default()).unwrap();
-    let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+    let memory = ForeignMemory::map(region.file().unwrap(), 0, region.len()).unwrap();
     let card = Card::new(&CardConfig::default());
     let mut oracle = BTreeSet::new();
     let mut random = 1u64;

@@ -90,7 +90,7 @@ impl Driver {
     pub fn on(config: &VirtioConfig, legacy: bool) -> Self {
         let card = VirtioCard::new(config);
         let region = DmaRegion::new(REGION, &RegionConfig::default()).unwrap();
-        let memory = ForeignMemory::map(region.file(), 0, REGION).unwrap();
+        let memory = ForeignMemory::map(region.file().unwrap(), 0, REGION).unwrap();
         card.map_foreign(BASE, &memory, 0, REGION, Access::ReadWrite).unwrap();
         card.set_bus_master(true).unwrap();
         let bar = card.region(if legacy { 0 } else { 4 }).unwrap();

@@ -12,7 +12,7 @@ use ringpass_peer::Signal;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use asked::{admit, bound, descriptors, each_ring, full_name, granted, out_of_descriptors, slots};
+use asked::{admit, bound, descriptors, each_ring, full_name, granted, out_of_descriptors, shared, slots};
 
 use super::memories::{COMMON, EXCHANGED, Memories};
 use super::open_port::OpenPort;
@@ -127,8 +127,8 @@ impl Ports {
         let region = self.memories.shared(pipe.memory_id);
         let bound = bound(&name, asked, pipe.ends[end].shape())?;
         let fds = [
-            region.file().file().try_clone_to_owned(),
-            pipe.ends[0].csb().file().try_clone_to_owned(),
+            shared(region.file())?.try_clone_to_owned(),
+            shared(pipe.ends[0].csb())?.try_clone_to_owned(),
             pipe.bells[end].try_clone(),
             pipe.bells[1 - end].try_clone(),
         ];
@@ -215,8 +215,8 @@ impl Ports {
         let call = call.map_err(|error| Refusal::new(Errno::NOSYS, error))?;
         let region = port.own.as_mut().unwrap_or_else(|| memories.shared(memory_id));
         let fds = [
-            region.file().file().try_clone_to_owned(),
-            port.memory.csb().file().try_clone_to_owned(),
+            shared(region.file())?.try_clone_to_owned(),
+            shared(port.memory.csb())?.try_clone_to_owned(),
             Ok(bell),
             port.served.kick().try_clone_to_owned(),
         ];

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -125,7 +125,7 @@ pub fn bell(port: &dyn ServedPort) -> (Bell, Arc<AtomicU64>) {
 
 /// Mapped once more, as another process does.
 pub fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
-    let file: OwnedFd = region.file().as_fd().try_clone_to_owned().unwrap();
+    let file: OwnedFd = region.file().unwrap().try_clone_to_owned().unwrap();
     ForeignMemory::map_shared(file, 0, region.len()).unwrap().into()
 }
 

@@ -36,7 +36,7 @@ pub fn region(rings: u16, slots: u32) -> Region {
 
 /// The memory of a region, with a number.
 pub fn shared(region: &Region, id: u16) -> Shared {
-    let file = region.file().file().try_clone_to_owned().unwrap();
+    let file = region.file().file().unwrap().try_clone_to_owned().unwrap();
     Shared { file, memory: region.memory().clone(), pools: *region.pools(), id }
 }
 

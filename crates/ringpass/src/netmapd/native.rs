@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::str::FromStr;
 
-use ringpass_memory::Mempool;
+use ringpass_bus::addressing_of;
+use ringpass_memory::{Addressing, Mempool};
 use ringpass_netmap::native::NativePort;
 use ringpass_netmap::server::{Native, Refusal, ServedPort};
 use ringpass_netmap::{Place, Pools, Region, Served};
@@ -52,8 +53,13 @@ impl Named {
 }
 
 /// Whether buffers of a port are exchanged with programs: each frame lies in one, from its beginning, and bears nothing beside.
+/// Not with a card that has no IOMMU: programs could take pages away that the card still writes to.
 fn exchanges(address: &Address, options: &Options) -> bool {
-    takes_bare_buffers(address) && !options.offloads.any() && options.mtu + OVERHEAD <= BUFFER as usize
+    let card = addressed(std::slice::from_ref(address));
+    card.is_none_or(|card| addressing_of(card) == Addressing::Virtual)
+        && takes_bare_buffers(address)
+        && !options.offloads.any()
+        && options.mtu + OVERHEAD <= BUFFER as usize
 }
 
 /// Of a frame, beyond its payload: Ethernet's header and a VLAN tag.

@@ -120,7 +120,7 @@ impl Guest {
     fn map(rings: &Arc<DmaRegion>, pool: &Mempool, cut: usize) -> Arc<GuestMemory> {
         let mut parts = Vec::new();
         for (region, cut) in [(rings, 0), (pool.region(), cut)] {
-            let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+            let memory = ForeignMemory::map(region.file().unwrap(), 0, region.len()).unwrap();
             for (offset, end) in [(0, cut), (cut, region.len())].into_iter().filter(|(start, end)| start < end) {
                 let guest = region.iova(0) + offset as u64;
                 let (offset, len) = (offset as u64, (end - offset) as u64);
@@ -142,7 +142,7 @@ impl Guest {
         let len = if packed { 32 + 32 * usize::from(self.size) } else { 16 + 16 * usize::from(self.size) };
         for queue in &mut self.queues {
             let region = DmaRegion::new(len, &RegionConfig::default()).unwrap();
-            let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+            let memory = ForeignMemory::map(region.file().unwrap(), 0, region.len()).unwrap();
             queue.inflight = Some(Inflight { memory, offset: 0, len });
         }
     }

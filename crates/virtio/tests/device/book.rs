@@ -36,7 +36,7 @@ impl Guest {
     pub fn new(size: u16, features: u64) -> Self {
         let len = (END - MEMORY) as usize;
         let region = DmaRegion::new(len, &RegionConfig::default()).unwrap();
-        let memory = ForeignMemory::map(region.file(), 0, len).unwrap();
+        let memory = ForeignMemory::map(region.file().unwrap(), 0, len).unwrap();
         let ends = [MEMORY, TABLE_SEAM, SEAM, END];
         let part = |ends: &[u64]| GuestRegion {
             guest: ends[0],

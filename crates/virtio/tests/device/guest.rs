@@ -15,7 +15,7 @@ pub const USER: u64 = 1 << 40;
 pub fn memory(regions: &[(&Arc<DmaRegion>, Option<usize>)]) -> Arc<GuestMemory> {
     let mut parts = Vec::new();
     for (region, cut) in regions {
-        let memory = ForeignMemory::map(region.file(), 0, region.len()).expect("a memfd");
+        let memory = ForeignMemory::map(region.file().unwrap(), 0, region.len()).expect("a memfd");
         let cut = cut.unwrap_or(region.len()).min(region.len());
         for (offset, end) in [(0, cut), (cut, region.len())] {
             if offset < end {
@@ -48,7 +48,7 @@ pub fn setup(packed: bool, config: &Config, at: Addresses) -> Setup {
 pub fn inflight(packed: bool, size: u16) -> Inflight {
     let len = (if packed { 32 } else { 16 }) * (1 + usize::from(size));
     let region = DmaRegion::new(len, &RegionConfig::default()).expect("some KiB");
-    Inflight { memory: ForeignMemory::map(region.file(), 0, region.len()).expect("a memfd"), offset: 0, len }
+    Inflight { memory: ForeignMemory::map(region.file().unwrap(), 0, region.len()).expect("a memfd"), offset: 0, len }
 }
 
 /// All pieces of a chain.

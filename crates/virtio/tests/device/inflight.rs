@@ -280,7 +280,7 @@ fn killed_with_a_packed_ring() {
 #[test]
 fn regions_are_kept() {
     let region = DmaRegion::new(1 << 12, &RegionConfig::default()).unwrap();
-    let memory = ForeignMemory::map(region.file(), 0, region.len()).unwrap();
+    let memory = ForeignMemory::map(region.file().unwrap(), 0, region.len()).unwrap();
     let guest = Guest::new(SIZE, 0);
     let setup = Setup { inflight: Some(Inflight { memory, offset: 0, len: 16 * 9 }), ..guest.setup(0) };
     let queue = Split::new(&setup, &guest.memory).unwrap();

@@ -1,7 +1,8 @@
 //! What a registration asks for, checked, and what its program is told.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
+use ringpass_memory::DmaRegion;
 use rustix::io::Errno;
 
 use crate::request::{Mode, PortName, Register, register};
@@ -86,6 +87,11 @@ pub(super) fn granted(
 pub(super) fn descriptors<const N: usize>(fds: [std::io::Result<OwnedFd>; N]) -> Result<[OwnedFd; N], Refusal> {
     let fds: Vec<OwnedFd> = fds.into_iter().collect::<Result<_, _>>().map_err(out_of_descriptors)?;
     Ok(fds.try_into().unwrap_or_else(|_| unreachable!("as many as came")))
+}
+
+/// The file of memory that a program is given.
+pub(super) fn shared(region: &DmaRegion) -> Result<BorrowedFd<'_>, Refusal> {
+    region.file().map_err(|error| Refusal::new(Errno::PERM, error))
 }
 
 pub(super) fn out_of_descriptors(error: std::io::Error) -> Refusal {
