@@ -22,6 +22,15 @@ pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUse
 pub use host::{Namespace, Program, run, unique, until};
 pub use shell::{Behind, shell};
 
+/// The command that runs the lab's passt, which serves one front-end of vhost-user, with these arguments.
+pub fn passt(arguments: &[&str]) -> Vec<String> {
+    let passt = std::path::Path::new(guest::LAB).join("passt");
+    let inside = |name: &str| passt.join(name).to_string_lossy().into_owned();
+    assert!(passt.exists(), "this test needs passt, which 'make lab' unpacks");
+    let loader = [inside("ld-linux-x86-64.so.2"), "--library-path".into(), inside("lib"), inside("passt")];
+    loader.into_iter().chain(arguments.iter().map(|&argument| argument.into())).collect()
+}
+
 /// Whether guests can be started: `make lab` was run.
 pub fn is_made() -> bool {
     std::path::Path::new(guest::LAB).join("recipe").exists()
