@@ -177,6 +177,10 @@ impl Port for Igb {
         Err(Error::no_steering(self.name()))
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {
         None
     }

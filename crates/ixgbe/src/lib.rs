@@ -192,6 +192,10 @@ impl Port for Ixgbe {
         Vec::new()
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {
         None
     }

@@ -137,6 +137,10 @@ impl RxQueue for Wire {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for Wire {

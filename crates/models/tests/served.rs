@@ -159,6 +159,10 @@ impl RxQueue for Endless {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 struct Sink;

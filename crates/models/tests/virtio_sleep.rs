@@ -55,6 +55,10 @@ impl RxQueue for Readable {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 struct Sent(Arc<Mutex<usize>>);

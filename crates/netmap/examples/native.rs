@@ -32,6 +32,10 @@ impl RxQueue for Source {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl Wakeable for Source {

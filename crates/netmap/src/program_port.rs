@@ -100,6 +100,10 @@ impl Port for ProgramPort {
         Err(Error::no_steering(self.name()))
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {
         None
     }

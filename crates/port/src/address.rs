@@ -118,9 +118,15 @@ impl FromStr for Address {
         };
         let interface = || match argument {
             "" => Err(wrong(format!("the interface is missing; write {kind}:NAME"))),
-            name if name.len() > 15 || name.contains(['/', ',', ' ']) => Err(wrong(format!(
-                "'{name}' is no interface name; those have 1 to 15 characters, no '/', ',' or space"
-            ))),
+            // The kernel would make another name of one with '%' (a number for %d), and takes no other of these.
+            name if name.len() > 15
+                || matches!(name, "." | "..")
+                || name.contains(|c: char| "/,%:".contains(c) || c.is_whitespace() || c.is_control()) =>
+            {
+                Err(wrong(format!(
+                    "'{name}' is no interface name; those have 1 to 15 characters, no '/', ',', '%', ':' or space"
+                )))
+            }
             name => Ok(name.to_owned()),
         };
         match kind {

@@ -92,6 +92,10 @@ pub trait RxQueue: Wakeable + Send {
     /// ([`Port::link`]) is asked some times a second only.
     fn has_link(&self) -> bool;
 
+    /// When the packets of the last burst were recorded, in nanoseconds since 1970, one for each, where they come from a
+    /// file; none where they come as they are sent, or not as they were recorded.
+    fn recorded(&self) -> &[u64];
+
     /// Receives into buffers that a guest lends from now on, where there are some, so that frames for the guest need not be
     /// copied. Before the first burst.
     /// Fails where the queue cannot ([`Error::no_borrowing`]).
@@ -141,6 +145,10 @@ pub trait Port: Send {
 
     /// Takes the queues out, as many as the configuration asked for. Empty the second time.
     fn take_queues(&mut self) -> Vec<Queues>;
+
+    /// Completes what the port writes elsewhere, such as a capture file. To be called at the end, when its queues have been
+    /// dropped. The error names what is missing.
+    fn finish(&mut self) -> Result<(), Error>;
 
     /// Receives frames for any MAC address, or only the port's own, broadcast and multicast.
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error>;

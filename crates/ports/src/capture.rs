@@ -27,6 +27,8 @@ pub struct Capture {
     thread: Option<JoinHandle<()>>,
     /// Why nothing is copied.
     failed: Option<String>,
+    /// What was lost has been told.
+    finished: bool,
 }
 
 #[derive(Default)]
@@ -50,7 +52,16 @@ impl Capture {
     pub fn wrap(inner: Box<dyn Port>, file: &Path) -> Result<Self, Error> {
         let name = format!("capture:{}", inner.name());
         let (writer, shared) = (Some(Writer::create(file)?), Arc::default());
-        Ok(Self { name, file: file.display().to_string(), inner, writer, shared, thread: None, failed: None })
+        Ok(Self {
+            name,
+            file: file.display().to_string(),
+            inner,
+            writer,
+            shared,
+            thread: None,
+            failed: None,
+            finished: false,
+        })
     }
 
     /// Wraps the queues, and starts the thread that writes.
@@ -91,22 +102,28 @@ fn drain(writer: Writer, mut tracks: Vec<(Direction, Consumer<Copy>)>, shared: &
     const REST: Duration = Duration::from_micros(50);
     const LONGEST_REST: Duration = Duration::from_millis(2);
     let (mut writer, mut rest, mut flushed) = (Some(writer), REST, true);
-    // The first error ends the writing, but not the draining.
+    // The first error ends the writing, but not the draining. Some of what was taken before is not in the file either.
     let attempt = |writer: &mut Option<Writer>, result: Result<(), Error>| {
         if let Err(error) = result {
             tracing::error!("{error}; the capture ends here");
-            *writer = None;
+            let unwritten = writer.take().map_or(0, |writer| writer.unwritten().packets);
+            shared.lost.fetch_add(unwritten, Ordering::Relaxed);
         }
     };
+    // After the end, what was waiting then is written, and not what may still come.
+    let mut left = tracks.len() * RING;
     loop {
         let stop = shared.stop.load(Ordering::Acquire);
+        if stop {
+            let Some(fewer) = left.checked_sub(1) else { break };
+            left = fewer;
+        }
         let oldest = tracks.iter_mut().filter_map(|(direction, ring)| Some((ring.peek()?.nanos, *direction, ring)));
         if let Some((nanos, direction, ring)) = oldest.min_by_key(|&(nanos, ..)| nanos) {
             let copy = ring.take(1).next();
             match (copy, &mut writer) {
                 (Some(copy), Some(file)) => {
                     let result = file.write_packet(nanos, direction, &copy.packet, usize::MAX);
-                    shared.lost.fetch_add(u64::from(result.is_err()), Ordering::Relaxed);
                     attempt(&mut writer, result);
                 }
                 _ => drop(shared.lost.fetch_add(1, Ordering::Relaxed)),
@@ -126,7 +143,7 @@ fn drain(writer: Writer, mut tracks: Vec<(Direction, Consumer<Copy>)>, shared: &
             flushed = true;
         }
     }
-    let result = writer.take().map_or(Ok(()), Writer::finish);
+    let result = writer.as_mut().map_or(Ok(()), Writer::flush);
     attempt(&mut writer, result);
 }
 
@@ -201,6 +218,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         self.inner.has_link()
     }
+
+    fn recorded(&self) -> &[u64] {
+        self.inner.recorded()
+    }
 }
 
 struct Tx {
@@ -256,6 +277,20 @@ impl Port for Capture {
         self.inner.extended()
     }
 
+    /// Frames that are not in the file are an error: whoever reads it takes it for what has passed.
+    fn finish(&mut self) -> Result<(), Error> {
+        self.end();
+        self.finished = true;
+        let inner = self.inner.finish();
+        match self.lost() {
+            0 => inner,
+            lost => Err(Error::Other(format!(
+                "{}: {lost} packets are not in {}, because writing was too slow or failed",
+                self.name, self.file
+            ))),
+        }
+    }
+
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
         self.inner.steer(rule, queue)
     }
@@ -274,15 +309,21 @@ impl Port for Capture {
     }
 }
 
-impl Drop for Capture {
+impl Capture {
     /// Writes what has passed and finishes the file.
-    fn drop(&mut self) {
+    fn end(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             // A panic there was reported there.
             let _ = thread.join();
         }
-        if self.lost() > 0 {
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.end();
+        if self.lost() > 0 && !self.finished {
             tracing::warn!("{}: {} packets are not in {}", self.name, self.lost(), self.file);
         }
     }

@@ -165,6 +165,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         self.inner.has_link()
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 struct Tx {
@@ -257,6 +261,10 @@ impl Port for Faults {
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         self.inner.extended()
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.inner.finish()
     }
 
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {

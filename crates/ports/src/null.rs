@@ -54,6 +54,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for Tx {
@@ -102,6 +106,10 @@ impl Port for Null {
 
     fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
         Err(Error::no_steering(self.name()))
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {

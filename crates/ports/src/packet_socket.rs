@@ -277,6 +277,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for Tx {
@@ -371,6 +375,10 @@ impl Port for PacketSocket {
 
     fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
         Err(Error::no_steering(self.name()))
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Lending, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{
     Error, LONGEST_HEADER, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, Rule, RxQueue,
     Software, State, Stats, Status, TxQueue, Wake, Wakeable, frame_passes, passes,
 };
 
 use crate::buffers::Buffers;
-use crate::capture_file::{Direction, Reader, Writer, now};
+use crate::capture_file::{Count, Direction, Reader, Writer, now};
 
 /// `pcap:FILE`, `pcap:,out=FILE`, or both.
 pub struct Pcap {
@@ -32,6 +32,8 @@ struct Rx {
     status: Arc<Status>,
     finished: Arc<AtomicBool>,
     mtu: usize,
+    /// When the packets of the last burst were recorded.
+    times: Vec<u64>,
 }
 
 struct Input {
@@ -50,9 +52,33 @@ struct Input {
 }
 
 struct Tx {
+    /// `None` without an output, and when writing it has failed.
     writer: Option<Writer>,
+    /// What is in the file and in the statistics.
+    counted: Count,
+    /// When all was last handed to the kernel, in nanoseconds since 1970.
+    flushed: u64,
     status: Arc<Status>,
     mtu: usize,
+}
+
+impl Tx {
+    /// How long a frame may wait for others, in nanoseconds: whoever follows the file sees it then.
+    const LATEST: u64 = 1_000_000_000;
+
+    /// Counts what is in the file now. If writing has failed, what was taken and is not there is dropped.
+    fn settle(&mut self, result: Result<(), Error>) {
+        let Some(writer) = &self.writer else { return };
+        let written = writer.written();
+        let [packets, bytes] = [written.packets - self.counted.packets, written.bytes - self.counted.bytes];
+        let lost = if result.is_err() { writer.unwritten().packets } else { 0 };
+        self.status.tx(0).count(packets as usize, bytes as usize, lost as usize);
+        self.counted = written;
+        if let Err(error) = result {
+            self.status.set_gone(|| error.to_string());
+            self.writer = None;
+        }
+    }
 }
 
 impl Pcap {
@@ -95,8 +121,9 @@ impl Pcap {
             status: status.clone(),
             finished: finished.clone(),
             mtu: port.mtu,
+            times: Vec::with_capacity(MAX_BATCH),
         };
-        let tx = Tx { writer, status: status.clone(), mtu: port.mtu };
+        let tx = Tx { writer, counted: Count::default(), flushed: now(), status: status.clone(), mtu: port.mtu };
         let tx = Software::new(tx, Flags::default(), pool);
         let queues = vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }];
         Ok(Self { name, status, finished, queues, notes })
@@ -178,6 +205,7 @@ impl RxQueue for Rx {
             Some(Err(error)) => self.status.set_gone(|| error.to_string()),
             None => {}
         }
+        self.times.clear();
         let Some(input) = &mut self.input else { return 0 };
         let (mut packets, mut bytes, mut drops) = (0, 0, 0);
         let mut clock = None;
@@ -208,6 +236,7 @@ impl RxQueue for Rx {
             }
             (packets, bytes) = (packets + 1, bytes + packet.total_len());
             burst.push(packet);
+            self.times.push(nanos);
         }
         if self.end.is_some() {
             self.input = None;
@@ -225,33 +254,42 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &self.times
+    }
 }
 
 impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let (taken, time) = (burst.len(), now());
-        let (mut packets, mut bytes) = (0, 0);
-        for packet in burst.iter().filter(|packet| passes(packet, self.mtu)) {
-            match self.writer.as_mut().map(|writer| writer.write_packet(time, Direction::Sent, packet, usize::MAX)) {
-                Some(Ok(())) => (packets, bytes) = (packets + 1, bytes + packet.total_len()),
-                Some(Err(error)) => {
-                    self.status.set_gone(|| error.to_string());
-                    self.writer = None;
+        let mut put = 0;
+        if let Some(writer) = &mut self.writer {
+            let mut result = Ok(());
+            for packet in burst.iter().filter(|packet| passes(packet, self.mtu)) {
+                put += 1;
+                result = writer.write_packet(time, Direction::Sent, packet, usize::MAX);
+                if result.is_err() {
+                    break;
                 }
-                None => break,
             }
+            if result.is_ok() && time.saturating_sub(self.flushed) > Self::LATEST {
+                (result, self.flushed) = (writer.flush(), time);
+            }
+            self.settle(result);
         }
         burst.clear();
-        self.status.tx(0).count(packets, bytes, taken - packets);
+        if taken > put {
+            self.status.tx(0).count(0, 0, taken - put);
+        }
         taken
     }
 }
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        if let Some(Err(error)) = self.writer.take().map(Writer::finish) {
-            self.status.set_gone(|| error.to_string());
-        }
+        let result = self.writer.as_mut().map_or(Ok(()), Writer::flush);
+        self.settle(result);
     }
 }
 
@@ -293,6 +331,13 @@ impl Port for Pcap {
 
     fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
         Err(Error::no_steering(self.name()))
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        match self.status.state() {
+            State::Gone(why) => Err(Error::Other(why)),
+            State::Running | State::Finished => Ok(()),
+        }
     }
 
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {

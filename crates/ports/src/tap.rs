@@ -177,6 +177,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl Rx {
@@ -286,6 +290,10 @@ impl Port for Tap {
 
     fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
         Err(Error::no_steering(self.name()))
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
     }
 
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {

@@ -190,6 +190,10 @@ impl RxQueue for Able {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for Able {
@@ -237,6 +241,11 @@ impl Port for Able {
         Ok(())
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        note(&self.0, "finish");
+        Ok(())
+    }
+
     fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
         (pair == 5).then(|| Lending::new(Box::new(Nobody)))
     }
@@ -265,5 +274,7 @@ fn decorators_pass_on_everything() {
     queues.rx.arm();
     queues.rx.disarm();
     queues.rx.borrow_from(&lending).expect("the queue behind can borrow");
-    assert_eq!(*asked.lock().unwrap(), ["promiscuous", "steer 3", "arm", "disarm", "borrow"]);
+    drop(queues);
+    port.finish().expect("nothing is lost");
+    assert_eq!(*asked.lock().unwrap(), ["promiscuous", "steer 3", "arm", "disarm", "borrow", "finish"]);
 }

@@ -103,6 +103,10 @@ impl Port for Ptnet {
         Err(Error::no_steering(self.name()))
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {
         None
     }

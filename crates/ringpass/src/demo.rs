@@ -159,6 +159,10 @@ impl RxQueue for Source {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 /// Where a card sends to.

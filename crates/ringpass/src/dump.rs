@@ -15,6 +15,7 @@ use serde_json::json;
 
 use crate::open::open;
 use crate::options::{Options, within};
+use crate::output;
 use crate::run::Run;
 use crate::stats::{Fields, Sink, say};
 use crate::worker::Worker;
@@ -54,6 +55,8 @@ struct Dump {
     output: Output,
     snaplen: usize,
     start: Instant,
+    /// When the first frame was recorded, in nanoseconds since 1970, where the frames come from a file.
+    first: Option<u64>,
     unflushed: bool,
 }
 
@@ -77,7 +80,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     }
     run.enter_sandbox()?;
     let failed = Arc::new(Mutex::new(None));
-    let dump = Dump { output, snaplen: args.snaplen, start: Instant::now(), unflushed: false };
+    let dump = Dump { output, snaplen: args.snaplen, start: Instant::now(), first: None, unflushed: false };
     let (queues, failure) = (ports[0].take_queues().remove(0), failed.clone());
     run.spawn(move |worker| {
         if let Err(error) = dump.run(queues, left, worker) {
@@ -87,7 +90,10 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     run.control(&mut ports, &mut |_| Fields::new())?;
     match failed.lock().unwrap_or_else(PoisonError::into_inner).take() {
         // Whoever reads has seen enough.
-        Some(Error::Os { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Some(Error::Os { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
+            output::lost(source);
+            Ok(())
+        }
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -111,7 +117,7 @@ impl Dump {
             let received = queues.rx.rx_burst(&mut burst);
             left -= received as u64;
             if received > 0 {
-                self.put(&burst)?;
+                self.put(&burst, queues.rx.recorded())?;
                 burst.clear();
             } else {
                 self.flush()?;
@@ -121,10 +127,18 @@ impl Dump {
         Ok(())
     }
 
-    fn put(&mut self, burst: &Burst) -> Result<(), Error> {
-        let (nanos, seconds) = (capture_file::now(), self.start.elapsed().as_secs_f64());
+    /// Frames that were recorded have the times of their record; others, the time of now.
+    fn put(&mut self, burst: &Burst, recorded: &[u64]) -> Result<(), Error> {
+        let now = (capture_file::now(), self.start.elapsed().as_secs_f64());
         self.unflushed = true;
-        for packet in burst.iter() {
+        for (index, packet) in burst.iter().enumerate() {
+            let (nanos, seconds) = match recorded.get(index) {
+                // Records need not be in order.
+                Some(&nanos) => {
+                    (nanos, (i128::from(nanos) - i128::from(*self.first.get_or_insert(nanos))) as f64 / 1e9)
+                }
+                None => now,
+            };
             // Writing to a string does not fail.
             let _ = match &mut self.output {
                 Output::File(writer) => {
@@ -138,7 +152,9 @@ impl Dump {
                 Output::Json(text) => {
                     let (frame, micros) = (whole(packet), (seconds * 1e6).round() / 1e6);
                     let (bytes, summary) = (frame.len(), describe(&frame));
-                    let event = json!({"event": "packet", "seconds": micros, "bytes": bytes, "summary": summary});
+                    let event = json!({
+                        "event": "packet", "seconds": micros, "nanos": nanos, "bytes": bytes, "summary": summary,
+                    });
                     writeln!(text, "{event}")
                 }
             };

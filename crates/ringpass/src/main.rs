@@ -1,6 +1,9 @@
 //! `ringpass`: one program, one file for each subcommand. Start reading with [`fwd`].
 
-#![deny(unsafe_code)]
+#![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+mod output;
 
 mod bench;
 mod bridge;
@@ -102,7 +105,9 @@ struct Defaults {
 fn main() -> ExitCode {
     // Warnings are shown: among them, why a guest has lost its session.
     let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    // Its internal errors are that standard error is gone, and it would say so there, with a panic.
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    log.log_internal_errors(false).init();
     let without = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
     let result = match Cli::parse().command.unwrap_or_else(without) {
         Command::Demo(args) => demo::run(args),
@@ -124,13 +129,7 @@ fn main() -> ExitCode {
         #[cfg(debug_assertions)]
         Command::SandboxCheck(args) => sandbox::check::run(args),
     };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ringpass: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    output::status(result)
 }
 
 #[cfg(test)]

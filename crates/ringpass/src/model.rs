@@ -190,6 +190,12 @@ impl Port for Model {
         self.driver.steer(rule, queue)
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        // The thread that plays the card has the wire's queues. It may play others', too; then those end later.
+        self.runner = None;
+        self.driver.finish().and(self.wire.finish())
+    }
+
     fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
         self.driver.lending(pair)
     }

@@ -310,13 +310,13 @@ impl Log {
         self.lines += 1;
         let name = &self.name;
         match event {
-            _ if self.lines == Self::LINES => eprintln!("{name}: more happens than is shown here"),
+            _ if self.lines == Self::LINES => errln!("{name}: more happens than is shown here"),
             _ if self.lines > Self::LINES => {}
-            Event::Connected => eprintln!("{name}: a client has connected"),
-            Event::Busy => eprintln!("{name}: a second client was turned away; a card has one"),
-            Event::Refused(why) => eprintln!("{name}: refused: {why}"),
-            Event::Ended(why) => eprintln!("{name}: {why}; the card is free"),
-            Event::Failed(why) => eprintln!("{name}: no client could be let in: {why}"),
+            Event::Connected => errln!("{name}: a client has connected"),
+            Event::Busy => errln!("{name}: a second client was turned away; a card has one"),
+            Event::Refused(why) => errln!("{name}: refused: {why}"),
+            Event::Ended(why) => errln!("{name}: {why}; the card is free"),
+            Event::Failed(why) => errln!("{name}: no client could be let in: {why}"),
         }
     }
 }

@@ -82,7 +82,7 @@ pub fn on_pages<T>(
     };
     match make(options.hugepages.unwrap_or(PageSize::Huge2M)) {
         Err(error) if options.hugepages.is_none() && addressing == Addressing::Virtual => {
-            eprintln!("ordinary pages under packets and rings: {error}");
+            errln!("ordinary pages under packets and rings: {error}");
             make(PageSize::Ordinary)
         }
         result => result,
@@ -129,7 +129,7 @@ pub fn open_with_wire(
         Address::Pci(pci) => open_card(pci, config, pool, options)?,
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
-                eprintln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
+                errln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
             }
             // A wire carries bare frames.
             let (offloads, spread) = Default::default();

@@ -140,7 +140,7 @@ impl Run {
         let (worker, tally) = Worker::new(options, &self.shared);
         let body = move || {
             if let Some(id) = cpu.filter(|&id| !core_affinity::set_for_current(core_affinity::CoreId { id })) {
-                eprintln!("worker {index} could not be pinned to CPU {id}");
+                errln!("worker {index} could not be pinned to CPU {id}");
             }
             work(worker);
         };
@@ -170,6 +170,8 @@ impl Run {
             let Stats { tx_packets, tx_bytes, tx_drops, .. } = port.stats();
             *stats = Stats { tx_packets, tx_bytes, tx_drops, ..*stats };
         }
+        // All of them, whatever the first one says.
+        let unfinished = ports.iter_mut().filter_map(|port| port.finish().err()).collect::<Vec<_>>().into_iter().next();
         let extended =
             ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), watch.extended(index)].concat());
         let extended = extended.collect();
@@ -180,7 +182,7 @@ impl Run {
             Verdict::Failed(error) => Some(error),
             Verdict::GoOn | Verdict::EndWhenQuiet => None,
         });
-        match failed {
+        match failed.or(unfinished) {
             Some(error) => Err(error),
             None if ends.iter().any(|end| end.is_err()) => Err(Error::Other("a worker failed; see above".into())),
             None => Ok(()),

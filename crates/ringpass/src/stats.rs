@@ -1,6 +1,6 @@
 //! Statistics as they are printed: live lines and a summary for people, JSON for machines.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::Duration;
 
 use ringpass_port::{Port, Stats};
@@ -36,12 +36,7 @@ pub struct Printer {
     overwrite: usize,
 }
 
-/// Prints a line to standard output. When nobody reads it any more, the run ends.
-pub fn say(line: &str) {
-    if writeln!(io::stdout().lock(), "{line}").is_err() {
-        crate::run::interrupt();
-    }
-}
+pub use crate::output::say;
 
 #[derive(Serialize)]
 struct Event<'a> {
@@ -76,7 +71,7 @@ impl Printer {
     fn print(&self, text: &str) {
         match self.sink {
             Sink::Stdout => say(text),
-            Sink::Stderr => eprintln!("{text}"),
+            Sink::Stderr => errln!("{text}"),
         }
     }
 
@@ -94,7 +89,7 @@ impl Printer {
             lines.extend(port.notes().into_iter().map(|note| format!("{}: {note}", port.name())));
         }
         for line in lines.iter().chain(more) {
-            if self.json { eprintln!("{line}") } else { self.print(line) }
+            if self.json { errln!("{line}") } else { self.print(line) }
         }
         self.before.1 = ports.iter_mut().map(|port| port.stats()).collect();
     }

@@ -25,6 +25,8 @@ fn refused(arguments: &[&str], parts: &[&str]) {
 fn addresses() {
     refused(&["fwd", "eth0", "null"], &["eth0", "packet:NAME"]);
     refused(&["fwd", "tap:", "null"], &["tap:NAME"]);
+    // The kernel would make ho0 of it.
+    refused(&["fwd", "tap:ho%d", "null"], &["ho%d", "is no interface name"]);
     refused(&["fwd", "packet:does-not-exist", "null"], &["does-not-exist"]);
     refused(&["fwd", "model,device=1234:null", "null"], &["1234", "10fb"]);
     refused(&["fwd", "ffff:ff:1f.7", "null"], &["ffff:ff:1f.7", "ringpass list"]);
@@ -118,6 +120,11 @@ fn command_line() {
         assert_eq!(status, Some(0));
         assert!(out.contains("EXAMPLES"), "{command} --help has no examples");
     }
+}
+
+#[test]
+fn files_without_an_end() {
+    refused(&["switch", "--config", "/dev/zero"], &["--config /dev/zero", "1048576 bytes"]);
 }
 
 #[test]

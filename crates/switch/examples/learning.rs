@@ -48,6 +48,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 /// Neither receives nor sends.
@@ -74,6 +78,10 @@ impl RxQueue for Nothing {
 
     fn has_link(&self) -> bool {
         false
+    }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
     }
 }
 

@@ -166,6 +166,10 @@ impl RxQueue for Late {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 #[test]
@@ -220,6 +224,10 @@ impl RxQueue for Arms {
 
     fn has_link(&self) -> bool {
         false
+    }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
     }
 }
 

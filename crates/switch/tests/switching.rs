@@ -388,6 +388,10 @@ impl RxQueue for Connected {
     fn has_link(&self) -> bool {
         self.link.load(Relaxed)
     }
+
+    fn recorded(&self) -> &[u64] {
+        self.rx.recorded()
+    }
 }
 
 /// What is for a port is not lost from when it has a link, or has sent something, until the control side looks for links.

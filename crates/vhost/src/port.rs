@@ -148,6 +148,10 @@ impl Port for Vhost {
         std::mem::take(&mut self.queues)
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
         self.shared.lends.store(true, Relaxed);
         self.shared.lendings.get(pair).cloned()

@@ -277,6 +277,10 @@ impl Port for VirtioNet {
         Err(Error::Other(format!("{}: {UNSTEERED}", self.name)))
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn lending(&self, _: usize) -> Option<Arc<Lending>> {
         None
     }

@@ -219,6 +219,10 @@ impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {

@@ -82,6 +82,10 @@ impl<Q: Virtqueue + 'static> RxQueue for Shared<Rx<Q>> {
     fn has_link(&self) -> bool {
         self.queue.lock().has_link()
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {

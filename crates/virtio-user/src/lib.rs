@@ -93,6 +93,10 @@ impl Port for VirtioUser {
         self.driver.steer(rule, queue)
     }
 
+    fn finish(&mut self) -> Result<(), Error> {
+        self.driver.finish()
+    }
+
     fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
         self.driver.lending(pair)
     }

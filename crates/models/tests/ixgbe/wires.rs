@@ -39,6 +39,10 @@ impl RxQueue for End {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for End {

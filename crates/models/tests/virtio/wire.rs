@@ -58,6 +58,10 @@ impl RxQueue for ToCard {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for FromCard {

@@ -67,6 +67,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl Receiver {

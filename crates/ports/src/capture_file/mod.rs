@@ -9,7 +9,7 @@ mod stream;
 mod writer;
 
 pub use reader::{Reader, Record};
-pub use writer::{Direction, Writer};
+pub use writer::{Count, Direction, Writer};
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

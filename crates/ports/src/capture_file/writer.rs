@@ -1,7 +1,7 @@
 //! Writing capture files of either format.
 
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 
 use flate2::Compression;
@@ -24,13 +24,35 @@ pub enum Direction {
     Sent,
 }
 
+/// Frames, and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Frames.
+    pub packets: u64,
+    /// Bytes of the frames as they passed.
+    pub bytes: u64,
+}
+
 /// Writes Ethernet frames to a capture file, with nanoseconds: pcapng if the file's name ends so, else pcap; compressed
-/// if it then ends in `.gz` or `.zst`. Buffered; finished by [`finish`](Self::finish), or when dropped.
+/// if it then ends in `.gz` or `.zst`. Finished by [`finish`](Self::finish), or when dropped.
+///
+/// Records are gathered in blocks. A block is in the file as a whole, compressed by itself, or not at all: what a full disk
+/// left of one is cut off. So [`written`](Self::written) is what a reader finds, whatever has failed after it.
 pub struct Writer {
     name: String,
     format: Format,
-    /// `None` once finished.
-    sink: Option<Sink>,
+    file: File,
+    compression: Option<Compressor>,
+    /// Records that are not in the file yet, and how many.
+    block: Vec<u8>,
+    gathered: Count,
+    /// The block as it goes to the file, if it is compressed.
+    compressed: Vec<u8>,
+    written: Count,
+    /// Bytes of the file's whole blocks.
+    end: u64,
+    /// Writing has failed, and is over.
+    failed: bool,
     /// For frames that do not lie in one piece.
     scratch: Vec<u8>,
 }
@@ -41,28 +63,29 @@ enum Format {
     PcapNg,
 }
 
-enum Sink {
-    Plain(BufWriter<File>),
-    Gzip(GzEncoder<BufWriter<File>>),
-    Zstd(zstd::Encoder<'static, BufWriter<File>>),
+/// Bytes that are gathered before they are written.
+const BLOCK: usize = 256 << 10;
+
+/// Both formats allow what is compressed to follow on one another: members (RFC 1952, 2.2), frames (RFC 8878, 3).
+enum Compressor {
+    Gzip,
+    Zstd(zstd::bulk::Compressor<'static>),
 }
 
-impl Sink {
-    fn writer(&mut self) -> &mut dyn Write {
+impl Compressor {
+    fn compress(&mut self, block: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
+        into.clear();
         match self {
-            Self::Plain(file) => file,
-            Self::Gzip(encoder) => encoder,
-            Self::Zstd(encoder) => encoder,
+            Self::Gzip => {
+                let mut encoder = GzEncoder::new(into, Compression::fast());
+                encoder.write_all(block)?;
+                encoder.finish().map(drop)
+            }
+            Self::Zstd(compressor) => {
+                into.reserve(zstd::zstd_safe::compress_bound(block.len()));
+                compressor.compress_to_buffer(block, into).map(drop)
+            }
         }
-    }
-
-    fn finish(self) -> io::Result<()> {
-        let mut file = match self {
-            Self::Plain(file) => file,
-            Self::Gzip(encoder) => encoder.finish()?,
-            Self::Zstd(encoder) => encoder.finish()?,
-        };
-        file.flush()
     }
 }
 
@@ -76,17 +99,30 @@ impl Writer {
         };
         let format = if stem.ends_with(".pcapng") { Format::PcapNg } else { Format::Pcap };
         let open = || {
-            let file = BufWriter::with_capacity(256 << 10, File::create(path)?);
-            io::Result::Ok(match compression {
-                Some("gz") => Sink::Gzip(GzEncoder::new(file, Compression::fast())),
-                Some(_) => Sink::Zstd(zstd::Encoder::new(file, 1)?),
-                None => Sink::Plain(file),
-            })
+            let compressor = match compression {
+                Some("gz") => Some(Compressor::Gzip),
+                Some(_) => Some(Compressor::Zstd(zstd::bulk::Compressor::new(1)?)),
+                None => None,
+            };
+            io::Result::Ok((File::create(path)?, compressor))
         };
-        let sink = open().map_err(|source| Error::Os { what: format!("capture file {name}"), source })?;
-        let mut writer = Self { name, format, sink: Some(sink), scratch: Vec::with_capacity(LONGEST) };
-        let header = if format == Format::Pcap { pcap_header() } else { pcapng_header() };
-        writer.put(&[&header])?;
+        let opened = open().map_err(|source| Error::Os { what: format!("capture file {name}"), source });
+        let (file, compression) = opened?;
+        let mut writer = Self {
+            name,
+            format,
+            file,
+            compression,
+            block: Vec::with_capacity(BLOCK + LONGEST),
+            gathered: Count::default(),
+            compressed: Vec::new(),
+            written: Count::default(),
+            end: 0,
+            failed: false,
+            scratch: Vec::with_capacity(LONGEST),
+        };
+        writer.block = if format == Format::Pcap { pcap_header() } else { pcapng_header() };
+        writer.block.reserve(BLOCK + LONGEST);
         Ok(writer)
     }
 
@@ -126,11 +162,13 @@ impl Writer {
         if frame.len() > MAX_FRAME {
             return Err(Error::Other(format!("capture file {}: a frame of {} bytes", self.name, frame.len())));
         }
+        let original = original_len as u64;
         let (len, original_len) = ((frame.len() as u32).to_le_bytes(), (original_len as u32).to_le_bytes());
         match self.format {
             Format::Pcap => {
                 let (seconds, rest) = ((nanos / 1_000_000_000) as u32, (nanos % 1_000_000_000) as u32);
-                self.put(&[&seconds.to_le_bytes(), &rest.to_le_bytes(), &len, &original_len, frame])
+                let parts = [&seconds.to_le_bytes(), &rest.to_le_bytes(), &len, &original_len, frame];
+                self.put(&parts, original)
             }
             Format::PcapNg => {
                 let padding = &[0; 3][..frame.len().next_multiple_of(4) - frame.len()];
@@ -146,29 +184,67 @@ impl Writer {
                 let way = if direction == Direction::Received { 1 } else { 2 };
                 let mut tail = [2, 0, 4, 0, way, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
                 tail[12..16].copy_from_slice(&block.to_le_bytes());
-                self.put(&[&head, frame, padding, &tail])
+                self.put(&[&head, frame, padding, &tail], original)
             }
         }
     }
 
-    /// Hands what is buffered to the kernel.
+    /// What is in the file for sure.
+    pub fn written(&self) -> Count {
+        self.written
+    }
+
+    /// What was taken to be written and is not in the file; nothing more comes of it once writing has failed.
+    pub fn unwritten(&self) -> Count {
+        self.gathered
+    }
+
+    /// Hands what is gathered to the kernel.
     pub fn flush(&mut self) -> Result<(), Error> {
-        let flushed = self.sink.as_mut().map_or(Ok(()), |sink| sink.writer().flush());
-        flushed.map_err(|error| self.error(error))
+        if self.block.is_empty() || self.failed {
+            return Ok(());
+        }
+        let result = self.write_block();
+        if let Err(error) = result {
+            self.failed = true;
+            // What there is of this block is of no use. (A pipe cannot be cut; whoever reads it has seen that it ends.)
+            let _ = self.file.set_len(self.end);
+            return Err(self.error(error));
+        }
+        let gathered = std::mem::take(&mut self.gathered);
+        self.written.packets += gathered.packets;
+        self.written.bytes += gathered.bytes;
+        self.block.clear();
+        Ok(())
     }
 
-    /// Writes what is buffered and ends the file as its format and compression want it.
-    pub fn finish(mut self) -> Result<(), Error> {
-        let finished = self.sink.take().map_or(Ok(()), Sink::finish);
-        finished.map_err(|error| self.error(error))
-    }
-
-    fn put(&mut self, parts: &[&[u8]]) -> Result<(), Error> {
-        let written = match &mut self.sink {
-            Some(sink) => parts.iter().try_for_each(|part| sink.writer().write_all(part)),
-            None => Ok(()),
+    fn write_block(&mut self) -> io::Result<()> {
+        let bytes = match &mut self.compression {
+            Some(compressor) => {
+                compressor.compress(&self.block, &mut self.compressed)?;
+                &self.compressed
+            }
+            None => &self.block,
         };
-        written.map_err(|error| self.error(error))
+        self.file.write_all(bytes)?;
+        self.end += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Writes what is gathered. After an error, some frames are not in the file.
+    pub fn finish(mut self) -> Result<(), Error> {
+        self.flush()
+    }
+
+    /// Gathers a record of a frame of so many bytes.
+    fn put(&mut self, parts: &[&[u8]], bytes: u64) -> Result<(), Error> {
+        if self.failed {
+            return Err(Error::Other(format!("capture file {}: writing has failed before", self.name)));
+        }
+        parts.iter().for_each(|part| self.block.extend_from_slice(part));
+        self.gathered.packets += 1;
+        self.gathered.bytes += bytes;
+        if self.block.len() >= BLOCK { self.flush() } else { Ok(()) }
     }
 
     fn error(&self, source: io::Error) -> Error {
@@ -178,8 +254,8 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        if let Some(Err(error)) = self.sink.take().map(Sink::finish) {
-            tracing::error!("{}", self.error(error));
+        if let Err(error) = self.flush() {
+            tracing::error!("{error}");
         }
     }
 }

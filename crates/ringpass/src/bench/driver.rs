@@ -196,7 +196,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     progress("");
     if args.json {
         results.rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
-        eprintln!("{}", machine::line());
+        errln!("{}", machine::line());
     } else if args.driver == Family::Virtio {
         print_virtio(&results);
     } else {
@@ -266,7 +266,7 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
         match Bench::new(&Cell { driver: Driver::Ixgbe, batch: 32, ring, pages, offloads: false }) {
             Ok(_) => usable.push(pages),
             Err(error @ Error::Memory(MemoryError::HugePages { .. })) => {
-                eprintln!("left out {} pages: {error}", pages_name(pages));
+                errln!("left out {} pages: {error}", pages_name(pages));
                 missing = Some(error);
             }
             Err(error) => return Err(error),

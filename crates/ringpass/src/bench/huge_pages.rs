@@ -39,7 +39,7 @@ impl Drop for HugePages {
         }
         let left = total().map_or(0, |total| total.saturating_sub(self.added));
         if let Err(error) = fs::write(FILE, left.to_string()) {
-            eprintln!("{} huge pages could not be given back ({error}): sysctl vm.nr_hugepages={left}", self.added);
+            errln!("{} huge pages could not be given back ({error}): sysctl vm.nr_hugepages={left}", self.added);
         }
     }
 }

@@ -71,7 +71,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     progress("");
     if args.json {
         rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
-        eprintln!("{}", machine::line());
+        errln!("{}", machine::line());
         return Ok(());
     }
     let mut lines = vec![row(["fwd between", "CPU", "packets", "lost", "min", "median", "99 %", "max"])];

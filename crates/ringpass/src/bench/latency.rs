@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let largest = args.ring.iter().copied().max().unwrap_or(512);
     let pages = match Rig::new(Driver::Ixgbe, largest, PageSize::Huge2M, false) {
         Err(Error::Memory(error @ MemoryError::HugePages { .. })) => {
-            eprintln!("on ordinary pages: {error}");
+            errln!("on ordinary pages: {error}");
             PageSize::Ordinary
         }
         result => result.map(|_| PageSize::Huge2M)?,
@@ -125,7 +125,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         let forwarded = seen.latency.len() as f64 / seen.seconds;
         if forwarded > 0.99 * seen.offered as f64 / seen.seconds {
             let more = args.work * 2 + 100;
-            eprintln!("rings of {ring}: the cards are the limit, not the forwarder; give it more to do: --work {more}");
+            errln!("rings of {ring}: the cards are the limit, not the forwarder; give it more to do: --work {more}");
         }
         most = most.max(forwarded);
     }
@@ -140,13 +140,13 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     progress("");
     if preemptions > 10 * rows.len() as u64 {
-        eprintln!(
+        errln!(
             "other work took the CPUs {preemptions} times: these latencies are the scheduler's; try again on an idle machine"
         );
     }
     if args.json {
         rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
-        eprintln!("{}", machine::line());
+        errln!("{}", machine::line());
     } else {
         print(&rows, &args, pages);
     }
@@ -375,6 +375,10 @@ impl RxQueue for Generator {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 /// Takes the time of frames that arrive.
@@ -420,6 +424,10 @@ impl RxQueue for Nothing {
 
     fn has_link(&self) -> bool {
         false
+    }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
     }
 }
 

@@ -251,7 +251,7 @@ pub fn save(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area) -> Result<()
     })();
     drawn.map_err(|error| Error::Other(format!("the plot {}: {error}", path.display())))?;
     fs::write(path, picture).map_err(|source| Error::Os { what: format!("writing {}", path.display()), source })?;
-    eprintln!("wrote {}", path.display());
+    errln!("wrote {}", path.display());
     Ok(())
 }
 

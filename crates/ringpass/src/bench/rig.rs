@@ -196,6 +196,10 @@ impl RxQueue for Generator {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 struct Sink {

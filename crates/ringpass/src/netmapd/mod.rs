@@ -126,7 +126,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         server.turn(TICK).map_err(|source| Error::Os { what: "waiting for programs".into(), source })?;
         vales.borrow_mut().tick(start.elapsed());
         for (name, why) in server.tick() {
-            eprintln!("netmap:{name} is gone: {why}");
+            errln!("netmap:{name} is gone: {why}");
         }
         if server.programs() > 0 {
             busy = Instant::now();

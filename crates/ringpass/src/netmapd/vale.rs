@@ -185,7 +185,7 @@ impl Vales {
                 let Some(Place { port: Some(port), name }) = place else { continue };
                 vale.switch.set_link(number, port.link());
                 if let State::Gone(why) = port.state() {
-                    eprintln!("{switch}:{name} is gone: {why}");
+                    errln!("{switch}:{name} is gone: {why}");
                     gone.push((switch.clone(), number));
                 }
             }

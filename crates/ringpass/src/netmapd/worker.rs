@@ -37,7 +37,7 @@ impl Worker {
         let thread = std::thread::Builder::new().name(name.chars().take(15).collect());
         let thread = thread.spawn(move || {
             if let Some(id) = cpu.filter(|&id| !core_affinity::set_for_current(core_affinity::CoreId { id })) {
-                eprintln!("a worker could not be pinned to CPU {id}");
+                errln!("a worker could not be pinned to CPU {id}");
             }
             let mut idle = Idle::new(poll);
             while !stopped.load(Ordering::Relaxed) {
@@ -61,7 +61,7 @@ impl Drop for Worker {
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
-            eprintln!("a worker has failed; see above");
+            errln!("a worker has failed; see above");
         }
     }
 }

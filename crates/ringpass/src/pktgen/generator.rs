@@ -114,6 +114,10 @@ impl RxQueue for Generator {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 /// To the next flow and size.

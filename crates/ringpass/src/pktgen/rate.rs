@@ -163,6 +163,10 @@ impl RxQueue for Paced {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 #[cfg(test)]

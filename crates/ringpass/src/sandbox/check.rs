@@ -37,20 +37,20 @@ pub fn run(args: Args) -> Result<(), Error> {
         Args { sessions: true, .. } => Sandbox::Sessions,
         _ => Sandbox::Packets,
     };
-    enter(sandbox)?.iter().for_each(|line| println!("{line}"));
+    enter(sandbox)?.iter().for_each(|line| outln!("{line}"));
     if let Some(path) = &args.open {
-        println!("open: {:?}", std::fs::File::open(path).map(drop));
+        outln!("open: {:?}", std::fs::File::open(path).map(drop));
     }
     if let [number, arguments @ ..] = &args.call[..] {
         let mut all = [0; 6];
         all[..arguments.len()].copy_from_slice(arguments);
-        println!("call: {}", call(*number, all));
+        outln!("call: {}", call(*number, all));
     }
     if args.panic {
         let thread = std::thread::spawn(|| panic!("as it was told to"));
-        println!("panic: {:?}", thread.join().map_err(|_| "caught"));
+        outln!("panic: {:?}", thread.join().map_err(|_| "caught"));
     }
-    println!("alive");
+    outln!("alive");
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! The configuration file, in TOML.
 
+use std::fs;
+use std::io::{self, ErrorKind, Read};
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
@@ -96,8 +98,7 @@ read_from! {
 /// Reads a file.
 pub fn read(path: &Path) -> Result<Plan, Error> {
     let name = path.display();
-    let text =
-        std::fs::read_to_string(path).map_err(|source| Error::Os { what: format!("--config {name}"), source })?;
+    let text = read_limited(path).map_err(|source| Error::Os { what: format!("--config {name}"), source })?;
     parse(&text).map_err(|why| Error::Other(format!("{name}{why}")))
 }
 
@@ -169,6 +170,20 @@ impl Port {
         let tunnel = tunnel.transpose().map_err(|error| error.to_string())?;
         Ok(PortPlan { address: self.address, rules, tunnel, pass: None, maps: Vec::new() })
     }
+}
+
+/// Bytes of the longest file that is taken: many times what 64 ports take.
+const LONGEST: u64 = 1 << 20;
+
+/// Reads a file that may be anything, such as a pipe or a device without an end.
+fn read_limited(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    fs::File::open(path)?.take(LONGEST + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > LONGEST {
+        let why = format!("more than {LONGEST} bytes, which no configuration has; name a file in TOML");
+        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

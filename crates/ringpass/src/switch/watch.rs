@@ -94,7 +94,7 @@ impl Watch for Overseer {
                     *life = Life::Gone;
                     self.switch.remove(number);
                     last = if why.starts_with(port.name()) { why } else { format!("{}: {why}", port.name()) };
-                    eprintln!("{last}; the port has left the switch");
+                    errln!("{last}; the port has left the switch");
                 }
             }
         }

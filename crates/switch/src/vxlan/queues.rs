@@ -91,6 +91,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         self.inner.has_link()
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl Rx {

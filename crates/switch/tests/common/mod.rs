@@ -185,6 +185,10 @@ impl RxQueue for Rx {
     fn has_link(&self) -> bool {
         false
     }
+
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 }
 
 impl TxQueue for Tx {

@@ -173,7 +173,7 @@ impl Site {
         let (huge, pages) = match HugePages::reserve(Self::HUGE_PAGES) {
             Ok(huge) => (huge, PageSize::Huge2M),
             Err(error) => {
-                eprintln!("on {} pages: {error}", pages_name(PageSize::Ordinary));
+                errln!("on {} pages: {error}", pages_name(PageSize::Ordinary));
                 (HugePages::default(), PageSize::Ordinary)
             }
         };
