@@ -4,8 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
+use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use ringpass_memory::Packet;
 use ringpass_port::Error;
 
@@ -68,7 +67,7 @@ const BLOCK: usize = 256 << 10;
 
 /// Both formats allow what is compressed to follow on one another: members (RFC 1952, 2.2), frames (RFC 8878, 3).
 enum Compressor {
-    Gzip,
+    Gzip(Compress),
     Zstd(zstd::bulk::Compressor<'static>),
 }
 
@@ -76,10 +75,25 @@ impl Compressor {
     fn compress(&mut self, block: &[u8], into: &mut Vec<u8>) -> io::Result<()> {
         into.clear();
         match self {
-            Self::Gzip => {
-                let mut encoder = GzEncoder::new(into, Compression::fast());
-                encoder.write_all(block)?;
-                encoder.finish().map(drop)
+            Self::Gzip(compress) => {
+                // Identification, deflate, no flags, no time, compressed fast, unknown system (RFC 1952, 2.3).
+                into.extend_from_slice(&[0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255]);
+                compress.reset();
+                let mut done = 0;
+                loop {
+                    // What deflate cannot compress grows by a few bytes in 64 KiB.
+                    into.reserve(block.len() - done + block.len() / 64 + 1024);
+                    let status = compress.compress_vec(&block[done..], into, FlushCompress::Finish)?;
+                    if status == Status::StreamEnd {
+                        break;
+                    }
+                    done = compress.total_in() as usize;
+                }
+                let mut sum = Crc::new();
+                sum.update(block);
+                into.extend_from_slice(&sum.sum().to_le_bytes());
+                into.extend_from_slice(&sum.amount().to_le_bytes());
+                Ok(())
             }
             Self::Zstd(compressor) => {
                 into.reserve(zstd::zstd_safe::compress_bound(block.len()));
@@ -100,7 +114,7 @@ impl Writer {
         let format = if stem.ends_with(".pcapng") { Format::PcapNg } else { Format::Pcap };
         let open = || {
             let compressor = match compression {
-                Some("gz") => Some(Compressor::Gzip),
+                Some("gz") => Some(Compressor::Gzip(Compress::new(Compression::fast(), false))),
                 Some(_) => Some(Compressor::Zstd(zstd::bulk::Compressor::new(1)?)),
                 None => None,
             };
