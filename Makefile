@@ -1,11 +1,30 @@
-.PHONY: help build test lab lab-shell bench soak fuzz loc clean
+.PHONY: help build install uninstall test lab lab-shell bench soak fuzz loc clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 build: ## Build the program, optimised (target/release/ringpass), and the library for programs of netmap beside it
+	@scripts/rust
 	cargo build --release
+
+PREFIX ?= /usr/local
+built = $(or $(CARGO_TARGET_DIR),target)/release
+to = $(DESTDIR)$(PREFIX)
+
+# By a root who has no Rust: what is built is installed. The loader learns of the library unless a package is being made.
+install: ## Install what was built, for all users: sudo make install [PREFIX=/usr/local] [DESTDIR=]
+	@test -x $(built)/ringpass -a -f $(built)/libringpass_netmap.so || \
+		{ echo "make install: nothing is built in $(built) yet: make build, then sudo make install" >&2; exit 1; }
+	install -D -m 755 $(built)/ringpass $(to)/bin/ringpass
+	install -D -m 644 $(built)/libringpass_netmap.so $(to)/lib/libringpass_netmap.so
+	$(ldconfig)
+
+uninstall: ## Remove what make install has installed, with the same PREFIX and DESTDIR
+	rm -f $(to)/bin/ringpass $(to)/lib/libringpass_netmap.so
+	$(ldconfig)
+
+ldconfig = $(if $(DESTDIR),,@test "$$(id -u)" != 0 || PATH=$$PATH:/usr/sbin:/sbin ldconfig)
 
 test: ## Install what the tests need, then check and test everything
 	@scripts/test

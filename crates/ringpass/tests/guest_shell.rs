@@ -2,91 +2,13 @@
 
 mod common;
 
-use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::{Duration, Instant};
+use std::process::Command;
 
 use common::RINGPASS;
 use common::guest::alone;
+use common::terminal::Terminal;
 use serde_json::Value;
-
-/// A program on pipes, in place of a terminal.
-struct Terminal {
-    child: Child,
-    keys: ChildStdin,
-    screen: Receiver<Vec<u8>>,
-    /// All that has come.
-    text: String,
-    /// How much of it was looked at.
-    seen: usize,
-}
-
-impl Terminal {
-    fn start(command: &mut Command) -> Self {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("lab-shell to start");
-        let (keys, mut out) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-        let (sender, screen) = channel();
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(len @ 1..) = out.read(&mut bytes) {
-                let _ = sender.send(bytes[..len].to_vec());
-            }
-        });
-        Self { child, keys, screen, text: String::new(), seen: 0 }
-    }
-
-    fn keys(&mut self, keys: &str) {
-        self.keys.write_all(keys.as_bytes()).and_then(|()| self.keys.flush()).expect("somebody who reads the keys");
-    }
-
-    /// Waits until `what` appears behind what was seen before; returns the text up to it.
-    fn expect(&mut self, what: &str) -> String {
-        let end = Instant::now() + Duration::from_secs(180);
-        loop {
-            if let Some(at) = self.text[self.seen..].find(what) {
-                let from = self.seen;
-                self.seen += at + what.len();
-                return self.text[from..self.seen].to_owned();
-            }
-            match self.screen.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(bytes) => self.text += &String::from_utf8_lossy(&bytes).replace('\r', ""),
-                Err(RecvTimeoutError::Timeout) => panic!("no {what:?} within three minutes:\n{}", self.text),
-                Err(RecvTimeoutError::Disconnected) => panic!("it ended without {what:?}:\n{}", self.text),
-            }
-        }
-    }
-
-    /// Runs a command to its end; what it printed.
-    fn run(&mut self, command: &str) -> String {
-        // Not as in the command, which the terminal shows as well.
-        self.keys(&format!("{command}; echo the end: $?\n"));
-        let text = self.expect("the end: 0\n");
-        // What is typed before the shell asks for it would be shown twice.
-        self.expect("guest# ");
-        text.split_once("$?\n").expect("the command's echo").1.to_owned()
-    }
-
-    /// Ends the guest by its shell's end.
-    fn end(mut self) {
-        self.keys("exit\n");
-        self.expect("The guest ends.");
-        let end = Instant::now() + Duration::from_secs(60);
-        while self.child.try_wait().unwrap().is_none() {
-            assert!(Instant::now() < end, "lab-shell goes on:\n{}", self.text);
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        assert!(self.child.wait().unwrap().success(), "{}", self.text);
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Where cargo has put what it built.
 fn built() -> &'static Path {
