@@ -192,10 +192,11 @@ fn a_reset_forgets_causes_and_masks() {
 #[test]
 fn an_event_that_nobody_reads_does_not_stop_the_card() {
     let (mut driver, events) = msix();
-    rustix::io::write(&events[0], &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    rustix::io::write(events[0].event(), &(u64::MAX - 1).to_ne_bytes()).unwrap();
     for _ in 0..3 {
         driver.window.write(EIMS, 1);
         arrive(&mut driver);
     }
-    assert_eq!(rung(&events[0]), u64::MAX - 1);
+    // The kernel's own signals go to the counter's end, which no write reaches.
+    assert_eq!(rung(&events[0]), u64::MAX);
 }
