@@ -85,3 +85,29 @@ fn others_are_refused() {
         assert!(fd.as_fd().try_clone_to_owned().is_ok_and(|fd| Signal::new(fd).is_err()), "{what}");
     }
 }
+
+/// Asynchronous I/O is not inherited by `fork`: programs of netmap fork behind the opening of a port.
+#[test]
+fn a_forked_process_signals_too() {
+    let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+    let signal = Signal::new(event.try_clone().unwrap()).unwrap();
+    // SAFETY: the child makes system calls and touches atomics only, both of which are allowed after a fork of a process with
+    // threads, and ends without running destructors.
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            signal.raise();
+            signal.raise();
+            libc::_exit(0);
+        }
+        child
+    };
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: waits for the child just made; the kernel writes to `status`.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    signal.raise();
+    let mut count = [0; 8];
+    rustix::io::read(&event, &mut count).unwrap();
+    assert_eq!((status, u64::from_ne_bytes(count)), (0, 3));
+}
