@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Whether the queue wakes a sleeper now.
 fn wakes(rx: &dyn RxQueue) -> bool {
-    let [Wake::Readable(fd)] = Wake::all(&*rx)[..] else { panic!("nothing to wait on") };
+    let [Wake::Readable(fd)] = Wake::all(rx)[..] else { panic!("nothing to wait on") };
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&now)).expect("poll") > 0
 }

@@ -26,8 +26,8 @@ fn run_on_a_small_disk(arguments: &str) -> (Option<i32>, Value, Vec<String>, tem
     let program = namespace.spawn(&["unshare", "--mount", "--propagation", "private", "sh", "-c", &script]);
     let (status, lines, errors) = program.wait(Duration::from_secs(120));
     let objects = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let summary = objects.filter(|object| object["event"] == "summary").last();
-    (status, summary.unwrap_or_else(|| panic!("{lines:?} {errors:?}")), errors, folder)
+    let mut summaries = objects.filter(|object| object["event"] == "summary");
+    (status, summaries.next_back().unwrap_or_else(|| panic!("{lines:?} {errors:?}")), errors, folder)
 }
 
 /// Frames in a file, which must be whole.

@@ -55,7 +55,7 @@ fn within_ten_seconds(what: impl FnOnce() + Send + 'static) {
 }
 
 fn awake(rx: &dyn RxQueue) -> bool {
-    let [Wake::Readable(fd)] = Wake::all(&*rx)[..] else { panic!("something to wait on") };
+    let [Wake::Readable(fd)] = Wake::all(rx)[..] else { panic!("something to wait on") };
     poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())).unwrap() > 0
 }
 

@@ -37,7 +37,7 @@ pub fn start(path: &Path, options: &Options) -> Result<(), Error> {
     let mut command = Command::new("/proc/self/exe");
     // In a process group of its own: Ctrl-C is for the process that has it.
     command.arg("connector").arg(without_links(path)).process_group(0).stdin(Stdio::from(other)).stdout(Stdio::null());
-    #[expect(clippy::zombie_processes, reason = "it ends when this process does, which is then nobody's parent")]
+    // Nobody waits for it: it ends when this process does, which is then nobody's parent.
     let child = command.spawn().map_err(failed)?;
     // That end belongs to the connector alone: when it is gone, so is the connection.
     drop(command);
