@@ -52,7 +52,7 @@ impl Guest {
     /// Adds memory at a guest address.
     pub fn add_region(&mut self, guest: u64, len: u64) {
         let region = DmaRegion::new(len as usize, &RegionConfig::default()).unwrap();
-        let memory = ForeignMemory::map(region.file(), 0, len as usize).unwrap();
+        let memory = ForeignMemory::map(region.file().unwrap(), 0, len as usize).unwrap();
         let added = GuestRegion { guest, user: guest + USER, len, memory, offset: 0 };
         self.memory = GuestMemory::new(self.memory.regions().iter().cloned().chain([added]).collect()).unwrap();
     }
