@@ -123,7 +123,7 @@ pub fn print(measured: &[(Case, Vec<Sample>)], args: &Args) -> Result<(), Error>
         plots(&rows, folder)?;
     }
     if measured.iter().any(|(_, samples)| samples.iter().any(|sample| sample.impossible)) {
-        eprintln!("processor times are left out where the system says less than a cycle a packet, which cannot be");
+        errln!("processor times are left out where the system says less than a cycle a packet, which cannot be");
     }
     if args.json {
         rows.iter().for_each(|row| say(&serde_json::to_string(row).expect("numbers and texts")));
