@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Connects to the process that serves; starts it if there is none.
 pub fn connect() -> Result<Client, Error> {
-    connect_at(&default_socket(), &std::env::var_os("RINGPASS_NETMAPD").unwrap_or("ringpass".into()))
+    connect_at(&default_socket()?, &std::env::var_os("RINGPASS_NETMAPD").unwrap_or("ringpass".into()))
 }
 
 fn connect_at(socket: &Path, program: &OsString) -> Result<Client, Error> {

@@ -41,9 +41,9 @@ impl Bridge {
         for way in 0..2 {
             let (from, to) = (&self.ports[way], &self.ports[1 - way]);
             for (rx, tx) in from.rx().iter().zip(to.tx().iter().cycle()) {
-                rx.sync().map_err(|error| Error::Os(error.to_string()))?;
+                rx.sync().map_err(|error| from.failed(error))?;
                 if rx.own() < self.batch.min(tx.own()) || tx.own() == 0 {
-                    tx.sync().map_err(|error| Error::Os(error.to_string()))?;
+                    tx.sync().map_err(|error| to.failed(error))?;
                 }
                 let slots = rx.own().min(tx.own()).min(self.batch);
                 if slots == 0 {
@@ -54,7 +54,8 @@ impl Bridge {
                 self.frames[way] += u64::from(slots) - faulty;
                 rx.give_up(slots);
                 tx.give_up(slots);
-                [tx, rx].into_iter().try_for_each(PortRing::sync).map_err(|error| Error::Os(error.to_string()))?;
+                tx.sync().map_err(|error| to.failed(error))?;
+                rx.sync().map_err(|error| from.failed(error))?;
                 moved += slots as usize;
             }
         }

@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::ForeignMemory;
-use ringpass_peer::{Arrived, Connecting, Lost, Signal, Stream, Waiter, connect};
+use ringpass_peer::{Arrived, Connecting, Credentials, Lost, Signal, Stream, Waiter, connect};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::protocol::{Behind, FDS, Granted, Reply, Request};
@@ -45,16 +46,52 @@ impl From<Lost> for Error {
 }
 
 /// Where the serving process listens, if nobody says: `RINGPASS_NETMAP_SOCKET`, or `ringpass-netmap.sock` in
-/// `XDG_RUNTIME_DIR`, or in `/run` for root.
-pub fn default_socket() -> PathBuf {
-    if let Some(path) = std::env::var_os("RINGPASS_NETMAP_SOCKET").filter(|path| !path.is_empty()) {
-        return path.into();
+/// `XDG_RUNTIME_DIR`, or in `/run` for root, or else `netmap.sock` in `ringpass-UID` in the folder for temporary files, which is made
+/// if it is not there. An error if that one is not this user's alone.
+pub fn default_socket() -> Result<PathBuf, Error> {
+    let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable("RINGPASS_NETMAP_SOCKET") {
+        return Ok(path);
     }
-    let folder = std::env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
-    let folder = folder
-        .map(PathBuf::from)
-        .unwrap_or_else(|| if rustix::process::geteuid().is_root() { "/run".into() } else { std::env::temp_dir() });
-    folder.join("ringpass-netmap.sock")
+    let user = rustix::process::geteuid();
+    let folder = match variable("XDG_RUNTIME_DIR") {
+        Some(folder) => folder,
+        None if user.is_root() => "/run".into(),
+        None => {
+            let folder = std::env::temp_dir().join(format!("ringpass-{}", user.as_raw()));
+            check_own(&folder, user.as_raw()).map_err(|why| {
+                let folder = folder.display();
+                Error::Os(format!("{folder}: {why}; remove it, or set XDG_RUNTIME_DIR or RINGPASS_NETMAP_SOCKET"))
+            })?;
+            return Ok(folder.join("netmap.sock"));
+        }
+    };
+    Ok(folder.join("ringpass-netmap.sock"))
+}
+
+/// Makes a folder that only this user may enter, or checks that it is such a one; and that nobody else can put another in its
+/// place, so that its path may be used from then on.
+fn check_own(folder: &Path, user: u32) -> Result<(), String> {
+    const OTHERS: u32 = 0o077;
+    const WRITABLE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    match rustix::fs::mkdir(folder, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(format!("it cannot be made: {errno}")),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty());
+    let opened = opened.map_err(|errno| format!("it is no folder of this user: {errno}"))?;
+    let stat = rustix::fs::fstat(&opened).map_err(|errno| errno.to_string())?;
+    if stat.st_uid != user || stat.st_mode & OTHERS != 0 {
+        let mode = stat.st_mode & 0o7777;
+        return Err(format!("its owner is user {} and its mode {mode:o}, not {user} and 700", stat.st_uid));
+    }
+    let parent = rustix::fs::statat(&opened, "..", AtFlags::empty()).map_err(|errno| errno.to_string())?;
+    if ![0, user].contains(&parent.st_uid) || parent.st_mode & WRITABLE != 0 && parent.st_mode & STICKY == 0 {
+        return Err("others may rename what lies in the folder above it".into());
+    }
+    Ok(())
 }
 
 /// A connection to the serving process.
@@ -62,16 +99,28 @@ pub struct Client {
     stream: Stream,
 }
 
-/// For an answer.
+/// For being let in.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// For an answer: the memory of a large port takes some seconds.
+const ANSWER: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// Connects.
+    /// Connects to a process of this user or of root: whoever serves says where this program writes.
     pub fn connect(path: &Path) -> Result<Self, Error> {
         let start = Instant::now();
         loop {
             match connect(path).map_err(|error| Error::Os(error.to_string()))? {
-                Connecting::Connected(socket) => return Ok(Self { stream: Stream::new(socket, 1 << 16) }),
+                Connecting::Connected(socket) => {
+                    let server = Credentials::of_peer(&socket).map_err(|error| Error::Os(error.to_string()))?;
+                    if !server.is_own_or_root() {
+                        let (path, user) = (path.display(), server.uid);
+                        let why = format!(
+                            "{path} is served by user {user}, who is neither this user nor root; start a 'ringpass netmapd' of your own, or take another path"
+                        );
+                        return Err(Error::Refused { errno: Errno::ACCESS, why });
+                    }
+                    return Ok(Self { stream: Stream::new(socket, 1 << 16) });
+                }
                 Connecting::Queued if start.elapsed() < PATIENCE => std::thread::sleep(Duration::from_millis(1)),
                 Connecting::Queued => return Err(Error::Lost("does not let anybody in".into())),
                 Connecting::Refused(Errno::ACCESS) => {
@@ -85,7 +134,11 @@ impl Client {
 
     /// Asks, and waits for the answer.
     pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
-        self.stream.send(request.bytes(), Vec::new())?;
+        match self.stream.send(request.bytes(), Vec::new()) {
+            // It may have said why before it hung up.
+            Ok(()) | Err(Lost::Closed) => {}
+            Err(lost) => return Err(lost.into()),
+        }
         let start = Instant::now();
         let (mut text, mut fds) = (Vec::new(), Vec::new());
         let mut len = None;
@@ -106,7 +159,7 @@ impl Client {
                 }
             }
             if self.stream.receive()? == Arrived::Nothing {
-                let left = PATIENCE.checked_sub(start.elapsed()).ok_or(Error::Lost("does not answer".into()))?;
+                let left = ANSWER.checked_sub(start.elapsed()).ok_or(Error::Lost("does not answer".into()))?;
                 let flags = if self.stream.blocked() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
                 let _ = poll_for(&mut [PollFd::from_borrowed_fd(self.stream.socket(), flags)], left);
                 self.stream.flush()?;
@@ -114,7 +167,7 @@ impl Client {
         }
         let reply = Reply::parse(&text).ok_or(Error::Lost("sends what is no answer".into()))?;
         match reply.errno {
-            Some(errno) => Err(Error::Refused { errno, why: reply.text }),
+            Some(errno) => Err(Error::Refused { errno, why: with_names(&reply.text) }),
             None => Ok((reply, fds)),
         }
     }
@@ -127,8 +180,33 @@ impl Client {
     /// Registers a port. The connection is the port's from then on.
     pub fn register(mut self, port: &str, register: &Register) -> Result<Port, Error> {
         let (reply, fds) = self.ask(&Request::register(port, register))?;
-        Port::new(self, &reply, fds)
+        Port::new(self, port, &reply, fds)
     }
+}
+
+/// An error of a ring whose positions this program alone should move, and who may have moved them: `others` had the port before.
+pub(crate) fn shared_error(error: &str, others: &str) -> String {
+    if others.is_empty() {
+        format!("{error}; if another program has this end of the port too ('ringpass vale' tells), end one of the two")
+    } else {
+        format!("{error}; {others} has this end of the port too: end one of the two")
+    }
+}
+
+/// A server's text with the programs' names where it has process ids: the server cannot open their files in its sandbox.
+fn with_names(text: &str) -> String {
+    let mut parts = text.split("pid ");
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let pid: String = part.chars().take_while(char::is_ascii_digit).collect();
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        match comm.trim_end() {
+            "" => named.push_str("pid "),
+            comm => named.push_str(&format!("'{}', pid ", comm.escape_debug())),
+        }
+        named.push_str(part);
+    }
+    named
 }
 
 fn poll_for(fds: &mut [PollFd<'_>], limit: Duration) -> io::Result<usize> {
@@ -138,6 +216,7 @@ fn poll_for(fds: &mut [PollFd<'_>], limit: Duration) -> io::Result<usize> {
 
 /// A registered port. It ends when dropped.
 pub struct Port {
+    name: String,
     register: Register,
     tx: Vec<PortRing>,
     rx: Vec<PortRing>,
@@ -148,6 +227,7 @@ pub struct Port {
     rung: Arc<AtomicU64>,
     patience: Patience,
     granted: Granted,
+    others: String,
     client: Client,
 }
 
@@ -155,10 +235,12 @@ impl Port {
     /// Opens a port by its name at the socket of the serving process. `more` is what the name does not say; see
     /// [`PortName::asked`].
     pub fn open(name: &PortName, socket: &Path, more: Register) -> Result<Self, Error> {
-        Client::connect(socket)?.register(&name.port, &name.asked(more))
+        let mut port = Client::connect(socket)?.register(&name.port, &name.asked(more))?;
+        port.name = name.to_string();
+        Ok(port)
     }
 
-    fn new(client: Client, reply: &Reply, fds: Vec<OwnedFd>) -> Result<Self, Error> {
+    fn new(client: Client, name: &str, reply: &Reply, fds: Vec<OwnedFd>) -> Result<Self, Error> {
         let wrong = || Error::Lost("grants what cannot be".into());
         let register = Register::parse(reply.body.first_chunk().expect("64 bytes")).map_err(|_| wrong())?;
         let [memory, csb, bell, other] = <[OwnedFd; FDS]>::try_from(fds).map_err(|_| wrong())?;
@@ -183,13 +265,25 @@ impl Port {
         let [tx, rx] = rings.ok_or_else(wrong)?;
         let buffers = Buffers::of(&mapped, &reply.granted.pools).ok_or_else(wrong)?;
         let patience = Patience::default();
-        let granted = reply.granted;
-        Ok(Self { register, tx, rx, buffers, memory, bell, rung, patience, granted, client })
+        let (granted, others) = (reply.granted, with_names(&reply.text));
+        let name = name.to_owned();
+        Ok(Self { name, register, tx, rx, buffers, memory, bell, rung, patience, granted, others, client })
     }
 
     /// What was granted.
     pub fn granted(&self) -> &Register {
         &self.register
+    }
+
+    /// Which programs had the port already when it was registered, in words; empty: none. Rings that several programs use at the
+    /// same time without an agreement end in errors.
+    pub fn others(&self) -> &str {
+        &self.others
+    }
+
+    /// An error of one of its rings, with the port's name and who else has it.
+    pub(crate) fn failed(&self, error: SyncError) -> Error {
+        Error::Os(format!("{}: {}", self.name, shared_error(&error.to_string(), &self.others)))
     }
 
     /// Rings to send, of those that the name is for.
@@ -258,14 +352,16 @@ pub struct Parts {
     pub bell: Waiter,
     /// What more was granted.
     pub granted: Granted,
+    /// See [`Port::others`].
+    pub others: String,
     /// The connection.
     pub client: Client,
 }
 
 impl From<Port> for Parts {
     fn from(port: Port) -> Self {
-        let Port { register, tx, rx, buffers, memory, bell, granted, client, .. } = port;
-        Self { register, rings: [tx, rx], buffers, memory, bell, granted, client }
+        let Port { register, tx, rx, buffers, memory, bell, granted, others, client, .. } = port;
+        Self { register, rings: [tx, rx], buffers, memory, bell, granted, others, client }
     }
 }
 
@@ -284,11 +380,10 @@ pub fn wait<'a>(
     patience: &Patience,
     limit: Duration,
 ) -> Result<bool, Error> {
-    let failed = |error: SyncError| Error::Os(error.to_string());
     for round in 0..=patience.rounds() {
         let mut ready = false;
-        for (_, ring) in rings.clone() {
-            ring.sync().map_err(failed)?;
+        for (port, ring) in rings.clone() {
+            ring.sync().map_err(|error| port.failed(error))?;
             ready |= ring.is_ready();
         }
         if ready {
@@ -304,8 +399,8 @@ pub fn wait<'a>(
     }
     loop {
         let mut nothing = true;
-        for (_, ring) in rings.clone() {
-            nothing &= ring.arm().map_err(failed)?;
+        for (port, ring) in rings.clone() {
+            nothing &= ring.arm().map_err(|error| port.failed(error))?;
         }
         let left = limit.saturating_sub(start.elapsed());
         if !nothing || left.is_zero() {

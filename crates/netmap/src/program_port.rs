@@ -6,8 +6,8 @@ use std::sync::Arc;
 use ringpass_memory::{Lending, Mempool};
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats, Status};
 
-use crate::client::{self, Client, Parts};
-use crate::queues::{Rings, queues};
+use crate::client::{self, Client, Parts, shared_error};
+use crate::queues::{RECEIVING, Rings, SENDING, queues};
 use crate::request::{Mode, PortName, Register};
 
 /// A port of a VALE switch or an end of a pipe, whose frames are copied between its slots and packets.
@@ -17,6 +17,8 @@ pub struct ProgramPort {
     queues: Vec<Queues>,
     status: Arc<Status>,
     notes: Vec<String>,
+    /// Who had the port before, in words.
+    others: String,
 }
 
 impl ProgramPort {
@@ -29,7 +31,8 @@ impl ProgramPort {
             return Err(other(&format!("one ring is for one queue, not {}", config.queues)));
         }
         let status = Arc::new(Status::new(config.queues));
-        let mut port = Self { name: name.into(), clients: Vec::new(), queues: Vec::new(), status, notes: Vec::new() };
+        let (clients, queues_of, notes, others) = Default::default();
+        let mut port = Self { name: name.into(), clients, queues: queues_of, status, notes, others };
         let (mut all, mut places) = (Rings { tx: Vec::new(), rx: Vec::new() }, None);
         for queue in 0..config.queues {
             let mut more = Register::default();
@@ -37,7 +40,8 @@ impl ProgramPort {
                 (parsed.mode, parsed.ring, more.rings) = (Mode::OneNic, queue as u16, [config.queues as u16; 2]);
             }
             let opened = client::Port::open(&parsed, socket, more).map_err(|error| other(&error))?;
-            let Parts { register, rings: [tx, rx], buffers, bell, client, .. } = opened.into();
+            let Parts { register, rings: [tx, rx], buffers, bell, others, client, .. } = opened.into();
+            port.others = others;
             if queue == 0 {
                 let memory = register.memory_id;
                 let [sending, receiving] = register.slots;
@@ -54,7 +58,8 @@ impl ProgramPort {
             places = Some(buffers);
         }
         let places = places.ok_or_else(|| other(&"a port without queues"))?;
-        port.queues = queues(all, &places, config, pool, &port.status)?;
+        let opened = queues(all, &places, config, pool, &port.status);
+        port.queues = opened.map_err(|error| other(&shared_error(&error.to_string(), &port.others)))?;
         Ok(port)
     }
 }
@@ -80,7 +85,12 @@ impl Port for ProgramPort {
         if self.clients.iter().any(Client::is_lost) {
             self.status.set_gone(|| "the process that serves netmap ports is gone".into());
         }
-        self.status.state()
+        match self.status.state() {
+            State::Gone(why) if why.starts_with(SENDING) || why.starts_with(RECEIVING) => {
+                State::Gone(shared_error(&why, &self.others))
+            }
+            state => state,
+        }
     }
 
     fn take_queues(&mut self) -> Vec<Queues> {

@@ -16,6 +16,11 @@ use own::Own;
 use rx::Rx;
 use tx::Tx;
 
+/// What errors of rings begin with.
+pub(crate) const SENDING: &str = "sending: ";
+/// See [`SENDING`].
+pub(crate) const RECEIVING: &str = "receiving: ";
+
 /// A port's rings, which these queues alone use.
 pub struct Rings {
     /// Those to send.

@@ -295,6 +295,12 @@ fn in_use(ring: &Ring) -> Vec<u32> {
 }
 
 impl Pools {
+    /// Bytes of a region with these pools, in whole pages.
+    pub fn bytes(&self) -> usize {
+        let buffers = (self.buffers as usize).saturating_mul(self.buffer_size as usize);
+        self.buffers_at().saturating_add(buffers).next_multiple_of(4096)
+    }
+
     /// If they can be, with room for rings in whole cache lines.
     fn checked(self) -> Result<Self, Error> {
         let Self { interfaces, ring_bytes, buffers, buffer_size } = self;

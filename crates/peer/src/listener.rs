@@ -1,13 +1,15 @@
 //! A place in the file system where peers meet.
 
-use std::fs::{self, File, Permissions};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::fs::FlockOperation;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -19,9 +21,27 @@ pub enum Error {
     /// Another process listens there.
     #[error("{0} is served by another process; end that one, or take another path")]
     InUse(PathBuf),
+    /// A socket of another user, of which this one cannot tell whether it is served.
+    #[error(
+        "{path} belongs to user {owner}, and permission to connect to it or to remove it was denied; if nobody serves it, remove it as that user or root; else take another path"
+    )]
+    Denied {
+        /// The socket.
+        path: PathBuf,
+        /// User id of its owner.
+        owner: u32,
+    },
     /// There is something else.
     #[error("{0} exists and is no socket; take another path")]
     NoSocket(PathBuf),
+    /// The lock that keeps two servers from starting at the same path was not obtained.
+    #[error("{path}: {why}; remove it if no server is starting, or take another path")]
+    Locked {
+        /// The lock's file.
+        path: PathBuf,
+        /// Who has it, or whose it is.
+        why: String,
+    },
     /// The kernel refused.
     #[error("{what}: {source}")]
     Os {
@@ -38,6 +58,24 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode of the socket at `path`: another process may have taken the path over.
     identity: (u64, u64),
+    shortage: Mutex<Shortage>,
+}
+
+/// How a listener gets over a lack of descriptors or memory.
+struct Shortage {
+    /// A descriptor that is closed to accept a peer and turn it away.
+    reserve: Option<OwnedFd>,
+    /// When to try again, after nothing could be accepted at all.
+    resume: Option<Instant>,
+}
+
+/// What to wait on for the next peer.
+pub enum Waiting<'a> {
+    /// Readable when a peer has come.
+    Readable(BorrowedFd<'a>),
+    /// Nothing: peers cannot be accepted now, and the socket would be readable all the time. Call
+    /// [`Listener::accept`] again after this time.
+    Pause(Duration),
 }
 
 fn address(path: &Path) -> Result<SocketAddrUnix, Error> {
@@ -79,51 +117,75 @@ pub(crate) fn connect_directly(path: &Path) -> Result<Connecting, Error> {
 }
 
 impl Listener {
+    /// Time for which a listener that can accept nothing is left alone.
+    const PAUSE: Duration = Duration::from_millis(50);
+
     /// Listens at a path, for this user only. A socket that a process left behind is replaced; one that is served is not.
     pub fn bind(path: &Path) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Os { what: format!("listening at {}", path.display()), source };
         let address = address(path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // Of two processes that start at once, the second sees what the first has made.
-        let folder = File::open(folder).map_err(failed)?;
-        lock(&folder).map_err(failed)?;
+        let _lock = Lock::take(path)?;
         if let Ok(there) = fs::symlink_metadata(path) {
-            if !there.file_type().is_socket() {
-                return Err(Error::NoSocket(path.into()));
-            }
-            let probe = socket().map_err(|errno| failed(errno.into()))?;
-            match rustix::net::connect(&probe, &address) {
-                Err(Errno::CONNREFUSED) => fs::remove_file(path).map_err(failed)?,
-                _ => return Err(Error::InUse(path.into())),
-            }
+            make_way(path, &address, &there)?;
         }
         let socket = socket().map_err(|errno| failed(errno.into()))?;
+        // The mode that a socket has when it is bound is that of its name, less the umask (unix(7)): nobody else can connect,
+        // at no time, and no path is looked up twice.
+        rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|errno| failed(errno.into()))?;
         rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
-        // Nobody can connect before it listens.
-        fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-        rustix::net::listen(&socket, 8).map_err(|errno| failed(errno.into()))?;
         let made = fs::symlink_metadata(path).map_err(failed)?;
-        Ok(Self { socket, path: path.into(), identity: (made.dev(), made.ino()) })
+        rustix::net::listen(&socket, 8).map_err(|errno| failed(errno.into()))?;
+        let reserve = reserve().map_err(|errno| failed(errno.into()))?;
+        let shortage = Mutex::new(Shortage { reserve: Some(reserve), resume: None });
+        Ok(Self { socket, path: path.into(), identity: (made.dev(), made.ino()), shortage })
     }
 
-    /// The next peer, on a socket that does not wait, if there is one.
-    pub fn accept(&self) -> io::Result<Option<OwnedFd>> {
-        match rustix::net::accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
-            Ok(peer) => Ok(Some(peer)),
-            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
-            Err(errno) => Err(errno.into()),
+    /// Accepts the next peer, if there is one, on a socket that does not wait. No error ends a server: if the process has no
+    /// descriptor left for the peer, `turn_away` may tell it so before its socket is closed; without memory the peer
+    /// waits.
+    pub fn accept(&self, turn_away: impl FnOnce(BorrowedFd<'_>, io::Error)) -> Option<OwnedFd> {
+        let accept = || rustix::net::accept_with(&self.socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC);
+        let mut shortage = self.shortage.lock().unwrap_or_else(PoisonError::into_inner);
+        if shortage.resume.is_some_and(|resume| Instant::now() < resume) {
+            return None;
+        }
+        shortage.resume = None;
+        if shortage.reserve.is_none() {
+            shortage.reserve = reserve().ok();
+        }
+        let mut result = accept();
+        if let Err(errno @ (Errno::MFILE | Errno::NFILE)) = result
+            && let Some(kept) = shortage.reserve.take()
+        {
+            drop(kept);
+            result = accept().and_then(|peer| {
+                turn_away(peer.as_fd(), errno.into());
+                drop(peer);
+                Err(Errno::AGAIN)
+            });
+            shortage.reserve = reserve().ok();
+        }
+        match result {
+            Ok(peer) => return Some(peer),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
+            Err(_) => shortage.resume = Some(Instant::now() + Self::PAUSE),
+        }
+        None
+    }
+
+    /// What to wait on before the next [`accept`](Self::accept).
+    pub fn wait_on(&self) -> Waiting<'_> {
+        let resume = self.shortage.lock().unwrap_or_else(PoisonError::into_inner).resume;
+        match resume.map(|resume| resume.saturating_duration_since(Instant::now())) {
+            Some(left) if !left.is_zero() => Waiting::Pause(left),
+            _ => Waiting::Readable(self.socket.as_fd()),
         }
     }
 
     /// Where it listens.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-}
-
-impl AsFd for Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
     }
 }
 
@@ -136,14 +198,88 @@ impl Drop for Listener {
     }
 }
 
-/// Locks a folder, against others who do the same.
-fn lock(folder: &File) -> io::Result<()> {
-    const LIMIT: Duration = Duration::from_secs(2);
-    let start = Instant::now();
-    loop {
-        match rustix::fs::flock(folder, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::AGAIN) if start.elapsed() < LIMIT => std::thread::sleep(Duration::from_millis(1)),
-            result => return Ok(result?),
+fn reserve() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC)
+}
+
+/// Removes a socket that nobody serves.
+fn make_way(path: &Path, address: &SocketAddrUnix, there: &fs::Metadata) -> Result<(), Error> {
+    let failed = |source: io::Error| Error::Os { what: format!("listening at {}", path.display()), source };
+    let denied = || Error::Denied { path: path.into(), owner: there.uid() };
+    if !there.file_type().is_socket() {
+        return Err(Error::NoSocket(path.into()));
+    }
+    let probe = socket().map_err(|errno| failed(errno.into()))?;
+    match rustix::net::connect(&probe, address) {
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::InUse(path.into())),
+        Err(Errno::NOENT) => Ok(()),
+        Err(Errno::CONNREFUSED) => match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(denied()),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(error)),
+            _ => Ok(()),
+        },
+        Err(Errno::ACCESS | Errno::PERM) => Err(denied()),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// A lock on a path, held while a server starts there: a file beside it, which only its owner can open. (Anybody who may open
+/// a folder could hold a lock on that.)
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(path: &Path) -> Result<Self, Error> {
+        const LIMIT: Duration = Duration::from_secs(2);
+        let mut name = path.as_os_str().to_owned();
+        name.push(".lock");
+        let path = PathBuf::from(name);
+        let start = Instant::now();
+        loop {
+            if let Some(file) = Self::attempt(&path)? {
+                return Ok(Self { path, _file: file });
+            }
+            if start.elapsed() > LIMIT {
+                return Err(Error::Locked { path, why: "another process of this user has locked it".into() });
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    fn attempt(path: &Path) -> Result<Option<File>, Error> {
+        let failed = |errno: Errno| Error::Os { what: format!("locking {}", path.display()), source: errno.into() };
+        let whose = |owner: u32| Error::Locked { path: path.into(), why: format!("it belongs to user {owner}") };
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let file =
+            rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).map_err(|errno| {
+                match fs::symlink_metadata(path) {
+                    Ok(there) if there.uid() != rustix::process::geteuid().as_raw() => whose(there.uid()),
+                    _ => failed(errno),
+                }
+            })?;
+        let opened = rustix::fs::fstat(&file).map_err(failed)?;
+        if opened.st_uid != rustix::process::geteuid().as_raw() {
+            return Err(whose(opened.st_uid));
+        }
+        if opened.st_mode & 0o077 != 0 {
+            return Err(Error::Locked { path: path.into(), why: "others than its owner may open it".into() });
+        }
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(errno) => return Err(failed(errno)),
+        }
+        // Whoever had it before has removed the file at the end: then this is not the one that others would find.
+        let found =
+            fs::symlink_metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (opened.st_dev, opened.st_ino));
+        Ok(found.then(|| file.into()))
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
     }
 }

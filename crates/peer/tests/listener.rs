@@ -1,6 +1,6 @@
 //! The place in the file system where peers meet.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 
 use ringpass_peer::{Connecting, Error, Listener, connect};
@@ -42,7 +42,8 @@ fn who_connects_is_told_at_once() {
     drop(UnixListener::bind(&path).unwrap());
     assert!(matches!(connect(&path).unwrap(), Connecting::Refused(Errno::CONNREFUSED)));
     let listener = Listener::bind(&path).unwrap();
-    assert!(listener.accept().unwrap().is_none());
+    let accept = || listener.accept(|_, error| panic!("{error}"));
+    assert!(accept().is_none());
     let mut waiting = Vec::new();
     let queued = (0..100).any(|_| match connect(&path).unwrap() {
         Connecting::Connected(socket) => {
@@ -53,6 +54,42 @@ fn who_connects_is_told_at_once() {
         Connecting::Refused(errno) => panic!("{errno}"),
     });
     assert!(queued && !waiting.is_empty(), "{} wait", waiting.len());
-    assert!(listener.accept().unwrap().is_some());
+    assert!(accept().is_some());
     assert!(matches!(connect(&path).unwrap(), Connecting::Connected(_)));
+}
+
+/// Anybody may open a folder for reading and lock it; that is nothing to a server.
+#[test]
+fn a_folder_that_somebody_has_locked_keeps_no_server_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = std::fs::File::open(folder.path()).unwrap();
+    rustix::fs::flock(&opened, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let listener = Listener::bind(&folder.path().join("socket")).unwrap();
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name()).collect();
+    assert_eq!(left, ["socket"], "the lock's file is gone");
+    drop(listener);
+}
+
+#[test]
+fn a_lock_that_is_not_obtained_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, lock) = (folder.path().join("socket"), folder.path().join("socket.lock"));
+    let refused = || Listener::bind(&path).err().expect("it is locked").to_string();
+    let file = std::fs::File::create(&lock).unwrap();
+    assert!(refused().contains("others than its owner may open it"));
+    std::fs::set_permissions(&lock, PermissionsExt::from_mode(0o600)).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let error = refused();
+    assert!(error.contains("socket.lock: another process of this user has locked it"), "{error}");
+    // As root, this is what another user has put there; as another user, a folder is not to be written to.
+    if chown(&lock, Some(65534), None).is_ok() {
+        let error = refused();
+        assert!(error.contains("socket.lock: it belongs to user 65534"), "{error}");
+    }
+    std::fs::remove_file(&lock).unwrap();
+    std::os::unix::fs::symlink("/nowhere", &lock).unwrap();
+    assert!(Listener::bind(&path).is_err(), "links are not followed");
+    drop(file);
+    std::fs::remove_file(&lock).unwrap();
+    assert!(Listener::bind(&path).is_ok());
 }

@@ -84,7 +84,7 @@ mod tests {
         assert!(chain([&[0; 600][..]], || pool.alloc()).is_none(), "five are left");
         drop(packet);
         assert_eq!(chain([&[0; 800][..]], || pool.alloc()).unwrap().segments().count(), 8);
-        assert!(chain([[0; 0].as_slice(); 0], || pool.alloc()).unwrap().is_empty());
+        assert!(chain(Vec::<&[u8]>::new(), || pool.alloc()).unwrap().is_empty());
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub fn open(name: &str, socket: Option<&PathBuf>, slots: Option<usize>, rings: O
     let parsed = name.parse().map_err(|error| other(&error))?;
     let slots = [slots.unwrap_or(0) as u32; 2];
     let rings = [rings.unwrap_or(0) as u16; 2];
-    let socket = socket.cloned().unwrap_or_else(default_socket);
+    let socket = socket.cloned().map_or_else(default_socket, Ok).map_err(|error| other(&error))?;
     Port::open(&parsed, &socket, Register { slots, rings, ..Register::default() }).map_err(|error| other(&error))
 }
 

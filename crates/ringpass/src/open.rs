@@ -154,7 +154,10 @@ pub fn open_with_wire(
             prepare_connecting(&card.path, card.role, options)?;
             Box::new(VirtioUser::open(&address.to_string(), card, config, pool)?)
         }
-        Address::Netmap(name) => Box::new(ProgramPort::open(name, &default_socket(), config, pool)?),
+        Address::Netmap(name) => {
+            let socket = default_socket().map_err(|error| Error::Other(error.to_string()))?;
+            Box::new(ProgramPort::open(name, &socket, config, pool)?)
+        }
         Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),
         Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config, pool)?),

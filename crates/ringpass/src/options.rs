@@ -98,6 +98,15 @@ fn offloads(text: &str) -> Result<Offloads, String> {
     Ok(offloads)
 }
 
+/// Parses bytes: a number with K, M, G or T behind it, or nothing.
+pub fn bytes(text: &str) -> Result<usize, String> {
+    const UNITS: &str = "KMGT";
+    let unit = text.chars().last().and_then(|last| UNITS.find(last.to_ascii_uppercase()));
+    let (number, shift) = unit.map_or((text, 0), |unit| (&text[..text.len() - 1], 10 * (unit as u32 + 1)));
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "write a number of bytes above 0, as 512M or 2G".into())
+}
+
 /// Parses seconds, above 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
@@ -135,6 +144,10 @@ mod tests {
         assert!(offloads("all").is_ok_and(|all| all.hash && all.tso));
         for wrong in ["", "tso,", "all,vlan", "gro"] {
             assert!(offloads(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(["7", "3k", "512M", "2G"].map(bytes), [7, 3 << 10, 512 << 20, 2 << 30].map(Ok));
+        for wrong in ["", "0", "G", "-1M", "2GB", "1.5G", "99999999T", "é"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
         }
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "-1", "nan", "inf", "1e300", ""] {

@@ -88,7 +88,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let memory_socket = PathBuf::from(format!("{}.mem", args.socket.display()));
     let listen = |path: &Path| Listener::bind(path).map_err(|error| Error::Other(error.to_string()));
     let listeners = [listen(&memory_socket)?, listen(&args.socket)?];
-    let Parts { register, rings, buffers, memory, bell, granted, client } = port.into();
+    let Parts { register, rings, buffers, memory, bell, granted, client, .. } = port.into();
     let shared =
         Shared { file: memory, memory: buffers.memory().clone(), pools: granted.pools, id: register.memory_id };
     let mac = args.mac.unwrap_or_else(|| address(&args.port));

@@ -111,6 +111,8 @@ impl Run {
             flag::register_conditional_shutdown(signal, 130, &INTERRUPTED).map_err(taking)?;
         }
         notice_interrupts()?;
+        let limit = ringpass_peer::raise_descriptor_limit();
+        limit.map_err(|source| Error::Os { what: "raising the limit of file descriptors".into(), source })?;
         let printer = Printer::new(options.json);
         let (sandbox, shared, threads, tallies) = Default::default();
         Ok(Self { options, printer, sandbox, shared, threads, tallies })

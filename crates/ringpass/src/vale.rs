@@ -73,7 +73,7 @@ const EXAMPLES: &str = "EXAMPLES:
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let other = |error: ringpass_netmap::client::Error| Error::Other(error.to_string());
-    let mut client = Client::connect(&args.socket.unwrap_or_else(default_socket)).map_err(other)?;
+    let mut client = Client::connect(&args.socket.map_or_else(default_socket, Ok).map_err(other)?).map_err(other)?;
     let mut ask =
         |kind: Kind, name: &str, body: &[u8]| client.ask(&Request::new(kind, name, body)).map(drop).map_err(other);
     match args.what.unwrap_or(What::List) {

@@ -1,10 +1,10 @@
 //! A server: one client after the other.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use ringpass_peer::Listener;
+use ringpass_peer::{Listener, Waiting};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Device, Ended, Session};
@@ -47,19 +47,13 @@ impl<D: Device> Server<D> {
 
     /// Lets the next client in, or turns it away.
     pub fn welcome(&mut self, report: &mut dyn FnMut(Event)) {
-        let next = self.listener.accept();
-        if matches!(next, Ok(Some(_))) {
-            self.make_room(report);
+        let Some(socket) = self.listener.accept(|_, error| report(Event::Failed(error))) else { return };
+        self.make_room(report);
+        if self.session.is_some() {
+            return report(Event::Busy);
         }
-        match next {
-            Ok(Some(_)) if self.session.is_some() => report(Event::Busy),
-            Ok(Some(socket)) => {
-                self.session = Some(Session::new(socket));
-                report(Event::Connected);
-            }
-            Ok(None) => {}
-            Err(error) => report(Event::Failed(error)),
-        }
+        self.session = Some(Session::new(socket));
+        report(Event::Connected);
     }
 
     /// Ends the session of a client that has gone, of which nobody has taken notice yet: the next one may have it at once.
@@ -103,13 +97,18 @@ impl<D: Device> Server<D> {
         self.session.is_some()
     }
 
-    /// What to wait on before the next turn, and for what.
+    /// What to wait on before the next turn, and for what. The listener is left out while nobody can be let in: wait for a second at
+    /// most.
     pub fn wait_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let session = self.session.as_ref().map(|session| {
             let (fd, flags, _) = session.wait_on();
             (fd, flags)
         });
-        std::iter::once((self.listener.as_fd(), PollFlags::IN)).chain(session)
+        let listener = match self.listener.wait_on() {
+            Waiting::Readable(fd) => Some((fd, PollFlags::IN)),
+            Waiting::Pause(_) => None,
+        };
+        listener.into_iter().chain(session)
     }
 }
 

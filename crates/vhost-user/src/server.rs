@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ringpass_peer::{Connecting, Error, Listener, connect, prepare_signals};
+use ringpass_peer::{Connecting, Error, Listener, Waiting, connect, prepare_signals};
 use ringpass_port::Role;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -55,8 +55,9 @@ impl Server {
     /// Serves from now on, on a thread of its own.
     ///
     /// Under a sandbox, the thread makes these system calls: ppoll, read, recvmsg, sendmsg, fstat, fstatfs, mmap, munmap,
-    /// memfd_create, ftruncate, fcntl (F_ADD_SEALS, F_GET_SEALS), io_submit, io_getevents, close; listening, accept4;
-    /// connecting, socket and connect, unless a helper connects for this process ([`ringpass_peer::connect_through`]).
+    /// memfd_create, ftruncate, fcntl (F_ADD_SEALS, F_GET_SEALS), io_submit, io_getevents, close; listening, accept4 and
+    /// eventfd2; connecting, socket and connect, unless a helper connects for this process
+    /// ([`ringpass_peer::connect_through`]).
     pub fn start(self) -> Result<Control, Error> {
         let stop = self.stop.clone();
         let thread = std::thread::Builder::new().name("vhost-user".into()).spawn(|| self.run());
@@ -131,12 +132,9 @@ impl Server {
     /// Lets the next front-end in, if there is none; turns others away.
     fn welcome(&mut self) {
         let socket = match &mut self.door {
-            Door::Listening(listener) => listener.accept().unwrap_or_else(|error| {
+            Door::Listening(listener) => listener.accept(|_, error| {
                 let path = listener.path().display();
-                self.log.say(|| tracing::warn!("{path}: a front-end could not be let in: {error}"));
-                // It waits there still, and so would have this thread turn without end.
-                std::thread::sleep(Duration::from_millis(10));
-                None
+                self.log.say(|| tracing::warn!("{path}: a front-end was turned away: {error}"));
             }),
             Door::Connecting(_) if self.session.is_some() => None,
             Door::Connecting(attempts) => attempt(attempts, &self.endpoint),
@@ -182,7 +180,10 @@ impl Server {
         let mut fds: Vec<(BorrowedFd<'_>, PollFlags)> = vec![(self.stop.as_fd(), PollFlags::IN)];
         let mut limit = None;
         match &self.door {
-            Door::Listening(listener) => fds.push((listener.as_fd(), PollFlags::IN)),
+            Door::Listening(listener) => match listener.wait_on() {
+                Waiting::Readable(fd) => fds.push((fd, PollFlags::IN)),
+                Waiting::Pause(left) => limit = Some(left),
+            },
             Door::Connecting(attempts) => limit = Some(attempts.next.saturating_duration_since(Instant::now())),
         }
         if let Some(session) = &self.session {

@@ -179,7 +179,7 @@ impl Bus for Card {
     }
 
     fn description(&self) -> String {
-        let role = if self.door.descriptor().is_some() { "server" } else { "client" };
+        let role = if self.door.listens() { "server" } else { "client" };
         format!("vhost-user front-end ({role})")
     }
 

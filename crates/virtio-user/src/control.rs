@@ -93,11 +93,12 @@ fn watch(card: &Card) {
                     continue;
                 }
                 // It has died while it waited to be let in; the next one may wait behind it.
-                Err(Failure::Session(SessionError::Closed)) if card.door.descriptor().is_some() => continue,
+                Err(Failure::Session(SessionError::Closed)) if card.door.listens() => continue,
                 Err(Failure::Session(why)) => Some(format!("the back-end has come back, but {why}")),
             },
-            Ok(None) if card.door.descriptor().is_some() => {
-                card.control.wait(card.door.descriptor(), None);
+            Ok(None) if card.door.listens() => {
+                let (descriptor, limit) = card.door.wait_on();
+                card.control.wait(descriptor, limit);
                 continue;
             }
             Ok(None) | Err(Nobody::Absent(_)) => None,

@@ -1,10 +1,10 @@
 //! Where back-ends come from.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ringpass_peer::{Connecting, Listener, connect};
+use ringpass_peer::{Connecting, Listener, Waiting, connect};
 use ringpass_port::{Error, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -39,18 +39,28 @@ impl Door {
         })
     }
 
-    /// What becomes readable when a back-end has come; `None` if it is to be gone to.
-    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// Whether back-ends come to this end.
+    pub(crate) fn listens(&self) -> bool {
+        matches!(self, Self::Listen(_))
+    }
+
+    /// What becomes readable when a back-end has come, and how long to wait for it at most. Neither, if it is to be gone to.
+    pub(crate) fn wait_on(&self) -> (Option<BorrowedFd<'_>>, Option<Duration>) {
         match self {
-            Self::Listen(listener) => Some(listener.as_fd()),
-            Self::Connect(_) => None,
+            Self::Listen(listener) => match listener.wait_on() {
+                Waiting::Readable(fd) => (Some(fd), None),
+                Waiting::Pause(left) => (None, Some(left)),
+            },
+            Self::Connect(_) => (None, None),
         }
     }
 
     /// A back-end, if there is one now.
     pub(crate) fn try_meet(&self) -> Result<Option<OwnedFd>, Nobody> {
         match self {
-            Self::Listen(listener) => listener.accept().map_err(|error| Nobody::Failed(error.to_string())),
+            Self::Listen(listener) => Ok(listener.accept(|_, error| {
+                tracing::warn!("{}: a back-end was turned away: {error}", listener.path().display());
+            })),
             Self::Connect(path) => match connect(path).map_err(|error| Nobody::Failed(error.to_string()))? {
                 Connecting::Connected(socket) => Ok(Some(socket)),
                 Connecting::Queued => Ok(None),
@@ -70,7 +80,7 @@ impl Door {
         while start.elapsed() < FIRST {
             match (self.try_meet(), self) {
                 (Ok(Some(socket)), _) => return Ok(socket),
-                (Ok(None), Self::Listen(listener)) => wait(listener.as_fd(), Duration::from_millis(100)),
+                (Ok(None), Self::Listen(_)) => wait(self.wait_on()),
                 (Ok(None), Self::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
                 (Err(nobody), _) => return Err(other(nobody)),
             }
@@ -83,10 +93,11 @@ impl Door {
     }
 }
 
-fn wait(descriptor: BorrowedFd<'_>, limit: Duration) {
-    let limit = Timespec::try_from(limit).expect("a short time");
+fn wait((descriptor, limit): (Option<BorrowedFd<'_>>, Option<Duration>)) {
+    let limit = Timespec::try_from(limit.unwrap_or(Duration::from_millis(100))).expect("a short time");
+    let mut fds: Vec<_> = descriptor.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     // An interruption is as good as a time that is over.
-    let _ = poll(&mut [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)], Some(&limit));
+    let _ = poll(&mut fds, Some(&limit));
 }
 
 fn other(error: impl std::fmt::Display) -> Error {

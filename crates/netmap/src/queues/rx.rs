@@ -69,7 +69,7 @@ impl RxQueue for Rx {
                 break;
             }
             if let Err(error) = self.receiver.receive(&mut self.rings[self.next].0, burst, &mut counts) {
-                self.status.set_gone(|| format!("receiving: {error}"));
+                self.status.set_gone(|| format!("{}{error}", super::RECEIVING));
             }
             self.next = if self.next + 1 == self.rings.len() { 0 } else { self.next + 1 };
         }

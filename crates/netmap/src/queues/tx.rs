@@ -120,7 +120,7 @@ impl TxQueue for Tx {
             result = self.own.sync();
         }
         if let Err(error) = result {
-            self.status.set_gone(|| format!("sending: {error}"));
+            self.status.set_gone(|| format!("{}{error}", super::SENDING));
         }
         if done > 0 {
             burst.discard(done);

@@ -1,10 +1,11 @@
 //! Requests that only ask: about a port, a memory, the ports of switches. Their bodies are netmap's.
 
+use ringpass_peer::Credentials;
 use rustix::io::Errno;
 
 use super::COMMON;
 use super::Refusal;
-use super::ports::{Ports, Registered};
+use super::ports::{Asking, Ports, Registered};
 use crate::protocol::BODY;
 use crate::request::{Fields, Mode, PortInfo, Register};
 use crate::{Pools, Region, Shape};
@@ -16,9 +17,8 @@ fn body(parts: &[&[u8]]) -> [u8; BODY] {
     body
 }
 
-/// Of a port, or, without a name, of a memory by its number. A port that is not there is made for the moment, so that the
-/// answer is what a registration would give.
-pub fn port(ports: &mut Ports, name: &str, asked: &[u8; BODY]) -> Result<[u8; BODY], Refusal> {
+/// Of a port, or, without a name, of a memory by its number. Of a port that is not there, what a registration would give.
+pub fn port(ports: &mut Ports, name: &str, asked: &[u8; BODY], program: Credentials) -> Result<[u8; BODY], Refusal> {
     let memory_id = PortInfo::parse(asked.first_chunk().expect("64 bytes")).memory_id;
     let info = if name.is_empty() {
         let (memory_id, region) = region(ports, memory_id)?;
@@ -28,19 +28,25 @@ pub fn port(ports: &mut Ports, name: &str, asked: &[u8; BODY]) -> Result<[u8; BO
         PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }
     } else {
         let asked = Register { mode: Mode::Null, memory_id, ..Register::default() };
-        let Registered { registration, register, .. } = ports.register(name, &asked)?;
-        ports.unregister(registration);
-        let Register { memory_size, slots, rings, host_rings, memory_id, .. } = register;
-        PortInfo { memory_size, slots, rings, host_rings, memory_id }
+        match ports.would_have(name, &asked)? {
+            Some(info) => info,
+            None => {
+                let mut asking = Asking { program, made: Vec::new() };
+                let Registered { registration, register, .. } = ports.register(name, &asked, &mut asking)?;
+                ports.unregister(registration);
+                let Register { memory_size, slots, rings, host_rings, memory_id, .. } = register;
+                PortInfo { memory_size, slots, rings, host_rings, memory_id }
+            }
+        }
     };
     Ok(body(&[&info.bytes()]))
 }
 
 /// Of the pools of a memory: that of a port, or, without a name, of its number.
-pub fn pools(ports: &mut Ports, name: &str, asked: &[u8; BODY]) -> Result<[u8; BODY], Refusal> {
+pub fn pools(ports: &mut Ports, name: &str, asked: &[u8; BODY], program: Credentials) -> Result<[u8; BODY], Refusal> {
     let id = match name {
         "" => u16::from_le_bytes([asked[8], asked[9]]),
-        name => PortInfo::parse(port(ports, name, &[0; BODY])?.first_chunk().expect("64 bytes")).memory_id,
+        name => PortInfo::parse(port(ports, name, &[0; BODY], program)?.first_chunk().expect("64 bytes")).memory_id,
     };
     let (id, region) = region(ports, id)?;
     let Pools { interfaces, ring_bytes, buffers, buffer_size } = *region.pools();

@@ -8,18 +8,19 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use ringpass_memory::RegionConfig;
-use ringpass_peer::Signal;
+use ringpass_peer::{Credentials, Signal};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use asked::{admit, bound, descriptors, each_ring, full_name, granted, out_of_descriptors, shared, slots};
 
+use super::budget::{Budget, Own};
 use super::memories::{COMMON, EXCHANGED, Memories};
-use super::open_port::OpenPort;
+use super::open_port::{OpenPort, PortsMemory, pools};
 use super::pipes::Pipe;
 use super::{Native, Refusal, Switches, Users};
 use crate::protocol::{Behind, Granted};
-use crate::request::{Mode, PortName, Register, register};
+use crate::request::{Mode, PortInfo, PortName, Register, register};
 use crate::{Place, Pools, Region, Shape};
 
 /// What a registration has, until it ends.
@@ -50,12 +51,47 @@ pub struct Registered {
     pub granted: Granted,
     /// See [`Granted`].
     pub fds: [OwnedFd; crate::protocol::FDS],
+    /// Which programs have the same rings, in words; empty: none.
+    pub others: String,
+}
+
+/// A program that asks, and the memory that was made for it.
+pub struct Asking {
+    /// Who it is.
+    pub program: Credentials,
+    /// What [`Ports::needs`] said.
+    pub made: Vec<Own>,
+}
+
+impl Asking {
+    fn take(&mut self, pools: &Pools) -> Result<Own, Refusal> {
+        let none = || Refusal::new(Errno::AGAIN, "no memory was made for this port; ask again");
+        Own::take(&mut self.made, pools).ok_or_else(none)
+    }
 }
 
 /// Rings of a port to send, or to receive.
 const MOST_RINGS: u16 = 8;
+/// What a monitor's registration has.
+const MONITOR: u64 = register::MONITOR_RX | register::MONITOR_TX | register::ZERO_COPY_MONITOR;
+/// Bytes of ports' own memory, if nobody says.
+const MEMORY: usize = 1 << 30;
 /// Ports at a time.
 const MOST_PORTS: usize = 1000;
+
+/// The rings of a VALE port that is to be made, and whether it lies in the common memory.
+fn vale_shape(name: &PortName, asked: &Register) -> Result<(Shape, bool), Refusal> {
+    let rings = asked.rings.map(|rings| rings.max(1));
+    if rings.iter().any(|&rings| rings > MOST_RINGS) {
+        let why = format!("{name}: a port has at most {MOST_RINGS} rings a direction");
+        return Err(Refusal::new(Errno::INVAL, why));
+    }
+    let shape = Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] };
+    match asked.memory_id {
+        0 | COMMON => Ok((shape, asked.memory_id == COMMON)),
+        id => Err(Refusal::new(Errno::INVAL, format!("{name}: memory {id} is another port's"))),
+    }
+}
 
 /// See the module.
 pub struct Ports {
@@ -67,6 +103,8 @@ pub struct Ports {
     /// Programs' rings that see what happens at a port, by the number of their registration.
     monitors: BTreeMap<u64, OpenPort>,
     switches: Box<dyn Switches>,
+    /// Of ports with memory of their own.
+    pub budget: Budget,
     numbers: u64,
     next_memory: u16,
 }
@@ -76,11 +114,41 @@ impl Ports {
     pub fn new(common: Pools, switches: Box<dyn Switches>) -> Result<Self, Refusal> {
         let memories = Memories { common: Region::new(common, &RegionConfig::default())?, exchanged: None };
         let (pipes, open, natives, monitors) = Default::default();
-        Ok(Self { memories, pipes, open, natives, monitors, switches, numbers: 0, next_memory: EXCHANGED })
+        let budget = Budget::new(MEMORY);
+        Ok(Self { memories, pipes, open, natives, monitors, switches, budget, numbers: 0, next_memory: EXCHANGED })
+    }
+
+    /// The memory that has to be made for a program before its port is [registered](Self::register) or [kept](Self::keep).
+    pub fn needs(&self, name: &str, asked: &Register) -> Result<Vec<Pools>, Refusal> {
+        let name = full_name(name, asked)?;
+        let mut needs = Vec::new();
+        if name.pipe().is_some() {
+            return Ok(needs);
+        }
+        let monitor = asked.flags & MONITOR != 0;
+        if name.vale().is_some() && !self.open.contains_key(&name.port) {
+            // A monitor of a port that is not there makes the usual one.
+            let usual = Register::default();
+            let (shape, shared) = vale_shape(&name, if monitor { &usual } else { asked })?;
+            needs.extend((!shared).then(|| pools(shape, if monitor { 0 } else { asked.extra_buffers })));
+        }
+        if monitor {
+            needs.push(Self::monitor_memory(asked)?.1);
+        }
+        Ok(needs)
+    }
+
+    /// What a VALE port that is not there would have, if a program registered it; `None`: it is there, or is no such port.
+    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<PortInfo>, Refusal> {
+        let needs = self.needs(name, asked)?;
+        let Some(pools) = needs.first() else { return Ok(None) };
+        let (Shape { rings, slots }, _) = vale_shape(&full_name(name, asked)?, asked)?;
+        let (memory_size, memory_id) = (pools.bytes() as u64, Self::memory_after(self.next_memory));
+        Ok(Some(PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }))
     }
 
     /// Registers a port by its name as it stands in a request's header.
-    pub fn register(&mut self, name: &str, asked: &Register) -> Result<Registered, Refusal> {
+    pub fn register(&mut self, name: &str, asked: &Register, asking: &mut Asking) -> Result<Registered, Refusal> {
         let name = full_name(name, asked)?;
         if matches!(asked.mode, Mode::Host | Mode::OneHost) {
             return Err(Refusal::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
@@ -88,13 +156,17 @@ impl Ports {
         if self.pipes.len() + self.open.len() + self.monitors.len() >= MOST_PORTS {
             return Err(Refusal::new(Errno::NOSPC, format!("{MOST_PORTS} ports are there already; close some")));
         }
-        if asked.flags & (register::MONITOR_RX | register::MONITOR_TX | register::ZERO_COPY_MONITOR) != 0 {
-            return self.register_monitor(name, asked);
+        if asked.flags & MONITOR != 0 {
+            return self.register_monitor(name, asked, asking);
         }
-        if name.pipe().is_some() { self.register_pipe(name, asked) } else { self.register_open(name, asked) }
+        if name.pipe().is_some() {
+            self.register_pipe(name, asked, asking.program)
+        } else {
+            self.register_open(name, asked, asking)
+        }
     }
 
-    fn register_pipe(&mut self, name: PortName, asked: &Register) -> Result<Registered, Refusal> {
+    fn register_pipe(&mut self, name: PortName, asked: &Register, program: Credentials) -> Result<Registered, Refusal> {
         let (parent, pipe, first) = name.pipe().expect("a pipe's name");
         let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!first));
         let id = self.pipes.get(&key).map_or(asked.memory_id.max(COMMON), |pipe| pipe.memory_id);
@@ -108,7 +180,7 @@ impl Ports {
             let made = Pipe::new((id, self.memories.shared(id)), parent, pipe, slots(asked, 0)?)?;
             self.pipes.insert(key.clone(), made);
         }
-        let result = self.register_end(&key, end, name, asked);
+        let result = self.register_end(&key, end, name, asked, program);
         if result.is_err() {
             self.drop_unused(&key);
         }
@@ -121,6 +193,7 @@ impl Ports {
         end: usize,
         name: PortName,
         asked: &Register,
+        program: Credentials,
     ) -> Result<Registered, Refusal> {
         let number = self.number();
         let pipe = self.pipes.get_mut(key).expect("made before");
@@ -133,7 +206,8 @@ impl Ports {
             pipe.bells[1 - end].try_clone(),
         ];
         let fds = descriptors(fds)?;
-        let interface = admit(&name, asked, (&pipe.ends[end], region, &mut pipe.users[end]), bound)?;
+        let (interface, others) =
+            admit(&name, asked, (number, program), (&pipe.ends[end], region, &mut pipe.users[end]), bound)?;
         // An end that was clobbered stays as it is: that is between its programs.
         if pipe.users[end].count() == 1 {
             let _ = pipe.begin_again(region, end);
@@ -143,15 +217,15 @@ impl Ports {
         let extra = region.lend_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
         let registration = Registration { name, number, interface, extra };
-        Ok(Registered { registration, register, granted: Granted { pools: *region.pools(), behind }, fds })
+        Ok(Registered { registration, register, granted: Granted { pools: *region.pools(), behind }, fds, others })
     }
 
-    fn register_open(&mut self, name: PortName, asked: &Register) -> Result<Registered, Refusal> {
+    fn register_open(&mut self, name: PortName, asked: &Register, asking: &mut Asking) -> Result<Registered, Refusal> {
         let key = name.port.clone();
-        self.make_open(&name, asked)?;
+        self.make_open(&name, asked, asking)?;
         let number = self.number();
         let port = self.open.get_mut(&key).expect("made before");
-        let result = Self::register_rings(&mut self.memories, port, number, name, asked);
+        let result = Self::register_rings(&mut self.memories, port, (number, asking.program), name, asked);
         if result.is_err() {
             self.drop_unused_port(&key);
         }
@@ -159,41 +233,38 @@ impl Ports {
     }
 
     /// A port of a switch, or of the machine, is there from now on.
-    fn make_open(&mut self, name: &PortName, asked: &Register) -> Result<(), Refusal> {
+    fn make_open(&mut self, name: &PortName, asked: &Register, asking: &mut Asking) -> Result<(), Refusal> {
         match name.vale() {
             _ if self.open.contains_key(&name.port) => Ok(()),
-            Some(_) => self.make_vale(name, asked),
+            Some(_) => self.make_vale(name, asked, asking),
             None => self.make_native(name, asked),
         }
     }
 
     /// A number for one more memory.
     fn new_memory(&mut self) -> u16 {
-        self.next_memory = self.next_memory.checked_add(1).unwrap_or(EXCHANGED + 1);
+        self.next_memory = Self::memory_after(self.next_memory);
         self.next_memory
     }
 
-    fn make_vale(&mut self, name: &PortName, asked: &Register) -> Result<(), Refusal> {
-        let rings = asked.rings.map(|rings| rings.max(1));
-        if rings.iter().any(|&rings| rings > MOST_RINGS) {
-            return Err(Refusal::new(
-                Errno::INVAL,
-                format!("{name}: a port has at most {} rings a direction", MOST_RINGS),
-            ));
-        }
-        let shape = Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] };
-        let id = match asked.memory_id {
-            0 => self.new_memory(),
-            COMMON => COMMON,
-            id => return Err(Refusal::new(Errno::INVAL, format!("{name}: memory {id} is another port's"))),
+    fn memory_after(last: u16) -> u16 {
+        last.checked_add(1).unwrap_or(EXCHANGED + 1)
+    }
+
+    fn make_vale(&mut self, name: &PortName, asked: &Register, asking: &mut Asking) -> Result<(), Refusal> {
+        let (shape, shared) = vale_shape(name, asked)?;
+        let memory = if shared {
+            (COMMON, PortsMemory::Shared(&mut self.memories.common))
+        } else {
+            let own = asking.take(&pools(shape, asked.extra_buffers))?;
+            (self.new_memory(), PortsMemory::Own(own))
         };
-        let shared = (id == COMMON).then_some(&mut self.memories.common);
         let (switch, port) = name.vale().expect("a VALE port's name");
         let serve = |served, place| match place {
             Place::Copied(buffers) => self.switches.open(switch, port, served, buffers),
             Place::Exchanged(_) => Err(Refusal::new(Errno::INVAL, "a switch copies frames, which nobody does there")),
         };
-        let port = OpenPort::new(&name.port, shape, asked.extra_buffers, (id, shared), serve)?;
+        let port = OpenPort::new(&name.port, shape, memory, serve)?;
         self.open.insert(name.port.clone(), port);
         Ok(())
     }
@@ -201,7 +272,7 @@ impl Ports {
     fn register_rings(
         memories: &mut Memories,
         port: &mut OpenPort,
-        number: u64,
+        (number, program): (u64, Credentials),
         name: PortName,
         asked: &Register,
     ) -> Result<Registered, Refusal> {
@@ -213,7 +284,7 @@ impl Ports {
         let bell = super::eventfd()?;
         let call = Signal::new(bell.try_clone().map_err(out_of_descriptors)?);
         let call = call.map_err(|error| Refusal::new(Errno::NOSYS, error))?;
-        let region = port.own.as_mut().unwrap_or_else(|| memories.shared(memory_id));
+        let region = port.own.as_mut().map_or_else(|| memories.shared(memory_id), |own| &mut own.region);
         let fds = [
             shared(region.file())?.try_clone_to_owned(),
             shared(port.memory.csb())?.try_clone_to_owned(),
@@ -224,13 +295,14 @@ impl Ports {
         let entry = |(entry, bound): (usize, bool)| u64::from(bound) << entry;
         let all = each_ring(shape).map(|(direction, id)| bound(direction, id));
         let entries = all.enumerate().map(entry).sum();
-        let interface = admit(&name, asked, (&port.memory, region, &mut port.users), bound)?;
+        let (interface, others) =
+            admit(&name, asked, (number, program), (&port.memory, region, &mut port.users), bound)?;
         port.served.listen(number, entries, call);
         let extra = region.lend_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, memory_id);
         let granted = Granted { pools: *region.pools(), behind: Behind::Server };
         let registration = Registration { name, number, interface, extra };
-        Ok(Registered { registration, register, granted, fds })
+        Ok(Registered { registration, register, granted, fds, others })
     }
 
     /// Ends a registration: its program is gone. Ports that nobody has registered go.
@@ -242,7 +314,7 @@ impl Ports {
                 let region = self.memories.shared(pipe.memory_id);
                 region.take_back_extra_buffers(interface, extra);
                 region.release_interface(interface);
-                pipe.users[usize::from(!first)].leave();
+                pipe.users[usize::from(!first)].leave(number);
             }
             self.drop_unused(&key);
         } else if let Some(monitor) = self.monitors.remove(&number) {
@@ -255,7 +327,7 @@ impl Ports {
             region.take_back_extra_buffers(interface, extra);
             region.release_interface(interface);
             port.served.ignore(number);
-            port.users.leave();
+            port.users.leave(number);
             self.drop_unused_port(&name.port);
         }
     }
@@ -276,22 +348,29 @@ impl Ports {
     }
 
     /// Makes a VALE port that stays without a program, or lets it go.
-    pub fn keep(&mut self, name: &str, asked: Option<&Register>) -> Result<(), Refusal> {
+    pub fn keep(&mut self, name: &str, asked: Option<(&Register, &mut Asking)>) -> Result<(), Refusal> {
         let name = full_name(name, &Register::default())?;
         let none = || Refusal::new(Errno::NXIO, format!("{name} is no port of a VALE switch"));
         if name.vale().is_none() || name.pipe().is_some() {
             return Err(none());
         }
+        let stays = asked.is_some();
         match asked {
             Some(_) if self.open.contains_key(&name.port) => {
                 return Err(Refusal::new(Errno::EXIST, format!("{name} is there already")));
             }
-            Some(asked) => self.make_vale(&name, asked)?,
+            Some((asked, asking)) => self.make_vale(&name, asked, asking)?,
             None => {}
         }
-        self.open.get_mut(&name.port).ok_or_else(none)?.stays = asked.is_some();
+        self.open.get_mut(&name.port).ok_or_else(none)?.stays = stays;
         self.drop_unused_port(&name.port);
         Ok(())
+    }
+
+    /// Bytes of ports that stay without a program.
+    pub fn kept(&self) -> usize {
+        let kept = self.open.values().filter(|port| port.stays);
+        kept.filter_map(|port| port.own.as_ref()).map(Own::bytes).sum()
     }
 
     /// Who has the switches.
@@ -321,7 +400,7 @@ impl Ports {
     /// A memory by its number.
     pub fn region(&self, id: u16) -> Option<&Region> {
         let mut all = self.open.values().chain(self.monitors.values());
-        let own = || all.find(|port| port.memory_id() == id).and_then(|port| port.own.as_ref());
+        let own = || all.find(|port| port.memory_id() == id).and_then(|port| Some(&port.own.as_ref()?.region));
         self.memories.find(id).or_else(own)
     }
 
@@ -329,13 +408,13 @@ impl Ports {
     pub fn status(&self) -> Value {
         let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
             let registrations = pipe.users.each_ref().map(Users::count);
-            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots[0], "registrations": registrations})
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots[0], "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
         });
         let open = |name: &str, port: &OpenPort| {
             let Shape { rings, slots } = port.memory.shape();
             json!({
                 "port": name, "memory": port.memory_id(), "rings": rings, "slots": slots,
-                "registrations": port.users.count(), "monitors": port.monitors, "stays": port.stays, "counters": port.served.counters(),
+                "registrations": port.users.count(), "pids": port.users.pids(), "monitors": port.monitors, "stays": port.stays, "counters": port.served.counters(),
             })
         };
         let vale = self.vale_ports().map(|name| open(name, &self.open[name]));
@@ -355,6 +434,7 @@ impl Ports {
             "pipes": pipes.collect::<Vec<_>>(),
             "common": common,
             "exchanged": exchanged,
+            "memory": {"total": self.budget.state()[0], "used": self.budget.state()[1]},
         })
     }
 }

@@ -18,7 +18,7 @@ use ringpass_peer::{Listener, prepare_signals};
 use ringpass_port::{Address, Error};
 
 use crate::open::close;
-use crate::options::{Options, seconds, within};
+use crate::options::{Options, bytes, seconds, within};
 use crate::run::{Run, interrupted};
 use crate::sandbox::Sandbox;
 use native::{Named, Packets};
@@ -28,7 +28,8 @@ use vale::{Attached, Vales};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Socket to serve at [default: $RINGPASS_NETMAP_SOCKET, or ringpass-netmap.sock in $XDG_RUNTIME_DIR or /run]
+    /// Socket to serve at [default: $RINGPASS_NETMAP_SOCKET, or ringpass-netmap.sock in $XDG_RUNTIME_DIR or, for root,
+    /// /run; else netmap.sock in /tmp/ringpass-UID]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// A port that programs have as netmap:NAME, with a ring each way for each of its queues: eth0=0000:01:00.0; again for
@@ -46,6 +47,10 @@ pub struct Args {
     /// that exchange buffers
     #[arg(long, value_name = "N", default_value = "16384", value_parser = within(256..=1 << 20))]
     buffers: usize,
+    /// Memory that ports of programs may have together beside that, of which one program may have a quarter: 512M, 2G
+    /// [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    memory: Option<usize>,
     /// Packets that may be under way in all switches
     #[arg(long, value_name = "N", default_value = "16384", value_parser = within(1024..=1 << 20))]
     packets: usize,
@@ -85,9 +90,11 @@ pub fn run(args: Args) -> Result<(), Error> {
         return Err(Error::Other(format!("--queues: a netmap port has at most {MOST_QUEUES}")));
     }
     let mut run = Run::new(args.options)?;
-    let path = args.socket.unwrap_or_else(default_socket);
+    let path = args.socket.map_or_else(default_socket, Ok).map_err(|error| Error::Other(error.to_string()))?;
     let listener = Listener::bind(&path).map_err(|error| Error::Other(error.to_string()))?;
     prepare_signals().map_err(|error| Error::Other(error.to_string()))?;
+    // In the sandbox nobody can ask.
+    let memory = args.memory.unwrap_or_else(half_of_memory);
     let pool = Mempool::new(&MempoolConfig { buffers: args.packets, ..Default::default() })?;
     let vale_options = Options { queues: 1, ..run.options.clone() };
     let vales = Rc::new(RefCell::new(Vales::new(pool.clone(), vale_options, args.allow)));
@@ -105,6 +112,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     vales.borrow_mut().opened(sandbox);
     let switches = Box::new(Attached::new(vales.clone()));
     let mut server = Server::new(listener, pools, switches).map_err(other)?;
+    server.limit_memory(memory);
     packets.exchanged.take().into_iter().for_each(|region| server.exchange(region));
     let mut out = std::io::stdout();
     let mut notes = vec![format!("netmap ports at {}", path.display())];
@@ -139,6 +147,12 @@ pub fn run(args: Args) -> Result<(), Error> {
     drop((server, vales));
     close(Vec::new(), &pool);
     Ok(())
+}
+
+/// Half of the machine's memory.
+fn half_of_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize) / 2
 }
 
 /// Rings for as many pipes as the buffers are for: four slots of 16 bytes, in rings to send and to receive of both ends and

@@ -3,6 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ringpass_memory::DmaRegion;
+use ringpass_peer::Credentials;
 use rustix::io::Errno;
 
 use crate::request::{Mode, PortName, Register, register};
@@ -57,17 +58,18 @@ pub(super) fn bound(
     })
 }
 
-/// Lets a program in, with a descriptor of its own, whose place is returned.
+/// Lets a program in, with a descriptor of its own, whose place is returned, and who has the port beside.
 pub(super) fn admit(
     name: &PortName,
     asked: &Register,
+    program: (u64, Credentials),
     (memory, region, users): (&PortMemory, &mut Region, &mut Users),
     bound: impl Fn(Direction, u16) -> bool,
-) -> Result<usize, Refusal> {
+) -> Result<(usize, String), Refusal> {
     let interface = memory.bind(region, bound)?;
-    let admitted = users.admit(&name.to_string(), asked.flags & register::EXCLUSIVE != 0);
-    admitted.inspect_err(|_| region.release_interface(interface))?;
-    Ok(interface)
+    let admitted = users.admit(&name.to_string(), asked.flags & register::EXCLUSIVE != 0, program);
+    let others = admitted.inspect_err(|_| region.release_interface(interface))?;
+    Ok((interface, others))
 }
 
 /// What a program is told.
