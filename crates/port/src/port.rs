@@ -26,6 +26,8 @@ pub struct PortConfig {
     pub spread: Spread,
     /// Let the card report sent frames by writing its head to memory, where it can, rather than in descriptors.
     pub head_write_back: bool,
+    /// When its interface is deleted, wait for one of the same name instead of ending. For TAPs and packet sockets.
+    pub rejoin: bool,
     /// Take a card even if its kernel interface carries an address or a default route.
     pub take_over: bool,
 }
@@ -41,6 +43,7 @@ impl Default for PortConfig {
             offloads: Offloads::default(),
             spread: Spread::default(),
             head_write_back: false,
+            rejoin: false,
             take_over: false,
         }
     }

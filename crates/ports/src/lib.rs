@@ -15,6 +15,7 @@ mod kernel_ring;
 mod null;
 mod packet_socket;
 mod pcap;
+mod presence;
 mod ring;
 mod sleeper;
 mod sys;

@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::buffers::{Buffers, drop_front};
 use crate::kernel_ring::KernelRing;
+use crate::presence::{Attempts, Presence};
 use crate::sys::{Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option};
 
 /// `packet:NAME`. Frames that the kernel itself sends through the interface are not received.
@@ -27,8 +28,12 @@ pub struct PacketSocket {
     interfaces: Interfaces,
     /// Those that receive, one a queue.
     sockets: Vec<Arc<OwnedFd>>,
+    /// Those that send.
+    senders: Vec<Arc<OwnedFd>>,
     promiscuous: Arc<AtomicBool>,
     status: Arc<Status>,
+    presence: Arc<Presence>,
+    attempts: Attempts,
     queues: Vec<Queues>,
     notes: Vec<String>,
 }
@@ -47,10 +52,11 @@ struct Rx {
 }
 
 struct Tx {
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     /// Each frame has a header.
     vnet: bool,
     status: Arc<Status>,
+    presence: Arc<Presence>,
     queue: usize,
     mtu: usize,
 }
@@ -72,7 +78,7 @@ impl PacketSocket {
         if !matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
             return Err(Error::Other(format!("packet:{interface}: no Ethernet interface; take one that is")));
         }
-        let notes = notes(&interfaces, interface, config).map_err(wrong("reading the interface's state"))?;
+        let mut notes = notes(&interfaces, interface, config).map_err(wrong("reading the interface's state"))?;
 
         let Offloads { checksum, tso, .. } = config.offloads;
         let offloads = Offloads { checksum: checksum || tso, ..config.offloads };
@@ -98,24 +104,80 @@ impl PacketSocket {
             // Before they had joined, each of the sockets received every frame.
             rings.iter_mut().for_each(|ring| while ring.receive(|_| ()).is_some() {});
         }
-        let mut queues = Vec::new();
+        // The kernel binds no socket anew that shares frames with others (packet(7), PACKET_FANOUT).
+        let rejoins = config.rejoin && config.queues == 1;
+        if config.rejoin && !rejoins {
+            notes.push("with several queues, the port ends when the interface is deleted".into());
+        }
+        let presence = Arc::new(Presence::new(&format!("packet:{interface}"), rejoins));
+        let (mut queues, mut senders) = (Vec::new(), Vec::new());
         for (queue, ring) in rings.into_iter().enumerate() {
-            let socket = open_socket(interface)?;
+            let socket = Arc::new(open_socket(interface)?);
+            senders.push(socket.clone());
             bind_packet(socket.as_fd(), index, 0).map_err(wrong("binding to the interface"))?;
             let (promiscuous, mtu, vnet) = (promiscuous.clone(), config.mtu, offloads.checksum);
             if vnet {
                 set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1i32).map_err(wrong("setting offloads"))?;
             }
             let kernel = if vnet { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
-            let tx = Tx { socket, vnet, status: status.clone(), queue, mtu };
+            let (shown, presence) = (status.clone(), presence.clone());
+            let tx = Tx { socket, vnet, status: shown, presence, queue, mtu };
             let (socket, buffers, status) = (sockets[queue].clone(), Buffers::new(pool), status.clone());
             let rx = Rx { socket, ring, buffers, most, promiscuous, offloads, status, queue, mtu };
             queues.push(Queues { rx: Box::new(rx), tx: Box::new(Software::new(tx, kernel, pool)) });
         }
         let name = format!("packet:{interface}");
-        let mut port = Self { name, index, mac, interfaces, sockets, promiscuous, status, queues, notes };
+        let attempts = Attempts::default();
+        let mut port = Self {
+            name,
+            index,
+            mac,
+            interfaces,
+            sockets,
+            senders,
+            promiscuous,
+            status,
+            presence,
+            attempts,
+            queues,
+            notes,
+        };
         port.set_promiscuous(config.promiscuous)?;
         Ok(port)
+    }
+
+    /// Has the sockets receive and send at the interface that has the port's name now, which takes no privilege. `false`: there is
+    /// none.
+    fn take_again(&mut self) -> io::Result<bool> {
+        let name = self.name.trim_start_matches("packet:");
+        let Ok(index) = self.interfaces.index(name) else { return Ok(false) };
+        let (kind, mac) = self.interfaces.hardware(name)?;
+        if !matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+            return Ok(false);
+        }
+        for socket in &self.senders {
+            bind_packet(socket.as_fd(), index, 0)?;
+        }
+        // These say whether the interface is there: last.
+        for socket in &self.sockets {
+            bind_packet(socket.as_fd(), index, libc::ETH_P_ALL)?;
+        }
+        (self.index, self.mac) = (index, mac);
+        if self.promiscuous.load(Relaxed) {
+            self.set_membership(libc::PACKET_ADD_MEMBERSHIP)?;
+        }
+        Ok(true)
+    }
+
+    /// Enters or leaves promiscuous mode.
+    fn set_membership(&self, option: i32) -> io::Result<()> {
+        let request = libc::packet_mreq {
+            mr_ifindex: self.index,
+            mr_type: libc::PACKET_MR_PROMISC as u16,
+            mr_alen: 0,
+            mr_address: [0; 8],
+        };
+        set_packet_option(self.sockets[0].as_fd(), option, request)
     }
 
     /// The interface's name now: it may have been renamed.
@@ -304,7 +366,7 @@ impl TxQueue for Tx {
                     // The first frame's fault (too long for the interface, say), or the interface is down.
                     drops += 1;
                     if matches!(errno, Errno::NXIO | Errno::NODEV) {
-                        self.status.set_gone(|| GONE.into());
+                        self.presence.lost(&self.status, GONE);
                     }
                 }
             }
@@ -343,8 +405,11 @@ impl Port for PacketSocket {
 
     fn state(&mut self) -> State {
         if !packet_interface_exists(self.sockets[0].as_fd()) {
-            self.status.set_gone(|| GONE.into());
+            self.presence.lost(&self.status, GONE);
         }
+        let (mut attempts, presence) = (std::mem::take(&mut self.attempts), self.presence.clone());
+        attempts.look(&presence, || self.take_again());
+        self.attempts = attempts;
         self.status.state()
     }
 
@@ -356,14 +421,8 @@ impl Port for PacketSocket {
         if self.promiscuous.load(Relaxed) == on {
             return Ok(());
         }
-        let request = libc::packet_mreq {
-            mr_ifindex: self.index,
-            mr_type: libc::PACKET_MR_PROMISC as u16,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
         let option = if on { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
-        set_packet_option(self.sockets[0].as_fd(), option, request)
+        self.set_membership(option)
             .map_err(|source| Error::Os { what: format!("{}: promiscuous mode", self.name), source })?;
         self.promiscuous.store(on, Relaxed);
         Ok(())

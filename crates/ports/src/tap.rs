@@ -15,15 +15,21 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::buffers::{Buffers, drop_front};
+use crate::presence::{Attempts, Presence};
 use crate::sys::{Interfaces, attach_tap, read_packet, set_tap_offloads, tap_name, write_packet, write_packets};
 
 /// `tap:NAME`. The interface may be moved to another network namespace under way.
 pub struct Tap {
     name: String,
     mac: MacAddress,
-    /// Of the first queue.
-    tun: Arc<OwnedFd>,
+    /// One a queue.
+    tuns: Vec<Arc<OwnedFd>>,
+    vnet: bool,
+    offloads: Offloads,
+    interfaces: Interfaces,
     status: Arc<Status>,
+    presence: Arc<Presence>,
+    attempts: Attempts,
     queues: Vec<Queues>,
     notes: Vec<String>,
 }
@@ -35,6 +41,7 @@ struct Rx {
     most: usize,
     vnet: Option<Offloads>,
     status: Arc<Status>,
+    presence: Arc<Presence>,
     queue: usize,
     mtu: usize,
 }
@@ -43,6 +50,7 @@ struct Tx {
     tun: Arc<OwnedFd>,
     vnet: bool,
     status: Arc<Status>,
+    presence: Arc<Presence>,
     queue: usize,
     mtu: usize,
 }
@@ -73,10 +81,12 @@ impl Tap {
         let (_, mac) = interfaces.hardware(name).map_err(wrong("reading the hardware address"))?;
 
         let status = Arc::new(Status::new(config.queues));
+        let presence = Arc::new(Presence::new(&format!("tap:{name}"), config.rejoin));
         let queues = tuns.iter().enumerate().map(|(queue, tun)| {
-            let (tun, status, mtu) = (tun.clone(), status.clone(), config.mtu);
-            let tx = Tx { tun: tun.clone(), vnet: vnet.is_some(), status: status.clone(), queue, mtu };
-            let rx = Rx { tun, buffers: Buffers::new(pool), most, vnet, status, queue, mtu };
+            let (tun, status, presence, mtu) = (tun.clone(), status.clone(), presence.clone(), config.mtu);
+            let (vnet_header, shown) = (vnet.is_some(), presence.clone());
+            let tx = Tx { tun: tun.clone(), vnet: vnet_header, status: status.clone(), presence: shown, queue, mtu };
+            let rx = Rx { tun, buffers: Buffers::new(pool), most, vnet, status, presence, queue, mtu };
             let kernel = if vnet.is_some() { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
             Queues { rx: Box::new(rx), tx: Box::new(Software::new(tx, kernel, pool)) }
         });
@@ -90,8 +100,10 @@ impl Tap {
             "{} queue(s), one system call a frame (faster: a pair of veth with packet:){left_open}",
             queues.len()
         );
-        let tun = tuns[0].clone();
-        Ok(Self { name: format!("tap:{name}"), mac, tun, status, queues, notes: vec![note] })
+        let (name, vnet, attempts, offloads) =
+            (format!("tap:{name}"), vnet.is_some(), Attempts::default(), config.offloads);
+        let notes = vec![note];
+        Ok(Self { name, mac, tuns, vnet, offloads, interfaces, status, presence, attempts, queues, notes })
     }
 }
 
@@ -132,13 +144,34 @@ fn deleted(errno: Errno) -> bool {
 
 const DELETED: &str = "the interface was deleted";
 
+/// Takes an interface that was made again, on descriptors that have lost theirs: to one that is there and may be used by this
+/// user, no privilege is needed.
+fn take_again(
+    (tuns, interfaces): (&[Arc<OwnedFd>], &Interfaces),
+    name: &str,
+    vnet: bool,
+    offloads: Offloads,
+) -> io::Result<bool> {
+    if interfaces.index(name).is_err() {
+        return Ok(false);
+    }
+    for tun in tuns.iter().filter(|tun| tap_name(tun.as_fd()).is_err()) {
+        attach_tap(tun.as_fd(), name, tuns.len() > 1, vnet)?;
+        set_tap_offloads(tun.as_fd(), offloads)?;
+    }
+    Ok(true)
+}
+
 impl Wakeable for Rx {
     fn arm(&mut self) {}
 
     fn disarm(&mut self) {}
 
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
-        each(Wake::Readable(self.tun.as_fd()));
+        // Without an interface it reports an error all the time.
+        if !self.presence.is_away() {
+            each(Wake::Readable(self.tun.as_fd()));
+        }
     }
 }
 
@@ -160,7 +193,7 @@ impl RxQueue for Rx {
                 Ok(None) => break,
                 Err(errno) => {
                     if deleted(errno) {
-                        self.status.set_gone(|| DELETED.into());
+                        self.presence.lost(&self.status, DELETED);
                     }
                     break;
                 }
@@ -240,7 +273,7 @@ impl TxQueue for Tx {
                     // EIO says that the interface is down, which it may be for a while.
                     drops += 1;
                     if deleted(errno) {
-                        self.status.set_gone(|| DELETED.into());
+                        self.presence.lost(&self.status, DELETED);
                     }
                 }
             }
@@ -261,7 +294,7 @@ impl Port for Tap {
     }
 
     fn link(&mut self) -> Link {
-        Link { up: matches!(self.state(), State::Running), mbps: 0 }
+        Link { up: matches!(self.state(), State::Running) && !self.presence.is_away(), mbps: 0 }
     }
 
     fn stats(&mut self) -> Stats {
@@ -269,9 +302,12 @@ impl Port for Tap {
     }
 
     fn state(&mut self) -> State {
-        if tap_name(self.tun.as_fd()).is_err() {
-            self.status.set_gone(|| DELETED.into());
+        if tap_name(self.tuns[0].as_fd()).is_err() {
+            self.presence.lost(&self.status, DELETED);
         }
+        let Self { name, tuns, interfaces, vnet, offloads, .. } = self;
+        let name = name.trim_start_matches("tap:");
+        self.attempts.look(&self.presence, || take_again((tuns, interfaces), name, *vnet, *offloads));
         self.status.state()
     }
 

@@ -131,9 +131,9 @@ pub fn open_with_wire(
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
                 errln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
             }
-            // A wire carries bare frames.
+            // A wire carries bare frames, and ends with its card.
             let (offloads, spread) = Default::default();
-            let bare = PortConfig { queues: 1, offloads, spread, ..*config };
+            let bare = PortConfig { queues: 1, offloads, spread, rejoin: false, ..*config };
             let wire = open_address(wire, &bare, wires, options)?;
             Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
         }

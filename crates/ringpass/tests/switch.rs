@@ -224,7 +224,7 @@ fn floods_are_limited_and_the_rest_is_not() {
 
 #[test]
 fn a_port_that_is_gone_leaves_and_the_last_two_end_the_run() {
-    let star = Star::new("", &[("", ""), ("model:", ""), ("", "")], &[]);
+    let star = Star::new("", &[("model:", ""), ("model:", ""), ("model:", "")], &[]);
     star.reaches(0, "198.18.0.2");
     star.reaches(2, "198.18.0.2");
     // While the others talk.

@@ -8,7 +8,7 @@ use ringpass_memory::{Addressing, Mempool};
 use ringpass_netmap::native::NativePort;
 use ringpass_netmap::server::{Native, Refusal, ServedPort};
 use ringpass_netmap::{Place, Pools, Region, Served};
-use ringpass_port::{Address, Error, Port, State};
+use ringpass_port::{Address, Error, Port, PortConfig, State};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -47,7 +47,12 @@ impl Named {
         let usual = packets.usual.as_ref();
         let pool = exchanged.or(usual).expect("made for this port");
         // A card of silicon has no wire here.
-        let port = open_with_wire(&address, &options.port(), (pool, usual.unwrap_or(pool)), options)?;
+        let port = open_with_wire(
+            &address,
+            &PortConfig { rejoin: true, ..options.port() },
+            (pool, usual.unwrap_or(pool)),
+            options,
+        )?;
         Ok(Opened { name: self.name.clone(), port, exchanges: exchanged.is_some(), pool: pool.clone() })
     }
 }

@@ -11,7 +11,7 @@ use ringpass_netmap::server::{Refusal, ServedPort, Switches};
 use ringpass_netmap::vale::RingPort;
 use ringpass_netmap::{Buffers, Served};
 use ringpass_peer::Signal;
-use ringpass_port::{Address, Port, Queues, State};
+use ringpass_port::{Address, Port, PortConfig, Queues, State};
 use ringpass_switch::{Config, MAX_PORTS, Rules, Share, Switch, Way};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -145,7 +145,8 @@ impl Vales {
     }
 
     fn open(&self, switch: &str, text: &str, address: &Address) -> Result<Opened, Refusal> {
-        let port = open_address(address, &self.options.port(), &self.pool, &self.options).map_err(refused)?;
+        let config = PortConfig { rejoin: true, ..self.options.port() };
+        let port = open_address(address, &config, &self.pool, &self.options).map_err(refused)?;
         Ok(Opened { switch: switch.into(), address: text.into(), port })
     }
 

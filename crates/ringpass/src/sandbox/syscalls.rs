@@ -93,6 +93,15 @@ fn checked() -> Vec<Check> {
         int(libc::SYS_ioctl, 1, u64::from(libc::TUNGETIFF as u32)),
         int(libc::SYS_ioctl, 1, libc::SIOCGIFNAME),
         int(libc::SYS_ioctl, 1, libc::SIOCGIFFLAGS),
+        // An interface that was made again: its number and address, a packet socket bound to it (an address of 20 bytes) that
+        // receives all of its frames, a TAP's descriptor that has lost its interface. Without capabilities, TUNSETIFF makes none.
+        int(libc::SYS_ioctl, 1, libc::SIOCGIFINDEX),
+        int(libc::SYS_ioctl, 1, libc::SIOCGIFHWADDR),
+        int(libc::SYS_ioctl, 1, u64::from(libc::TUNSETIFF as u32)),
+        int(libc::SYS_ioctl, 1, u64::from(libc::TUNSETVNETHDRSZ as u32)),
+        int(libc::SYS_ioctl, 1, u64::from(libc::TUNSETOFFLOAD as u32)),
+        int(libc::SYS_bind, 2, size_of::<libc::sockaddr_ll>() as u64),
+        int(libc::SYS_setsockopt, 1, libc::SOL_PACKET as u64),
     ]
 }
 

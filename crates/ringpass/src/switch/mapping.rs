@@ -11,7 +11,8 @@ use crate::options::Options;
 
 /// How a port is opened: a card with a queue more for each guest.
 pub fn config(plan: &PortPlan, options: &Options) -> Result<PortConfig, Error> {
-    let (config, steered) = (options.port(), plan.maps.iter().filter(|map| map.mac.is_some()).count());
+    let config = PortConfig { rejoin: true, ..options.port() };
+    let steered = plan.maps.iter().filter(|map| map.mac.is_some()).count();
     let wrong = |why: &str| Err(Error::Other(format!("{}: {why}", plan.rules.name)));
     match (plan.maps.len(), steered) {
         (0 | 1, 0) => Ok(config),
