@@ -72,6 +72,7 @@ impl Budget {
                 wanted.into_iter().map(|(pools, share)| Own::new(pools, share)).collect();
             // If the program is gone, what was made for it goes here.
             let _ = sender.send(made);
+            #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
             let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
         };
         spawn(work).map_err(|error| Refusal::new(Errno::AGAIN, format!("{name}: a thread to make memory: {error}")))?;
