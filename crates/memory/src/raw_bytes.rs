@@ -1,9 +1,9 @@
 //! Bytes that others may write at the same time.
 //!
 //! A frame may lie in a guest's memory, or in a pool that another process or a card writes as well. A `&[u8]` to it would
-//! promise the compiler that nobody does. So memory of packets is reached by copies only, with plain loads and stores
-//! through raw pointers, as crates for guest memory (`vm-memory`) do: a copy holds whatever the bytes were at that time,
-//! perhaps a mixture of two writes, and does not change any more. Code copies a header once, checks the copy and uses it.
+//! promise the compiler that nobody does. So memory of packets is reached by copies only, through raw pointers, as crates for
+//! guest memory (`vm-memory`) do: a copy holds whatever the bytes were at that time, perhaps a mixture of two writes, and
+//! does not change any more. Code copies a header once, checks the copy and uses it.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -47,13 +47,12 @@ impl<'a> RawBytes<'a> {
         self.start
     }
 
-    /// A copy of the `N` bytes from `at`; `None` if they are not all inside.
+    /// A copy of the `N` bytes from `at`, each read exactly once; `None` if they are not all inside.
     #[inline]
     pub fn array<const N: usize>(self, at: usize) -> Option<[u8; N]> {
         let inside = at <= self.len && self.len - at >= N;
-        // SAFETY: `at + N <= len`, and `new` requires that `len` initialised bytes from `start` can be read. An array of
-        // bytes needs no alignment and is valid whatever somebody writes there meanwhile.
-        inside.then(|| unsafe { self.start.add(at).cast::<[u8; N]>().read_unaligned() })
+        // SAFETY: `at + N <= len`, and `new` requires that `len` initialised bytes from `start` can be read.
+        inside.then(|| unsafe { read_once(self.start.add(at)) })
     }
 
     /// Copies bytes from `at` on, until `out` is full.
@@ -85,6 +84,35 @@ impl<'a> RawBytes<'a> {
         self.read(0, &mut copy);
         copy
     }
+}
+
+/// Copies `N` bytes by volatile loads: from a plain copy, the compiler might read a byte again where it is used, and find
+/// another one there than was checked.
+///
+/// # Safety
+/// `N` initialised bytes from `from` can be read.
+#[inline(always)]
+unsafe fn read_once<const N: usize>(from: *const u8) -> [u8; N] {
+    #[repr(C, packed)]
+    #[derive(Clone, Copy)]
+    struct Word<T>(T);
+
+    let (mut bytes, mut at) = ([0; N], 0);
+    macro_rules! words_of {
+        ($word:ty) => {
+            while N - at >= size_of::<$word>() {
+                // SAFETY: the word ends at `N` at most. It is packed, so it needs no alignment, and any bytes make one.
+                let word = unsafe { from.add(at).cast::<Word<$word>>().read_volatile() }.0;
+                bytes[at..at + size_of::<$word>()].copy_from_slice(&word.to_ne_bytes());
+                at += size_of::<$word>();
+            }
+        };
+    }
+    words_of!(u64);
+    words_of!(u32);
+    words_of!(u16);
+    words_of!(u8);
+    bytes
 }
 
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for RawBytes<'a> {
