@@ -8,7 +8,9 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc;
+
+use rustix::net::sockopt::socket_type;
 
 use crate::check_eventfd;
 
@@ -25,11 +27,23 @@ pub(crate) fn has_room() -> bool {
     WAITING.load(Ordering::Relaxed) < MOST
 }
 
+/// Which descriptors are taken from whoever sends them.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// Another process: eventfds and files in memory.
+    Peer,
+    /// A process of our own, which connects for this one: sockets, too.
+    Helper,
+}
+
 /// Returns a descriptor that is an eventfd or a file in memory (a memfd, of tmpfs or hugetlbfs): it can be used and closed
-/// without waiting for its file system. Any other is closed elsewhere. Never waits.
-pub(crate) fn admit(fd: OwnedFd) -> Option<OwnedFd> {
+/// without waiting for its file system. From a helper, sockets are taken as well. Any other is closed elsewhere. Never waits.
+pub(crate) fn admit(fd: OwnedFd, sender: Sender) -> Option<OwnedFd> {
     // Only files in memory have seals.
-    if rustix::fs::fcntl_get_seals(&fd).is_ok() || check_eventfd(&fd).is_ok() {
+    if rustix::fs::fcntl_get_seals(&fd).is_ok()
+        || check_eventfd(&fd).is_ok()
+        || sender == Sender::Helper && socket_type(&fd).is_ok()
+    {
         return Some(fd);
     }
     close_elsewhere(fd);
@@ -37,9 +51,9 @@ pub(crate) fn admit(fd: OwnedFd) -> Option<OwnedFd> {
 }
 
 fn close_elsewhere(fd: OwnedFd) {
-    static THREAD: OnceLock<Option<Sender<OwnedFd>>> = OnceLock::new();
+    static THREAD: OnceLock<Option<mpsc::Sender<OwnedFd>>> = OnceLock::new();
     let thread = THREAD.get_or_init(|| {
-        let (sender, descriptors) = channel::<OwnedFd>();
+        let (sender, descriptors) = mpsc::channel::<OwnedFd>();
         let closing = move || {
             for fd in descriptors {
                 drop(fd);

@@ -35,7 +35,7 @@ struct Helper {
 /// From now on [`connect`](crate::connect) to this path asks the helper at the other end of `socket`, where
 /// [`serve_connects`] runs. Returns once the helper has said that it is there.
 pub fn connect_through(path: &Path, socket: OwnedFd) -> Result<(), Error> {
-    let mut helper = Helper { path: path.into(), stream: Stream::new(socket, 64), number: 0 };
+    let mut helper = Helper { path: path.into(), stream: Stream::to_helper(socket, 64), number: 0 };
     helper.answer()?;
     HELPERS.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
     Ok(())

@@ -12,7 +12,7 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::closing;
+use crate::closing::{Sender, admit, has_room};
 
 /// File descriptors that one message carries at most.
 pub const MAX_FDS: usize = 16;
@@ -26,9 +26,18 @@ const MOST_PASSED: usize = 253;
 /// # Errors
 /// [`Lost::Descriptors`] and [`Lost::Kind`] for descriptors that are not taken; `None` where there is nothing yet.
 pub fn receive_from(socket: BorrowedFd<'_>, room: &mut [u8], fds: &mut Vec<OwnedFd>) -> Result<Option<usize>, Lost> {
+    receive(socket, room, fds, Sender::Peer)
+}
+
+fn receive(
+    socket: BorrowedFd<'_>,
+    room: &mut [u8],
+    fds: &mut Vec<OwnedFd>,
+    sender: Sender,
+) -> Result<Option<usize>, Lost> {
     // Room for all: what does not fit the kernel would close here and now, which may take as long as the peer likes.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_PASSED))];
-    let space = if closing::has_room() { &mut space[..] } else { &mut [] };
+    let space = if has_room() { &mut space[..] } else { &mut [] };
     let mut control = RecvAncillaryBuffer::new(space);
     let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let received = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags) {
@@ -39,7 +48,7 @@ pub fn receive_from(socket: BorrowedFd<'_>, room: &mut [u8], fds: &mut Vec<Owned
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(more) = message {
             for fd in more {
-                let admitted = closing::admit(fd);
+                let admitted = admit(fd, sender);
                 of_wrong_kind |= admitted.is_none();
                 fds.extend(admitted);
             }
@@ -54,6 +63,7 @@ pub fn receive_from(socket: BorrowedFd<'_>, room: &mut [u8], fds: &mut Vec<Owned
 /// Both directions of a connection.
 pub struct Stream {
     socket: OwnedFd,
+    sender: Sender,
     buffer: Box<[u8]>,
     /// What has arrived and was not taken: `buffer[start..end]`.
     start: usize,
@@ -116,7 +126,12 @@ impl Stream {
     /// longer.
     pub fn new(socket: OwnedFd, buffer: usize) -> Self {
         let buffer = vec![0; buffer].into_boxed_slice();
-        Self { socket, buffer, start: 0, end: 0, taken: 0, fds: VecDeque::new(), unsent: None }
+        Self { socket, sender: Sender::Peer, buffer, start: 0, end: 0, taken: 0, fds: VecDeque::new(), unsent: None }
+    }
+
+    /// A connection to a process of our own that connects for this one, and passes sockets.
+    pub(crate) fn to_helper(socket: OwnedFd, buffer: usize) -> Self {
+        Self { sender: Sender::Helper, ..Self::new(socket, buffer) }
     }
 
     /// The socket, to wait on.
@@ -159,7 +174,7 @@ impl Stream {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let mut fds = Vec::new();
-        let received = receive_from(self.socket.as_fd(), &mut self.buffer[self.end..], &mut fds)?;
+        let received = receive(self.socket.as_fd(), &mut self.buffer[self.end..], &mut fds, self.sender)?;
         let Some(bytes) = received else { return Ok(Arrived::Nothing) };
         self.end += bytes;
         let at = self.taken + self.end as u64;

@@ -125,6 +125,9 @@ pub fn open_with_wire(
     options: &Options,
 ) -> Result<Box<dyn Port>, Error> {
     let open_inner = |inner: &Address| open_address(inner, config, pool, options);
+    if config.rejoin && matches!(address, Address::Tap(..) | Address::Packet(..)) {
+        sandbox::allow_rejoining();
+    }
     Ok(match address {
         Address::Pci(pci) => open_card(pci, config, pool, options)?,
         Address::Model(model, wire) => {

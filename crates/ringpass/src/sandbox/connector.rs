@@ -14,7 +14,7 @@ use ringpass_peer::{connect_through, has_helper, serve_connects};
 use ringpass_port::Error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{Sandbox, files, privileges, syscalls};
+use super::{Ports, Sandbox, files, privileges, syscalls};
 use crate::options::Options;
 
 /// What was started, for the notes at start.
@@ -75,7 +75,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let enter = || -> Result<(), String> {
         privileges::keep_for_connecting()?;
         files::deny_all()?;
-        syscalls::restrict(Sandbox::Connector).map(drop)
+        syscalls::restrict(Sandbox::Connector, Ports::default()).map(drop)
     };
     enter().map_err(|why| Error::Other(format!("sandbox: {why}; to run without one: --no-sandbox")))?;
     serve_connects(socket, &args.path);

@@ -31,9 +31,23 @@ pub enum Sandbox {
 /// A port that is open has such sessions, whatever the subcommand.
 static SESSIONS: AtomicBool = AtomicBool::new(false);
 
+/// A port that is open takes its interface again when that was deleted and made anew.
+static REJOINING: AtomicBool = AtomicBool::new(false);
+
+/// What open ports need beyond what the subcommand does.
+#[derive(Clone, Copy, Default)]
+struct Ports {
+    rejoin: bool,
+}
+
 /// To be called when a port is opened that has sessions of vhost-user.
 pub fn allow_sessions() {
     SESSIONS.store(true, Ordering::Relaxed);
+}
+
+/// To be called when a port is opened with [`rejoin`](ringpass_port::PortConfig::rejoin).
+pub fn allow_rejoining() {
+    REJOINING.store(true, Ordering::Relaxed);
 }
 
 /// Enters the sandbox for good: before the first thread, after the last port was opened. Returns what was applied, a
@@ -51,7 +65,8 @@ pub fn enter(sandbox: Sandbox) -> Result<Vec<String>, Error> {
         }
         let privileges = privileges::drop_all()?;
         let files = files::deny_all()?;
-        let calls = syscalls::restrict(if SESSIONS.load(Ordering::Relaxed) { Sandbox::Sessions } else { sandbox })?;
+        let sandbox = if SESSIONS.load(Ordering::Relaxed) { Sandbox::Sessions } else { sandbox };
+        let calls = syscalls::restrict(sandbox, Ports { rejoin: REJOINING.load(Ordering::Relaxed) })?;
         Ok(connector::notes().into_iter().chain([privileges, files, calls]).collect())
     };
     match steps() {

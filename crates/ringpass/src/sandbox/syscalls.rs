@@ -8,7 +8,7 @@ use seccompiler::{
     SeccompRule, TargetArch, apply_filter_all_threads,
 };
 
-use super::Sandbox;
+use super::{Ports, Sandbox};
 
 /// Allowed whatever their arguments.
 const ALLOWED: &[&[c_long]] = &[
@@ -93,15 +93,6 @@ fn checked() -> Vec<Check> {
         int(libc::SYS_ioctl, 1, u64::from(libc::TUNGETIFF as u32)),
         int(libc::SYS_ioctl, 1, libc::SIOCGIFNAME),
         int(libc::SYS_ioctl, 1, libc::SIOCGIFFLAGS),
-        // An interface that was made again: its number and address, a packet socket bound to it (an address of 20 bytes) that
-        // receives all of its frames, a TAP's descriptor that has lost its interface. Without capabilities, TUNSETIFF makes none.
-        int(libc::SYS_ioctl, 1, libc::SIOCGIFINDEX),
-        int(libc::SYS_ioctl, 1, libc::SIOCGIFHWADDR),
-        int(libc::SYS_ioctl, 1, u64::from(libc::TUNSETIFF as u32)),
-        int(libc::SYS_ioctl, 1, u64::from(libc::TUNSETVNETHDRSZ as u32)),
-        int(libc::SYS_ioctl, 1, u64::from(libc::TUNSETOFFLOAD as u32)),
-        int(libc::SYS_bind, 2, size_of::<libc::sockaddr_ll>() as u64),
-        int(libc::SYS_setsockopt, 1, libc::SOL_PACKET as u64),
     ]
 }
 
@@ -122,6 +113,18 @@ fn sessions() -> Vec<Check> {
     IOMMU.map(|request| int(libc::SYS_ioctl, 1, request)).into()
 }
 
+/// What a port has on top that takes an interface again which was made anew: its number and address, a packet socket bound
+/// to it (an address of 20 bytes) that receives all of its frames, a TAP's descriptor that has lost its interface.
+/// Without capabilities, `TUNSETIFF` makes no interface.
+fn rejoining() -> Vec<Check> {
+    const TAP: [libc::Ioctl; 3] = [libc::TUNSETIFF, libc::TUNSETVNETHDRSZ, libc::TUNSETOFFLOAD];
+    let mut checks: Vec<Check> = TAP.map(|request| int(libc::SYS_ioctl, 1, u64::from(request as u32))).into();
+    checks.extend([libc::SIOCGIFINDEX, libc::SIOCGIFHWADDR].map(|request| int(libc::SYS_ioctl, 1, request)));
+    checks.push(int(libc::SYS_bind, 2, size_of::<libc::sockaddr_ll>() as u64));
+    checks.push(int(libc::SYS_setsockopt, 1, libc::SOL_PACKET as u64));
+    checks
+}
+
 /// Answered as by a kernel that lacks them, which can be done without: the flags of a new thread lie in memory with
 /// `clone3`, where no filter sees them, and glibc then takes `clone`; a panic does not find its source lines; the socket of
 /// a server stays until the next one takes its place.
@@ -130,13 +133,16 @@ const MISSING: &[c_long] =
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-fn rules(sandbox: Sandbox) -> Result<Rules, BackendError> {
-    let (more, more_checked): (&[&[c_long]], _) = match sandbox {
+fn rules(sandbox: Sandbox, ports: Ports) -> Result<Rules, BackendError> {
+    let (more, mut more_checked): (&[&[c_long]], _) = match sandbox {
         Sandbox::Off | Sandbox::Packets => (&[], Vec::new()),
         Sandbox::Server => (&[SERVER], Vec::new()),
         Sandbox::Sessions => (&[SERVER], sessions()),
         Sandbox::Connector => (&[CONNECTOR], connector()),
     };
+    if ports.rejoin {
+        more_checked.extend(rejoining());
+    }
     let plain = ALLOWED.iter().chain(more).copied().flatten().chain(MISSING);
     let mut rules: Rules = plain.map(|&call| (call, Vec::new())).collect();
     for Check { call, argument, len, mask, value } in checked().into_iter().chain(more_checked) {
@@ -147,14 +153,14 @@ fn rules(sandbox: Sandbox) -> Result<Rules, BackendError> {
 }
 
 /// Installs two filters, of which the kernel takes the stricter answer.
-pub fn restrict(sandbox: Sandbox) -> Result<String, String> {
+pub fn restrict(sandbox: Sandbox, ports: Ports) -> Result<String, String> {
     let install = || -> Result<usize, seccompiler::Error> {
         let install = |rules, otherwise, listed| {
             let filter = SeccompFilter::new(rules, otherwise, listed, TargetArch::x86_64)?;
             apply_filter_all_threads(&BpfProgram::try_from(filter)?)
         };
         let missing = MISSING.iter().map(|&call| (call, Vec::new())).collect();
-        let rules = rules(sandbox)?;
+        let rules = rules(sandbox, ports)?;
         let count = rules.len() - MISSING.len();
         install(missing, SeccompAction::Allow, SeccompAction::Errno(libc::ENOSYS as u32))?;
         install(rules, SeccompAction::KillProcess, SeccompAction::Allow)?;
