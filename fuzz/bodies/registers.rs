@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_bus::Bus;
-use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Lending, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Access, Card, CardConfig};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 
@@ -27,10 +27,6 @@ struct Wire {
 }
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Never);
     }
@@ -46,18 +42,6 @@ impl RxQueue for Wire {
         assert!(packet.copy_from(&bytes));
         burst.push(packet);
         1
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

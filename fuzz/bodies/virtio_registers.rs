@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_bus::Bus;
-use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Lending, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::virtio::{Access, Interface, VirtioCard, VirtioConfig};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::IoRegion;
 use ringpass_virtio::features::offer;
 
@@ -30,10 +30,6 @@ struct Wire {
 }
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -49,18 +45,6 @@ impl RxQueue for Wire {
         assert!(packet.copy_from(&bytes));
         burst.push(packet);
         1
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_intel::{Device, Hang, check, ring_memory};
-use ringpass_memory::{Lending, Mempool, PageSize};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
+use ringpass_memory::{Mempool, PageSize};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Spread, State, Stats};
 use ringpass_registers::Window;
 use ringpass_registers::igb::{bits::*, *};
 
@@ -171,18 +171,6 @@ impl Port for Igb {
             window.clear(RCTL, modes)
         }
         Ok(())
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

@@ -112,12 +112,4 @@ impl RxQueue for Rx {
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         self.map(lending)
     }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }

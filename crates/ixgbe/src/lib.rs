@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use ringpass_bus::{Bus, DeviceId};
 use ringpass_intel::{Device, Hang, check, ring_memory};
-use ringpass_memory::{Lending, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats};
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::{bits::*, *};
@@ -186,18 +186,6 @@ impl Port for Ixgbe {
 
     fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
         self.steering.add(&self.device.window, rule, queue)
-    }
-
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

@@ -11,9 +11,7 @@ use ringpass_memory::{
     RegionConfig,
 };
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
-use ringpass_port::{
-    Error, MacAddress, Port, PortConfig, Queues, Rule, RxQueue, Spread, State, TxQueue, Wake, Wakeable,
-};
+use ringpass_port::{MacAddress, Port, PortConfig, Queues, Rule, RxQueue, Spread, State, TxQueue, Wake, Wakeable};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -108,10 +106,6 @@ impl Lender for Lends {
 struct Wire(Arc<Mutex<Vec<Vec<u8>>>>, Mempool);
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -128,18 +122,6 @@ impl RxQueue for Wire {
             burst.push(packet);
         }
         burst.len() - before
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

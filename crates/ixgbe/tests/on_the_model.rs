@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Flags, Headers, L4, Lending, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_port::{
     Error, MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, State, TxQueue, Wake,
@@ -28,10 +28,6 @@ struct Wire {
 }
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -49,18 +45,6 @@ impl RxQueue for Wire {
             count += 1;
         }
         count
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

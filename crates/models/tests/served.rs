@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass_bus::{Bus, DeviceId, VfioUser};
-use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Lending, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, Served};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::ixgbe::*;
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Ended, Event, Listener, MSIX, Server};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -132,10 +132,6 @@ fn the_bus() {
 struct Endless(Mempool);
 
 impl Wakeable for Endless {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -150,18 +146,6 @@ impl RxQueue for Endless {
             burst.push(packet);
         }
         burst.len() - before
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringpass_bus::{Bus, Waiter};
-use ringpass_memory::{Burst, Lending, Mempool, MempoolConfig};
+use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_models::Runner;
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 use rustix::event::{EventfdFlags, eventfd};
@@ -27,10 +27,6 @@ struct Wire {
 }
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Readable(self.event.as_fd()));
     }
@@ -44,18 +40,6 @@ impl RxQueue for Wire {
         assert!(packet.copy_from(&bytes));
         burst.push(packet);
         1
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Lending, Mempool, MempoolConfig};
+use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_models::Runner;
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_virtio::features::*;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -29,10 +29,6 @@ struct Readable {
 }
 
 impl Wakeable for Readable {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Readable(self.event.as_fd()));
     }
@@ -46,18 +42,6 @@ impl RxQueue for Readable {
         assert!(packet.copy_from(&bytes));
         burst.push(packet);
         1
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -7,10 +7,10 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, Lending, MAGAZINE, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::native::NativePort;
 use ringpass_netmap::{Bell, Pools, PortMemory, Region, Shape, Slot, attach};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 
 /// Always has frames of a length, if it has a pool; what lies in the buffers is sent.
 struct Source(Option<(Cache, usize)>);
@@ -24,25 +24,9 @@ impl RxQueue for Source {
         }
         burst.len()
     }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }
 
 impl Wakeable for Source {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }

@@ -23,15 +23,3 @@ pub enum Error {
     #[error(transparent)]
     Memory(#[from] ringpass_memory::Error),
 }
-
-impl Error {
-    /// Of a port that cannot steer frames to queues ([`Port::steer`](crate::Port::steer)).
-    pub fn no_steering(port: &str) -> Self {
-        Self::Other(format!("{port} cannot steer frames to queues; only network cards can"))
-    }
-
-    /// Of a queue that cannot receive into a guest's buffers ([`RxQueue::borrow_from`](crate::RxQueue::borrow_from)).
-    pub fn no_borrowing() -> Self {
-        Self::Other("only queues of Intel's cards and of other guests can be mapped to a guest's".into())
-    }
-}

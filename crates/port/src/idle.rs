@@ -35,10 +35,10 @@ impl<'a> Wake<'a> {
 /// Something that a polling loop may sleep on.
 pub trait Wakeable {
     /// Asks to be woken from now on. What came before may not wake: look once more before sleeping.
-    fn arm(&mut self);
+    fn arm(&mut self) {}
 
     /// Takes that back, and takes away what woke.
-    fn disarm(&mut self);
+    fn disarm(&mut self) {}
 
     /// Names everything to wait for while armed. Nothing named is the same as [`Wake::Never`].
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>));
@@ -195,10 +195,6 @@ mod tests {
         let (mut idle, mut source) = (Idle::new(false), Source::new());
         struct Deaf;
         impl Wakeable for Deaf {
-            fn arm(&mut self) {}
-
-            fn disarm(&mut self) {}
-
             fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
                 each(Wake::Turns);
             }
@@ -220,10 +216,6 @@ mod tests {
     fn a_time_ends_a_sleep_and_those_who_have_nothing_do_not() {
         struct Timer(Wake<'static>);
         impl Wakeable for Timer {
-            fn arm(&mut self) {}
-
-            fn disarm(&mut self) {}
-
             fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
                 each(match self.0 {
                     Wake::At(time) => Wake::At(time),

@@ -93,16 +93,21 @@ pub trait RxQueue: Wakeable + Send {
 
     /// Whether the port has a link now, if its queue can tell at once; `false` says nothing. The port's control side
     /// ([`Port::link`]) is asked some times a second only.
-    fn has_link(&self) -> bool;
+    fn has_link(&self) -> bool {
+        false
+    }
 
     /// When the packets of the last burst were recorded, in nanoseconds since 1970, one for each, where they come from a
     /// file; none where they come as they are sent, or not as they were recorded.
-    fn recorded(&self) -> &[u64];
+    fn recorded(&self) -> &[u64] {
+        &[]
+    }
 
     /// Receives into buffers that a guest lends from now on, where there are some, so that frames for the guest need not be
-    /// copied. Before the first burst.
-    /// Fails where the queue cannot ([`Error::no_borrowing`]).
-    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error>;
+    /// copied. Before the first burst. Fails where the queue cannot.
+    fn borrow_from(&mut self, _lending: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::Other("only queues of Intel's cards and of other guests can be mapped to a guest's".into()))
+    }
 }
 
 /// Sends packets. Belongs to one thread at a time.
@@ -125,8 +130,8 @@ pub struct Queues {
 /// used on any threads, while statistics and link state are asked for here. What lies behind stops when the port and all
 /// its queues are dropped.
 ///
-/// No method has a default, here and in [`RxQueue`], [`TxQueue`] and [`Wakeable`]: a port that wraps another one would lose
-/// what it forgets to pass on.
+/// A port or queue that wraps another one must pass on what it does not do itself. A default that it forgot would answer
+/// for the inner one, so its implementations deny `clippy::missing_trait_methods`.
 pub trait Port: Send {
     /// The address that it was opened by.
     fn name(&self) -> &str;
@@ -141,7 +146,9 @@ pub trait Port: Send {
     fn stats(&mut self) -> Stats;
 
     /// Further counters that this kind of port has, by name.
-    fn extended(&mut self) -> Vec<(&'static str, u64)>;
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
 
     /// Whether the port still works. Asked for some times a second.
     fn state(&mut self) -> State;
@@ -151,16 +158,22 @@ pub trait Port: Send {
 
     /// Completes what the port writes elsewhere, such as a capture file. To be called at the end, when its queues have been
     /// dropped. The error names what is missing.
-    fn finish(&mut self) -> Result<(), Error>;
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
 
     /// Receives frames for any MAC address, or only the port's own, broadcast and multicast.
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error>;
 
-    /// Steers received frames to one of the queues. Fails where the port cannot ([`Error::no_steering`]).
-    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error>;
+    /// Steers received frames to one of the queues. Fails where the port cannot.
+    fn steer(&mut self, _rule: &Rule, _queue: usize) -> Result<(), Error> {
+        Err(Error::Other(format!("{} cannot steer frames to queues; only network cards can", self.name())))
+    }
 
     /// What a pair's guest lends to a queue of another port; `None` if there is no guest, or pair.
-    fn lending(&self, pair: usize) -> Option<Arc<Lending>>;
+    fn lending(&self, _pair: usize) -> Option<Arc<Lending>> {
+        None
+    }
 
     /// Choices that were made when the port was opened (pages, queues, zero-copy or copy), a line each, with what would
     /// give the better one. Printed at start: nothing falls back in silence.

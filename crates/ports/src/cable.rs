@@ -3,10 +3,8 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Lending, Packet};
-use ringpass_port::{
-    Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable,
-};
+use ringpass_memory::{Burst, Packet};
+use ringpass_port::{Error, Link, MacAddress, Port, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::ring::{Consumer, Producer, ring};
@@ -92,18 +90,6 @@ impl RxQueue for Rx {
         }
         packets
     }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }
 
 impl TxQueue for Tx {
@@ -156,22 +142,6 @@ impl Port for CableEnd {
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
-    }
-
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

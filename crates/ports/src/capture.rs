@@ -188,6 +188,7 @@ struct Rx {
     copier: Copier,
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Wakeable for Rx {
     fn arm(&mut self) {
         self.inner.arm();
@@ -202,6 +203,7 @@ impl Wakeable for Rx {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let received = self.inner.rx_burst(burst);
@@ -239,6 +241,7 @@ impl TxQueue for Tx {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Port for Capture {
     fn name(&self) -> &str {
         &self.name

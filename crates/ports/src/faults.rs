@@ -119,6 +119,7 @@ struct Rx {
     queue: usize,
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Wakeable for Rx {
     fn arm(&mut self) {
         self.inner.arm();
@@ -133,6 +134,7 @@ impl Wakeable for Rx {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let (mut packets, mut bytes) = (0, 0);
@@ -162,12 +164,13 @@ impl RxQueue for Rx {
         self.inner.borrow_from(lending)
     }
 
-    fn has_link(&self) -> bool {
-        self.inner.has_link()
-    }
-
+    /// None: spoiled packets are others than those of the inner port's last burst.
     fn recorded(&self) -> &[u64] {
         &[]
+    }
+
+    fn has_link(&self) -> bool {
+        self.inner.has_link()
     }
 }
 
@@ -209,6 +212,7 @@ impl Drop for Tx {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Port for Faults {
     fn name(&self) -> &str {
         &self.name

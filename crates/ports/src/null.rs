@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Lending};
+use ringpass_memory::Burst;
 use ringpass_port::{
-    Error, Link, MacAddress, Port, PortConfig, Queues, Rule, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable,
-    passes,
+    Error, Link, MacAddress, Port, PortConfig, Queues, RxQueue, State, Stats, Status, TxQueue, Wake, Wakeable, passes,
 };
 
 /// `null`.
@@ -33,10 +32,6 @@ impl Null {
 }
 
 impl Wakeable for Rx {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Never);
     }
@@ -45,18 +40,6 @@ impl Wakeable for Rx {
 impl RxQueue for Rx {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 
@@ -98,22 +81,6 @@ impl Port for Null {
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
-    }
-
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

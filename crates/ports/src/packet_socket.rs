@@ -6,9 +6,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, Rule, RxQueue, Software, State, Stats,
+    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats,
     Status, TxQueue, Wake, Wakeable, passes,
 };
 use ringpass_virtio::net_header;
@@ -301,8 +301,6 @@ fn finish(
     net_header::apply(header, shift, &mut packet, offloads).then_some(packet)
 }
 impl Wakeable for Rx {
-    fn arm(&mut self) {}
-
     fn disarm(&mut self) {
         // An interface that goes down leaves an error on the socket, which would wake for ever.
         let _ = sockopt::socket_error(&self.socket);
@@ -330,18 +328,6 @@ impl RxQueue for Rx {
         }
         self.status.rx(self.queue).count(packets, bytes, drops);
         packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 
@@ -426,22 +412,6 @@ impl Port for PacketSocket {
             .map_err(|source| Error::Os { what: format!("{}: promiscuous mode", self.name), source })?;
         self.promiscuous.store(on, Relaxed);
         Ok(())
-    }
-
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Flags, Lending, MAX_BATCH, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{
-    Error, LONGEST_HEADER, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, Rule, RxQueue,
-    Software, State, Stats, Status, TxQueue, Wake, Wakeable, frame_passes, passes,
+    Error, LONGEST_HEADER, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, RxQueue, Software,
+    State, Stats, Status, TxQueue, Wake, Wakeable, frame_passes, passes,
 };
 
 use crate::buffers::Buffers;
@@ -184,10 +184,6 @@ impl Input {
 }
 
 impl Wakeable for Rx {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(match &self.input {
             Some(input) => input.next_due().map_or(Wake::Turns, Wake::At),
@@ -245,14 +241,6 @@ impl RxQueue for Rx {
             self.status.rx(0).count(packets, bytes, drops);
         }
         packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
     }
 
     fn recorded(&self) -> &[u64] {
@@ -325,23 +313,11 @@ impl Port for Pcap {
         Ok(())
     }
 
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
     fn finish(&mut self) -> Result<(), Error> {
         match self.status.state() {
             State::Gone(why) => Err(Error::Other(why)),
             State::Running | State::Finished => Ok(()),
         }
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

@@ -5,9 +5,9 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, Rule, RxQueue, Software, State, Stats,
+    Error, LONGEST_HEADER, Link, MacAddress, Offloads, Port, PortConfig, Queues, RxQueue, Software, State, Stats,
     Status, TxQueue, Wake, Wakeable, passes,
 };
 use ringpass_virtio::net_header;
@@ -163,10 +163,6 @@ fn take_again(
 }
 
 impl Wakeable for Rx {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         // Without an interface it reports an error all the time.
         if !self.presence.is_away() {
@@ -201,18 +197,6 @@ impl RxQueue for Rx {
         }
         self.status.rx(self.queue).count(packets, bytes, drops);
         packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 
@@ -318,22 +302,6 @@ impl Port for Tap {
     /// A TAP hands over all that the kernel sends through it, whomever it is for.
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
-    }
-
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

@@ -186,14 +186,6 @@ impl RxQueue for Able {
         note(&self.0, "borrow");
         Ok(())
     }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }
 
 impl TxQueue for Able {

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use ringpass_bus::Bus;
-use ringpass_memory::{Lending, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_netmap::queues::{self, queues};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats, Status};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats, Status};
 
 use crate::Rings;
 use crate::device::Device;
@@ -93,22 +93,6 @@ impl Port for Ptnet {
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         // Whatever the port's other side sends is received.
         Ok(())
-    }
-
-    fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        Vec::new()
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

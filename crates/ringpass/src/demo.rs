@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Cache, Lending, MAGAZINE, Mempool, MempoolConfig};
+use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig};
 use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Error, MacAddress, Port, Queues, RxQueue, TxQueue, Wake, Wakeable};
@@ -131,10 +131,6 @@ struct Source {
 }
 
 impl Wakeable for Source {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -150,18 +146,6 @@ impl RxQueue for Source {
         }
         self.on_the_way.fetch_add(burst.len() - before, Ordering::Relaxed);
         burst.len() - before
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

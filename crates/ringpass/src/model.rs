@@ -146,6 +146,7 @@ pub fn virtio_counters(card: &VirtioCard) -> Vec<(&'static str, u64)> {
     ]
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Port for Model {
     fn name(&self) -> &str {
         self.driver.name()

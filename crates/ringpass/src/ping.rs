@@ -218,10 +218,6 @@ struct Pinger {
 struct Timer(Option<Instant>);
 
 impl Wakeable for Timer {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(self.0.map_or(Wake::Never, Wake::At));
     }

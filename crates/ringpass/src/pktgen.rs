@@ -181,10 +181,6 @@ fn captured(
 struct Backlog(usize);
 
 impl Wakeable for Backlog {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(if self.0 > 0 { Wake::Turns } else { Wake::Never });
     }
@@ -230,6 +226,7 @@ struct Due<'a> {
     reopens: Option<Instant>,
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Wakeable for Due<'_> {
     fn arm(&mut self) {
         self.source.arm();

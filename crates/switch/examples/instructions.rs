@@ -5,8 +5,8 @@
 //! What is counted is the switch alone but for the copying of packets out of and into the ports' own bursts, which
 //! `ports` does without the switch: take that away.
 
-use ringpass_memory::{Burst, Lending, Mempool, MempoolConfig};
-use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Mempool, MempoolConfig};
+use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_switch::{Config, Rules, Share, Switch, Way};
 use std::sync::{Arc, Mutex};
 
@@ -19,10 +19,6 @@ struct Rx(Shelf);
 struct Tx(Shelf);
 
 impl Wakeable for Rx {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -35,18 +31,6 @@ impl RxQueue for Rx {
         let packets = shelf.len();
         shelf.drain().for_each(|packet| burst.push(packet));
         packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -3,10 +3,8 @@
 //! `target/release/examples/learning STATIONS MILLIONS` prints nanoseconds of CPU time a packet. The frames go to a station of the same
 //! port, so nothing is sent. Three ports, a table of 8,192 stations.
 
-use std::sync::Arc;
-
-use ringpass_memory::{Burst, Cache, Lending, Mempool, MempoolConfig};
-use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig};
+use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_switch::{Config, Counter, Rules, Share, Switch, Way};
 
 const BATCH: usize = 32;
@@ -19,10 +17,6 @@ struct Rx {
 }
 
 impl Wakeable for Rx {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -40,28 +34,12 @@ impl RxQueue for Rx {
         }
         BATCH
     }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }
 
 /// Neither receives nor sends.
 struct Nothing;
 
 impl Wakeable for Nothing {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -70,18 +48,6 @@ impl Wakeable for Nothing {
 impl RxQueue for Nothing {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
-use ringpass_memory::{Burst, Lending, Packet};
-use ringpass_port::{Error, Queues, RxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Packet};
+use ringpass_port::{Queues, RxQueue, Wake, Wakeable};
 use ringpass_switch::{Counter, Counts, Share, Switch, Way};
 
 #[derive(Clone, Debug)]
@@ -139,10 +139,6 @@ struct Late {
 }
 
 impl Wakeable for Late {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -157,18 +153,6 @@ impl RxQueue for Late {
         switch.insert(1, self.next.take().into_iter().collect());
         burst.push(packet);
         1
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 
@@ -216,18 +200,6 @@ impl Wakeable for Arms {
 impl RxQueue for Arms {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use ringpass_memory::{Lending, Mempool};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, State, Stats, VhostConfig};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats, VhostConfig};
 use ringpass_vhost_user::{Control, Endpoint, Server};
 use ringpass_virtio::features::offer;
 
@@ -148,10 +148,6 @@ impl Port for Vhost {
         std::mem::take(&mut self.queues)
     }
 
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
         self.shared.lends.store(true, Relaxed);
         self.shared.lendings.get(pair).cloned()
@@ -159,10 +155,6 @@ impl Port for Vhost {
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
         Ok(())
-    }
-
-    fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::no_steering(self.name()))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -153,10 +153,6 @@ impl RxQueue for Rx {
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         self.receiver.chain_to(lending).map_err(Error::Other)
     }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }
 
 impl Receiver {

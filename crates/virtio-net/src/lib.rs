@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_bus::{Bus, DeviceId};
-use ringpass_memory::{Lending, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
 use ringpass_virtio::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VQ, MQ};
 
@@ -275,14 +275,6 @@ impl Port for VirtioNet {
 
     fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
         Err(Error::Other(format!("{}: {UNSTEERED}", self.name)))
-    }
-
-    fn finish(&mut self) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn lending(&self, _: usize) -> Option<Arc<Lending>> {
-        None
     }
 
     fn notes(&self) -> Vec<String> {

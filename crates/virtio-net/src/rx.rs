@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use ringpass_bus::Waiter;
-use ringpass_memory::{Burst, Cache, Lending, Mempool, Packet};
-use ringpass_port::{Error, RxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, Mempool, Packet};
+use ringpass_port::{RxQueue, Wake, Wakeable};
 use ringpass_virtio::driver::{Access, Broken, HandedOver, Unreturned, Used, Virtqueue};
 
 use crate::gather::{Gather, Needed};
@@ -210,18 +210,6 @@ impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
         };
         self.refill();
         packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

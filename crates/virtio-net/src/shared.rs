@@ -70,6 +70,7 @@ impl<Q: Virtqueue + 'static> Shared<Tx<Q>> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<Q: Virtqueue + 'static> RxQueue for Shared<Rx<Q>> {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         self.queue.lock().rx_burst(burst)
@@ -88,6 +89,7 @@ impl<Q: Virtqueue + 'static> RxQueue for Shared<Rx<Q>> {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl<Q: Virtqueue + 'static> Wakeable for Shared<Rx<Q>> {
     fn arm(&mut self) {
         self.queue.lock().arm();

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use ringpass_bus::Bus;
-use ringpass_memory::{Atomics, Burst, DmaArray, DmaRegion, Lending, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Atomics, Burst, DmaArray, DmaRegion, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
@@ -43,10 +43,6 @@ struct ToCard(Arc<Mutex<Wire>>, Mempool);
 struct FromCard(Arc<Mutex<Wire>>);
 
 impl Wakeable for ToCard {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -64,18 +60,6 @@ impl RxQueue for ToCard {
             count += 1;
         }
         count
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Lending, Packet};
+use ringpass_memory::{Burst, Packet};
 use ringpass_models::Runner;
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 
 use crate::driver::{Driver, frame, own_mac, scripted};
 
@@ -15,10 +15,6 @@ type Way = Arc<Mutex<VecDeque<Packet>>>;
 struct End(Way);
 
 impl Wakeable for End {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -30,18 +26,6 @@ impl RxQueue for End {
         let count = way.len().min(burst.room());
         way.drain(..count).for_each(|packet| burst.push(packet));
         count
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

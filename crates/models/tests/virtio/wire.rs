@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Flags, Lending, Mempool, MempoolConfig};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable, parse_headers};
+use ringpass_memory::{Burst, Flags, Mempool, MempoolConfig};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable, parse_headers};
 
 /// What a test puts on the wire, and what the card has put there.
 #[derive(Default)]
@@ -22,10 +22,6 @@ struct ToCard(Arc<Mutex<Wire>>, Mempool);
 struct FromCard(Arc<Mutex<Wire>>);
 
 impl Wakeable for ToCard {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -49,18 +45,6 @@ impl RxQueue for ToCard {
             count += 1;
         }
         count
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

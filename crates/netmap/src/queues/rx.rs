@@ -3,9 +3,9 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, Lending, MAGAZINE, Packet};
+use ringpass_memory::{Burst, Cache, MAGAZINE, Packet};
 use ringpass_peer::Waiter;
-use ringpass_port::{Error, LONGEST_HEADER, RxQueue, Status, Wake, Wakeable, frame_passes};
+use ringpass_port::{LONGEST_HEADER, RxQueue, Status, Wake, Wakeable, frame_passes};
 
 use super::Counts;
 use super::own::Own;
@@ -75,18 +75,6 @@ impl RxQueue for Rx {
         }
         self.status.rx(self.queue).count(counts.packets, counts.bytes, counts.drops);
         counts.packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -3,8 +3,8 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, Lending, MAGAZINE, Mempool};
-use ringpass_port::{Error, RxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool};
+use ringpass_port::{RxQueue, Wake, Wakeable};
 
 use super::counters::Tally;
 use super::exchange;
@@ -58,18 +58,6 @@ impl RxQueue for Rx {
         tally.packets = burst.len() - before;
         shared.counters.rx.count(&tally);
         tally.packets
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -7,11 +7,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Cache, Lending, Mempool, MempoolConfig, RegionConfig};
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::native::{Joint, NativePort};
 use ringpass_netmap::server::ServedPort;
 use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
-use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::programs::{bell, elsewhere};
@@ -65,18 +65,6 @@ impl RxQueue for Rx {
             burst.push(packet);
         }
         burst.len()
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use hdrhistogram::Histogram;
-use ringpass_memory::{Burst, Error as MemoryError, Lending, PageSize};
+use ringpass_memory::{Burst, Error as MemoryError, PageSize};
 use ringpass_models::Model;
 use ringpass_port::{Error, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use serde::Serialize;
@@ -334,10 +334,6 @@ impl Generator {
 }
 
 impl Wakeable for Generator {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -367,18 +363,6 @@ impl RxQueue for Generator {
         }
         made
     }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
-    }
 }
 
 /// Takes the time of frames that arrive.
@@ -404,10 +388,6 @@ impl TxQueue for Sink {
 struct Nothing;
 
 impl Wakeable for Nothing {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -416,18 +396,6 @@ impl Wakeable for Nothing {
 impl RxQueue for Nothing {
     fn rx_burst(&mut self, _: &mut Burst) -> usize {
         0
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

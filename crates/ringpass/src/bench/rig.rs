@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringpass_bus::Bus;
-use ringpass_memory::{Burst, Cache, Lending, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
+use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, Packet, PageSize, RegionConfig};
 use ringpass_models::Model;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
@@ -172,10 +172,6 @@ struct Generator {
 }
 
 impl Wakeable for Generator {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -187,18 +183,6 @@ impl RxQueue for Generator {
         let sent = (0..count).map_while(|_| self.frames.next()).map(|packet| burst.push(packet)).count();
         self.ordered.fetch_sub(sent, Ordering::Relaxed);
         sent
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -1,10 +1,9 @@
 //! Generated frames, as a queue to receive from.
 
-use std::sync::Arc;
 use std::time::Instant;
 
-use ringpass_memory::{Burst, Cache, Lending, MAGAZINE};
-use ringpass_port::{Error, RxQueue, Wake, Wakeable, chain};
+use ringpass_memory::{Burst, Cache, MAGAZINE};
+use ringpass_port::{RxQueue, Wake, Wakeable, chain};
 
 use super::frame::{Endpoints, Mark, Template};
 use super::rate::{Pacer, Rate};
@@ -69,10 +68,6 @@ impl Generator {
 }
 
 impl Wakeable for Generator {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(self.pacer.wake(self.templates[self.next_template].len()));
     }
@@ -105,18 +100,6 @@ impl RxQueue for Generator {
             }
         }
         burst.len() - before
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -1,11 +1,10 @@
 //! How fast to send.
 
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Lending};
-use ringpass_port::{Error, RxQueue, Wake, Wakeable};
+use ringpass_memory::Burst;
+use ringpass_port::{RxQueue, Wake, Wakeable};
 
 use super::frame::MAX;
 
@@ -121,6 +120,7 @@ impl Paced {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Wakeable for Paced {
     fn arm(&mut self) {
         self.source.arm();
@@ -154,18 +154,6 @@ impl RxQueue for Paced {
             burst.push(packet);
         }
         burst.len() - before
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

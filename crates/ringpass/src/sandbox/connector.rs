@@ -4,7 +4,10 @@
 //! on its command line and nothing but "connect" after that, so whoever takes over the process with the packets reaches
 //! this one socket, and no other service of the user's. It ends with the process that has started it.
 
+use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -36,7 +39,13 @@ pub fn start(path: &Path, options: &Options) -> Result<(), Error> {
         .map_err(|errno| failed(errno.into()))?;
     let mut command = Command::new("/proc/self/exe");
     // In a process group of its own: Ctrl-C is for the process that has it.
-    command.arg("connector").arg(without_links(path)).process_group(0).stdin(Stdio::from(other)).stdout(Stdio::null());
+    command
+        .args(loader_arguments().map_err(failed)?)
+        .arg("connector")
+        .arg(without_links(path))
+        .process_group(0)
+        .stdin(Stdio::from(other))
+        .stdout(Stdio::null());
     // Nobody waits for it: it ends when this process does, which is then nobody's parent.
     let child = command.spawn().map_err(failed)?;
     // That end belongs to the connector alone: when it is gone, so is the connection.
@@ -49,6 +58,16 @@ pub fn start(path: &Path, options: &Options) -> Result<(), Error> {
     );
     NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(note);
     Ok(())
+}
+
+/// Returns what stands before this program's own arguments where it was started by a dynamic loader that was named on the
+/// command line (`ld.so --library-path … ringpass …`): then `/proc/self/exe` is the loader. Empty otherwise.
+fn loader_arguments() -> io::Result<Vec<OsString>> {
+    let line = std::fs::read("/proc/self/cmdline")?;
+    let line: Vec<&[u8]> =
+        line.split_inclusive(|&byte| byte == 0).map(|word| word.strip_suffix(&[0]).unwrap_or(word)).collect();
+    let before = (line.len() + 1).saturating_sub(std::env::args_os().len());
+    Ok(line.iter().take(before).skip(1).map(|&word| OsStr::from_bytes(word).to_owned()).collect())
 }
 
 /// The same place without symbolic links, as far as it is there already.

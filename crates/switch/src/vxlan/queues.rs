@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringpass_memory::{Burst, Cache, Lending, MAX_BATCH, Mempool, Packet};
-use ringpass_port::{Error, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
+use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
 
 use super::State;
 use super::arp::{Arp, Operation};
@@ -45,6 +45,7 @@ fn count(counter: &AtomicU64, n: usize) {
     }
 }
 
+#[deny(clippy::missing_trait_methods)]
 impl Wakeable for Rx {
     fn arm(&mut self) {
         self.inner.arm();
@@ -84,16 +85,8 @@ impl RxQueue for Rx {
         received
     }
 
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
     fn has_link(&self) -> bool {
         self.inner.has_link()
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

@@ -7,8 +7,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{Burst, Lending, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Error, Idle, Port, Queues, RxQueue, TxQueue, Wake, Wakeable, chain};
+use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
+use ringpass_port::{Idle, Port, Queues, RxQueue, TxQueue, Wake, Wakeable, chain};
 use ringpass_ports::{CableEnd, cable};
 use ringpass_switch::{Config, Counter, Datapath, Rules, Share, Switch, Way};
 
@@ -176,18 +176,6 @@ impl Wakeable for Rx {
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         self.queue.rx_burst(burst)
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

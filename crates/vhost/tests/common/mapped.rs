@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringpass_ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Flags, Lending, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Port, PortConfig, Queues, RxQueue, TxQueue, Wake, Wakeable};
 use ringpass_vhost_user::Device;
 use ringpass_virtio::features::IN_ORDER;
 
@@ -22,10 +22,6 @@ pub fn features() -> impl Iterator<Item = u64> {
 pub struct Wire(Arc<Mutex<Vec<Vec<u8>>>>, Mempool);
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -42,18 +38,6 @@ impl RxQueue for Wire {
             burst.push(packet);
         }
         burst.len() - before
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 

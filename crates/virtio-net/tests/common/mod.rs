@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Lending, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
 use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue, Wake, Wakeable, parse_headers};
 use ringpass_virtio_net::VirtioNet;
@@ -31,10 +31,6 @@ pub struct Frames {
 struct Wire(Arc<Mutex<Frames>>, Mempool);
 
 impl Wakeable for Wire {
-    fn arm(&mut self) {}
-
-    fn disarm(&mut self) {}
-
     fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
         each(Wake::Turns);
     }
@@ -58,18 +54,6 @@ impl RxQueue for Wire {
             count += 1;
         }
         count
-    }
-
-    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
-        Err(Error::no_borrowing())
-    }
-
-    fn has_link(&self) -> bool {
-        false
-    }
-
-    fn recorded(&self) -> &[u64] {
-        &[]
     }
 }
 
