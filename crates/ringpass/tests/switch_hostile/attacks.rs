@@ -28,7 +28,8 @@ const fn session(mount: fn(&mut Attacker), reason: &'static str) -> Attack {
 /// A header of zeros and a frame.
 const FRAME: u32 = 12 + 60;
 
-const NO_END: &str = "queue 1: the guest made a chain of more than 1024 descriptors or more than the ring has, or a loop";
+const NO_END: &str =
+    "queue 1: the guest made a chain of more than 1024 descriptors or more than the ring has, or a loop";
 const NOT_ITS_USE: &str = "the guest made a chain whose buffers the device may not use as this queue's";
 const NO_TABLE: &str = "queue 1: the guest made an indirect table where there may be none";
 
