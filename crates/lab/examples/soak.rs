@@ -1,4 +1,4 @@
-//! What `make soak` starts: `soak --seconds N [--seed N] [--json] [--ringpass PATH]`. See `docs/campaigns.md`.
+//! Runs the soak of `make soak`: `soak --seconds N [--seed N] [--json] [--ringpass PATH]`. See `docs/campaigns.md`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

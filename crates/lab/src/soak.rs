@@ -17,7 +17,7 @@ use process::Launcher;
 use seats::Seat;
 pub use summary::{Buffers, Growth, Innocent, Lane, Summary};
 
-/// What a soak is to do.
+/// The parameters of a soak.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The program.

@@ -4,7 +4,8 @@
 //! port, so nothing is sent. Three ports, a table of 8,192 stations.
 
 use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig};
-use ringpass_port::{RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_port::{Port, PortConfig, RxQueue, Wake, Wakeable};
+use ringpass_ports::Null;
 use ringpass_switch::{Config, Counter, Rules, Share, Switch, Way};
 
 const BATCH: usize = 32;
@@ -36,30 +37,7 @@ impl RxQueue for Rx {
     }
 }
 
-/// Neither receives nor sends.
-struct Nothing;
-
-impl Wakeable for Nothing {
-    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
-        each(Wake::Turns);
-    }
-}
-
-impl RxQueue for Nothing {
-    fn rx_burst(&mut self, _: &mut Burst) -> usize {
-        0
-    }
-}
-
-impl TxQueue for Nothing {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let packets = burst.len();
-        burst.clear();
-        packets
-    }
-}
-
-/// What this thread has used, in nanoseconds.
+/// Returns the CPU time of this thread, in nanoseconds.
 fn cpu_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
@@ -73,11 +51,12 @@ fn main() {
         Switch::new(&Config { flood: 0, ..Config::default() }, &vec![Rules::default(); 3]).expect("a switch");
     let mut datapath = switch.datapath(&pool, BATCH).expect("a datapath");
     for port in 0..3 {
-        let rx: Box<dyn RxQueue> = match port {
+        let null = Null::open(&PortConfig::default()).take_queues().remove(0);
+        let rx = match port {
             0 => Box::new(Rx { buffers: pool.cache(), stations, next: 0 }),
-            _ => Box::new(Nothing),
+            _ => null.rx,
         };
-        switch.insert(port, vec![Share { rx: vec![(rx, Way::Lookup)], tx: Box::new(Nothing) }]);
+        switch.insert(port, vec![Share { rx: vec![(rx, Way::Lookup)], tx: null.tx }]);
     }
     // Once through, so that what fits is known.
     for _ in 0..stations.div_ceil(BATCH as u32) {

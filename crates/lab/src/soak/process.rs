@@ -60,7 +60,7 @@ impl Launcher {
         Ok(Resident { name, program, event: Value::Null, said: VecDeque::new() })
     }
 
-    /// What the serving process of netmap ports says of itself.
+    /// Returns the statistics that `netmapd` reports.
     pub fn netmap_status(&self) -> Option<Value> {
         let output = self.command(&["vale".into(), "--json".into()], NETMAP).output().ok()?;
         serde_json::from_slice(&output.stdout).ok()
@@ -111,7 +111,7 @@ impl Resident {
         }
     }
 
-    /// What it has said last on standard error.
+    /// Returns the last lines of its standard error.
     pub fn said(&mut self) -> String {
         // The thread that reads may be a moment behind the process.
         std::thread::sleep(Duration::from_millis(50));
@@ -120,7 +120,7 @@ impl Resident {
         self.said.range(last..).map(String::as_str).collect::<Vec<_>>().join(" | ")
     }
 
-    /// What has become of it, and what it said last.
+    /// Returns a line with its name, `what` happened to it, and its last words.
     pub fn report(&mut self, what: &str) -> String {
         let said = self.said();
         format!("{} {what}: {said}", self.name)
@@ -155,7 +155,7 @@ impl Resident {
         Some((missing, words.nth(1)?.parse().ok()?))
     }
 
-    /// What it holds now; nothing if it has ended.
+    /// Returns the resources that it holds now; none if it has ended.
     pub fn holds(&self) -> Holding {
         let of = |what: &str| format!("/proc/{}/{what}", self.program.id());
         let count = |what: &str| std::fs::read_dir(of(what)).map_or(0, Iterator::count) as u64;
@@ -176,7 +176,7 @@ impl Resident {
     }
 }
 
-/// What a process holds, and others could make it keep.
+/// Resources of a process that a peer could make it keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Open descriptors.
@@ -197,7 +197,7 @@ impl Holding {
     const MAPS: u64 = 8;
     const KIB: u64 = 4 << 10;
 
-    /// Whether this is more than was held before, beyond what the allocator keeps.
+    /// Returns whether this is more than was held before, beyond what the allocator keeps.
     pub fn exceeds(&self, before: &Self) -> bool {
         self.descriptors > before.descriptors
             || self.threads > before.threads

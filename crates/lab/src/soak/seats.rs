@@ -13,7 +13,7 @@ use crate::Program;
 struct Random(u64);
 
 impl Random {
-    /// Of seeds that differ in a bit, the numbers differ from the first on.
+    /// Mixes the seed, so that seeds that differ in one bit give different numbers from the first on.
     fn new(seed: u64) -> Self {
         let mut random = Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         (0..8).for_each(|_| _ = random.below(1));
@@ -28,7 +28,7 @@ impl Random {
     }
 }
 
-/// What happened at a seat.
+/// An event at a seat.
 #[derive(Default)]
 pub struct Counts {
     pub lane: &'static str,
@@ -47,7 +47,7 @@ pub struct Counts {
 /// See the module.
 pub struct Seat<'a> {
     launcher: &'a Launcher,
-    /// What its processes may be, one of which is chosen each time.
+    /// Commands that its processes run, one of which is chosen each time.
     commands: Vec<Vec<String>>,
     /// The name of the socket where their netmap ports are served.
     netmap: &'static str,
@@ -65,7 +65,7 @@ enum Fate {
 }
 
 impl Seat<'_> {
-    /// Of so many fates, which are which.
+    /// Cumulative shares of the fates, of the last number.
     const FATES: [(u64, Fate); 4] =
         [(13, Fate::Kill), (15, Fate::StopAndKill), (18, Fate::StopContinueAndKill), (20, Fate::End)];
     /// Lives that end while the process starts, one of four, and others: milliseconds at most.

@@ -1,4 +1,4 @@
-//! What is known of a soak, while it runs and at its end.
+//! The results of a soak, while it runs and at its end.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::house::House;
 pub use super::process::Holding;
 use super::seats::Counts;
 
-/// What happened to the processes of a lane.
+/// Counters of the processes of a lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lane {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct Lane {
     pub gave_up: u64,
 }
 
-/// What a pair of processes counted that nobody touched.
+/// Frame counters of an innocent pair, which nobody kills or stops.
 #[derive(Clone, Debug, Default)]
 pub struct Innocent {
     /// Where the pair is.
@@ -52,7 +52,7 @@ pub struct Innocent {
 /// The balance of a pool of packet buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// Whose pool.
+    /// The process that owns the pool.
     pub whose: &'static str,
     /// Buffers that did not come back.
     pub missing: u64,
@@ -60,7 +60,7 @@ pub struct Buffers {
     pub all: u64,
 }
 
-/// What a long-lived process held after the first peers, and in the end.
+/// Resources of a long-lived process after the first peers, and at the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
     /// Which process.
@@ -88,7 +88,7 @@ pub struct Summary {
     pub growth: Vec<Growth>,
     /// Processes that crashed or hung, and others that ended though they should not.
     pub faults: Vec<String>,
-    /// Whether all was measured.
+    /// Returns whether everything was measured.
     pub ended: bool,
 }
 
@@ -143,7 +143,7 @@ impl Summary {
         self.buffers.iter().map(|buffers| buffers.missing).sum()
     }
 
-    /// What is wrong, in words: nothing, if the soak was passed.
+    /// Returns the failures in words; empty if the soak passed.
     pub fn verdict(&self) -> Vec<String> {
         let mut wrong = self.faults.clone();
         for pair in &self.innocents {
