@@ -1,12 +1,12 @@
-.PHONY: help build install uninstall test lab lab-shell bench soak fuzz loc clean
+.PHONY: help build install uninstall test book lab lab-shell bench soak fuzz loc clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the program, optimised (target/release/ringpass), and the library for programs of netmap beside it
+build: ## Build the program, optimised (target/release/ringpass), the benchmarks and the library for programs of netmap beside it
 	@scripts/rust
-	cargo build --release
+	cargo build --release -p ringpass-cli -p ringpass-bench -p ringpass-netmap-preload
 
 PREFIX ?= /usr/local
 built = $(or $(CARGO_TARGET_DIR),target)/release
@@ -14,20 +14,23 @@ to = $(DESTDIR)$(PREFIX)
 
 # By a root who has no Rust: what is built is installed. The loader learns of the library unless a package is being made.
 install: ## Install what was built, for all users: sudo make install [PREFIX=/usr/local] [DESTDIR=]
-	@test -x $(built)/ringpass -a -f $(built)/libringpass_netmap.so || \
+	@test -x $(built)/ringpass -a -x $(built)/ringpass-bench -a -f $(built)/libringpass_netmap.so || \
 		{ echo "make install: nothing is built in $(built) yet: make build, then sudo make install" >&2; exit 1; }
-	install -D -m 755 $(built)/ringpass $(to)/bin/ringpass
+	install -D -m 755 $(built)/ringpass $(built)/ringpass-bench -t $(to)/bin
 	install -D -m 644 $(built)/libringpass_netmap.so $(to)/lib/libringpass_netmap.so
 	$(ldconfig)
 
 uninstall: ## Remove what make install has installed, with the same PREFIX and DESTDIR
-	rm -f $(to)/bin/ringpass $(to)/lib/libringpass_netmap.so
+	rm -f $(to)/bin/ringpass $(to)/bin/ringpass-bench $(to)/lib/libringpass_netmap.so
 	$(ldconfig)
 
 ldconfig = $(if $(DESTDIR),,@test "$$(id -u)" != 0 || PATH=$$PATH:/usr/sbin:/sbin ldconfig)
 
 test: ## Install what the tests need, then check and test everything
 	@scripts/test
+
+book: ## Build the documentation as a book (target/book)
+	@scripts/book
 
 lab: ## Make the guests of the tests: QEMU, a kernel, its programs (once, in ./lab)
 	@scripts/lab
@@ -36,16 +39,16 @@ lab-shell: ## Boot a guest with two virtio cards and the program, and a shell in
 	@scripts/lab-shell
 
 bench: ## Measure the driver: cycles per packet of each stage
-	cargo run --release -- bench driver
+	cargo run --release -p ringpass-bench -- driver
 
 soak: ## Kill and restart peers at random for SECONDS=60, beside pairs that may not lose a frame (docs/campaigns.md)
-	cargo build --release -p ringpass
+	cargo build --release -p ringpass-cli
 	cargo run --release -p ringpass-lab --example soak -- --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 fuzz: ## Run each fuzz target for its share of SECONDS=600 (docs/campaigns.md)
 	@SECONDS_TO_FUZZ=$(or $(SECONDS),600) scripts/fuzz
 
-loc: ## Count the lines of code of the forwarder with its driver
+loc: ## Count the lines of code from the forwarder down to the descriptors
 	@scripts/loc
 
 clean: ## Remove what was built

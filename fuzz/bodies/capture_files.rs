@@ -1,18 +1,18 @@
-//! Capture files of any bytes: pcap, pcapng, compressed or not.
+//! Fuzz body: capture files with arbitrary bytes (pcap, pcapng, compressed or not).
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use ringpass_ports::capture_file::Reader;
+use ringpass_host_ports::capture_file::Reader;
 
-/// Longest frame that a record may have.
+/// Length limit of a record's frame in bytes.
 const LONGEST: usize = 256 << 10;
-/// Records that are read of one file: a compressed one may hold any number.
+/// Number of records read from one file: a compressed one may hold any number.
 const RECORDS: usize = 10_000;
 
-/// The case is a whole file.
+/// Runs one case, which is a whole file.
 pub fn case(data: &[u8]) {
     let file = memory_file(data);
     let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -23,7 +23,8 @@ pub fn case(data: &[u8]) {
     }
 }
 
-/// How many records there are and how many bytes they have, and whether the file ends well.
+/// Reads a file. Returns the number of records, the number of their bytes, and whether the file ends without an
+/// error.
 fn read(reader: &mut Reader) -> (usize, usize, bool) {
     let mut bytes = 0;
     for records in 0..RECORDS {

@@ -1,6 +1,8 @@
-//! The device's side of a virtqueue whose guest does anything: the input drives both what the device does and what the
-//! guest writes, anywhere in its memory and in what is noted of chains in flight. Whatever that is, pieces that the device
-//! is handed lie in the guest's memory, no buffer is handed out twice at a time, and every burst ends.
+//! Fuzz body: the device side of a virtqueue with an arbitrary guest.
+//!
+//! The input drives both the device's operations and the guest's writes, anywhere in the guest's memory and in the
+//! record of chains in flight. Whatever happens, pieces that the device is handed lie in the guest's memory, no
+//! buffer is handed out twice at a time, and every burst ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,27 +10,27 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_virtio::device::{
-    Access, Chain, GuestMemory, GuestRegion, Inflight, Packed, Piece, Setup, Split, Taken, Virtqueue,
+    Chain, ChainBatch, DeviceAccess, GuestMemory, GuestRegion, Inflight, Packed, Piece, Split, Virtqueue, VringConfig,
 };
 use ringpass_virtio::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 
-/// Bytes of the guest's memory, where it begins, and what its front-end's addresses differ by.
+/// Size of the guest's memory in bytes, its guest address, and the difference to the front-end's addresses.
 const MEMORY: usize = 8 << 10;
 const GUEST: u64 = 0x1000;
 const USER: u64 = 0x10_0000;
-/// Bytes of what is noted.
+/// Size of the inflight region in bytes.
 const NOTES: usize = 1 << 10;
-/// Where the parts of the ring are, and its tables.
+/// Offsets of the ring's parts and of indirect tables.
 const DRIVER: usize = 0x200;
 const DEVICE: usize = 0x300;
 const TABLES: usize = 0x400;
-/// Actions in a case.
+/// Largest number of actions in a case.
 const ACTIONS: usize = 96;
-/// Descriptors of the largest queue.
+/// Number of descriptors of the largest queue.
 const LARGEST: u16 = 16;
 
-/// Memory; made once, as that takes longer than a case.
-struct Bench {
+/// The memory regions, created once because that takes longer than a case.
+struct Harness {
     region: Arc<DmaRegion>,
     memory: Arc<ForeignMemory>,
     noted: Arc<DmaRegion>,
@@ -36,13 +38,13 @@ struct Bench {
 }
 
 thread_local! {
-    static BENCH: Bench = Bench::new();
+    static HARNESS: Harness = Harness::new();
 }
 
-/// The bytes of a case, as numbers.
-struct Bytes<'a>(&'a [u8]);
+/// The bytes of a case, read as numbers.
+struct CaseInput<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl CaseInput<'_> {
     fn number(&mut self, width: usize) -> u64 {
         let (now, later) = self.0.split_at(width.min(self.0.len()));
         self.0 = later;
@@ -50,7 +52,7 @@ impl Bytes<'_> {
     }
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let region = |len| DmaRegion::new(len, &RegionConfig::default()).expect("some KiB");
         let map = |region: &DmaRegion, len| {
@@ -60,7 +62,7 @@ impl Bench {
         Self { memory: map(&region, MEMORY), notes: map(&noted, NOTES), region, noted }
     }
 
-    /// The guest's memory, cut in two: what lies behind the cut goes on at once, or a page farther.
+    /// Returns the guest's memory as two regions that meet at `cut` or have a gap of whole pages between them.
     fn guest(&self, cut: u64) -> Arc<GuestMemory> {
         let (len, gap) = (MEMORY as u64, cut >> 15 << 12);
         let cut = cut % len;
@@ -77,7 +79,8 @@ impl Bench {
 }
 
 fn bytes(region: &DmaRegion, len: usize) -> &[AtomicU8] {
-    // SAFETY: the region has so many; atomics may change under a shared reference.
+    // SAFETY: `region` has `len` bytes, which its owner keeps mapped, and `AtomicU8` allows changes under a shared
+    // reference.
     unsafe { std::slice::from_raw_parts(region.at(0).cast(), len) }
 }
 
@@ -86,35 +89,35 @@ fn write(region: &DmaRegion, len: usize, offset: usize, value: u64, width: usize
     places.zip(value.to_le_bytes()).take(width).for_each(|(place, byte)| place.store(byte, Ordering::Relaxed));
 }
 
-/// A queue, and what is known of it.
-struct Run<'a, Q> {
-    bench: &'a Bench,
+/// A queue and what the case knows of it.
+struct QueueSession<'a, Q> {
+    harness: &'a Harness,
     packed: bool,
-    setup: Setup,
+    setup: VringConfig,
     memory: Arc<GuestMemory>,
     queue: Q,
-    access: Access,
-    taken: Taken,
+    access: DeviceAccess,
+    taken: ChainBatch,
     held: VecDeque<(Chain, Vec<Piece>)>,
     broken: bool,
-    /// Chains of a split ring, or slots of a packed one, that were made available.
+    /// Number of chains of a split ring, or of slots of a packed one, that were made available.
     offered: u16,
 }
 
-impl<Q: Virtqueue> Run<'_, Q> {
+impl<Q: Virtqueue> QueueSession<'_, Q> {
     fn poke(&self, offset: usize, value: u64, width: usize) {
-        write(&self.bench.region, MEMORY, offset, value, width);
+        write(&self.harness.region, MEMORY, offset, value, width);
     }
 
-    /// A descriptor, mostly of something that is there; the next one to be available in a packed ring, or any.
-    fn descriptor(&mut self, bytes: &mut Bytes) {
+    /// Writes a descriptor, mostly a valid one: the next one to be made available in a packed ring, or any.
+    fn descriptor(&mut self, bytes: &mut CaseInput) {
         let (kind, index) = (bytes.number(1), bytes.number(1));
         let address = if kind & 1 == 0 { GUEST + bytes.number(2) % (MEMORY as u64 + 64) } else { bytes.number(8) };
         let len = if kind & 2 == 0 { bytes.number(1) } else { bytes.number(4) };
         let (mut flags, number) = (bytes.number(1) & 7, bytes.number(1) % 20);
         if kind & 4 == 0 {
-            // As the queue wants it.
-            flags = flags & 5 | u64::from(self.access == Access::Write) << 1;
+            // The direction that the queue expects.
+            flags = flags & 5 | u64::from(self.access == DeviceAccess::Write) << 1;
         }
         let address = if flags & 4 != 0 && kind & 8 == 0 { GUEST + TABLES as u64 + address % 256 } else { address };
         let len = if flags & 4 != 0 && kind & 16 == 0 { len / 16 * 16 } else { len };
@@ -138,7 +141,7 @@ impl<Q: Virtqueue> Run<'_, Q> {
     }
 
     fn take(&mut self, most: usize, back: usize) {
-        self.taken.begin(Taken::BUDGET);
+        self.taken.begin(ChainBatch::BUDGET);
         let Ok(count) = self.queue.take(self.access, most, &mut self.taken) else {
             self.broken = true;
             return;
@@ -150,7 +153,7 @@ impl<Q: Virtqueue> Run<'_, Q> {
             let more = &self.taken.pieces[chain.more.0 as usize..][..chain.more.1 as usize];
             let pieces: Vec<Piece> = std::iter::once(chain.first).chain(more.iter().copied()).collect();
             for piece in pieces.iter().filter(|piece| piece.len > 0) {
-                let offset = (piece.start.as_ptr() as usize).wrapping_sub(self.bench.memory.as_ptr() as usize);
+                let offset = (piece.start.as_ptr() as usize).wrapping_sub(self.harness.memory.as_ptr() as usize);
                 assert!(offset < MEMORY && piece.len as usize <= MEMORY - offset, "a piece outside the memory");
             }
             assert!(self.held.len() < self.setup.size.into(), "more chains than the ring has");
@@ -165,16 +168,17 @@ impl<Q: Virtqueue> Run<'_, Q> {
         let at = if self.setup.features & IN_ORDER != 0 { 0 } else { which % self.held.len() };
         let (chain, pieces) = self.held.remove(at).expect("one of them");
         let mut written = 0;
-        for piece in pieces.iter().filter(|piece| self.access == Access::Write && piece.len > 0) {
-            // SAFETY: `take` found it in the memory, which the bench keeps; atomics may change.
+        for piece in pieces.iter().filter(|piece| self.access == DeviceAccess::Write && piece.len > 0) {
+            // SAFETY: `take` found the piece in the guest's memory, which the harness keeps mapped, and the piece
+            // is not empty. `AtomicU8` allows concurrent changes.
             let last = unsafe { piece.start.add(piece.len as usize - 1).cast::<AtomicU8>().as_ref() };
             last.store(byte, Ordering::Relaxed);
             written += piece.len;
         }
-        self.queue.give_all(std::iter::once(chain.used(written)));
+        self.queue.push_used(std::iter::once(chain.used(written)));
     }
 
-    /// The process ends, and another begins.
+    /// Simulates a back-end that ends and is replaced by another one.
     fn restart(&mut self, base: u64) {
         self.held.clear();
         self.setup.base = if base & 1 == 0 { self.queue.base() } else { base as u32 };
@@ -183,7 +187,7 @@ impl<Q: Virtqueue> Run<'_, Q> {
         }
     }
 
-    fn act(&mut self, bytes: &mut Bytes) {
+    fn run_action(&mut self, bytes: &mut CaseInput) {
         match bytes.number(1) % 16 {
             0..=3 => self.descriptor(bytes),
             4..=5 => self.offer(bytes.number(1) % 20),
@@ -212,11 +216,11 @@ impl<Q: Virtqueue> Run<'_, Q> {
             }
             14 => {
                 let (offset, value) = (bytes.number(2) as usize, bytes.number(8));
-                write(&self.bench.noted, NOTES, offset & 0x3ff, value, [2, 4, 8, 1][offset >> 14]);
+                write(&self.harness.noted, NOTES, offset & 0x3ff, value, [2, 4, 8, 1][offset >> 14]);
                 self.restart(value);
             }
             _ => {
-                let memory = self.bench.guest(bytes.number(2));
+                let memory = self.harness.guest(bytes.number(2));
                 if self.queue.set_memory(&memory).is_ok() {
                     self.memory = memory;
                 }
@@ -225,24 +229,24 @@ impl<Q: Virtqueue> Run<'_, Q> {
     }
 }
 
-/// One case of a split ring.
+/// Runs one case with a split ring.
 pub fn split(data: &[u8]) {
     case::<Split>(data, false, |number| 1 << (number % 5));
 }
 
-/// One case of a packed ring.
+/// Runs one case with a packed ring.
 pub fn packed(data: &[u8]) {
     case::<Packed>(data, true, |number| number + 1);
 }
 
-/// `size` makes a number one that such queues may have.
+/// Runs a case. `size` turns a number into a valid queue size.
 fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
-    BENCH.with(|bench| {
-        let mut bytes = Bytes(data);
+    HARNESS.with(|harness| {
+        let mut bytes = CaseInput(data);
         let (number, flags) = (bytes.number(1) as u16, bytes.number(1));
         let feature = |bit: u64, feature: u64| if flags & bit != 0 { feature } else { 0 };
-        let inflight = Inflight { memory: bench.notes.clone(), offset: 0, len: NOTES };
-        let setup = Setup {
+        let inflight = Inflight { memory: harness.notes.clone(), offset: 0, len: NOTES };
+        let setup = VringConfig {
             size: size(number % LARGEST),
             features: feature(1, INDIRECT_DESC) | feature(2, EVENT_IDX) | feature(4, IN_ORDER),
             descriptors: USER,
@@ -251,17 +255,17 @@ fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
             base: if packed { 0x8000_8000 } else { 0 },
             inflight: (flags & 8 != 0).then_some(inflight),
         };
-        self::bytes(&bench.region, MEMORY).iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
-        self::bytes(&bench.noted, NOTES).iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
-        let memory = bench.guest(0);
-        let mut run = Run {
-            bench,
+        self::bytes(&harness.region, MEMORY).iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
+        self::bytes(&harness.noted, NOTES).iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
+        let memory = harness.guest(0);
+        let mut run = QueueSession {
+            harness,
             packed,
             queue: Q::new(&setup, &memory).expect("a queue that may be"),
             setup,
             memory,
-            access: if flags & 16 != 0 { Access::Write } else { Access::Read },
-            taken: Taken::default(),
+            access: if flags & 16 != 0 { DeviceAccess::Write } else { DeviceAccess::Read },
+            taken: ChainBatch::default(),
             held: VecDeque::new(),
             broken: false,
             offered: 0,
@@ -270,7 +274,7 @@ fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
             if bytes.0.is_empty() {
                 break;
             }
-            run.act(&mut bytes);
+            run.run_action(&mut bytes);
         }
         run.take(usize::MAX, 0);
         while !run.held.is_empty() {

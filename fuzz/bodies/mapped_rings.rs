@@ -1,8 +1,10 @@
-//! A guest whose buffers are lent to a card: the input drives what the guest does, what the card receives, and what becomes
-//! of that. As long as the guest keeps the rules, frames arrive once and in order. Whatever it does: nothing is written
-//! that it has not shown, all that was lent is back when a term ends, and the next guest is served.
+//! Fuzz body: a guest whose buffers are lent to a NIC.
+//!
+//! The input drives what the guest does, what the NIC receives, and what happens to received packets. As long as
+//! the guest keeps the rules, frames arrive once and in order. Whatever it does, only memory that it made available
+//! is written, all lent buffers are back when a lease ends, and the next guest is served.
 
-#[path = "../../crates/vhost/tests/common/mod.rs"]
+#[path = "../../crates/virt/vhost/tests/common/mod.rs"]
 mod common;
 #[path = "shown.rs"]
 mod shown;
@@ -14,41 +16,41 @@ use std::sync::Arc;
 use common::mapped::Mapped;
 use common::{Area, Guest, bytes_of, frame};
 use ringpass_memory::{Flags, Packet};
-use ringpass_vhost_user::{Base, Device};
+use ringpass_vhost_user::{Device, VringBase};
 use ringpass_virtio::device::GuestMemory;
 use ringpass_virtio::features::*;
-use shown::Shown;
+use shown::WritableMap;
 
-/// Descriptors of the guest's ring, its buffers, actions in a case.
+/// Descriptors of the guest's ring, number of its buffers, and actions in a case.
 const SIZE: u16 = 16;
 const BUFFERS: usize = 64;
 const ACTIONS: usize = 48;
 
-/// The port with its card, and the guest's memory; made once, as that takes longer than a case.
-struct Bench {
+/// The port with its NIC and the guest's memory, created once because that takes longer than a case.
+struct Harness {
     mapped: Mapped,
     guest: Guest,
     whole: Arc<GuestMemory>,
-    shown: Shown,
+    shown: WritableMap,
 }
 
-impl Bench {
+impl Harness {
     fn new(kind: u64) -> RefCell<Self> {
         let guest = Guest::with_buffers(kind | VERSION_1 | INDIRECT_DESC, 1, SIZE, BUFFERS);
-        let (whole, shown) = (guest.memory.clone(), Shown::new(&guest));
+        let (whole, shown) = (guest.memory.clone(), WritableMap::new(&guest));
         RefCell::new(Self { mapped: Mapped::new(), guest, whole, shown })
     }
 }
 
 thread_local! {
-    static SPLIT: RefCell<Bench> = Bench::new(0);
-    static PACKED: RefCell<Bench> = Bench::new(RING_PACKED);
+    static SPLIT: RefCell<Harness> = Harness::new(0);
+    static PACKED: RefCell<Harness> = Harness::new(RING_PACKED);
 }
 
-/// The bytes of a case.
-struct Bytes<'a>(&'a [u8]);
+/// The bytes of a case, read as numbers.
+struct CaseInput<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl CaseInput<'_> {
     fn number(&mut self, width: usize) -> u64 {
         let (now, later) = self.0.split_at(width.min(self.0.len()));
         self.0 = later;
@@ -61,23 +63,23 @@ impl Bytes<'_> {
 }
 
 /// A guest's session.
-struct Run<'a> {
+struct QueueSession<'a> {
     mapped: &'a mut Mapped,
     guest: &'a mut Guest,
-    shown: &'a mut Shown,
-    /// The guest has kept the rules so far.
+    shown: &'a mut WritableMap,
+    /// Whether the guest has kept the rules so far.
     honest: bool,
-    /// What a frame may have for each of the chains that were offered to take it.
+    /// Longest frame that fits into each of the chains offered so far.
     shortest: usize,
-    /// Received, and not yet sent to the guest.
+    /// Packets received and not yet sent to the guest.
     held: Vec<Packet>,
-    /// Sent, and not yet seen by the guest.
+    /// Frames sent and not yet seen by the guest.
     sent: VecDeque<Vec<u8>>,
     frames: usize,
 }
 
-impl<'a> Run<'a> {
-    fn begin(Bench { mapped, guest, whole, shown }: &'a mut Bench, features: u64) -> Self {
+impl<'a> QueueSession<'a> {
+    fn begin(Harness { mapped, guest, whole, shown }: &'a mut Harness, features: u64) -> Self {
         guest.renew(guest.features & RING_PACKED | features);
         guest.memory = whole.clone();
         shown.forget();
@@ -100,7 +102,7 @@ impl<'a> Run<'a> {
         &mut self.mapped.rig.device
     }
 
-    fn start(&mut self, base: Base) {
+    fn start(&mut self, base: VringBase) {
         self.shown.look(self.guest);
         self.guest.start(&mut self.mapped.rig.device, 0, base);
     }
@@ -110,7 +112,7 @@ impl<'a> Run<'a> {
         self.guest.offer(0, pieces);
     }
 
-    /// Frames come to the card.
+    /// Lets frames arrive at the NIC.
     fn arrive(&mut self, count: usize, len: usize) {
         self.shown.look(self.guest);
         let frames: Vec<_> = (self.frames..self.frames + count).map(|n| frame(n, len)).collect();
@@ -124,11 +126,11 @@ impl<'a> Run<'a> {
             assert!(!self.honest || !self.held.iter().any(doubled), "a buffer that is lent already");
             self.held.push(packet);
         }
-        // Of others the card has lost some as well.
+        // Dropping packets is allowed, as the NIC drops some as well.
         self.held.truncate(64);
     }
 
-    /// Whether these bytes are the guest's memory, as it is mapped here.
+    /// Returns whether these bytes lie in the guest's memory as it is mapped here.
     fn is_memory(&self, start: usize, len: usize) -> bool {
         self.guest.memory.regions().iter().any(|region| {
             let offset = start.wrapping_sub(region.memory.as_ptr() as usize);
@@ -136,7 +138,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Sends to the guest what is held. Returns how many it did not take.
+    /// Sends the held packets to the guest. Returns how many it did not take.
     fn deliver(&mut self) -> usize {
         self.shown.look(self.guest);
         let frames: Vec<_> = self.held.iter().map(bytes_of).collect();
@@ -145,10 +147,10 @@ impl<'a> Run<'a> {
         left
     }
 
-    /// The guest looks what came. It would be confused by a ring that it has written to.
+    /// Checks the frames that the guest has received. Skipped after the guest has corrupted its ring.
     fn collect(&mut self) {
         for frame in if self.honest { self.guest.received_full(0) } else { Vec::new() } {
-            // Those that no chain takes are dropped.
+            // Frames that fit into no chain are dropped.
             while self.sent.front().is_some_and(|sent| *sent != frame && sent.len() > self.shortest) {
                 self.sent.pop_front();
             }
@@ -156,7 +158,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// What must not change any more is looked at.
+    /// Checks the state after a lease has ended, when nothing may change any more.
     fn ended(&mut self) {
         self.collect();
         let lost = self.sent.drain(..).all(|sent| sent.len() > self.shortest);
@@ -164,10 +166,23 @@ impl<'a> Run<'a> {
         self.shown.check();
     }
 
-    fn stop(&mut self) -> Base {
+    /// Runs `work`, which waits for lent buffers, and repeats it if the port's time limit passes: on a busy machine
+    /// the polling thread may not have run in that second.
+    fn in_time<T: Send>(&mut self, work: impl Fn(&mut dyn Device) -> Result<T, String> + Sync) -> Result<T, String> {
+        const TRIES: usize = 60;
+        for _ in 1..TRIES {
+            match self.mapped.while_polled(|device| work(device)) {
+                Err(why) if why.contains("did not come back within") => {}
+                result => return result,
+            }
+        }
+        self.mapped.while_polled(|device| work(device))
+    }
+
+    fn stop(&mut self) -> VringBase {
         self.shown.look(self.guest);
         self.held.clear();
-        let base = self.mapped.while_polled(|device| device.stop(0)).expect("all that was lent comes back in time");
+        let base = self.in_time(|device| device.stop(0)).expect("a queue that runs");
         self.ended();
         if self.guest.features & RING_PACKED != 0 {
             assert!(base >> 16 == base & 0xffff, "chains that were taken and not given back: {base:#x}");
@@ -179,7 +194,7 @@ impl<'a> Run<'a> {
         base
     }
 
-    /// The queue stops, frames come that are not for this guest, and it goes on.
+    /// Stops the queue, lets frames arrive that are not for this guest, and starts the queue again.
     fn restart(&mut self) {
         let base = self.stop();
         self.arrive(2, 60);
@@ -190,8 +205,8 @@ impl<'a> Run<'a> {
         self.start(base);
     }
 
-    /// Anything at all in the next available descriptor's place, or in another.
-    fn lie(&mut self, bytes: &mut Bytes) {
+    /// Writes an arbitrary descriptor, in the slot to be made available next or in another one.
+    fn corrupt_descriptor(&mut self, bytes: &mut CaseInput) {
         self.honest = false;
         let (kind, slot) = (bytes.number(1), bytes.below(SIZE.into()));
         let inside = bytes.number(2) as usize;
@@ -217,23 +232,23 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// More is made available than there can be, or buffers that there are not.
-    fn betray(&mut self) {
+    /// Makes more chains available than the ring can hold, or chains with invalid ids.
+    fn break_ring_rules(&mut self) {
         self.held.clear();
         self.device().fault();
         let was_honest = std::mem::replace(&mut self.honest, false);
         if self.guest.features & RING_PACKED == 0 {
             let shown = self.guest.peek(0, Area::Driver, 2);
             self.guest.poke(0, Area::Driver, 2, shown.wrapping_add(2 * SIZE + 1));
-            self.use_up();
+            self.use_up(was_honest);
         } else {
-            // In this lap, or in the next one.
+            // With either value of the wrap counter.
             for flags in [0x82, 0x8002] {
                 for slot in 0..usize::from(SIZE) {
                     self.guest.poke(0, Area::Descriptors, 16 * slot + 12, 0xffff);
                     self.guest.poke(0, Area::Descriptors, 16 * slot + 14, flags);
                 }
-                self.use_up();
+                self.use_up(was_honest);
             }
         }
         let reported = self.device().fault().is_some();
@@ -241,18 +256,19 @@ impl<'a> Run<'a> {
         self.sent.clear();
     }
 
-    /// What the port knows of already it may still take.
-    fn use_up(&mut self) {
+    /// Uses up the chains that the port has already read, until it notices the violation.
+    fn use_up(&mut self, was_honest: bool) {
         for _ in 0..=SIZE {
             self.held.push(self.mapped.rig.packet(&frame(0, 60)));
             if self.deliver() == 1 {
                 return;
             }
         }
-        panic!("more chains are taken than there are");
+        // Frames are also dropped, without a chain, if the ring was broken before or the next chain is too short.
+        assert!(!was_honest, "more chains are taken than there are");
     }
 
-    fn act(&mut self, bytes: &mut Bytes) {
+    fn run_action(&mut self, bytes: &mut CaseInput) {
         match bytes.number(1) % 16 {
             0..=2 => {
                 let n = bytes.number(1);
@@ -288,7 +304,7 @@ impl<'a> Run<'a> {
                     }
                 }
             }
-            10 => self.lie(bytes),
+            10 => self.corrupt_descriptor(bytes),
             11 => {
                 self.honest = false;
                 let (offset, value) = (bytes.number(2) as usize, bytes.number(2));
@@ -300,7 +316,7 @@ impl<'a> Run<'a> {
                 self.shown.look(self.guest);
                 self.held.clear();
                 let memory = self.guest.remap(cut);
-                self.mapped.while_polled(|device| device.set_memory(&memory)).expect("rings that are where they were");
+                self.in_time(|device| device.set_memory(&memory)).expect("rings that are where they were");
             }
             14 => {
                 self.shown.look(self.guest);
@@ -310,11 +326,11 @@ impl<'a> Run<'a> {
                 self.shown.look(self.guest);
                 self.device().enable(0, true);
             }
-            _ => self.betray(),
+            _ => self.break_ring_rules(),
         }
     }
 
-    /// The guest goes: with its queue stopped, or not.
+    /// Ends the guest's session, after stopping its queue or without.
     fn end(mut self, stopped: bool) {
         self.shown.look(self.guest);
         self.collect();
@@ -328,16 +344,16 @@ impl<'a> Run<'a> {
             self.mapped.while_polled(|device| device.disconnected("it died"));
             self.ended();
         }
-        // What the card still has is for nobody.
+        // Discard the frames that the NIC still holds.
         while !self.mapped.arrive(&[]).is_empty() {}
         self.shown.check();
         assert_eq!(self.mapped.card.counters().dma_faults, 0);
     }
 }
 
-/// An honest guest gets what comes, without a copy.
-fn is_served(bench: &mut Bench) {
-    let mut run = Run::begin(bench, VERSION_1);
+/// Checks that an honest guest receives frames without a copy.
+fn check_served(harness: &mut Harness) {
+    let mut run = QueueSession::begin(harness, VERSION_1);
     (0..8).for_each(|_| run.offer(&[2048]));
     run.arrive(4, 100);
     assert!(run.held.len() == 4 && run.held.iter().all(|packet| packet.flags().any(Flags::LENT)));
@@ -347,32 +363,32 @@ fn is_served(bench: &mut Bench) {
     run.end(true);
 }
 
-/// One case of a split ring.
+/// Runs one case with a split ring.
 pub fn split(data: &[u8]) {
-    SPLIT.with_borrow_mut(|bench| case(bench, data));
+    SPLIT.with_borrow_mut(|harness| case(harness, data));
 }
 
-/// One case of a packed ring.
+/// Runs one case with a packed ring.
 pub fn packed(data: &[u8]) {
-    PACKED.with_borrow_mut(|bench| case(bench, data));
+    PACKED.with_borrow_mut(|harness| case(harness, data));
 }
 
-fn case(bench: &mut Bench, data: &[u8]) {
-    let mut bytes = Bytes(data);
+fn case(harness: &mut Harness, data: &[u8]) {
+    let mut bytes = CaseInput(data);
     let flags = bytes.number(1);
     let feature = |bit: u64, feature: u64| if flags & bit != 0 { feature } else { 0 };
-    let version = if flags & 8 == 0 || bench.guest.features & RING_PACKED != 0 { VERSION_1 } else { 0 };
+    let version = if flags & 8 == 0 || harness.guest.features & RING_PACKED != 0 { VERSION_1 } else { 0 };
     let features = version | feature(1, INDIRECT_DESC) | feature(2, EVENT_IDX) | feature(4, MRG_RXBUF);
-    let mut run = Run::begin(bench, features);
+    let mut run = QueueSession::begin(harness, features);
     for _ in 0..ACTIONS {
         if bytes.0.is_empty() {
             break;
         }
-        run.act(&mut bytes);
+        run.run_action(&mut bytes);
     }
     let honest = run.honest;
     run.end(flags & 16 == 0);
     if !honest {
-        is_served(bench);
+        check_served(harness);
     }
 }

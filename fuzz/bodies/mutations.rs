@@ -1,8 +1,8 @@
-//! Mutations of seeds, always the same: what a stable Rust has instead of libFuzzer.
+//! Deterministic mutations of seeds, which replace libFuzzer on stable Rust.
 
 use std::path::Path;
 
-/// Numbers that look random (xorshift64*).
+/// Pseudo-random numbers (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -18,7 +18,7 @@ impl Random {
     }
 }
 
-/// Where checks tend to end.
+/// Values at the boundaries of typical checks.
 const NUMBERS: [u64; 16] =
     [0, 1, 2, 3, 4, 7, 8, 16, 32, 0xfff, 0x1000, 0x7fff_ffff, 0x8000_0000, 0xffff_ffff, u64::MAX - 0xfff, u64::MAX];
 
@@ -29,7 +29,7 @@ fn mutate(case: &mut Vec<u8>, other: &[u8], random: &mut Random) {
         0 if !case.is_empty() => case[at] ^= 1 << random.below(8),
         1 if !case.is_empty() => case[at] = random.next() as u8,
         2..=4 if !case.is_empty() => {
-            // A field of 2, 4 or 8 bytes, aligned to 4 behind the case's first byte, as those of messages are.
+            // A field of 2, 4 or 8 bytes, aligned to 4 behind the case's first byte, as fields of messages are.
             let width = [2, 4, 8][random.below(3)];
             let number = NUMBERS[random.below(NUMBERS.len())].to_ne_bytes();
             let at = 1 + at / 4 * 4;
@@ -50,7 +50,7 @@ fn mutate(case: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     case.truncate(LONGEST);
 }
 
-/// Prints the case that was running when something panicked.
+/// Prints the running case when it panics.
 struct Report<'a>(&'a [u8]);
 
 impl Drop for Report<'_> {
@@ -61,9 +61,9 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Runs the seeds of a target, then so many mutations of them.
+/// Runs the seeds of a target, then `cases` mutations of them.
 pub fn run(target: &str, cases: u32, body: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds").join(target);
     let mut seeds: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     seeds.sort();
     let seeds: Vec<Vec<u8>> = seeds.iter().map(|path| std::fs::read(path).unwrap()).collect();

@@ -1,15 +1,15 @@
-//! netmap's requests, and its rings with a program, a server or a pipe's other end that says anything.
+//! Fuzz bodies: netmap's requests, and its rings with an arbitrary program, server or other end of a pipe.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::pipe::{Exchange, Receiver, Sender};
+use ringpass_netmap::pipe::{PipeChannel, Receiver, Sender};
 use ringpass_netmap::request::{Header, LegacyRequest, PortName, Register};
-use ringpass_netmap::{Application, Direction, Memory, Pools, PortRing, Region, Ring, Served, Slot};
+use ringpass_netmap::{Application, Direction, Kring, Memory, Pools, PortRing, Region, Ring, Slot};
 
-/// A first byte says what the rest is.
+/// Runs one case of requests. The first byte selects the kind of structure that the rest is parsed as.
 pub fn requests(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
     match kind % 4 {
@@ -44,7 +44,7 @@ pub fn requests(data: &[u8]) {
     }
 }
 
-/// A region with a ring.
+/// Creates a region with a ring.
 fn ring(direction: Direction, slots: u32) -> (Region, Ring, usize) {
     let pools = Pools { interfaces: 1, ring_bytes: 4096, buffers: 200, buffer_size: 64 };
     let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
@@ -52,13 +52,14 @@ fn ring(direction: Direction, slots: u32) -> (Region, Ring, usize) {
     (region, ring, offset)
 }
 
-/// Steps of four bytes: what is done, and with which number; numbers above 250 are far away.
+/// Splits a case into steps of four bytes: an action and two numbers; bytes above 250 stand for numbers far out of
+/// range.
 fn steps(data: &[u8]) -> impl Iterator<Item = (u8, u32, u32)> + '_ {
     let number = |byte: u8| if byte > 250 { u32::MAX - u32::from(byte - 250) * 0x1111 } else { byte.into() };
     data.chunks_exact(4).take(500).map(move |step| (step[0], number(step[1]), number(step[2])))
 }
 
-/// Both sides of a ring, each of which may be told anything.
+/// Runs one case with both sides of a ring, each of which may find arbitrary values.
 pub fn rings(data: &[u8]) {
     let Some((&shape, data)) = data.split_first() else { return };
     let direction = if shape & 1 == 0 { Direction::Tx } else { Direction::Rx };
@@ -66,9 +67,9 @@ pub fn rings(data: &[u8]) {
     let (region, ring, offset) = ring(direction, slots);
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 1).unwrap());
-    let mut served = Served::new(direction, ring, &csb, 0);
+    let mut served = Kring::new(direction, ring, &csb, 0);
     let ring = Ring::new(region.memory(), offset, slots).unwrap();
-    let application = PortRing::Served(Application::new(ring, &csb, 0, &(Arc::new(|| ()) as _)));
+    let application = PortRing::Kring(Application::new(ring, &csb, 0, &(Arc::new(|| ()) as _)));
     for (what, a, b) in steps(data) {
         match what % 12 {
             0 => csb.application(0).write(a, b, 0),
@@ -76,11 +77,11 @@ pub fn rings(data: &[u8]) {
             2 => application.ring().header().head.store(a, Relaxed),
             3 => application.ring().header().cur.store(a, Relaxed),
             4 => application.ring().set(a % slots, Slot { buffer: b, len: a as u16, ..Slot::default() }),
-            5 => application.give_up(a.min(application.own())),
+            5 => application.release_slots(a.min(application.own())),
             6 => _ = application.sync_with(b & 3),
             7 => _ = application.arm(),
             8 => {
-                if let Ok(given) = served.look() {
+                if let Ok(given) = served.poll_released() {
                     for n in 0..given.min(a) {
                         if let Some((start, len)) = region.check(served.ring().slot(served.given(n))) {
                             assert!(
@@ -92,14 +93,14 @@ pub fn rings(data: &[u8]) {
                 }
             }
             9 => served.give(a.min(served.room())),
-            10 => _ = served.tell(),
+            10 => _ = served.publish(),
             _ => _ = served.arm(b),
         }
         assert!(application.own() < slots && served.room() < slots);
     }
 }
 
-/// Both ends of a pipe, each of which may find anything in the memory.
+/// Runs one case with both ends of a pipe, each of which may find arbitrary values in the memory.
 pub fn pipes(data: &[u8]) {
     let Some((&shape, data)) = data.split_first() else { return };
     let slots = 2 + u32::from(shape) % 60;
@@ -107,12 +108,18 @@ pub fn pipes(data: &[u8]) {
     let (_, receiver) = region.ring(Direction::Rx, 0, slots, false).unwrap();
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 3).unwrap());
-    let exchange = || {
+    let channel = || {
         let ring = |offset| Ring::new(region.memory(), offset, slots).unwrap();
-        Exchange { sender: ring(sender), receiver: ring(receiver), csb: csb.clone(), entry: 0, bell: Arc::new(|| ()) }
+        PipeChannel {
+            sender: ring(sender),
+            receiver: ring(receiver),
+            csb: csb.clone(),
+            entry: 0,
+            notify: Arc::new(|| ()),
+        }
     };
-    let from = PortRing::Sender(Sender::new(exchange()));
-    let to = PortRing::Receiver(Receiver::new(exchange()));
+    let from = PortRing::Sender(Sender::new(channel()));
+    let to = PortRing::Receiver(Receiver::new(channel()));
     for (what, a, b) in steps(data) {
         let ring = if b & 1 == 0 { from.ring() } else { to.ring() };
         match what % 9 {

@@ -1,61 +1,62 @@
-//! The devices of netmap's passthrough: registers in any order and of any width, CSB words of all sides, memory that comes and
-//! goes, a port whose server does what it likes.
+//! Fuzz body: the devices of netmap's passthrough, with registers in any order and of any width, CSB values of all
+//! sides, memory that is mapped and unmapped, and a port with an arbitrary server.
 
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_memory::{Access, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Bell, Memory, Pools, PortMemory, Region, Served, Shape, attach};
+use ringpass_netmap::{Kring, Memory, Notifier, Pools, PortMemory, Region, Shape, attach};
 use ringpass_port::MacAddress;
-use ringpass_ptnet::{GuestPort, Memdev, Ptnet, Shared};
-use ringpass_vfio_user::{Access, CONFIG_REGION, Device};
+use ringpass_ptnet::{GuestPort, Memdev, Ptnet, SharedRegion};
+use ringpass_vfio_user::{CONFIG_REGION, Device};
 
 const PAGE: usize = 4096;
-/// Pages of the guest's memory, and of addresses from [`AT`] on.
+/// Number of pages of the guest's memory, which are mapped from device address [`AT`] on.
 const PAGES: usize = 4;
 const AT: u64 = 0xffff_e000;
 const SLOTS: u32 = 8;
 
 /// A guest, its memory, and the port's server.
-struct World {
+struct Harness {
     device: Ptnet,
     memdev: Memdev,
-    memory: Arc<ForeignMemory>,
-    /// All words of the guest's memory.
+    memory: Memory,
+    /// The guest's memory as CSB entries.
     words: Csb,
-    /// By page from [`AT`] on: whether it is mapped.
+    /// Whether each page from [`AT`] on is mapped.
     mapped: [bool; 2 * PAGES],
-    served: Vec<Served>,
+    served: Vec<Kring>,
     /// The CSB between the port's server and its program.
     csb: Csb,
 }
 
-impl World {
+impl Harness {
     fn new(rings: u16) -> Self {
         let pools = Pools { interfaces: 1, ring_bytes: 8192, buffers: 100, buffer_size: 64 };
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
         let shape = Shape { rings: [rings; 2], slots: [SLOTS; 2] };
         let (port, served) = PortMemory::new(&mut region, "p", shape, true).unwrap_or_else(|error| panic!("{error}"));
         let csb: Memory = port.csb().clone().into();
-        let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Bell)).unwrap();
+        let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Notifier)).unwrap();
         let file = region.file().file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
-        let memdev = Memdev::new(Shared { file, memory: region.memory().clone(), pools, id: 5 });
+        let memdev = Memdev::new(SharedRegion { file, memory: region.memory().clone(), pools, id: 5 });
         let guest_port = GuestPort { interface: port.interface() as u32, rings, mac: MacAddress([2; 6]), memory_id: 5 };
         let file = DmaRegion::new(PAGES * PAGE, &RegionConfig::default()).unwrap();
         let memory = ForeignMemory::map(file.file().expect("memory that is shared"), 0, PAGES * PAGE).unwrap();
-        let words = Csb::new(&memory.clone().into(), 0, 2 * PAGE, 2 * PAGE / 64).unwrap();
+        let memory = Memory::from(memory);
+        let words = Csb::new(&memory, 0, 2 * PAGE, 2 * PAGE / 64).unwrap();
         let csb = Csb::new(&csb, 0, PAGE, 64).unwrap();
         Self { device: Ptnet::new(guest_port), memdev, memory, words, mapped: [false; 2 * PAGES], served, csb }
     }
 
-    /// The guest's memory as it is now.
+    /// Returns a copy of the guest's memory.
     fn snapshot(&self) -> Vec<u8> {
         let mut bytes = vec![0; PAGES * PAGE];
-        assert!(Memory::from(self.memory.clone()).read(0, &mut bytes));
+        assert!(self.memory.read(0, &mut bytes));
         bytes
     }
 
-    /// Accesses are inside their regions, as those of a session are.
+    /// Accesses a device within one of its regions, as a session guarantees.
     fn access(&mut self, write: bool, place: u16, len: u8, value: u32) {
         let region = [0, 0, 0, CONFIG_REGION, 2, 1, 6, 8][usize::from(place >> 13)];
         let (device, port): (&mut dyn Device, _) =
@@ -78,11 +79,13 @@ impl World {
         let pages = &mut self.mapped[page..page + len];
         if len > 0 && !pages.contains(&true) {
             pages.fill(true);
-            self.device.map(iova, &self.memory, from * PAGE, len * PAGE, access).unwrap();
+            self.device
+                .map(iova, self.memory.part(from * PAGE, len * PAGE).expect("pages of the memory"), access)
+                .unwrap();
         }
     }
 
-    /// As netmap's driver does.
+    /// Starts the port as netmap's driver does.
     fn start(&mut self, place: u64) {
         let write = |device: &mut Ptnet, at: u64, value: u64| device.write(0, at, &(value as u32).to_le_bytes());
         for (at, iova) in [(52, place), (60, place + PAGE as u64)] {
@@ -92,12 +95,12 @@ impl World {
         write(&mut self.device, 4, 1);
     }
 
-    fn look(&mut self, sleep: bool) {
+    fn sync_rings(&mut self, sleep: bool) {
         let before = (!self.device.is_serving()).then(|| self.snapshot());
         if sleep {
             self.device.arm();
         }
-        self.device.look();
+        self.device.sync_rings();
         if sleep {
             self.device.disarm();
         }
@@ -105,15 +108,15 @@ impl World {
     }
 }
 
-/// Steps of eight bytes: what is done, three small numbers, a large one.
+/// Runs one case of steps of eight bytes: an action, three small numbers and a large one.
 pub fn case(data: &[u8]) {
     let Some((&shape, data)) = data.split_first() else { return };
-    let mut world = World::new(1 + u16::from(shape & 3));
+    let mut world = Harness::new(1 + u16::from(shape & 3));
     for step in data.chunks_exact(8).take(200) {
         let (a, b, c) = (step[1], step[2], step[3]);
         let value = u32::from_le_bytes([step[4], step[5], step[6], step[7]]);
         let entry = usize::from(a) % world.served.len();
-        // Of numbers, those near are the more interesting ones.
+        // Prefers numbers near valid positions, which are more interesting.
         let near = |byte: u8| if byte < 0xf0 { u32::from(byte) % (SLOTS + 1) } else { value };
         match step[0] % 16 {
             0 | 1 => world.access(true, u16::from_le_bytes([b, c]), a, value),
@@ -128,20 +131,20 @@ pub fn case(data: &[u8]) {
                 let (page, len) = (usize::from(a) % 8, usize::from(b) % 9);
                 let end = (page + len).min(world.mapped.len());
                 world.mapped[page..end].fill(false);
-                world.device.unmap(AT + (page * PAGE) as u64, (len * PAGE) as u64);
+                world.device.unmap(AT + (page * PAGE) as u64, (len * PAGE) as u64).expect("few maps");
             }
-            9 | 10 => world.look(a & 1 != 0),
+            9 | 10 => world.sync_rings(a & 1 != 0),
             11 => {
                 let served = &mut world.served[entry];
-                // A program may have said anything to it.
-                let given = served.look().unwrap_or(0);
+                // A program may have written anything to the server's side.
+                let given = served.poll_released().unwrap_or(0);
                 served.take(given.min(b.into()));
                 served.give(served.room().min(c.into()));
-                served.tell();
+                served.publish();
             }
             12 if a & 7 == 0 => world.csb.server(entry).write(near(b), near(c)),
             12 if a & 7 == 1 => world.csb.application(entry).write(near(b), near(c), value),
-            12 => world.words.application(usize::from(a) % 128).want(b & 1 != 0),
+            12 => world.words.application(usize::from(a) % 128).set_need_kick(b & 1 != 0),
             13 => world.device.set_vector(entry as u32, None),
             14 if a == 0 => world.device.reset(),
             14 => {

@@ -1,34 +1,37 @@
-//! A driver of the 82599 that does anything: registers in any order, descriptors and rings anywhere, memory that comes and
-//! goes, steps in between. Whatever it does, the model neither panics nor hangs nor touches what it was not given.
+//! Fuzz body: an arbitrary driver of the 82599. Registers are accessed in any order, descriptors and rings lie
+//! anywhere, memory is mapped and unmapped, and the model is stepped in between. Whatever the driver does, the
+//! model must not panic, hang or access memory that it was not given.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringpass_bus::Bus;
-use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
-use ringpass_models::ixgbe::{Access, Card, CardConfig};
-use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{
+    Access, Burst, DmaArray, DmaRegion, ForeignMemory, Memory, Mempool, MempoolConfig, RegionConfig,
+};
+use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_pci::PciDevice;
+use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 
 const PAGE: u64 = 4096;
-/// Pages of the file; the first and the last are never given to the card.
+/// Number of pages of the memory file; the first and the last are never mapped for the card.
 const PAGES: u64 = 16;
-/// Where they are for the card.
+/// Device address of the pages.
 const BASE: u64 = 0x10_0000;
 const CANARY: u64 = 0xdead_beef_0bad_cafe;
-/// Actions in a case.
+/// Largest number of actions in a case.
 const ACTIONS: usize = 64;
 
-/// A wire with a frame waiting, if it is not empty.
+/// A wire with one frame waiting, unless `frame` is empty.
 struct Wire {
     frame: Vec<u8>,
     pool: Mempool,
 }
 
 impl Wakeable for Wire {
-    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
-        each(Wake::Never);
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::Never);
     }
 }
 
@@ -55,23 +58,23 @@ impl TxQueue for Sink {
     }
 }
 
-/// A card with its memory; made once, as that takes longer than a case.
-struct Bench {
+/// A card and its memory, created once because that takes longer than a case.
+struct Harness {
     card: Arc<Card>,
-    memory: Arc<ForeignMemory>,
+    memory: Memory,
     words: DmaArray<[AtomicU64; 2]>,
     pool: Mempool,
     _region: Arc<DmaRegion>,
 }
 
 thread_local! {
-    static BENCH: Bench = Bench::new();
+    static HARNESS: Harness = Harness::new();
 }
 
-/// The bytes of a case, as numbers.
-struct Bytes<'a>(&'a [u8]);
+/// The bytes of a case, read as numbers.
+struct CaseInput<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl CaseInput<'_> {
     fn number(&mut self, width: usize) -> u64 {
         let (now, later) = self.0.split_at(width.min(self.0.len()));
         self.0 = later;
@@ -79,23 +82,23 @@ impl Bytes<'_> {
     }
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).expect("64 KiB");
         let memory =
             ForeignMemory::map(region.file().expect("no physical addresses"), 0, region.len()).expect("the same again");
         let words = DmaArray::new(&region, 0, region.len() / 16).expect("all of it");
         let card = Card::new(&CardConfig::default());
-        // Nobody reads these.
+        // Interrupts are enabled, but nobody reads the eventfds.
         card.interrupts(Card::VECTORS).expect("eventfds");
         let pool = Mempool::new(&MempoolConfig { buffers: 64, size: 2048, ..Default::default() }).expect("buffers");
-        Self { card, memory, words, pool, _region: region }
+        Self { card, memory: memory.into(), words, pool, _region: region }
     }
 
     fn map(&self, page: u64) {
-        let offset = (page * PAGE) as usize;
-        // It may be mapped already.
-        let _ = self.card.map_foreign(BASE + page * PAGE, &self.memory, offset, PAGE as usize, Access::ReadWrite);
+        let page_memory = self.memory.part((page * PAGE) as usize, PAGE as usize).expect("a page of the memory");
+        // The page may already be mapped.
+        let _ = self.card.map_at(BASE + page * PAGE, page_memory, Access::ReadWrite);
     }
 
     fn canaries(&self) -> impl Iterator<Item = &[AtomicU64; 2]> {
@@ -103,7 +106,7 @@ impl Bench {
         self.words[..page].iter().chain(&self.words[self.words.len() - page..])
     }
 
-    /// All as for the first case.
+    /// Restores the state before the first case.
     fn clear(&self) {
         self.card.unmap_all();
         (1..PAGES - 1).for_each(|page| self.map(page));
@@ -114,8 +117,8 @@ impl Bench {
         self.card.set_bus_master(true).expect("a model takes it");
     }
 
-    /// An address: in the memory, at its ends, anywhere.
-    fn address(bytes: &mut Bytes) -> u64 {
+    /// Reads an address: in the memory, at its ends or anywhere.
+    fn address(bytes: &mut CaseInput) -> u64 {
         let number = bytes.number(3);
         match number >> 20 {
             0..=11 => BASE + PAGE + (number & 0xffff) % ((PAGES - 2) * PAGE),
@@ -125,14 +128,14 @@ impl Bench {
         }
     }
 
-    fn register(bytes: &mut Bytes) -> u32 {
+    fn register(bytes: &mut CaseInput) -> u32 {
         let number = bytes.number(2) as usize;
         let row = &TABLE[number % TABLE.len()];
-        // Mostly those of the first queues.
+        // Mostly registers of the first queues.
         row.at((number / TABLE.len()) as u32 % row.count.min(4))
     }
 
-    fn start(&self, bytes: &mut Bytes) {
+    fn start(&self, bytes: &mut CaseInput) {
         let queue = bytes.number(1) as usize % 128;
         let (base, len) = (Self::address(bytes) & !0x7f, ((bytes.number(1) as u32 & 0x1f) + 1) * 128);
         for (register, value) in [
@@ -155,7 +158,7 @@ impl Bench {
         }
     }
 
-    fn act(&self, bytes: &mut Bytes, queues: &mut Queues) {
+    fn run_action(&self, bytes: &mut CaseInput, queues: &mut Queues) {
         match bytes.number(1) % 12 {
             0 => self.card.write(bytes.number(3) as u32 & 0x3_ffff, bytes.number(4) as u32),
             1..=3 => self.card.write(Self::register(bytes), bytes.number(4) as u32),
@@ -167,14 +170,16 @@ impl Bench {
                 self.card.write(register.offset, tail);
             }
             7 => {
-                // A descriptor: an address and a command.
+                // Write a descriptor: an address and a command.
                 let at = (PAGE / 16 + bytes.number(2) % ((PAGES - 2) * PAGE / 16)) as usize;
                 let [first, second] = &self.words[at];
                 first.store(Self::address(bytes), Ordering::Relaxed);
                 second.store(bytes.number(8), Ordering::Relaxed);
             }
             8 => match bytes.number(1) {
-                span @ 0..=127 => self.card.unmap(BASE + span % PAGES * PAGE, (span / 16 + 1) * PAGE / 2),
+                span @ 0..=127 => {
+                    self.card.unmap(BASE + span % PAGES * PAGE, (span / 16 + 1) * PAGE / 2).expect("few maps");
+                }
                 other @ 128..=239 => self.map(1 + other % (PAGES - 2)),
                 240..=247 => self.card.unmap_all(),
                 other => self.card.set_link(other & 1 != 0),
@@ -193,21 +198,21 @@ impl Bench {
 
     fn run(&self, data: &[u8]) {
         self.clear();
-        let mut bytes = Bytes(data);
+        let mut bytes = CaseInput(data);
         let rx = Box::new(Wire { frame: Vec::new(), pool: self.pool.clone() });
         let mut queues = Queues { rx, tx: Box::new(Sink) };
         for _ in 0..ACTIONS {
             if bytes.0.is_empty() {
                 break;
             }
-            self.act(&mut bytes, &mut queues);
+            self.run_action(&mut bytes, &mut queues);
         }
         self.card.step(&mut queues);
         assert!(self.canaries().flatten().all(|word| word.load(Ordering::Relaxed) == CANARY), "memory of others");
     }
 }
 
-/// One case.
+/// Runs one case.
 pub fn case(data: &[u8]) {
-    BENCH.with(|bench| bench.run(data));
+    HARNESS.with(|harness| harness.run(data));
 }

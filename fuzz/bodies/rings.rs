@@ -1,39 +1,41 @@
-//! The driver's side of a virtqueue whose device does anything: the input drives both what the driver does and what the
-//! device writes, anywhere in the queue's memory. Whatever that is, each packet that was posted comes back once or stays
-//! with the queue, as it was but for the bytes that the device writes, and no buffer is lost.
+//! Fuzz body: the driver side of a virtqueue with an arbitrary device.
+//!
+//! The input drives both the driver's operations and the device's writes, anywhere in the queue's memory. Whatever
+//! happens, each posted packet comes back once or stays with the queue, unchanged except for the bytes that the
+//! device writes, and no buffer is lost.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_memory::{DmaArray, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
-use ringpass_virtio::driver::{Access, Config, Packed, Split, Virtqueue};
+use ringpass_virtio::driver::{Config, DeviceAccess, Packed, Split, Virtqueue};
 
-/// Bytes of memory: more than the largest queue here.
+/// Size of the memory in bytes: more than the largest queue here needs.
 const MEMORY: usize = 16 << 10;
 const BUFFERS: usize = 96;
 const BUFFER: usize = 128;
-/// Actions in a case.
+/// Largest number of actions in a case.
 const ACTIONS: usize = 96;
-/// Descriptors of the largest queue.
+/// Number of descriptors of the largest queue.
 const LARGEST: u16 = 16;
 const MOST_INDIRECT: u16 = 4;
 
-/// Memory and buffers; made once, as that takes longer than a case.
-struct Bench {
+/// Memory and buffers, created once because that takes longer than a case.
+struct Harness {
     region: Arc<DmaRegion>,
     words: DmaArray<[AtomicU64; 2]>,
     pool: Mempool,
 }
 
 thread_local! {
-    static BENCH: Bench = Bench::new();
+    static HARNESS: Harness = Harness::new();
 }
 
-/// The bytes of a case, as numbers.
-struct Bytes<'a>(&'a [u8]);
+/// The bytes of a case, read as numbers.
+struct CaseInput<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl CaseInput<'_> {
     fn number(&mut self, width: usize) -> u64 {
         let (now, later) = self.0.split_at(width.min(self.0.len()));
         self.0 = later;
@@ -41,21 +43,23 @@ impl Bytes<'_> {
     }
 }
 
-/// A queue, what it was given, and what its device remembers.
-struct Run<'a, Q: Virtqueue> {
-    bench: &'a Bench,
+/// A queue, the packets posted to it, and what its device remembers.
+struct QueueSession<'a, Q: Virtqueue> {
+    harness: &'a Harness,
     config: Config,
     queue: Q,
-    /// First address, length of the first buffer and of the whole, of packets that the queue has.
+    /// Packets that the queue holds: address of the first buffer, and lengths of the first buffer and of the whole
+    /// packet.
     posted: Vec<(u64, usize, usize)>,
-    /// Used entries or slots so far.
+    /// Number of used entries or slots so far.
     used: u64,
-    /// Packets are only given back, not looked at: of `posted`, the number is right.
+    /// Whether packets are only returned to their pool without a check of their content. Of `posted` only the
+    /// length is then valid.
     back: bool,
     broken: bool,
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let region = DmaRegion::new(MEMORY, &RegionConfig::default()).expect("some KiB");
         let words = DmaArray::new(&region, 0, MEMORY / 16).expect("all of it");
@@ -79,28 +83,29 @@ impl Bench {
     }
 }
 
-impl<Q: Virtqueue> Run<'_, Q> {
-    fn access(number: u64) -> Access {
-        if number & 1 == 0 { Access::Read } else { Access::Write }
+impl<Q: Virtqueue> QueueSession<'_, Q> {
+    fn access(number: u64) -> DeviceAccess {
+        if number & 1 == 0 { DeviceAccess::Read } else { DeviceAccess::Write }
     }
 
     fn note(packet: &Packet) -> (u64, usize, usize) {
         (packet.iova(), packet.len(), packet.total_len())
     }
 
-    fn post_run(&mut self, bytes: &mut Bytes) {
+    fn post_run(&mut self, bytes: &mut CaseInput) {
         let number = bytes.number(1);
-        let packets: Vec<Packet> = (0..number >> 1 & 15).map_while(|i| self.bench.packet(1 + i as usize * 7)).collect();
+        let packets: Vec<Packet> =
+            (0..number >> 1 & 15).map_while(|i| self.harness.packet(1 + i as usize * 7)).collect();
         let notes: Vec<_> = packets.iter().map(Self::note).collect();
         let count = self.queue.post_run(Self::access(number), packets.into_iter());
         self.posted.extend(&notes[..count]);
     }
 
-    fn post_chain(&mut self, bytes: &mut Bytes) {
+    fn post_chain(&mut self, bytes: &mut CaseInput) {
         let number = bytes.number(1);
-        let Some(mut packet) = self.bench.packet(1 + (number >> 5) as usize * 9) else { return };
+        let Some(mut packet) = self.harness.packet(1 + (number >> 5) as usize * 9) else { return };
         for _ in 0..number >> 1 & 7 {
-            let Some(more) = self.bench.packet(11) else { break };
+            let Some(more) = self.harness.packet(11) else { break };
             packet.append(more);
         }
         let note = Self::note(&packet);
@@ -109,8 +114,8 @@ impl<Q: Virtqueue> Run<'_, Q> {
         }
     }
 
-    fn post_request(&mut self, bytes: &mut Bytes) {
-        let Some(packet) = self.bench.packet(40) else { return };
+    fn post_request(&mut self, bytes: &mut CaseInput) {
+        let Some(packet) = self.harness.packet(40) else { return };
         let note = Self::note(&packet);
         if self.queue.post_request(packet, bytes.number(1) as usize % 41).is_ok() {
             self.posted.push(note);
@@ -121,7 +126,7 @@ impl<Q: Virtqueue> Run<'_, Q> {
         if self.back {
             let mut reclaimer = Reclaimer::default();
             let before = self.queue.posted();
-            self.broken |= self.queue.take_back(&mut reclaimer).is_err();
+            self.broken |= self.queue.reclaim_used(&mut reclaimer).is_err();
             assert!(self.queue.posted() <= before);
             return self.posted.truncate(self.queue.posted());
         }
@@ -141,28 +146,28 @@ impl<Q: Virtqueue> Run<'_, Q> {
         }
     }
 
-    /// A used entry as an honest device writes it, but for what it names.
-    fn give(&mut self, ring: Range<usize>, bytes: &mut Bytes) {
+    /// Writes a used entry as an honest device does, except for the id.
+    fn give(&mut self, ring: Range<usize>, bytes: &mut CaseInput) {
         let (id, len) = (bytes.number(1), bytes.number(2));
-        // Mostly what is next in order.
+        // Mostly the id that is next in order.
         let size = u64::from(self.config.size);
         let id = if id < 192 { self.used % size } else { id - 192 };
         let split = ring.start != ring.end;
         if split {
             let entry = ring.start + 4 + 8 * (self.used % size) as usize;
-            self.bench.write(entry, 4, id);
-            self.bench.write(entry + 4, 4, len);
+            self.harness.write(entry, 4, id);
+            self.harness.write(entry + 4, 4, len);
             self.used += 1;
-            self.bench.write(ring.start + 2, 2, self.used);
+            self.harness.write(ring.start + 2, 2, self.used);
         } else {
             let marks = if (self.used / size).is_multiple_of(2) { 0x8080 } else { 0 };
             let slot = 16 * (self.used % size) as usize;
-            self.bench.write(slot + 8, 8, len | id << 32 | marks << 48);
+            self.harness.write(slot + 8, 8, len | id << 32 | marks << 48);
             self.used += 1;
         }
     }
 
-    fn act(&mut self, ring: Range<usize>, bytes: &mut Bytes) {
+    fn run_action(&mut self, ring: Range<usize>, bytes: &mut CaseInput) {
         match bytes.number(1) % 16 {
             0..=2 => self.post_run(bytes),
             3 => self.post_chain(bytes),
@@ -173,13 +178,13 @@ impl<Q: Virtqueue> Run<'_, Q> {
             9 => self.queue.disarm(),
             10..=13 => self.give(ring, bytes),
             14 => {
-                // Where the device has something to write.
+                // Write where the device has something to write.
                 let (offset, value) = (bytes.number(1) as usize, bytes.number(2));
-                self.bench.write(ring.start + 2 * offset, 2, value);
+                self.harness.write(ring.start + 2 * offset, 2, value);
             }
             _ => {
                 let (offset, value) = (bytes.number(2) as usize, bytes.number(8));
-                self.bench.write(offset, [2, 4, 8, 8][offset >> 14], value);
+                self.harness.write(offset, [2, 4, 8, 8][offset >> 14], value);
             }
         }
         assert_eq!(self.queue.posted(), self.posted.len());
@@ -187,20 +192,20 @@ impl<Q: Virtqueue> Run<'_, Q> {
     }
 }
 
-/// One case of a split ring.
+/// Runs one case with a split ring.
 pub fn split(data: &[u8]) {
     case::<Split>(data, |number| 1 << (number % 5));
 }
 
-/// One case of a packed ring.
+/// Runs one case with a packed ring.
 pub fn packed(data: &[u8]) {
     case::<Packed>(data, |number| number + 1);
 }
 
-/// `size` makes a number one that such queues may have.
+/// Runs a case. `size` turns a number into a valid queue size.
 fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
-    BENCH.with(|bench| {
-        let mut bytes = Bytes(data);
+    HARNESS.with(|harness| {
+        let mut bytes = CaseInput(data);
         let (number, flags) = (bytes.number(1) as u16, bytes.number(1));
         let indirect = if flags & 1 != 0 { 1 + (flags >> 4) as u16 % MOST_INDIRECT } else { 0 };
         let config = Config {
@@ -211,25 +216,25 @@ fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
             header: if flags & 8 != 0 { 10 } else { 0 },
         };
         let used = Q::bytes(&config);
-        bench.words[..used.div_ceil(16)].iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
-        let queue = Q::new(&bench.region, 0, &config).expect("a queue that may be");
+        harness.words[..used.div_ceil(16)].iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
+        let queue = Q::new(&harness.region, 0, &config).expect("a queue that may be");
         let addresses = queue.addresses();
         // The used ring; packed queues have none.
-        let device = (addresses.device - bench.region.iova(0)) as usize;
+        let device = (addresses.device - harness.region.iova(0)) as usize;
         let ring = if addresses.device.is_multiple_of(4096) { device..device + 4 } else { 0..0 };
         let back = flags & 0x40 != 0;
-        let mut run = Run { bench, config, queue, posted: Vec::new(), used: 0, back, broken: false };
+        let mut run = QueueSession { harness, config, queue, posted: Vec::new(), used: 0, back, broken: false };
         for _ in 0..ACTIONS {
             if bytes.0.is_empty() {
                 break;
             }
-            run.act(ring.clone(), &mut bytes);
+            run.run_action(ring.clone(), &mut bytes);
         }
         run.queue.publish();
         run.take(usize::MAX);
-        // SAFETY: there is no device but this one.
+        // SAFETY: the only device is this function, which writes to the queue no more.
         unsafe { run.queue.reclaim() };
         drop(run);
-        assert_eq!(bench.pool.outstanding(1), 0, "buffers were lost");
+        assert_eq!(harness.pool.outstanding(1), 0, "buffers were lost");
     });
 }

@@ -1,4 +1,4 @@
-//! What a guest has shown of its memory as buffers that may be written. All else keeps a pattern.
+//! Map of the memory that a guest has made available for writing. All other bytes keep a pattern.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -7,23 +7,24 @@ use ringpass_virtio::features::RING_PACKED;
 
 use super::common::{Area, Guest};
 
-/// What nobody has written to.
+/// Pattern of memory that nobody has written to.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
-/// Flags of descriptors.
+/// Descriptor flags.
 const WRITE: u64 = 2;
 const INDIRECT: u64 = 4;
 
-/// Of each word of the guest's buffers, which bytes may be written.
-pub struct Shown {
+/// Mask of writable bytes for each 64-bit word of the guest's buffers.
+pub struct WritableMap {
     buffers: std::sync::Arc<DmaRegion>,
     masks: Vec<u64>,
-    /// The ring as it was looked at last.
+    /// The ring's descriptors at the last scan.
     cells: Vec<[u64; 2]>,
-    /// The guest lets frames be written over its ring, or its tables be anywhere: what it shows may be anything.
+    /// Whether the guest allows writes over its ring, or has tables that are not understood: any byte may then be
+    /// writable.
     wild: bool,
 }
 
-impl Shown {
+impl WritableMap {
     pub fn new(guest: &Guest) -> Self {
         let buffers = guest.pool.region().clone();
         words(&buffers).iter().for_each(|word| word.store(UNTOUCHED, Ordering::Relaxed));
@@ -31,7 +32,7 @@ impl Shown {
         Self { buffers, masks, cells: Vec::new(), wild: false }
     }
 
-    /// Looks what the guest shows now: descriptors that may be written to, whether available or not.
+    /// Scans the ring and adds the buffers of its writable descriptors, whether available or not.
     pub fn look(&mut self, guest: &Guest) {
         let setup = guest.setup(0, 0);
         self.cells.resize(setup.size.into(), [0; 2]);
@@ -40,7 +41,7 @@ impl Shown {
             let word = |at: usize| (0..4).fold(0, |word, n| word | part(at + 2 * n) << (16 * n));
             let cell = [word(0), word(8)];
             if guest.features & RING_PACKED != 0 && (cell[1] >> 55 ^ cell[1] >> 63) & 1 == 0 {
-                // Given back, or never made available.
+                // The slot was used or never made available.
                 continue;
             }
             if std::mem::replace(&mut self.cells[slot], cell) != cell || self.flags(guest, cell) & INDIRECT != 0 {
@@ -78,7 +79,7 @@ impl Shown {
         }
     }
 
-    /// These bytes may be written.
+    /// Marks these bytes as writable.
     fn show(&mut self, guest: &Guest, address: u64, len: u64) {
         let part = |region: &DmaRegion| {
             let (start, end) = (region.iova(0), region.iova(0) + region.len() as u64);
@@ -94,7 +95,8 @@ impl Shown {
         }
     }
 
-    /// A term has ended: nothing else may have been written, and nothing may be any more. What was is made whole.
+    /// Checks after the end of a lease that only writable bytes were written, restores the pattern and marks all
+    /// bytes as not writable.
     pub fn check(&mut self) {
         for (word, mask) in words(&self.buffers).iter().zip(&mut self.masks) {
             let changed = (word.load(Ordering::Relaxed) ^ UNTOUCHED) & !*mask != 0;
@@ -107,7 +109,7 @@ impl Shown {
         self.cells.clear();
     }
 
-    /// Another guest begins.
+    /// Starts over for another guest.
     pub fn forget(&mut self) {
         self.wild = false;
         self.check();
@@ -115,6 +117,7 @@ impl Shown {
 }
 
 fn words(region: &DmaRegion) -> &[AtomicU64] {
-    // SAFETY: the region has so many, and begins with a page; atomics may change under a shared reference.
+    // SAFETY: the region has `len() / 8` words, is page-aligned and stays mapped as long as it is borrowed.
+    // `AtomicU64` allows changes under a shared reference.
     unsafe { std::slice::from_raw_parts(region.at(0).cast(), region.len() / 8) }
 }

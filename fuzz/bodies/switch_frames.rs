@@ -1,15 +1,16 @@
-//! Frames of any bytes into a switch whose ports are in VLANs, isolated, held to addresses, or the end of a VXLAN tunnel.
+//! Fuzz body: arbitrary frames sent into a switch whose ports are in VLANs, isolated, restricted to addresses, or
+//! the end of a VXLAN tunnel.
 
 use std::net::Ipv4Addr;
 
+use ringpass_host_ports::{CableEnd, cable};
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
 use ringpass_port::{MacAddress, Port, Queues, chain};
-use ringpass_ports::{CableEnd, cable};
 use ringpass_switch::vxlan::{self, Tunnel};
-use ringpass_switch::{Config, Counter, Datapath, Rules, Share, Switch, VlanSet, Vlans, Way};
+use ringpass_switch::{Config, Counter, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch, VlanSet, Vlans};
 
 const PORTS: usize = 6;
-/// The port that is the end of a tunnel.
+/// Index of the port that is the end of a tunnel.
 const TUNNEL: usize = 5;
 const BUFFERS: usize = 1024;
 
@@ -21,20 +22,20 @@ struct Rig {
     tunnel: Tunnel,
 }
 
-fn rules() -> [Rules; PORTS] {
+fn rules() -> [PortPolicy; PORTS] {
     let trunk = |allowed: &[u16], native| Vlans::Trunk { allowed: VlanSet::of(allowed.to_vec()), native };
     let station = MacAddress([2, 0, 0, 0, 0, 1]);
-    let named = |name: &str, rules: Rules| Rules { name: name.into(), ..rules };
+    let named = |name: &str, rules: PortPolicy| PortPolicy { name: name.into(), ..rules };
     [
-        named("plain", Rules { vlans: Vlans::Access(10), isolation: Some(1), ..Rules::default() }),
-        named("held", Rules { vlans: Vlans::Access(10), sources: vec![station], ..Rules::default() }),
-        named("trunk", Rules { vlans: trunk(&[10, 20], Some(10)), isolation: Some(1), ..Rules::default() }),
+        named("plain", PortPolicy { vlans: Vlans::Access(10), isolation: Some(1), ..PortPolicy::default() }),
+        named("held", PortPolicy { vlans: Vlans::Access(10), sources: vec![station], ..PortPolicy::default() }),
+        named("trunk", PortPolicy { vlans: trunk(&[10, 20], Some(10)), isolation: Some(1), ..PortPolicy::default() }),
         named(
             "tagged",
-            Rules { vlans: trunk(&[10, 20], None), stations: vec![(station, Some(20))], ..Rules::default() },
+            PortPolicy { vlans: trunk(&[10, 20], None), stations: vec![(station, Some(20))], ..PortPolicy::default() },
         ),
-        named("other", Rules { vlans: Vlans::Access(20), ..Rules::default() }),
-        named("tunnel", Rules { vlans: Vlans::Access(10), ..Rules::default() }),
+        named("other", PortPolicy { vlans: Vlans::Access(20), ..PortPolicy::default() }),
+        named("tunnel", PortPolicy { vlans: Vlans::Access(10), ..PortPolicy::default() }),
     ]
 }
 
@@ -58,14 +59,14 @@ impl Rig {
             if number == TUNNEL {
                 queues = tunnel.wrap(queues, pool);
             }
-            switch.insert(number, vec![Share { rx: vec![(queues.rx, Way::Lookup)], tx: queues.tx }]);
+            switch.insert(number, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
             far.push(take(&mut end));
             ends.extend([near, end]);
         }
         Self { switch, datapath, far, ends, tunnel }
     }
 
-    /// What has come out of a port.
+    /// Receives all frames that have come out of a port. Returns their number.
     fn receive(&mut self, port: usize) -> usize {
         let (mut burst, mut frames) = (Burst::new(MAX_BATCH), 0);
         while self.far[port].rx.rx_burst(&mut burst) > 0 {
@@ -79,7 +80,8 @@ impl Rig {
     }
 }
 
-/// Steps: a port, a length, bytes. A frame lies in one buffer or in two, with a tag beside it or not.
+/// Runs one case of steps: a port, a length, bytes. A frame lies in one buffer or in two, with or without a tag in
+/// its metadata.
 pub fn case(data: &[u8]) {
     thread_local! {
         static POOL: Mempool = Mempool::new(&MempoolConfig { buffers: BUFFERS, ..Default::default() }).expect("memory");
@@ -100,7 +102,7 @@ pub fn case(data: &[u8]) {
                 _ => sent += u64::from(send(&mut rig, &pool, port, frame, how)),
             }
             while rig.datapath.round() > 0 {}
-            // Nothing comes back to where it came from, but for what the tunnel's end answers.
+            // No frame returns to its ingress port, except for the tunnel end's replies.
             let back = rig.receive(port);
             assert!(back == 0 || port == TUNNEL, "{back} frames came back out of port {port}");
             (0..PORTS).for_each(|port| _ = rig.receive(port));
@@ -108,13 +110,13 @@ pub fn case(data: &[u8]) {
         let Rig { switch, datapath, far, ends, tunnel } = rig;
         let stations = switch.table().len();
         assert!(stations <= 16, "{stations} stations");
-        // Each that a port received has one fate.
+        // Each received frame is counted under one fate.
         let fates = Counter::ALL.iter().take_while(|&&counter| counter != Counter::Unknown);
         let judged: u64 = fates.map(|&fate| (0..PORTS).map(|port| switch.counts(port).of(fate)).sum::<u64>()).sum();
         assert!(judged <= sent, "{judged} of {sent} frames were judged");
         drop((datapath, far, ends, tunnel, switch));
     }
-    // The thread's own, and this one.
+    // References held: the thread's and this one.
     assert_eq!(pool.outstanding(2), 0, "buffers are missing");
 }
 

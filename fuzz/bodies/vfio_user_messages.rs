@@ -1,24 +1,24 @@
-//! A vfio-user client that sends anything: the first byte says how, the rest is its messages. A message's id, which means
-//! nothing to the server, says which file descriptors come with it.
+//! Fuzz body: an arbitrary vfio-user client. The first byte is a set of flags, the rest is the client's messages. A
+//! message's id, which means nothing to the server, selects the file descriptors that come with it.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 
-use ringpass_memory::ForeignMemory;
+use ringpass_memory::{DmaMap, DmaMapError, Memory};
 use ringpass_vfio_user::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Versions were exchanged before the case begins.
+/// Flag: versions are exchanged before the case begins.
 const GREETED: u8 = 1;
-/// Over a socket too. One case in so many, as it takes ten times as long.
+/// Flags that, all set, repeat the case over a socket. This selects one case in eight, because it takes ten times
+/// as long.
 const SOCKET: u8 = 0xe0;
 
-/// What a client sends descriptors of.
+/// Files whose descriptors a client sends.
 struct Files([OwnedFd; 4]);
 
 impl Files {
@@ -31,7 +31,7 @@ impl Files {
         Self([memory, event, reader, socket])
     }
 
-    /// Those that go with a message.
+    /// Returns the descriptors that go with a message.
     fn of(&self, id: u16) -> impl Iterator<Item = BorrowedFd<'_>> {
         let file = &self.0[usize::from(id >> 5 & 3)];
         (0..id & 0x1f).map(|_| file.as_fd())
@@ -42,14 +42,15 @@ thread_local! {
     static FILES: Files = Files::new();
 }
 
-/// A device that checks what its server promises.
+/// A mock device that checks its server's promises and its own map, against a plain list.
 #[derive(Default)]
-struct Toy {
+struct MockDevice {
+    dma: DmaMap,
     maps: Vec<(u64, u64)>,
     vectors: u32,
 }
 
-impl Device for Toy {
+impl Device for MockDevice {
     fn region(&self, index: u32) -> Region<'_> {
         let size = [4096, 0, 64 << 10, 1 << 40][index as usize % 4];
         Region { size, readable: index != 2, writable: index != 3, ..Region::default() }
@@ -67,34 +68,27 @@ impl Device for Toy {
         8
     }
 
-    fn set_vector(&mut self, vector: u32, event: Option<Signal>) {
+    fn set_vector(&mut self, vector: u32, event: Option<EventNotifier>) {
         assert!(vector < 8);
         let bit = 1 << vector;
         self.vectors = if event.is_some() { self.vectors | bit } else { self.vectors & !bit };
     }
 
-    fn map(
-        &mut self,
-        iova: u64,
-        memory: &Arc<ForeignMemory>,
-        offset: usize,
-        len: usize,
-        _access: Access,
-    ) -> Result<(), Refusal> {
-        let last = iova.checked_add(len as u64 - 1).expect("it does not wrap");
-        assert!(offset + len <= memory.len());
+    fn map(&mut self, iova: u64, memory: Memory, access: Access) -> Result<(), DmaMapError> {
+        let last = iova.checked_add(memory.len() as u64 - 1).expect("it does not wrap");
+        self.dma.insert(iova, memory.clone(), access)?;
         assert!(self.maps.iter().all(|&(start, end)| last < start || end < iova), "it overlaps none");
-        // SAFETY: inside the memory, as just checked.
-        unsafe { memory.as_ptr().add(offset + len - 1).read_volatile() };
+        assert!(memory.read(memory.len() - 1, &mut [0]));
         self.maps.push((iova, last));
         Ok(())
     }
 
-    fn unmap(&mut self, iova: u64, len: u64) {
+    fn unmap(&mut self, iova: u64, len: u64) -> Result<(), DmaMapError> {
         let last = iova.checked_add(len - 1).expect("it does not wrap");
+        self.dma.remove(iova, len)?;
         let maps = std::mem::take(&mut self.maps);
         for (start, end) in maps {
-            // What is outside stays.
+            // Parts outside of the range stay mapped.
             if start < iova {
                 self.maps.push((start, end.min(iova - 1)));
             }
@@ -102,12 +96,14 @@ impl Device for Toy {
                 self.maps.push((start.max(last + 1), end));
             }
         }
+        assert_eq!(self.dma.len(), self.maps.len());
+        Ok(())
     }
 
     fn reset(&mut self) {}
 }
 
-/// One case.
+/// Runs one case.
 pub fn case(data: &[u8]) {
     let Some((&how, stream)) = data.split_first() else { return };
     parse(stream);
@@ -119,7 +115,7 @@ pub fn case(data: &[u8]) {
     });
 }
 
-/// What can be read can be written, and read again.
+/// Checks that what can be parsed can be encoded and parsed again.
 fn parse(stream: &[u8]) {
     let Some((header, body)) = stream.split_first_chunk::<HEADER>() else { return };
     let command = Header::parse(header).map_or(u16::from(header[2]), |header| {
@@ -134,7 +130,7 @@ fn parse(stream: &[u8]) {
     }
 }
 
-/// A request's bytes. The booleans of an interrupt message, which are passed over, are not written.
+/// Encodes a request. The booleans of an interrupt message, which the parser skips, are written as zeros.
 fn without_data(request: &Request<'_>) -> Vec<u8> {
     let mut bytes = request.to_bytes();
     if let Request::SetIrqs { flags, count, .. } = request
@@ -149,12 +145,12 @@ fn greeting() -> (Header, &'static [u8]) {
     (Header { id: 0, command: Command::Version as u16, size: 20, kind: Kind::Command, error: 0 }, &[0; 4])
 }
 
-/// The messages, one by one, without a socket.
+/// Dispatches the messages one by one, without a socket.
 fn dispatch(how: u8, stream: &[u8], files: &Files) {
-    let (mut dispatcher, mut toy) = (Dispatcher::default(), Toy::default());
+    let (mut dispatcher, mut mock) = (Dispatcher::default(), MockDevice::default());
     if how & GREETED != 0 {
         let (header, body) = greeting();
-        dispatcher.message(header, body, Vec::new(), &mut toy).expect("a greeting");
+        dispatcher.message(header, body, Vec::new(), &mut mock).expect("a greeting");
     }
     let mut rest = stream;
     while let Some((header, after)) = rest.split_first_chunk::<HEADER>() {
@@ -162,7 +158,7 @@ fn dispatch(how: u8, stream: &[u8], files: &Files) {
         let Some((body, after)) = after.split_at_checked(header.size as usize - HEADER) else { break };
         rest = after;
         let fds = files.of(header.id).map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect();
-        match dispatcher.message(header, body, fds, &mut toy) {
+        match dispatcher.message(header, body, fds, &mut mock) {
             Ok(Some(answer)) => {
                 let head = answer.bytes.first_chunk().expect("a header");
                 let reply = Header::parse(head).expect("a header that can be");
@@ -174,16 +170,16 @@ fn dispatch(how: u8, stream: &[u8], files: &Files) {
             Err(_) => break,
         }
     }
-    dispatcher.end(&mut toy);
-    assert!(toy.maps.is_empty() && toy.vectors == 0, "something is left");
+    dispatcher.end(&mut mock);
+    assert!(mock.maps.is_empty() && mock.vectors == 0, "something is left");
 }
 
-/// The same over a socket, in two pieces.
+/// Sends the messages over a socket, in two pieces.
 fn socket(how: u8, stream: &[u8], files: &Files) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     ours.set_nonblocking(true).expect("a socket that does not wait");
     theirs.set_nonblocking(true).expect("a socket that does not wait");
-    let (mut session, mut toy) = (Session::new(ours.into()), Toy::default());
+    let (mut session, mut mock) = (Session::new(ours.into()), MockDevice::default());
     let (header, body) = greeting();
     let hello = if how & GREETED != 0 { [&header.to_bytes(), body].concat() } else { Vec::new() };
     let (first, second) = stream.split_at(stream.len() / 2);
@@ -196,13 +192,13 @@ fn socket(how: u8, stream: &[u8], files: &Files) {
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
         // A server that has hung up takes nothing.
         let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
-        over = over || session.handle(&mut toy).is_err();
+        over = over || session.handle(&mut mock).is_err();
     }
     drop(theirs);
     for _ in 0..1000 {
-        over = over || session.handle(&mut toy).is_err();
+        over = over || session.handle(&mut mock).is_err();
     }
     assert!(over, "a session whose client has gone");
-    session.end(&mut toy);
-    assert!(toy.maps.is_empty() && toy.vectors == 0, "something is left");
+    session.end(&mut mock);
+    assert!(mock.maps.is_empty() && mock.vectors == 0, "something is left");
 }

@@ -1,5 +1,6 @@
-//! A vhost-user front-end that sends anything: the first byte says how, the rest is its messages. Bits of a header's flags
-//! that mean nothing to the back-end say which file descriptors come with the message.
+//! Fuzz body: an arbitrary vhost-user front-end. The first byte is a set of flags, the rest is the front-end's
+//! messages. Bits of a header's flags that mean nothing to the back-end select the file descriptors that come with
+//! the message.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -7,20 +8,21 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use ringpass_peer::Signal;
+use ringpass_ipc::EventNotifier;
 use ringpass_port::MacAddress;
 use ringpass_vhost_user::*;
-use ringpass_virtio::device::{GuestMemory, Setup};
+use ringpass_virtio::device::{GuestMemory, VringConfig};
 use ringpass_virtio::features::{EVENT_IDX, MRG_RXBUF, RING_PACKED, VERSION_1};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
-/// Over a socket too. One case in so many, as it takes ten times as long.
+/// Flags that, all set, repeat the case over a socket. This selects one case in eight, because it takes ten times
+/// as long.
 const SOCKET: u8 = 0xe0;
 const FEATURES: u64 = VERSION_1 | RING_PACKED | EVENT_IDX | MRG_RXBUF;
 
-/// What a front-end sends descriptors of.
+/// Files whose descriptors a front-end sends.
 struct Files([OwnedFd; 4]);
 
 impl Files {
@@ -34,7 +36,7 @@ impl Files {
         Self([memory, event, reader, small])
     }
 
-    /// Those that go with a message.
+    /// Returns the descriptors that go with a message.
     fn of(&self, flags: u32) -> impl Iterator<Item = BorrowedFd<'_>> {
         let file = &self.0[(flags >> 13 & 3) as usize];
         (0..flags >> 8 & 0x1f).map(|_| file.as_fd())
@@ -45,15 +47,15 @@ thread_local! {
     static FILES: Files = Files::new();
 }
 
-/// A device that checks what its session promises.
+/// A mock device that checks its session's promises.
 #[derive(Default)]
-struct Toy {
+struct MockDevice {
     memory: Option<Arc<GuestMemory>>,
-    running: [Option<Setup>; 4],
+    running: [Option<VringConfig>; 4],
     enabled: [bool; 4],
 }
 
-fn check(memory: &GuestMemory, setup: &Setup) {
+fn check(memory: &GuestMemory, setup: &VringConfig) {
     let size = u64::from(setup.size);
     let packed = setup.features & RING_PACKED != 0;
     assert!((1..=1 << 15).contains(&size) && (packed || size.is_power_of_two()));
@@ -63,12 +65,12 @@ fn check(memory: &GuestMemory, setup: &Setup) {
     for (at, len, align) in parts {
         let start = memory.user(at, len).expect("it lies in memory");
         assert!(at.is_multiple_of(align));
-        // SAFETY: inside the memory, as was just found.
+        // SAFETY: the byte is inside the memory, because `user` returned a pointer to `len` mapped bytes.
         unsafe { start.add(len as usize - 1).read_volatile() };
     }
 }
 
-impl Device for Toy {
+impl Device for MockDevice {
     fn features(&self) -> u64 {
         FEATURES
     }
@@ -83,7 +85,7 @@ impl Device for Toy {
         Ok(())
     }
 
-    fn start(&mut self, queue: usize, start: Start) -> Result<(), String> {
+    fn start(&mut self, queue: usize, start: QueueStart) -> Result<(), String> {
         assert!(self.running[queue].is_none(), "it runs already");
         assert!(self.memory.as_ref().is_some_and(|memory| Arc::ptr_eq(memory, &start.memory)));
         check(&start.memory, &start.setup);
@@ -99,12 +101,12 @@ impl Device for Toy {
         self.enabled[queue] = on;
     }
 
-    fn set_call(&mut self, queue: usize, call: Option<Signal>) {
+    fn set_call(&mut self, queue: usize, call: Option<EventNotifier>) {
         assert!(self.running[queue].is_some());
-        call.iter().for_each(Signal::raise);
+        call.iter().for_each(EventNotifier::notify);
     }
 
-    fn stop(&mut self, queue: usize) -> Result<Base, String> {
+    fn stop(&mut self, queue: usize) -> Result<VringBase, String> {
         Ok(self.running[queue].take().expect("it runs").base)
     }
 
@@ -123,7 +125,7 @@ impl Device for Toy {
     }
 }
 
-/// One case.
+/// Runs one case.
 pub fn case(data: &[u8]) {
     let Some((&how, stream)) = data.split_first() else { return };
     parse(stream);
@@ -135,7 +137,7 @@ pub fn case(data: &[u8]) {
     });
 }
 
-/// What was read is written the same way.
+/// Checks that what was parsed is encoded the same way.
 fn parse(stream: &[u8]) {
     let Some((header, payload)) = stream.split_first_chunk::<HEADER>() else { return };
     let command = Header::parse(header).map_or(u32::from(header[0]), |header| {
@@ -156,17 +158,17 @@ fn flags(header: &[u8; HEADER]) -> u32 {
     u32::from_ne_bytes([header[4], header[5], header[6], header[7]])
 }
 
-/// The messages, one by one, without a socket.
+/// Dispatches the messages one by one, without a socket.
 fn dispatch(stream: &[u8], files: &Files) {
-    let mut toy = Toy::default();
-    let mut dispatcher = Dispatcher::new(&toy);
+    let mut mock = MockDevice::default();
+    let mut dispatcher = Dispatcher::new(&mock);
     let mut rest = stream;
     while let Some((bytes, after)) = rest.split_first_chunk::<HEADER>() {
         let Ok(header) = Header::parse(bytes) else { break };
         let Some((payload, after)) = after.split_at_checked(header.size as usize) else { break };
         rest = after;
         let fds = files.of(flags(bytes)).map(|fd| fd.try_clone_to_owned().expect("a descriptor")).collect();
-        match dispatcher.message(header, payload, fds, &mut toy) {
+        match dispatcher.message(header, payload, fds, &mut mock) {
             Ok(Some(answer)) => {
                 let reply = Header::parse(answer.bytes.first_chunk().expect("a header")).expect("one that can be");
                 assert_eq!((reply.command, reply.kind), (header.command, Kind::Reply));
@@ -177,15 +179,15 @@ fn dispatch(stream: &[u8], files: &Files) {
             Err(_) => break,
         }
     }
-    dispatcher.end(&Ended::Closed, &mut toy);
+    dispatcher.end(&Ended::Closed, &mut mock);
 }
 
-/// The same over a socket, in two pieces.
+/// Sends the messages over a socket, in two pieces.
 fn socket(stream: &[u8], files: &Files) {
     let (ours, theirs) = UnixStream::pair().expect("a pair of sockets");
     theirs.set_nonblocking(true).expect("a socket that does not wait");
-    let mut toy = Toy::default();
-    let mut session = Session::new(ours.into(), &toy);
+    let mut mock = MockDevice::default();
+    let mut session = Session::new(ours.into(), &mock);
     let (first, second) = stream.split_at(stream.len() / 2);
     let mut over = None;
     for bytes in [first, second] {
@@ -195,12 +197,12 @@ fn socket(stream: &[u8], files: &Files) {
         assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
         // A back-end that has hung up takes nothing.
         let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
-        over = over.or_else(|| session.handle(&mut toy).err());
+        over = over.or_else(|| session.handle(&mut mock).err());
     }
     drop(theirs);
     for _ in 0..1000 {
-        over = over.or_else(|| session.handle(&mut toy).err());
+        over = over.or_else(|| session.handle(&mut mock).err());
     }
-    session.end(&over.expect("a session whose front-end has gone"), &mut toy);
-    assert!(toy.memory.is_none() && toy.running.iter().all(Option::is_none), "something is left");
+    session.end(&over.expect("a session whose front-end has gone"), &mut mock);
+    assert!(mock.memory.is_none() && mock.running.iter().all(Option::is_none), "something is left");
 }

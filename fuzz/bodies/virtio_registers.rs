@@ -1,37 +1,39 @@
-//! A driver of a virtio network card that does anything: registers of both interfaces in any order and width, rings and
-//! chains anywhere, memory that comes and goes, steps in between. Whatever it does, the model neither panics nor hangs nor
-//! touches what it was not given.
+//! Fuzz body: an arbitrary driver of a virtio network device. Registers of both interfaces are accessed in any
+//! order and width, rings and chains lie anywhere, memory is mapped and unmapped, and the model is stepped in
+//! between. Whatever the driver does, the model must not panic, hang or access memory that it was not given.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringpass_bus::Bus;
-use ringpass_memory::{Burst, DmaArray, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
-use ringpass_models::virtio::{Access, Interface, VirtioCard, VirtioConfig};
-use ringpass_port::{Queues, RxQueue, TxQueue, Wake, Wakeable};
+use ringpass_memory::{
+    Access, Burst, DmaArray, DmaRegion, ForeignMemory, Memory, Mempool, MempoolConfig, RegionConfig,
+};
+use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
+use ringpass_pci::PciDevice;
+use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_registers::IoRegion;
 use ringpass_virtio::features::offer;
 
 const PAGE: u64 = 4096;
-/// Pages of the file; the first and the last are never given to the card.
+/// Number of pages of the memory file; the first and the last are never mapped for the device.
 const PAGES: u64 = 16;
-/// Where they are for the card. Read as the head of an available ring, such an address has 8 chains.
+/// Device address of the pages. Read as the start of an available ring, such an address has 8 chains.
 const BASE: u64 = 0x8_0000;
 const CANARY: u64 = 0xdead_beef_0bad_cafe;
-/// Actions in a case.
+/// Largest number of actions in a case.
 const ACTIONS: usize = 64;
-/// Descriptors of a queue that is set up as it should be.
+/// Number of descriptors of a queue that is set up correctly.
 const SIZE: u16 = 8;
 
-/// A wire with a frame waiting, if it is not empty.
+/// A wire with one frame waiting, unless `frame` is empty.
 struct Wire {
     frame: Vec<u8>,
     pool: Mempool,
 }
 
 impl Wakeable for Wire {
-    fn wakes<'a>(&'a self, each: &mut dyn FnMut(Wake<'a>)) {
-        each(Wake::Turns);
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::Polled);
     }
 }
 
@@ -58,24 +60,24 @@ impl TxQueue for Sink {
     }
 }
 
-/// A card with its memory; made once, as that takes longer than a case.
-struct Bench {
+/// A device and its memory, created once because that takes longer than a case.
+struct Harness {
     card: Arc<VirtioCard>,
     bars: [Arc<dyn IoRegion>; 2],
-    memory: Arc<ForeignMemory>,
+    memory: Memory,
     words: DmaArray<[AtomicU64; 2]>,
     pool: Mempool,
     _region: Arc<DmaRegion>,
 }
 
 thread_local! {
-    static BENCH: Bench = Bench::new();
+    static HARNESS: Harness = Harness::new();
 }
 
-/// The bytes of a case, as numbers.
-struct Bytes<'a>(&'a [u8]);
+/// The bytes of a case, read as numbers.
+struct CaseInput<'a>(&'a [u8]);
 
-impl Bytes<'_> {
+impl CaseInput<'_> {
     fn number(&mut self, width: usize) -> u64 {
         let (now, later) = self.0.split_at(width.min(self.0.len()));
         self.0 = later;
@@ -83,14 +85,16 @@ impl Bytes<'_> {
     }
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).expect("64 KiB");
         let memory =
             ForeignMemory::map(region.file().expect("no physical addresses"), 0, region.len()).expect("the same again");
         let words = DmaArray::new(&region, 0, region.len() / 16).expect("all of it");
-        let features =
-            offer(VirtioConfig::USUAL, "packed+in_order+mq+mtu+notification_data+notif_config_data+notify_on_empty");
+        let features = offer(
+            VirtioConfig::DEFAULT_FEATURES,
+            "packed+in_order+mq+mtu+notification_data+notif_config_data+notify_on_empty",
+        );
         let card = VirtioCard::new(&VirtioConfig {
             interface: Interface::Transitional,
             features: features.expect("features"),
@@ -98,17 +102,17 @@ impl Bench {
             queue_size: 16,
             ..VirtioConfig::default()
         });
-        // Nobody reads these.
+        // Interrupts are enabled, but nobody reads the eventfds.
         card.interrupts(card.vectors()).expect("eventfds");
         let bars = [0, 4].map(|bar| card.region(bar).expect("a BAR"));
         let pool = Mempool::new(&MempoolConfig { buffers: 64, size: 2048, ..Default::default() }).expect("buffers");
-        Self { card, bars, memory, words, pool, _region: region }
+        Self { card, bars, memory: memory.into(), words, pool, _region: region }
     }
 
     fn map(&self, page: u64) {
-        let offset = (page * PAGE) as usize;
-        // It may be mapped already.
-        let _ = self.card.map_foreign(BASE + page * PAGE, &self.memory, offset, PAGE as usize, Access::ReadWrite);
+        let page_memory = self.memory.part((page * PAGE) as usize, PAGE as usize).expect("a page of the memory");
+        // The page may already be mapped.
+        let _ = self.card.map_at(BASE + page * PAGE, page_memory, Access::ReadWrite);
     }
 
     fn canaries(&self) -> impl Iterator<Item = &[AtomicU64; 2]> {
@@ -116,7 +120,7 @@ impl Bench {
         self.words[..page].iter().chain(&self.words[self.words.len() - page..])
     }
 
-    /// All as for the first case.
+    /// Restores the state before the first case.
     fn clear(&self) {
         self.card.unmap_all();
         (1..PAGES - 1).for_each(|page| self.map(page));
@@ -127,8 +131,8 @@ impl Bench {
         self.card.set_bus_master(true).expect("a model takes it");
     }
 
-    /// An address: in the memory, at its ends, anywhere.
-    fn address(bytes: &mut Bytes) -> u64 {
+    /// Reads an address: in the memory, at its ends or anywhere.
+    fn address(bytes: &mut CaseInput) -> u64 {
         let number = bytes.number(2);
         match number >> 12 {
             0..=12 => BASE + PAGE + (number << 2) % ((PAGES - 2) * PAGE),
@@ -148,8 +152,8 @@ impl Bench {
         }
     }
 
-    /// Sets up a queue as drivers do, but for where it lies.
-    fn start(&self, bytes: &mut Bytes) {
+    /// Sets up a queue as drivers do, except for its addresses.
+    fn start(&self, bytes: &mut CaseInput) {
         let bar = &self.bars[1];
         let (queue, place) = (bytes.number(1) as u16 % 6, Self::address(bytes) & !0xf);
         bar.write16(22, queue);
@@ -163,8 +167,8 @@ impl Bench {
         bar.write16(28, 1);
     }
 
-    /// Goes through negotiation with some features.
-    fn negotiate(&self, bytes: &mut Bytes) {
+    /// Negotiates some features.
+    fn negotiate(&self, bytes: &mut CaseInput) {
         let (features, bar) = (bytes.number(8), &self.bars[1]);
         let features = features & 0x01ff_ffff_ffff | 1 << 32;
         bar.write8(20, 0);
@@ -178,7 +182,7 @@ impl Bench {
         bar.write8(20, 11);
     }
 
-    fn act(&self, bytes: &mut Bytes, queues: &mut Queues) {
+    fn run_action(&self, bytes: &mut CaseInput, queues: &mut Queues) {
         match bytes.number(1) % 16 {
             0 => self.write(0, bytes.number(1), bytes.number(1), bytes.number(4)),
             1 => self.write(1, bytes.number(2), bytes.number(1), bytes.number(4)),
@@ -192,20 +196,22 @@ impl Bench {
             5..=6 => self.start(bytes),
             7 => self.bars[1].write8(20, 15),
             8..=10 => {
-                // A descriptor: an address and what goes with it.
+                // Write a descriptor: an address and the rest.
                 let at = (PAGE / 16 + bytes.number(2) % ((PAGES - 2) * PAGE / 16)) as usize;
                 let [first, second] = &self.words[at];
                 first.store(Self::address(bytes), Ordering::Relaxed);
                 second.store(bytes.number(8), Ordering::Relaxed);
             }
             11 => match bytes.number(1) {
-                span @ 0..=127 => self.card.unmap(BASE + span % PAGES * PAGE, (span / 16 + 1) * PAGE / 2),
+                span @ 0..=127 => {
+                    self.card.unmap(BASE + span % PAGES * PAGE, (span / 16 + 1) * PAGE / 2).expect("few maps");
+                }
                 other @ 128..=239 => self.map(1 + other % (PAGES - 2)),
                 240..=247 => self.card.unmap_all(),
                 other => self.card.set_link(other & 1 != 0),
             },
             12 => {
-                // A notification, right or wrong.
+                // Notify a queue, with both access widths.
                 let queue = bytes.number(1) as usize % 8;
                 self.bars[1].write16(0x3000 + 4 * queue, queue as u16);
                 self.bars[1].write32(0x3000 + 4 * queue, queue as u32);
@@ -224,21 +230,21 @@ impl Bench {
 
     fn run(&self, data: &[u8]) {
         self.clear();
-        let mut bytes = Bytes(data);
+        let mut bytes = CaseInput(data);
         let rx = Box::new(Wire { frame: Vec::new(), pool: self.pool.clone() });
         let mut queues = Queues { rx, tx: Box::new(Sink) };
         for _ in 0..ACTIONS {
             if bytes.0.is_empty() {
                 break;
             }
-            self.act(&mut bytes, &mut queues);
+            self.run_action(&mut bytes, &mut queues);
         }
         self.card.step(&mut queues);
         assert!(self.canaries().flatten().all(|word| word.load(Ordering::Relaxed) == CANARY), "memory of others");
     }
 }
 
-/// One case.
+/// Runs one case.
 pub fn case(data: &[u8]) {
-    BENCH.with(|bench| bench.run(data));
+    HARNESS.with(|harness| harness.run(data));
 }

@@ -1,5 +1,8 @@
-//! What `scripts/bench-guest` starts: Ringpass, DPDK's testpmd and Linux's bridge, one after the other between the same
-//! two virtio cards of one guest; and Ringpass's generator beside Linux's. Prints a table, and a line of JSON for each row.
+//! Measures virtio packet rates inside a guest; run by `scripts/bench-guest`.
+//!
+//! Linux's bridge, DPDK's testpmd and `ringpass fwd` forward between the same two virtio cards of one guest,
+//! one after the other. `ringpass pktgen` is compared with Linux's pktgen. Prints a table, and a line of JSON
+//! for each row.
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -7,19 +10,20 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass_lab::{Guest, Job, Namespace, Program, Tap, nic_address, until};
+use ringpass_lab::{Guest, Job, Namespace, Program, Tap, nic_address, wait_until};
 use serde_json::{Value, json};
 
-/// How long packets are counted.
+/// Time over which packets are counted.
 const MEASURE: Duration = Duration::from_secs(4);
 
-/// What is counted in a guest.
+/// Quantity measured in a guest.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Count {
     /// Packets a second, as fast as QEMU runs the guest and its cards.
     Packets,
-    /// Instructions and doorbells for a packet. The guest's clock counts instructions (`-icount`), and QEMU runs them one
-    /// by one, so that the guest is what limits, and its bursts are full; doorbells do not bypass QEMU's trace (`ioeventfd`).
+    /// Instructions and doorbells per packet. The guest's clock counts instructions (`-icount`), and QEMU runs
+    /// them one by one, so the guest is the bottleneck and its bursts are full. `ioeventfd` is off, so that
+    /// QEMU's trace sees every doorbell.
     Instructions,
 }
 
@@ -34,23 +38,23 @@ struct Rig {
     folder: tempfile::TempDir,
 }
 
-/// A row of the table.
+/// One row of the table.
 struct Row {
     cards: String,
     work: &'static str,
     who: &'static str,
     packets_per_second: f64,
-    /// In the guest whose instructions are counted.
+    /// Packets a second in the guest whose instructions are counted.
     counted_packets_per_second: f64,
     instructions: Option<f64>,
     doorbells: f64,
 }
 
-/// What one run counted.
+/// Counts of one run.
 struct Run {
     packets_per_second: f64,
     doorbells_per_million: f64,
-    /// Of the guest, for a packet, where they are counted.
+    /// Guest instructions per packet, if they are counted.
     instructions: Option<f64>,
 }
 
@@ -76,25 +80,25 @@ impl Rig {
         Ok(Self { guest, monitor, count, a, b, taps, program, folder })
     }
 
-    /// Gives QEMU's monitor a command.
+    /// Sends a command to QEMU's monitor and discards the answer.
     fn monitor(&self, command: &str) {
         (&self.monitor).write_all(format!("{command}\n").as_bytes()).expect("QEMU's monitor");
-        // What it answers, until it says nothing more.
+        // Reads the answer until the monitor is silent for the read timeout (200 ms).
         let mut answer = [0; 4096];
         while (&self.monitor).read(&mut answer).is_ok_and(|len| len > 0) {}
     }
 
-    /// Doorbells that QEMU has seen.
+    /// Returns the number of doorbells in QEMU's trace.
     fn doorbells(&self) -> usize {
         let trace = std::fs::read_to_string(self.folder.path().join("trace")).unwrap_or_default();
         trace.lines().filter(|line| line.contains("virtio_queue_notify")).count()
     }
 
-    /// Counts packets as they arrive in a namespace, and doorbells.
+    /// Counts doorbells, and the packets that arrive in a namespace, over `MEASURE`.
     fn count(&self, namespace: &Namespace, tap: &Tap) -> Run {
         let slow = self.count == Count::Instructions;
         let before = namespace.counter(&tap.name, "rx_packets");
-        // Programs take their time to start, and some have begun when nothing of it is to be seen.
+        // Programs take time to start, and some send their first packets only after they report that they run.
         let end = Instant::now() + Duration::from_secs(60);
         while namespace.counter(&tap.name, "rx_packets") < before + 100 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(50));
@@ -120,18 +124,18 @@ impl Rig {
         }
     }
 
-    /// Sends frames of 60 bytes from one namespace, more than pass, and counts those that arrive in the other; then calls
-    /// `more`, while they are sent still.
+    /// Sends 60-byte frames from one namespace, more than can be forwarded, and counts those that arrive in the
+    /// other; then calls `more` while frames are still being sent.
     fn offer(&self, more: impl FnOnce()) -> Run {
         let port = format!("packet:{}", self.taps[0].name);
         let sender: Program = self.a.spawn(&[&self.program, "pktgen", &port, "--rate", "400k", "--json"]);
-        until("the sender", || sender.line().contains("stats"));
+        wait_until("the sender", || sender.line().contains("stats"));
         let run = self.count(&self.b, &self.taps[1]);
         more();
         run
     }
 
-    /// A run with what the guest's clock says of a packet, where that counts instructions.
+    /// Adds the instructions per packet, `clock`, to a run if the guest counts instructions.
     fn with(&self, run: Run, clock: Option<f64>) -> Run {
         Run { instructions: clock.filter(|_| self.count == Count::Instructions), ..run }
     }
@@ -146,7 +150,7 @@ impl Rig {
                  until [ \"$(cat /sys/class/net/$i/brport/state)\" = 3 ]; do sleep 0.1; done
              done",
         );
-        // Its instructions are those of the whole guest, which does nothing else, in 0.3 s of its clock.
+        // Takes the instructions of the whole guest, which does nothing else, over 0.3 s of its clock.
         let mut instructions = None;
         let run = self.offer(|| {
             let text = self.guest.run_within(
@@ -161,7 +165,7 @@ impl Rig {
             );
             let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
             let [nanoseconds, packets, idle] = numbers[..] else { panic!("{text}") };
-            // A tick of idleness is 4 ms.
+            // `idle` is in ticks of 4 ms. With more than two of them the guest was not the bottleneck.
             instructions = (packets > 0.0 && idle <= 2.0).then_some(nanoseconds / packets);
         });
         self.guest.run("ip link delete br0; ip link set eth0 down; ip link set eth1 down");
@@ -206,7 +210,8 @@ impl Rig {
         }
     }
 
-    /// A subcommand of Ringpass while `count` counts; its summary's cycles for a packet are instructions here.
+    /// Runs a subcommand of Ringpass while `count` counts. With `-icount`, the summary's cycles per packet are
+    /// instructions.
     fn ringpass(&self, arguments: &str, count: impl FnOnce() -> Run) -> Run {
         self.guest.run("echo 128 >/proc/sys/vm/nr_hugepages");
         let job = self.guest.spawn(&format!("echo $$ >/run/ringpass; exec ringpass {arguments} --json 2>&1"));
@@ -218,7 +223,7 @@ impl Rig {
         self.with(run, summary["cycles_per_packet"].as_f64())
     }
 
-    /// Linux's generator, which reuses one buffer and rings for 32 packets at a time.
+    /// Runs Linux's pktgen, which reuses one buffer and rings the doorbell once per 32 packets.
     fn kernel_pktgen(&self) -> Run {
         self.guest.run("modprobe -a virtio_net pktgen; until [ -e /sys/class/net/eth0 ]; do sleep 0.1; done
              ip link set eth0 up; sleep 0.2
@@ -235,7 +240,7 @@ impl Rig {
     }
 }
 
-/// All of one kind of card: packets in one guest, instructions in another.
+/// Measures every program with one kind of card: packets in one guest, instructions in another.
 fn compare(program: &str, card: &str) -> Result<Vec<Row>, Box<dyn Error>> {
     let [one, other] = [0, 1].map(nic_address);
     let measure = |count| -> Result<[Run; 5], Box<dyn Error>> {

@@ -9,19 +9,19 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Parser;
 use ringpass_lab::soak::{Settings, run};
 
-/// Kills, stops and restarts peers of long-lived processes, beside innocent pairs that may not lose a frame
+/// Kill, stop and restart peers of long-lived processes, next to control pairs that must not lose a frame
 #[derive(Parser)]
 struct Args {
-    /// How long peers are killed
+    /// Seconds during which peers are killed
     #[arg(long, default_value = "60", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     seconds: u64,
-    /// Where delays and choices come from [default: the time]
+    /// Seed of all delays and choices [default: the time]
     #[arg(long)]
     seed: Option<u64>,
     /// Print progress and summary as JSON, one object a line
     #[arg(long)]
     json: bool,
-    /// The program [default: ringpass of the same build]
+    /// Path of the program [default: ringpass of the same build]
     #[arg(long, value_name = "PATH")]
     ringpass: Option<PathBuf>,
 }
@@ -58,5 +58,5 @@ fn main() -> ExitCode {
     } else {
         println!("\n{summary}")
     }
-    if summary.verdict().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if summary.failures().is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

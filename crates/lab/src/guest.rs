@@ -1,4 +1,4 @@
-//! Guests: a Linux kernel under QEMU that takes commands from the test.
+//! Guests: Linux kernels under QEMU that run commands for a test.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -24,22 +24,23 @@ pub use qemu::{Iommu, Machine, Qemu};
 use nic::Nic;
 use qemu::Console;
 
-/// Where `make lab` puts what guests need.
+/// Folder where `make lab` puts what guests need.
 pub(crate) const LAB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab");
 
-/// Within this a guest has booted; some three seconds are usual.
-const BOOT: Duration = Duration::from_secs(180);
+/// Longest time for a guest to boot; about three seconds are usual.
+const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Within this a command of [`Guest::run`] has ended, also on a machine that has much else to do.
-const RUN: Duration = Duration::from_secs(120);
+/// Longest time for a command of [`Guest::run`], also on a busy machine.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Keeps the guests of one test binary apart: two cores carry one guest and what it talks to.
-pub fn alone() -> MutexGuard<'static, ()> {
+/// Takes the lock that lets only one test of a test binary run guests at a time: two cores are enough for one
+/// guest and its peers.
+pub fn serialize_guests() -> MutexGuard<'static, ()> {
     static ONE: Mutex<()> = Mutex::new(());
     ONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A guest to be.
+/// Builder of a guest.
 pub struct Builder {
     memory: u32,
     cpus: u32,
@@ -55,49 +56,50 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Memory in MiB, 256 unless said otherwise.
+    /// Sets the guest's memory in MiB; the default is 256.
     pub fn memory(mut self, mib: u32) -> Self {
         self.memory = mib;
         self
     }
 
-    /// Virtual processors, one unless said otherwise.
+    /// Sets the number of virtual processors; the default is one.
     pub fn cpus(mut self, cpus: u32) -> Self {
         self.cpus = cpus;
         self
     }
 
-    /// Which QEMU, the newest unless said otherwise.
+    /// Chooses the QEMU version; the default is the newest.
     pub fn qemu(mut self, qemu: Qemu) -> Self {
         self.qemu = qemu;
         self
     }
 
-    /// Further arguments for QEMU.
+    /// Adds arguments to QEMU's command line.
     pub fn arguments(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&argument| argument.to_owned()));
         self
     }
 
-    /// The machine, [`Machine::Q35`] unless said otherwise.
+    /// Sets QEMU's machine type; the default is [`Machine::Q35`].
     pub fn machine(mut self, machine: Machine) -> Self {
         self.machine = machine;
         self
     }
 
-    /// The IOMMU, none unless said otherwise.
+    /// Sets the IOMMU; the default is none.
     pub fn iommu(mut self, iommu: Iommu) -> Self {
         self.iommu = iommu;
         self
     }
 
-    /// A device of QEMU's own, as `-device` takes it.
+    /// Adds one of QEMU's own devices, in the syntax of `-device`.
     pub fn device(mut self, device: &str) -> Self {
         self.devices.push(device.to_owned());
         self
     }
 
-    /// A device that listens at a vfio-user socket. The first is found at `0000:00:10.0`, the next at `0000:00:11.0`.
+    /// Adds a device that listens on a vfio-user socket. The first is at PCI address `0000:00:10.0`, the next
+    /// at `0000:00:11.0`.
     pub fn card(mut self, socket: &Path) -> Self {
         let socket = socket.to_str().expect("a path in UTF-8");
         let slot = 0x10 + self.cards;
@@ -107,14 +109,15 @@ impl Builder {
         ))
     }
 
-    /// A file in the guest's folder `/host`.
+    /// Adds a file to the guest's folder `/host`.
     pub fn file(mut self, name: &str, content: &[u8]) -> Self {
         self.files.file(&format!("host/{name}"), content);
         self
     }
 
-    /// A program of the host, with the host's own libraries: the guest's may be older. It is found under its name. It goes
-    /// without what debuggers read, which would take up most of the guest's memory.
+    /// Adds a program of the host, which the guest runs by its file name. The host's shared libraries come with
+    /// it, because the guest's may be older. Debug information is stripped, as it would take up most of the
+    /// guest's memory.
     pub fn program(mut self, path: &Path) -> Self {
         let name = path.file_name().and_then(|name| name.to_str()).expect("a program's path");
         let mut loader = None;
@@ -136,7 +139,7 @@ impl Builder {
         self.file(name, &read(stripped.path()))
     }
 
-    /// DPDK's `testpmd` with the drivers of ixgbe and virtio.
+    /// Adds DPDK's `testpmd` with the drivers for ixgbe and virtio.
     pub fn dpdk(mut self) -> Self {
         self.dpdk = true;
         self
@@ -148,22 +151,23 @@ impl Builder {
         guest
     }
 
-    /// The same for several guests at once.
+    /// Starts several guests at once and waits until all of them take commands.
     pub fn boot_all<const N: usize>(builders: [Self; N]) -> [Guest; N] {
         let start = Instant::now();
-        // On this thread, whose end would be theirs.
+        // QEMU is started on this thread: with `--pdeathsig` it is killed when the thread that started it ends.
         let guests = builders.map(Self::start);
         guests.map(|(guest, taps)| {
-            guest.answer("its boot", BOOT);
+            guest.answer("its boot", BOOT_TIMEOUT);
             for tap in taps {
-                tap.settle(guest.middle.as_ref().expect("a namespace where there are TAPs"));
+                tap.move_to_namespace(guest.namespace.as_ref().expect("a namespace where there are TAPs"));
             }
             eprintln!("guest up after {:.1} s", start.elapsed().as_secs_f64());
             guest
         })
     }
 
-    /// Starts the guest, which has no TAPs, and does not wait for it. What it is [told](Guest::tell) it does when it is up.
+    /// Starts the guest, which must have no TAPs, and does not wait for it. Scripts of [`Guest::send_script`]
+    /// run once it is up.
     pub fn launch(self) -> Guest {
         let (guest, taps) = self.start();
         assert!(taps.is_empty(), "TAPs are there when the guest is up");
@@ -172,7 +176,7 @@ impl Builder {
 
     /// Starts QEMU.
     fn start(self) -> (Guest, Vec<Tap>) {
-        let Prepared { mut command, folder, middle, taps } = self.prepare(Console::Agent);
+        let Prepared { mut command, folder, namespace, taps } = self.prepare(Console::Agent);
         let errors = File::create(folder.path().join("errors")).expect("a file for QEMU's errors");
         let mut qemu = command
             .stdin(Stdio::piped())
@@ -182,10 +186,10 @@ impl Builder {
             .expect("setpriv (package util-linux) to start QEMU with");
         let agent = qemu.stdin.take().unwrap();
         let answers = answers(qemu.stdout.take().unwrap());
-        (Guest { qemu, agent, answers, folder, scripts: Cell::new(0), middle }, taps)
+        (Guest { qemu, agent, answers, folder, scripts: Cell::new(0), namespace }, taps)
     }
 
-    /// All that QEMU needs, and the command that starts it.
+    /// Writes the files that QEMU needs and builds the command that starts it.
     fn prepare(mut self, console: Console) -> Prepared {
         let lab = Path::new(LAB);
         assert!(crate::is_made(), "guests need what `make lab` makes; run it first");
@@ -196,25 +200,25 @@ impl Builder {
         };
         self.files.file("init", init);
         let taps: Vec<Tap> = self.nics.iter().filter_map(Nic::tap).cloned().collect();
-        // Its TAPs begin in a namespace of their own.
-        let middle = (!taps.is_empty()).then(Namespace::new);
-        let command = self.command(lab, folder.path(), middle.as_ref(), console);
+        // QEMU creates its TAPs in a namespace of their own.
+        let namespace = (!taps.is_empty()).then(Namespace::new);
+        let command = self.command(lab, folder.path(), namespace.as_ref(), console);
         let mut initrd = read(&lab.join("base.cpio"));
         if self.dpdk {
             initrd.extend(read(&lab.join("dpdk.cpio")));
         }
         initrd.extend(self.files.finish());
         std::fs::write(folder.path().join("initrd"), initrd).expect("room for the guest's files");
-        Prepared { command, folder, middle, taps }
+        Prepared { command, folder, namespace, taps }
     }
 }
 
-/// A guest that can be started.
+/// A guest that is ready to be started.
 struct Prepared {
     command: Command,
     folder: tempfile::TempDir,
-    /// Where QEMU runs, if it has TAPs.
-    middle: Option<Namespace>,
+    /// Namespace in which QEMU runs, if it has TAPs.
+    namespace: Option<Namespace>,
     taps: Vec<Tap>,
 }
 
@@ -222,16 +226,16 @@ fn read(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// How a command in a guest ended.
+/// Result of a command in a guest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Output {
-    /// Its exit status; 128 and the signal's number if one ended it.
+    /// Exit status; 128 plus the signal's number if a signal ended the command.
     pub status: u32,
-    /// What it printed, errors included.
+    /// Standard output and standard error.
     pub text: String,
 }
 
-/// Reads the guest's answers until it is gone.
+/// Starts a thread that reads the guest's answers until the guest ends.
 fn answers(from: ChildStdout) -> Receiver<(u32, Output)> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {
@@ -252,24 +256,24 @@ fn answers(from: ChildStdout) -> Receiver<(u32, Output)> {
     receiver
 }
 
-/// A command that runs in a guest beside others.
+/// A command that runs in a guest in the background.
 #[must_use]
 pub struct Job(u32);
 
-/// A running guest, killed when dropped. If the test fails, its console is printed.
+/// A running guest, killed when dropped. If the test fails, the end of its console is printed.
 pub struct Guest {
     qemu: Child,
     agent: ChildStdin,
     answers: Receiver<(u32, Output)>,
     folder: tempfile::TempDir,
-    /// How many scripts it was given; the number of the last one.
+    /// Number of scripts sent so far, which is also the number of the last one.
     scripts: Cell<u32>,
-    /// Where QEMU runs, if it has TAPs.
-    middle: Option<Namespace>,
+    /// Namespace in which QEMU runs, if it has TAPs.
+    namespace: Option<Namespace>,
 }
 
 impl Guest {
-    /// A guest with one processor and 256 MiB, and with nothing attached.
+    /// Returns a builder for a guest with one processor, 256 MiB and no devices.
     #[expect(clippy::new_ret_no_self, reason = "a guest is built in steps")]
     pub fn new() -> Builder {
         let mut files = Archive::default();
@@ -291,14 +295,15 @@ impl Guest {
         }
     }
 
-    /// Runs a shell script in the guest to its end, which must come within `limit`.
+    /// Runs a shell script in the guest and returns its status and output. Panics if it takes longer than
+    /// `limit`.
     pub fn output(&self, script: &str, limit: Duration) -> Output {
-        self.tell(script);
+        self.send_script(script);
         self.answer(script, limit)
     }
 
-    /// Has the guest run a shell script, and does not wait for its end.
-    pub fn tell(&self, script: &str) {
+    /// Sends a shell script to the guest and does not wait for its end.
+    pub fn send_script(&self, script: &str) {
         let number = self.scripts.get() + 1;
         self.scripts.set(number);
         let sent = (&self.agent).write_all(format!("{number} {}\n{script}", script.len()).as_bytes());
@@ -307,7 +312,7 @@ impl Guest {
 
     /// Runs a shell script that must succeed within two minutes, and returns what it printed.
     pub fn run(&self, script: &str) -> String {
-        self.run_within(RUN, script)
+        self.run_within(COMMAND_TIMEOUT, script)
     }
 
     /// Runs a shell script that must succeed within `limit`, and returns what it printed.
@@ -317,7 +322,7 @@ impl Guest {
         output.text
     }
 
-    /// Starts a shell script that runs beside others.
+    /// Starts a shell script in the background.
     pub fn spawn(&self, script: &str) -> Job {
         let job = self.scripts.get();
         self.run(&format!(
@@ -327,21 +332,21 @@ impl Guest {
         Job(job)
     }
 
-    /// What a job has printed so far.
+    /// Returns the output of a job so far.
     pub fn printed(&self, job: &Job) -> String {
         self.run(&format!("cat /run/output{}", job.0))
     }
 
-    /// Whether a job goes on.
+    /// Returns whether a job is still running.
     pub fn running(&self, job: &Job) -> bool {
-        self.output(&format!("cat /run/status{}", job.0), RUN).status != 0
+        self.output(&format!("cat /run/status{}", job.0), COMMAND_TIMEOUT).status != 0
     }
 
-    /// Waits for the end of a job, at most `limit`.
+    /// Waits until a job ends. Panics after `limit`.
     pub fn wait(&self, job: &Job, limit: Duration) -> Output {
         let start = Instant::now();
         loop {
-            let status = self.output(&format!("cat /run/status{}", job.0), RUN);
+            let status = self.output(&format!("cat /run/status{}", job.0), COMMAND_TIMEOUT);
             if let Ok(status) = status.text.trim().parse() {
                 return Output { status, text: self.printed(job) };
             }
@@ -350,12 +355,12 @@ impl Guest {
         }
     }
 
-    /// What came over the serial console since the guest's start.
+    /// Returns the text of the serial console since the guest's start.
     pub fn console(&self) -> String {
         String::from_utf8_lossy(&read(&self.folder.path().join("console"))).replace('\r', "")
     }
 
-    /// The process of QEMU.
+    /// Returns the process ID of QEMU.
     pub fn id(&self) -> u32 {
         self.qemu.id()
     }
@@ -365,14 +370,14 @@ impl Guest {
         loop {
             match self.answers.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok((number, output)) if number == self.scripts.get() => return output,
-                Ok(_) => {} // It comes too late: somebody gave up waiting for it.
+                Ok(_) => {} // The late answer to a script that an earlier caller stopped waiting for.
                 Err(RecvTimeoutError::Timeout) => panic!("no answer from the guest within {limit:?} to: {to}"),
                 Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it answered to: {to}"),
             }
         }
     }
 
-    /// The last lines of the console, and of QEMU's errors.
+    /// Returns the last lines of the console and of QEMU's errors.
     fn last_words(&self) -> String {
         let mut text = String::new();
         for (what, of) in [("console", "console"), ("QEMU's errors", "errors")] {

@@ -1,6 +1,7 @@
-//! The host's side: network namespaces, and running programs.
+//! The host's side: network namespaces and running programs.
 
 use std::io::{self, BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,13 +9,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// A name of at most 15 bytes that no other test has.
+/// Returns a name of at most 15 bytes that no other test uses.
 pub fn unique(prefix: &str) -> String {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     format!("{prefix}{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Runs a command that must succeed and returns what it prints.
+/// Runs a command and returns its standard output. Panics if it fails.
 pub fn run(command: &[&str]) -> String {
     let output = Command::new(command[0]).args(&command[1..]).stdin(Stdio::null()).output();
     let output = output.unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]));
@@ -23,14 +24,33 @@ pub fn run(command: &[&str]) -> String {
     out.into_owned()
 }
 
-/// How long somebody waits for what is there in a moment, on a machine that has nothing else to do.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Builds a file of the workspace with the profile of this test. For a test, Cargo builds neither a library
+/// that nobody links nor another package's program.
+pub fn built(which: &[&str], file: &str) -> PathBuf {
+    let binary = std::env::current_exe().expect("this binary");
+    let profile = binary.ancestors().nth(2).and_then(Path::file_name).and_then(|name| name.to_str());
+    let profile = profile.filter(|profile| *profile != "debug").unwrap_or("dev");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or(env!("CARGO").into()));
+    cargo.args(["build", "--offline", "--message-format=json", "--profile", profile]);
+    cargo.args(which);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")]);
+    let output = cargo.stderr(Stdio::inherit()).output().expect("cargo");
+    assert!(output.status.success(), "{file} is not built");
+    let lines = String::from_utf8(output.stdout).expect("text");
+    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let files = messages.filter_map(|message| message["filenames"].as_array().cloned()).flatten();
+    let mut files = files.filter_map(|file| file.as_str().map(PathBuf::from));
+    files.find(|path| path.ends_with(file)).unwrap_or_else(|| panic!("{file} is not among what was built"))
+}
 
-/// Waits until something is so; fails after a minute.
-pub fn until(what: &str, mut so: impl FnMut() -> bool) {
+/// Timeout for events that take a moment on an idle machine.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Polls `so` until it returns true. Panics after a minute.
+pub fn wait_until(what: &str, mut so: impl FnMut() -> bool) {
     let start = Instant::now();
     while !so() {
-        assert!(start.elapsed() < PATIENCE, "gave up waiting for {what}");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "gave up waiting for {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -39,12 +59,12 @@ pub fn until(what: &str, mut so: impl FnMut() -> bool) {
 pub struct Namespace(pub String);
 
 impl Namespace {
-    /// Makes one, with loopback up and without IPv6.
+    /// Creates a namespace with loopback up and without IPv6.
     #[expect(clippy::new_without_default, reason = "it makes a namespace, which no default should")]
     pub fn new() -> Self {
         let namespace = Self(unique("rpe-"));
         run(&["ip", "netns", "add", &namespace.0]);
-        // IPv6 would send packets of its own, at times of its own.
+        // IPv6 would send packets of its own at arbitrary times.
         let disable = "cd /proc/sys/net/ipv6/conf || exit 0; echo 1 >all/disable_ipv6 && echo 1 >default/disable_ipv6";
         namespace.run(&["sh", "-c", disable]);
         namespace.run(&["ip", "link", "set", "lo", "up"]);
@@ -55,17 +75,17 @@ impl Namespace {
         [&["ip", "netns", "exec", &self.0], command].concat()
     }
 
-    /// Runs a command inside, to its end.
+    /// Runs a command inside the namespace and returns its standard output. Panics if it fails.
     pub fn run(&self, command: &[&str]) -> String {
         run(&self.inside(command))
     }
 
-    /// Starts a command inside.
+    /// Starts a command inside the namespace.
     pub fn spawn(&self, command: &[&str]) -> Program {
         Program::spawn(&self.inside(command))
     }
 
-    /// Moves an interface here from another namespace, and gives it an address.
+    /// Moves an interface here from another namespace, gives it an address and brings it up.
     pub fn take(&self, from: &Namespace, interface: &str, address: &str) {
         from.run(&["ip", "link", "set", interface, "netns", &self.0]);
         self.run(&["ip", "address", "add", address, "dev", interface]);
@@ -77,17 +97,17 @@ impl Namespace {
         links[0].clone()
     }
 
-    /// The hardware address of an interface.
+    /// Returns the MAC address of an interface.
     pub fn mac(&self, interface: &str) -> String {
         self.link(interface)["address"].as_str().expect("an address").to_owned()
     }
 
-    /// Tells the kernel who has an address, for good.
+    /// Adds a permanent neighbour entry.
     pub fn neighbour(&self, interface: &str, address: &str, mac: &str) {
         self.run(&["ip", "neighbour", "replace", address, "lladdr", mac, "dev", interface, "nud", "permanent"]);
     }
 
-    /// One of the kernel's counters of an interface.
+    /// Returns one of the kernel's counters of an interface, such as `rx_packets`.
     pub fn counter(&self, interface: &str, counter: &str) -> u64 {
         let link = self.link(interface);
         let (direction, what) = counter.split_once('_').unwrap();
@@ -117,73 +137,73 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 impl Program {
-    /// Starts a command, whose lines are collected from now on.
+    /// Starts a command and begins to collect its output. Panics if it cannot be started.
     pub fn spawn(command: &[&str]) -> Self {
         Self::start(Command::new(command[0]).args(&command[1..]))
             .unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]))
     }
 
-    /// Starts a command that was prepared otherwise, whose lines are collected from now on.
+    /// Starts a prepared command and begins to collect its output.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
         Ok(Self { child, lines: lines(stdout), errors: lines(stderr) })
     }
 
-    /// The next line of standard output, waited for at most a minute.
+    /// Returns the next line of standard output. Panics after a minute, or if the program ends first.
     pub fn line(&self) -> String {
-        self.line_or_end().unwrap_or_else(|| panic!("no line before its end; errors: {:?}", self.said()))
+        self.line_or_eof().unwrap_or_else(|| panic!("no line before its end; errors: {:?}", self.said()))
     }
 
-    /// Likewise; none if it ends before it has printed one.
-    pub fn line_or_end(&self) -> Option<String> {
-        match self.lines.recv_timeout(PATIENCE) {
+    /// Returns the next line of standard output, or `None` if the program ends first. Panics after a minute.
+    pub fn line_or_eof(&self) -> Option<String> {
+        match self.lines.recv_timeout(WAIT_TIMEOUT) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("no line within {PATIENCE:?}; errors: {:?}", self.said()),
+            Err(RecvTimeoutError::Timeout) => panic!("no line within {WAIT_TIMEOUT:?}; errors: {:?}", self.said()),
         }
     }
 
-    /// The lines of standard output that have come and were not read yet.
+    /// Returns the lines of standard output that have arrived and were not read yet.
     pub fn lines(&self) -> Vec<String> {
         self.lines.try_iter().collect()
     }
 
-    /// The lines of standard error that have come and were not read yet.
+    /// Returns the lines of standard error that have arrived and were not read yet.
     pub fn said(&self) -> Vec<String> {
         self.errors.try_iter().collect()
     }
 
-    /// How it ended, if it has.
+    /// Returns the exit status if the program has ended.
     pub fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().expect("a child of this process")
     }
 
-    /// Kills it with SIGKILL. Returns how it ended, which may have been before.
+    /// Kills the program with SIGKILL and returns its exit status; it may have ended before.
     pub fn kill(&mut self) -> ExitStatus {
         let _ = self.child.kill();
         self.child.wait().expect("a child of this process")
     }
 
-    /// Waits until standard error has a line with this, at most a minute.
-    pub fn says(&self, what: &str) {
-        let limit = Instant::now() + PATIENCE;
+    /// Waits until a line of standard error contains `what`. Panics after a minute.
+    pub fn wait_for_stderr(&self, what: &str) {
+        let limit = Instant::now() + WAIT_TIMEOUT;
         let next = || self.errors.recv_timeout(limit.saturating_duration_since(Instant::now()));
-        while !next().unwrap_or_else(|_| panic!("it has not said {what:?} within {PATIENCE:?}")).contains(what) {}
+        while !next().unwrap_or_else(|_| panic!("it has not said {what:?} within {WAIT_TIMEOUT:?}")).contains(what) {}
     }
 
-    /// The process's number.
+    /// Returns the process ID.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends a signal, by its name.
+    /// Sends a signal, given by name, such as `INT`.
     pub fn signal(&self, name: &str) {
         run(&["sh", "-c", &format!("kill -s {name} {}", self.id())]);
     }
 
-    /// Waits for the end, at most `limit`; the exit status and all lines of standard output and error that were not
-    /// read yet.
+    /// Waits until the program ends, and returns the exit code and all unread lines of standard output and of
+    /// standard error. Panics after `limit`.
     pub fn wait(mut self, limit: Duration) -> (Option<i32>, Vec<String>, Vec<String>) {
         let start = Instant::now();
         let status = loop {
@@ -196,10 +216,10 @@ impl Program {
         (status.code(), self.lines.iter().collect(), self.errors.iter().collect())
     }
 
-    /// Ends it as Ctrl-C does and returns its last line, which must be the summary.
+    /// Ends the program as Ctrl-C does and returns its last line, which must be the summary.
     pub fn summary(self) -> Value {
         self.signal("INT");
-        let (status, lines, errors) = self.wait(PATIENCE);
+        let (status, lines, errors) = self.wait(WAIT_TIMEOUT);
         assert_eq!(status, Some(0), "{errors:?}");
         let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
         assert_eq!(summary["event"], "summary");

@@ -1,11 +1,11 @@
-//! The lab: real peers for the tests. Guests under QEMU with Linux's own drivers, network namespaces, running programs.
+//! Real peers for the tests: guests under QEMU with Linux's own drivers, network namespaces, running programs.
 //!
-//! What guests need is made once by `make lab`, from Debian's packages, in the ignored folder `lab`.
+//! `make lab` builds what guests need, once, from Debian's packages, in the ignored folder `lab`.
 //!
 //! ```no_run
 //! use ringpass_lab::Guest;
 //!
-//! let _alone = ringpass_lab::alone();
+//! let _alone = ringpass_lab::serialize_guests();
 //! let guest = Guest::new().cpus(2).device("edu").boot();
 //! assert!(guest.run("cat /sys/bus/pci/devices/*/vendor").contains("0x1234"));
 //! ```
@@ -18,11 +18,13 @@ mod initramfs;
 mod shell;
 pub mod soak;
 
-pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, alone, nic_address, nic_mac};
-pub use host::{Namespace, Program, run, unique, until};
-pub use shell::{Behind, shell};
+pub use guest::{
+    Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac, serialize_guests,
+};
+pub use host::{Namespace, Program, built, run, unique, wait_until};
+pub use shell::{Uplink, shell};
 
-/// The command that runs the lab's passt, which serves one front-end of vhost-user, with these arguments.
+/// Returns the command that runs the lab's passt, which serves one vhost-user front-end, with these arguments.
 pub fn passt(arguments: &[&str]) -> Vec<String> {
     let passt = std::path::Path::new(guest::LAB).join("passt");
     let inside = |name: &str| passt.join(name).to_string_lossy().into_owned();
@@ -31,7 +33,7 @@ pub fn passt(arguments: &[&str]) -> Vec<String> {
     loader.into_iter().chain(arguments.iter().map(|&argument| argument.into())).collect()
 }
 
-/// Whether guests can be started: `make lab` was run.
+/// Returns whether guests can be started, that is, whether `make lab` was run.
 pub fn is_made() -> bool {
     std::path::Path::new(guest::LAB).join("recipe").exists()
 }

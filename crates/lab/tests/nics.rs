@@ -1,15 +1,15 @@
-//! Cards that QEMU itself plays, with the host's kernel at the far end: Linux's own drivers show that the lab carries.
+//! Tests of cards that QEMU emulates, with TAPs as back-ends: Linux's own drivers forward through them.
 
 use std::time::Duration;
 
-use ringpass_lab::{Guest, Iommu, Namespace, Qemu, Tap, alone, nic_address, nic_mac, until};
+use ringpass_lab::{Guest, Iommu, Namespace, Qemu, Tap, nic_address, nic_mac, serialize_guests, wait_until};
 
-/// The guest's name of the interface of card `number`.
+/// Returns the guest's name of card `number`'s interface.
 fn interface(guest: &Guest, number: usize) -> String {
     let script =
         format!("ls -d /sys/bus/pci/devices/{0}/net/* /sys/bus/pci/devices/{0}/virtio*/net/*", nic_address(number));
     let mut name = String::new();
-    until("the card's interface", || {
+    wait_until("the card's interface", || {
         let text = guest.output(&script, Duration::from_secs(60)).text;
         name = text
             .lines()
@@ -32,7 +32,7 @@ fn linux_bridges_between_cards_of_qemu_7_2() {
 }
 
 fn linux_bridges(qemu: Qemu, intel: &str) {
-    let _alone = alone();
+    let _alone = serialize_guests();
     let (a, b) = (Namespace::new(), Namespace::new());
     let taps = [
         Tap::new(&a, "198.18.1.1/24"),
@@ -51,16 +51,16 @@ fn linux_bridges(qemu: Qemu, intel: &str) {
             assert_eq!(guest.run(&format!("cat /sys/class/net/{name}/address")).trim(), nic_mac(number));
             guest.run(&format!("ip link set {name} master br{subnet} up"));
         }
-        until("the first ping", || {
+        wait_until("the first ping", || {
             let ping = a.spawn(&["ping", "-c", "1", "-W", "1", &format!("198.18.{subnet}.2")]);
             ping.wait(Duration::from_secs(60)).0 == Some(0)
         });
         a.run(&["ping", "-c", "20", "-i", "0.02", "-w", "60", &format!("198.18.{subnet}.2")]);
     }
-    // Linux uses as many pairs of queues as there are processors.
+    // Linux uses as many queue pairs as there are processors.
     let channels = guest.run(&format!("ethtool -l {}", interface(&guest, 2)));
     let (_, current) = channels.split_once("Current").expect("a second table");
     assert!(current.lines().any(|line| line.starts_with("Combined") && line.ends_with("\t2")), "{channels}");
     drop(guest);
-    until("the TAPs' end", || !a.run(&["ip", "link"]).contains("tq") && !b.run(&["ip", "link"]).contains("tq"));
+    wait_until("the TAPs' end", || !a.run(&["ip", "link"]).contains("tq") && !b.run(&["ip", "link"]).contains("tq"));
 }

@@ -1,24 +1,24 @@
-//! The machine's network cards, as the kernel sees them.
+//! The machine's network cards, from the kernel's point of view.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use nix::ifaddrs::getifaddrs;
-use ringpass_bus::{DeviceId, SysfsPci};
+use ringpass_pci::{DeviceId, SysfsPci};
 
 pub mod offer;
 
 /// A network card.
 pub struct NetworkCard {
-    /// Its PCI address.
+    /// PCI address.
     pub address: String,
-    /// What it is.
+    /// Vendor and device ID.
     pub id: DeviceId,
-    /// The kernel driver that has it.
+    /// Kernel driver bound to the card.
     pub driver: Option<String>,
-    /// Its kernel interfaces.
+    /// Names of the card's kernel interfaces.
     pub interfaces: Vec<String>,
-    /// Its NUMA node.
+    /// NUMA node.
     pub numa_node: Option<u32>,
 }
 
@@ -27,7 +27,7 @@ fn file(address: &str, name: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// All PCI functions of class 0x02 (PCI Code and ID Assignment 1.11, 1.3).
+/// Returns all PCI functions of class 0x02 (PCI Code and ID Assignment 1.11, 1.3).
 pub fn all() -> Vec<NetworkCard> {
     let network = |address: &String| file(address, "class").starts_with("0x02");
     let card = |address: String| {
@@ -35,10 +35,10 @@ pub fn all() -> Vec<NetworkCard> {
         let (driver, interfaces) = (SysfsPci::kernel_driver(&address), interfaces(&address));
         Some(NetworkCard { id, driver, interfaces, numa_node: SysfsPci::numa_node_of(&address), address })
     };
-    ringpass_bus::present().into_iter().filter(network).filter_map(card).collect()
+    ringpass_pci::list_devices().into_iter().filter(network).filter_map(card).collect()
 }
 
-/// Kernel interfaces of a card; those of a virtio card hang below the virtio device.
+/// Returns the kernel interfaces of a card. Those of a virtio card are below its virtio device in sysfs.
 fn interfaces(address: &str) -> Vec<String> {
     let mut names = SysfsPci::interfaces(address);
     let below = offer::virtio_device(address).and_then(|device| fs::read_dir(device.join("net")).ok());
@@ -46,7 +46,8 @@ fn interfaces(address: &str) -> Vec<String> {
     names
 }
 
-/// IP addresses of a kernel interface, without IPv6 link-local ones, which come by themselves.
+/// Returns the IP addresses of a kernel interface, without IPv6 link-local ones, which the kernel assigns
+/// automatically.
 pub fn addresses(interface: &str) -> Vec<String> {
     let entries = getifaddrs().into_iter().flatten().filter(|entry| entry.interface_name == interface);
     let text = |entry: nix::ifaddrs::InterfaceAddress| {
@@ -61,8 +62,9 @@ pub fn addresses(interface: &str) -> Vec<String> {
 
 fn carries_default_route(interface: &str) -> bool {
     let columns = |file: &str| fs::read_to_string(file).unwrap_or_default();
-    // Interface, destination, …, mask in column 7; and destination, its prefix length, …, flags, interface. The kernel
-    // rejects what no other route takes by a default route over lo (RTF_REJECT).
+    // `route` has the interface in column 0, the destination in 1 and the mask in 7. `ipv6_route` has the
+    // destination in column 0, its prefix length in 1, the flags in 8 and the interface in 9. The kernel
+    // rejects unroutable packets by a default route over `lo` with RTF_REJECT, which does not count.
     const REJECT: u32 = 0x200;
     let v4 = columns("/proc/net/route").lines().any(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -80,13 +82,13 @@ fn carries_default_route(interface: &str) -> bool {
     v4 || v6
 }
 
-/// Whether a kernel interface is up (`IFF_UP`).
+/// Returns whether a kernel interface is up (`IFF_UP`).
 pub fn is_up(interface: &str) -> bool {
     let flags = fs::read_to_string(format!("/sys/class/net/{interface}/flags")).unwrap_or_default();
     u32::from_str_radix(flags.trim().trim_start_matches("0x"), 16).is_ok_and(|flags| flags & 1 != 0)
 }
 
-/// Why a card should be left to the kernel, if it should.
+/// Returns why a card should be left to the kernel, or `None` if it may be taken.
 pub fn in_use(address: &str) -> Option<String> {
     interfaces(address).iter().find_map(|name| {
         let master = fs::read_link(PathBuf::from(format!("/sys/class/net/{name}/master"))).ok();
@@ -101,24 +103,24 @@ pub fn in_use(address: &str) -> Option<String> {
     })
 }
 
-/// How many CPUs this process may use.
+/// Returns the number of CPUs that this process may use.
 pub fn cpus() -> usize {
     core_affinity::get_core_ids().unwrap_or_default().len()
 }
 
-/// The bus that a card would be driven over, and whose it is.
+/// Describes the bus over which a card would be driven, and who may use it.
 pub fn bus(address: &str) -> String {
-    match ringpass_bus::group_of(address) {
-        Some(group) if ringpass_bus::is_bound(address) => format!("VFIO, /dev/vfio/{group}"),
+    match ringpass_pci::group_of(address) {
+        Some(group) if ringpass_pci::is_bound(address) => format!("VFIO, /dev/vfio/{group}"),
         Some(_) => "sysfs, as root; once bound to vfio-pci: VFIO, as its owner".into(),
         None => "sysfs, as root; there is no IOMMU, which VFIO needs".into(),
     }
 }
 
-/// Why this user may not drive a card, if so.
-pub fn forbidden(address: &str) -> Option<String> {
+/// Returns a remedy if this user may not drive the card, else `None`.
+pub fn missing_permission(address: &str) -> Option<String> {
     let root = nix::unistd::geteuid().is_root();
-    match ringpass_bus::group_of(address).filter(|_| ringpass_bus::is_bound(address)) {
+    match ringpass_pci::group_of(address).filter(|_| ringpass_pci::is_bound(address)) {
         Some(group) => {
             let file = format!("/dev/vfio/{group}");
             let both = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
@@ -128,18 +130,18 @@ pub fn forbidden(address: &str) -> Option<String> {
     }
 }
 
-/// Names a device for people: from the system's list of PCI ids where there is one.
+/// Returns a readable name of a device, from the system's list of PCI IDs if there is one.
 pub fn describe(address: &str, id: DeviceId) -> String {
     let numbers = format!("{:04x}:{:04x}", id.vendor, id.device);
     let lists = ["/usr/share/misc/pci.ids", "/usr/share/hwdata/pci.ids"];
     let list = lists.iter().find_map(|path| fs::read(path).ok()).unwrap_or_default();
-    let name = look_up(&String::from_utf8_lossy(&list), id);
-    let name = name.or_else(|| known_vendor(id.vendor).map(|vendor| format!("{vendor} {}", kind(address))));
-    name.map_or_else(|| format!("{} {numbers}", kind(address)), |name| format!("{name} ({numbers})"))
+    let name = find_in_pci_ids(&String::from_utf8_lossy(&list), id);
+    let name = name.or_else(|| known_vendor(id.vendor).map(|vendor| format!("{vendor} {}", device_class(address))));
+    name.map_or_else(|| format!("{} {numbers}", device_class(address)), |name| format!("{name} ({numbers})"))
 }
 
-/// Vendor and device in `pci.ids`: `vvvv  Vendor`, and below it `\tdddd  Device`.
-fn look_up(list: &str, id: DeviceId) -> Option<String> {
+/// Looks up a device in the text of `pci.ids`: a line `vvvv  Vendor`, and below it `\tdddd  Device`.
+fn find_in_pci_ids(list: &str, id: DeviceId) -> Option<String> {
     let vendor_key = format!("{:04x}  ", id.vendor);
     let mut lines = list.lines();
     let vendor = lines.find_map(|line| line.strip_prefix(&vendor_key))?;
@@ -164,8 +166,8 @@ fn known_vendor(vendor: u16) -> Option<&'static str> {
     })
 }
 
-/// What a device does, from its class.
-fn kind(address: &str) -> &'static str {
+/// Returns a readable name of the device's class.
+fn device_class(address: &str) -> &'static str {
     match file(address, "class").get(..4) {
         Some("0x01") => "storage controller",
         Some("0x02") => "network card",
@@ -184,10 +186,10 @@ mod tests {
     fn devices_are_found_in_pci_ids() {
         let list = "# comment\n8086  Intel Corporation\n\t10fb  82599ES 10-Gigabit\n\t\t8086 0003  sub\n\t1528  X540\n\
                     9999  Other\n\t1563  Wrong\n";
-        let look_up = |vendor, device| look_up(list, DeviceId { vendor, device });
-        assert_eq!(look_up(0x8086, 0x1528).as_deref(), Some("Intel Corporation X540"));
-        assert_eq!(look_up(0x8086, 0x1563).as_deref(), Some("Intel Corporation device"));
-        assert_eq!(look_up(0x1234, 0x1528), None);
+        let find_in_pci_ids = |vendor, device| find_in_pci_ids(list, DeviceId { vendor, device });
+        assert_eq!(find_in_pci_ids(0x8086, 0x1528).as_deref(), Some("Intel Corporation X540"));
+        assert_eq!(find_in_pci_ids(0x8086, 0x1563).as_deref(), Some("Intel Corporation device"));
+        assert_eq!(find_in_pci_ids(0x1234, 0x1528), None);
     }
 
     #[test]

@@ -1,59 +1,73 @@
-//! Which driver drives which card.
+//! Selection of the driver for a card.
 
 use std::sync::Arc;
 
-use ringpass_bus::{Bus, DeviceId};
-use ringpass_igb::Igb;
-use ringpass_ixgbe::Ixgbe;
+use ringpass_intel::igb::Igb;
+use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::Mempool;
+use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{Error, Port, PortConfig};
-use ringpass_ptnet_driver::Ptnet;
+use ringpass_ptnet::driver::{self as ptnet, PtnetPort};
 use ringpass_virtio_net::VirtioNet;
 
-/// The families that there are drivers for, for people.
+/// Supported device families, as printed in messages.
 pub const FAMILIES: &str = "82576, 82599, X540, X550 and virtio network cards, and netmap ports passed through";
 
-/// What a card is called, if there is a driver for it.
+/// Returns the name of a card if a driver supports it.
 pub fn supports(id: DeviceId) -> Option<&'static str> {
-    ringpass_ixgbe::supports(id)
-        .or_else(|| ringpass_igb::supports(id))
+    Ixgbe::supports(id)
+        .or_else(|| Igb::supports(id))
         .or_else(|| ringpass_virtio_net::supports(id))
-        .or_else(|| ringpass_ptnet_driver::supports(id))
+        .or_else(|| ptnet::supports(id))
 }
 
-/// Whether its driver takes packets whose buffers have no headroom.
-pub fn takes_bare_buffers(id: DeviceId) -> bool {
-    ringpass_ixgbe::supports(id).or_else(|| ringpass_igb::supports(id)).is_some()
+/// Returns whether the card's driver accepts packets whose buffers have no headroom.
+pub fn works_without_headroom(id: DeviceId) -> bool {
+    Ixgbe::supports(id).or_else(|| Igb::supports(id)).is_some()
 }
 
-/// Finds the device with the memory of this number, of which a netmap port passed through has one.
-pub type FindMemory<'a> = &'a dyn Fn(u16) -> Result<Arc<dyn Bus>, Error>;
+/// Finds the device that holds the netmap memory with this number. A netmap port passed through uses one.
+pub type FindMemory<'a> = &'a dyn Fn(u16) -> Result<Arc<dyn PciDevice>, Error>;
 
-/// Opens the card on a bus with its driver; one that has no other device beside it.
-pub fn open(bus: Arc<dyn Bus>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Box<dyn Port>, Error> {
-    let none = |number| Err(Error::Other(format!("{name}: there is no device with memory {number}")));
+/// Opens the card on a bus with its driver, without access to any other device.
+///
+/// ```
+/// use ringpass::models::ixgbe::{Card, CardConfig};
+/// use ringpass::{Mempool, MempoolConfig, PortConfig, drivers};
+///
+/// let pool = Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() })?;
+/// let card = Card::new(&CardConfig::default());
+/// let mut port = drivers::open(card.clone(), "card", &PortConfig::default(), &pool)?;
+/// assert!(port.link().up);
+/// # Ok::<(), ringpass::Error>(())
+/// ```
+///
+/// # Errors
+/// If no driver supports the card, or the card does not come up.
+pub fn open(bus: Arc<dyn PciDevice>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Box<dyn Port>, Error> {
+    let none = |number| Err(Error::NotFound(format!("{name}: there is no device with memory {number}")));
     open_with_memory(bus, &none, name, config, pool)
 }
 
-/// Opens the card on a bus with its driver.
+/// Opens the card on a bus with its driver. `memory` finds the memory device of a netmap port passed through.
 pub fn open_with_memory(
-    bus: Arc<dyn Bus>,
+    bus: Arc<dyn PciDevice>,
     memory: FindMemory<'_>,
     name: &str,
     config: &PortConfig,
     pool: &Mempool,
 ) -> Result<Box<dyn Port>, Error> {
     let id = bus.id();
-    if ringpass_ixgbe::supports(id).is_some() {
+    if Ixgbe::supports(id).is_some() {
         Ok(Box::new(Ixgbe::open(bus, name, config, pool)?))
-    } else if ringpass_igb::supports(id).is_some() {
+    } else if Igb::supports(id).is_some() {
         Ok(Box::new(Igb::open(bus, name, config, pool)?))
     } else if ringpass_virtio_net::supports(id).is_some() {
         Ok(Box::new(VirtioNet::open(bus, name, config, pool)?))
-    } else if ringpass_ptnet_driver::supports(id).is_some() {
-        Ok(Box::new(Ptnet::open(bus, memory, name, config, pool)?))
+    } else if ptnet::supports(id).is_some() {
+        Ok(Box::new(PtnetPort::open(bus, memory, name, config, pool)?))
     } else {
         let DeviceId { vendor, device } = id;
-        Err(Error::Other(format!("{name}: no driver for a {vendor:04x}:{device:04x}; Ringpass drives {FAMILIES}")))
+        Err(Error::NoDriver(format!("{name}: no driver for a {vendor:04x}:{device:04x}; Ringpass drives {FAMILIES}")))
     }
 }

@@ -1,28 +1,30 @@
-//! A software card as a port: the card, its driver, and the port at the far end of its wire.
+//! A software card as a port: the card, its driver, and the port at the other end of its wire.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ringpass_bus::{Bus, DeviceId};
-use ringpass_memory::{Lending, Mempool};
+use ringpass_intel::ixgbe::Ixgbe;
+use ringpass_memory::Mempool;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
-use ringpass_models::{Model as Stepped, Runner};
-use ringpass_port::{Error, Link, MacAddress, ModelConfig, Port, PortConfig, Queues, Rule, State, Stats};
+use ringpass_models::{Model as SteppedModel, Runner};
+use ringpass_pci::{DeviceId, PciDevice};
+use ringpass_port::{Error, MacAddress, ModelConfig, Port, PortConfig, PortDecorator, Queues, State};
 use ringpass_virtio::features::{MQ, MTU, offer};
 
-/// `model:WIRE`. Dropped in the order of its fields.
+/// A `model:WIRE` port. The order of the fields matters: they are dropped in this order.
 pub struct Model {
     driver: Box<dyn Port>,
-    card: Kind,
-    /// The thread that plays the card.
+    card: ModelCard,
+    /// Thread that runs the card.
     runner: Option<Arc<Runner>>,
     poll: bool,
     wire: Box<dyn Port>,
 }
 
 impl Model {
-    /// Brings up the driver on a new card with `wire` at the far end. With `poll`, the card's thread never sleeps.
+    /// Brings up the driver on a new card whose wire ends at the port `wire`. With `poll`, the card's thread
+    /// never sleeps.
     pub fn open(
         name: &str,
         model: &ModelConfig,
@@ -33,38 +35,38 @@ impl Model {
         static COUNTER: AtomicU8 = AtomicU8::new(1);
         let mac = model.mac.unwrap_or_else(|| MacAddress([2, 0, 0, 0, 0, COUNTER.fetch_add(1, Ordering::Relaxed)]));
         let wrong = |why| Error::Address(format!("{name}: {why}"));
-        let card = Kind::new(model, mac, config).map_err(wrong)?;
+        let card = ModelCard::new(model, mac, config).map_err(wrong)?;
         let driver = crate::drivers::open(card.bus(), name, config, pool)?;
         Ok(Self { driver, card, runner: None, poll, wire })
     }
 
-    /// Whether its driver takes packets whose buffers have no headroom.
-    pub fn takes_bare_buffers(model: &ModelConfig) -> bool {
+    /// Returns whether the card's driver accepts packets whose buffers have no headroom.
+    pub fn works_without_headroom(model: &ModelConfig) -> bool {
         !VIRTIO.contains(&model.device)
-            && crate::drivers::takes_bare_buffers(DeviceId { vendor: INTEL, device: model.device })
+            && crate::drivers::works_without_headroom(DeviceId { vendor: INTEL, device: model.device })
     }
 }
 
 const INTEL: u16 = 0x8086;
-/// Virtio cards: modern, transitional.
+/// Device IDs of virtio cards: modern, transitional.
 const VIRTIO: [u16; 2] = [MODERN, TRANSITIONAL];
 const MODERN: u16 = 0x1041;
 const TRANSITIONAL: u16 = 0x1000;
 
-/// The card.
-enum Kind {
+/// The software card behind a model port.
+enum ModelCard {
     Ixgbe(Arc<Card>),
     Virtio(Arc<VirtioCard>),
 }
 
-impl Kind {
+impl ModelCard {
     fn new(model: &ModelConfig, mac: MacAddress, config: &PortConfig) -> Result<Self, String> {
         let &ModelConfig { device, ref features, ref lie, .. } = model;
         let id = DeviceId { vendor: INTEL, device };
         let interface = match device {
             MODERN => Interface::Modern,
             TRANSITIONAL => Interface::Transitional,
-            _ if ringpass_ixgbe::supports(id).is_some() => {
+            _ if Ixgbe::supports(id).is_some() => {
                 if let Some(features) = features {
                     return Err(format!("features={features} is for virtio cards; write device=1041"));
                 }
@@ -82,7 +84,7 @@ impl Kind {
         Ok(Self::Virtio(VirtioCard::new(&VirtioConfig {
             mac,
             interface,
-            features: offer(VirtioConfig::USUAL, features.as_deref().unwrap_or_default())? | several | MTU,
+            features: offer(VirtioConfig::DEFAULT_FEATURES, features.as_deref().unwrap_or_default())? | several | MTU,
             queue_pairs: config.queues as u16,
             queue_size: config.rx_ring.max(config.tx_ring) as u16,
             mtu: config.mtu as u16,
@@ -91,14 +93,14 @@ impl Kind {
         })))
     }
 
-    fn bus(&self) -> Arc<dyn Bus> {
+    fn bus(&self) -> Arc<dyn PciDevice> {
         match self {
             Self::Ixgbe(card) => card.clone(),
             Self::Virtio(card) => card.clone(),
         }
     }
 
-    fn stepped(&self) -> Arc<dyn Stepped> {
+    fn as_model(&self) -> Arc<dyn SteppedModel> {
         match self {
             Self::Ixgbe(card) => card.clone(),
             Self::Virtio(card) => card.clone(),
@@ -126,7 +128,7 @@ impl Kind {
     }
 }
 
-/// What a virtio card has counted.
+/// Returns the counters of a virtio card.
 pub fn virtio_counters(card: &VirtioCard) -> Vec<(&'static str, u64)> {
     let counters = card.counters();
     vec![
@@ -146,25 +148,16 @@ pub fn virtio_counters(card: &VirtioCard) -> Vec<(&'static str, u64)> {
     ]
 }
 
-#[deny(clippy::missing_trait_methods)]
-impl Port for Model {
-    fn name(&self) -> &str {
-        self.driver.name()
+impl PortDecorator for Model {
+    fn inner(&self) -> &dyn Port {
+        &*self.driver
     }
 
-    fn mac(&self) -> MacAddress {
-        self.driver.mac()
+    fn inner_mut(&mut self) -> &mut dyn Port {
+        &mut *self.driver
     }
 
-    fn link(&mut self) -> Link {
-        self.driver.link()
-    }
-
-    fn stats(&mut self) -> Stats {
-        self.driver.stats()
-    }
-
-    /// The model's own counters, beside those of the driver.
+    /// Returns the driver's counters followed by the model's own.
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         self.driver.extended().into_iter().chain(self.card.counters()).collect()
     }
@@ -176,29 +169,18 @@ impl Port for Model {
         }
     }
 
-    /// The wire comes to life with the first look at the queues: what it brings before would only be dropped.
+    /// Starts the card's thread. It starts no earlier, because frames from the wire would only be dropped until
+    /// the queues are in use.
     fn take_queues(&mut self) -> Vec<Queues> {
         let runner = self.runner.get_or_insert_with(|| runner(self.poll));
-        self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.stepped(), wire));
+        self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.as_model(), wire));
         self.driver.take_queues()
     }
 
-    fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {
-        self.driver.set_promiscuous(on)
-    }
-
-    fn steer(&mut self, rule: &Rule, queue: usize) -> Result<(), Error> {
-        self.driver.steer(rule, queue)
-    }
-
     fn finish(&mut self) -> Result<(), Error> {
-        // The thread that plays the card has the wire's queues. It may play others', too; then those end later.
+        // The card's thread owns the wire's queues. If it also runs other cards, it ends with the last of them.
         self.runner = None;
         self.driver.finish().and(self.wire.finish())
-    }
-
-    fn lending(&self, pair: usize) -> Option<Arc<Lending>> {
-        self.driver.lending(pair)
     }
 
     fn notes(&self) -> Vec<String> {
@@ -206,8 +188,8 @@ impl Port for Model {
     }
 }
 
-/// The thread that plays the cards: one for all of the process, which a frame that goes from one card to the next wakes
-/// once.
+/// Returns the thread that runs the cards. The process has only one, so that a frame that passes from card to
+/// card wakes a thread only once.
 fn runner(poll: bool) -> Arc<Runner> {
     static RUNNER: Mutex<Weak<Runner>> = Mutex::new(Weak::new());
     let mut shared = RUNNER.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,73 +1,97 @@
-//! From a port address to a port.
+//! Opens ports by their addresses.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use ringpass_bus::{Bus, SysfsPci, VfioUser, addressing_of, open_pci};
+use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
-use ringpass_netmap::ProgramPort;
+use ringpass_netmap::NetmapPort;
 use ringpass_netmap::client::default_socket;
+use ringpass_pci::{PciDevice, SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed, Role};
-use ringpass_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
-use ringpass_vhost::{Copies, Vhost};
+use ringpass_vhost::{CopyModes, Vhost};
 use ringpass_virtio_user::VirtioUser;
 
+use crate::config::{Config, check_ranges};
 use crate::model::Model;
-use crate::options::Options;
-use crate::{cards, drivers, sandbox};
+use crate::ports::Ports;
+use crate::sandbox::{Needs, connector};
+use crate::{cards, drivers};
 
-/// Opens the ports at some addresses, between which packets pass, and the one pool that all packets come from: what one
-/// card writes to memory another one may read.
-pub fn open<const N: usize>(addresses: [&str; N], options: &Options) -> Result<([Box<dyn Port>; N], Mempool), Error> {
-    let (ports, pool) = open_all(&addresses.map(|address| (address, options.port())), options)?;
-    Ok((ports.try_into().unwrap_or_else(|_| unreachable!("a port for each address")), pool))
+/// Opens the ports at these addresses, whose form [`Address`] describes. All packets come from one pool, because memory to which
+/// one card writes is also read by the others.
+///
+/// ```
+/// use ringpass::{Config, Port};
+///
+/// let ports = ringpass::open(["model:null", "null"], &Config::default())?;
+/// assert_eq!(ports[0].name(), "model:null");
+/// # Ok::<(), ringpass::Error>(())
+/// ```
+///
+/// # Errors
+/// If an address is malformed, a device is missing, in use or not permitted, no driver supports it, or there is too little
+/// memory. Nothing stays open then.
+pub fn open<A: AsRef<str>>(addresses: impl IntoIterator<Item = A>, config: &Config) -> Result<Ports, Error> {
+    open_all(addresses.into_iter().map(|address| (address, config.port)), config)
 }
 
-/// As [`open`], for any number of ports, each with what it is asked for.
-pub fn open_all(addresses: &[(&str, PortConfig)], options: &Options) -> Result<(Vec<Box<dyn Port>>, Mempool), Error> {
-    let parsed = addresses.iter().map(|(address, _)| address.parse()).collect::<Result<Vec<Address>, _>>()?;
-    // Queues beyond those that the options ask for count as ports.
-    let further: usize = addresses.iter().map(|(_, config)| config.queues - options.queues).sum();
-    let pool = pool_for(&parsed, further, options)?;
-    let open = |(address, (_, config)): (_, &(&str, PortConfig))| open_address(address, config, &pool, options);
-    let ports = parsed.iter().zip(addresses).map(open).collect::<Result<_, _>>()?;
-    Ok((ports, pool))
+/// Opens ports as [`open`] does, each with a configuration of its own.
+///
+/// # Errors
+/// As those of [`open`].
+pub fn open_all<A: AsRef<str>>(
+    addresses: impl IntoIterator<Item = (A, PortConfig)>,
+    config: &Config,
+) -> Result<Ports, Error> {
+    let parse = |(address, port_config): (A, PortConfig)| Ok((address.as_ref().parse()?, port_config));
+    let (parsed, port_configs): (Vec<Address>, Vec<PortConfig>) =
+        addresses.into_iter().map(parse).collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
+    port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
+    // Queues beyond those of the options count as further ports.
+    let further: usize = port_configs.iter().map(|port_config| port_config.queues - config.port.queues).sum();
+    let pool = pool_for(&parsed, further, config)?;
+    let mut needs = Needs::default();
+    let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);
+    let ports = parsed.iter().zip(&port_configs).map(open).collect::<Result<_, _>>()?;
+    Ok(Ports::new(ports, pool, needs))
 }
 
-/// A pool for the ports at some addresses and so many more. Fails if one of them is not to be opened: opening checks that
-/// as well, but here nothing has been taken or made yet.
-pub fn pool_for(addresses: &[Address], further: usize, options: &Options) -> Result<Mempool, Error> {
-    check_cards(addresses, options)?;
-    pool(addresses.len() + further, addressed(addresses), options)
+/// Creates a pool for the ports at these addresses and `further` more. Fails if one of the cards may not be
+/// opened. Opening a card checks that too, but here nothing has been taken or created yet.
+pub fn pool_for(addresses: &[Address], further: usize, config: &Config) -> Result<Mempool, Error> {
+    check_cards(addresses, config)?;
+    pool(addresses.len() + further, addressing_card(addresses), config)
 }
 
-/// Fails if one of them is not to be opened, before anything is taken or made.
-pub fn check_cards(addresses: &[Address], options: &Options) -> Result<(), Error> {
-    addresses.iter().filter_map(card).try_for_each(|pci| check_card(pci, options))
+/// Fails if one of the cards may not be opened, before anything is taken or created.
+pub fn check_cards(addresses: &[Address], config: &Config) -> Result<(), Error> {
+    addresses.iter().filter_map(card).try_for_each(|pci| check_card(pci, config))
 }
 
-/// One of their cards that sees physical addresses, if there is one, as the others are told those; else any.
-pub fn addressed(addresses: &[Address]) -> Option<&str> {
+/// Returns the card whose addressing decides for the pool: one that uses physical addresses if there is one,
+/// because the others are given those as well, else any card.
+pub fn addressing_card(addresses: &[Address]) -> Option<&str> {
     addresses.iter().filter_map(card).min_by_key(|pci| addressing_of(pci) == Addressing::Virtual)
 }
 
-/// A pool for so many ports: enough to fill all rings, and to have some in bursts and caches. On huge pages, unless the
-/// options say otherwise or there are too few of them, which is said. For a real card, near it and with addresses that
-/// it understands.
-pub fn pool(ports: usize, card: Option<&str>, options: &Options) -> Result<Mempool, Error> {
-    // Frames that lie in many buffers take more of them at a time.
-    let chained = if options.offloads.tso || options.mtu > 1500 { 40 * options.batch } else { 0 };
-    let buffers = ports * options.queues * (options.rxd + options.txd + 1024 + chained);
-    on_pages(ports, card, options, |region| {
+/// Creates a pool for `ports` ports, with enough buffers to fill all rings plus some in bursts and caches. It
+/// uses huge pages unless the options forbid them; if too few are free, it says so and uses ordinary ones. For
+/// a real card the memory is on the card's NUMA node and has addresses that the card understands.
+pub fn pool(ports: usize, card: Option<&str>, config: &Config) -> Result<Mempool, Error> {
+    // Frames in several buffers need more buffers at a time.
+    let chained = if config.port.offloads.tso || config.port.mtu > 1500 { 40 * config.batch } else { 0 };
+    let buffers = ports * config.port.queues * (config.port.rx_ring + config.port.tx_ring + 1024 + chained);
+    with_page_fallback(ports, card, config, |region| {
         Ok(Mempool::new(&MempoolConfig { buffers, region: *region, ..Default::default() })?)
     })
 }
 
-/// Makes memory for packets of so many ports on the pages that [`pool`] chooses.
-pub fn on_pages<T>(
+/// Creates memory for the packets of `ports` ports with `make`, on the pages that [`pool`] describes.
+pub fn with_page_fallback<T>(
     ports: usize,
     card: Option<&str>,
-    options: &Options,
+    config: &Config,
     make: impl Fn(&RegionConfig) -> Result<T, Error>,
 ) -> Result<T, Error> {
     let addressing = card.map_or(Addressing::Virtual, addressing_of);
@@ -75,134 +99,151 @@ pub fn on_pages<T>(
     let make = |pages| {
         let region = RegionConfig { pages, addressing, numa_node };
         let made = make(&region)?;
-        // The cards' rings come on top, on the same pages: better to know now that there are too few.
-        let rings = options.queues * (options.rxd.max(options.txd) * 2 * 16 + 64);
+        // The cards' rings are allocated later on the same pages. A trial allocation shows now whether there
+        // are too few.
+        let rings = config.port.queues * (config.port.rx_ring.max(config.port.tx_ring) * 2 * 16 + 64);
         let room = (0..ports).map(|_| DmaRegion::new(rings, &region)).collect::<Result<Vec<_>, _>>();
         Ok::<T, Error>(room.map(|_| made)?)
     };
-    match make(options.hugepages.unwrap_or(PageSize::Huge2M)) {
-        Err(error) if options.hugepages.is_none() && addressing == Addressing::Virtual => {
-            errln!("ordinary pages under packets and rings: {error}");
+    match make(config.hugepages.unwrap_or(PageSize::Huge2M)) {
+        Err(error) if config.hugepages.is_none() && addressing == Addressing::Virtual => {
+            config.notices.send(&format!("ordinary pages under packets and rings: {error}"));
             make(PageSize::Ordinary)
         }
         result => result,
     }
 }
 
-/// Whether the driver of a port takes packets whose buffers have no headroom.
-pub fn takes_bare_buffers(address: &Address) -> bool {
+/// Returns whether the driver of a port accepts packets whose buffers have no headroom.
+pub fn works_without_headroom(address: &Address) -> bool {
     match address {
-        Address::Pci(pci) => SysfsPci::identify(pci).is_ok_and(drivers::takes_bare_buffers),
-        Address::Model(model, _) => Model::takes_bare_buffers(model),
+        Address::Pci(pci) => SysfsPci::identify(pci).is_ok_and(drivers::works_without_headroom),
+        Address::Model(model, _) => Model::works_without_headroom(model),
         _ => false,
     }
 }
 
-/// The real card behind an address, if there is one.
+/// Returns the PCI address of the real card behind an address, if there is one.
 fn card(address: &Address) -> Option<&str> {
     match address {
         Address::Pci(pci) => Some(pci),
-        Address::Capture(_, inner) | Address::Faults(_, inner) | Address::Model(_, inner) => card(inner),
+        Address::Capture(_, inner) | Address::Faults(_, inner) => card(inner),
         _ => None,
     }
 }
 
-/// Opens one port, with packets of a pool.
+/// Opens one port with packets from `pool`, and adds what it needs of a sandbox to `needs`.
 pub fn open_address(
     address: &Address,
-    config: &PortConfig,
+    port_config: &PortConfig,
     pool: &Mempool,
-    options: &Options,
+    config: &Config,
+    needs: &mut Needs,
 ) -> Result<Box<dyn Port>, Error> {
-    open_with_wire(address, config, (pool, pool), options)
+    open_with_wire(address, port_config, (pool, pool), config, needs)
 }
 
-/// As [`open_address`]; the wire of a model has a pool of its own, the second.
+/// Opens one port; see [`open_address`]. A model's wire has a pool of its own, the second.
 pub fn open_with_wire(
     address: &Address,
-    config: &PortConfig,
+    port_config: &PortConfig,
     (pool, wires): (&Mempool, &Mempool),
-    options: &Options,
+    config: &Config,
+    needs: &mut Needs,
 ) -> Result<Box<dyn Port>, Error> {
-    let open_inner = |inner: &Address| open_address(inner, config, pool, options);
-    if config.rejoin && matches!(address, Address::Tap(..) | Address::Packet(..)) {
-        sandbox::allow_rejoining();
-    }
+    needs.rejoin |= port_config.rejoin && matches!(address, Address::Tap(..) | Address::Packet(..));
+    needs.sessions |= matches!(address, Address::Vhost(..) | Address::VirtioUser(..));
+    let mut open_inner = |inner: &Address| open_address(inner, port_config, pool, config, needs);
     Ok(match address {
-        Address::Pci(pci) => open_card(pci, config, pool, options)?,
+        Address::Pci(pci) => open_card(pci, port_config, pool, config)?,
         Address::Model(model, wire) => {
             if let Address::Pcap(PcapConfig { input: Some(_), speed: ReplaySpeed::Max, .. }) = **wire {
-                errln!("{address}: a card drops frames that come faster than they are taken; add speed=recorded");
+                let why = "a card drops frames that come faster than they are taken; add speed=recorded";
+                config.notices.send(&format!("{address}: {why}"));
             }
-            // A wire carries bare frames, and ends with its card.
+            // A wire carries frames without offloads, and ends with its card.
             let (offloads, spread) = Default::default();
-            let bare = PortConfig { queues: 1, offloads, spread, rejoin: false, ..*config };
-            let wire = open_address(wire, &bare, wires, options)?;
-            Box::new(Model::open(&address.to_string(), model, wire, (config, pool), options.poll)?)
+            let bare = PortConfig { queues: 1, offloads, spread, rejoin: false, ..*port_config };
+            let wire = open_wire(wire, &bare, wires, config, needs)?;
+            Box::new(Model::open(&address.to_string(), model, wire, (port_config, pool), config.poll)?)
         }
         Address::VfioUser(path) => {
-            // Beside the port's own socket, if it is a netmap port.
+            // A netmap port's memory is served next to the port's own socket.
             let mut memory = path.as_os_str().to_owned();
             memory.push(".mem");
-            let find = |_| Ok(VfioUser::open(Path::new(&memory))? as Arc<dyn Bus>);
-            drivers::open_with_memory(VfioUser::open(path)?, &find, &address.to_string(), config, pool)?
+            let find = |_| Ok(VfioUser::open(Path::new(&memory))? as Arc<dyn PciDevice>);
+            drivers::open_with_memory(VfioUser::open(path)?, &find, &address.to_string(), port_config, pool)?
         }
         Address::Vhost(vhost) => {
-            sandbox::allow_sessions();
-            prepare_connecting(&vhost.path, vhost.role, options)?;
-            Box::new(Vhost::open(vhost, config, pool, Copies::default())?)
+            prepare_connecting(&vhost.path, vhost.role, config, needs)?;
+            Box::new(Vhost::open(vhost, port_config, pool, CopyModes::default())?)
         }
         Address::VirtioUser(card) => {
-            sandbox::allow_sessions();
-            prepare_connecting(&card.path, card.role, options)?;
-            Box::new(VirtioUser::open(&address.to_string(), card, config, pool)?)
+            prepare_connecting(&card.path, card.role, config, needs)?;
+            Box::new(VirtioUser::open(&address.to_string(), card, port_config, pool)?)
         }
         Address::Netmap(name) => {
-            let socket = default_socket().map_err(|error| Error::Other(error.to_string()))?;
-            Box::new(ProgramPort::open(name, &socket, config, pool)?)
+            let socket = default_socket()?;
+            Box::new(NetmapPort::open(name, &socket, port_config, pool)?)
         }
-        Address::Tap(name) => Box::new(Tap::open(name, config, pool)?),
-        Address::Packet(name) => Box::new(PacketSocket::open(name, config, pool)?),
-        Address::Pcap(pcap) => Box::new(Pcap::open(pcap, config, pool)?),
-        Address::Null => Box::new(Null::open(config)),
+        Address::Tap(name) => Box::new(Tap::open(name, port_config, pool)?),
+        Address::Packet(name) => Box::new(PacketSocket::open(name, port_config, pool)?),
+        Address::Pcap(pcap) => Box::new(Pcap::open(pcap, port_config, pool)?),
+        Address::Null => Box::new(Null::open(port_config)),
         Address::Capture(file, inner) => Box::new(Capture::wrap(open_inner(inner)?, file)?),
         Address::Faults(faults, inner) => Box::new(Faults::wrap(open_inner(inner)?, *faults, pool)),
     })
 }
 
-/// What a client of a socket needs in the sandbox, where it may have to connect again.
-fn prepare_connecting(path: &Path, role: Role, options: &Options) -> Result<(), Error> {
+/// Opens the port at the other end of a model's wire. Refuses ports that send by DMA: the model's frames are in
+/// a memory of its own, which is not mapped for such a device.
+pub fn open_wire(
+    address: &Address,
+    port_config: &PortConfig,
+    pool: &Mempool,
+    config: &Config,
+    needs: &mut Needs,
+) -> Result<Box<dyn Port>, Error> {
+    let mut port = address;
+    while let Address::Capture(_, inner) | Address::Faults(_, inner) = port {
+        port = inner;
+    }
+    if let Address::Pci(_) | Address::VfioUser(_) | Address::VirtioUser(_) | Address::Model(..) = port {
+        return Err(Error::Address(format!(
+            "{address} cannot be at the far end of a model's wire, as its device could not read the model's memory; give the model a \
+             TAP, and `ringpass fwd` between that and {address}"
+        )));
+    }
+    open_address(address, port_config, pool, config, needs)
+}
+
+/// Starts the connector for a client socket: the port may have to reconnect while it is in the sandbox.
+fn prepare_connecting(path: &Path, role: Role, config: &Config, needs: &mut Needs) -> Result<(), Error> {
     match role {
-        Role::Connect => sandbox::connector::start(path, options),
+        Role::Connect => connector::start(path, config, needs),
         Role::Listen => Ok(()),
     }
 }
 
-/// Opens a real card. Every address that names one ends here, so that none is taken from the kernel unasked.
-fn open_card(pci: &str, config: &PortConfig, pool: &Mempool, options: &Options) -> Result<Box<dyn Port>, Error> {
-    check_card(pci, options)?;
-    drivers::open_with_memory(open_pci(pci)?, &ringpass_ptnet_driver::find_memory, pci, config, pool)
+/// Opens a real card. Every address that names a card ends here, so that none is taken from the kernel without
+/// permission.
+fn open_card(pci: &str, port_config: &PortConfig, pool: &Mempool, config: &Config) -> Result<Box<dyn Port>, Error> {
+    check_card(pci, config)?;
+    drivers::open_with_memory(open_pci(pci)?, &ringpass_ptnet::driver::find_memory, pci, port_config, pool)
 }
 
-/// A real card: refused if there is no driver for it, or if the kernel uses it and nobody said to take it over.
-fn check_card(pci: &str, options: &Options) -> Result<(), Error> {
+/// Checks a real card. Fails if no driver supports it, or if the kernel uses it and `--take-over` does not name
+/// it.
+fn check_card(pci: &str, config: &Config) -> Result<(), Error> {
     let id = SysfsPci::identify(pci)?;
     if drivers::supports(id).is_none() {
         let what = cards::describe(pci, id);
         let families = drivers::FAMILIES;
-        return Err(Error::Other(format!("{pci}: no driver for this {what}; Ringpass drives {families}")));
+        return Err(Error::NoDriver(format!("{pci}: no driver for this {what}; Ringpass drives {families}")));
     }
-    let taken =
-        options.take_over.iter().any(|named| named.parse().is_ok_and(|named| Address::Pci(pci.into()) == named));
+    let taken = config.take_over.iter().any(|named| named.parse().is_ok_and(|named| Address::Pci(pci.into()) == named));
     if let Some(why) = cards::in_use(pci).filter(|_| !taken) {
-        return Err(Error::Other(format!("{pci} is in use: {why}; to take it all the same: --take-over {pci}")));
+        return Err(Error::Busy(format!("{pci} is in use: {why}; to take it all the same: --take-over {pci}")));
     }
     Ok(())
-}
-
-/// Closes the ports of a run that has ended, and logs whether every packet buffer is back in the pool, whose last handle is
-/// the caller's. A card that does not stop when told to keeps what it may still write to.
-pub fn close(ports: Vec<Box<dyn Port>>, pool: &Mempool) {
-    drop(ports);
-    tracing::info!("packet buffers: {} of {} are missing", pool.outstanding(1), pool.capacity());
 }

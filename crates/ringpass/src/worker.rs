@@ -1,17 +1,19 @@
-//! A worker's side of a run: whether to go on, and what it has done.
+//! Workers: threads that move packets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ringpass_port::{Idle, Wakeable};
+use core_affinity::CoreId;
+use ringpass_port::{Error, Idle, Wakeable};
 
-use crate::options::Options;
+use crate::config::Config;
 
-/// What one worker has done. Written by that worker only.
+/// Counters of one worker, written by that worker only.
 #[derive(Default)]
 #[repr(align(128))]
-pub struct Tally {
+struct WorkerCounters {
     moved: AtomicU64,
     dropped: AtomicU64,
     busy_cycles: AtomicU64,
@@ -20,25 +22,27 @@ pub struct Tally {
 /// Sums over all workers.
 #[derive(Clone, Copy, Default)]
 pub struct Totals {
-    /// How long the run has taken so far.
+    /// Duration of the run so far.
     pub elapsed: Duration,
     /// Packets that were moved.
     pub moved: u64,
     /// Packets that the program dropped.
     pub dropped: u64,
-    /// Cycles of the time stamp counter in rounds that moved packets.
+    /// Time stamp counter cycles of the rounds that moved packets.
     pub busy_cycles: u64,
 }
 
 impl Totals {
-    /// Sums up.
-    pub fn of(tallies: &[Arc<Tally>], elapsed: Duration) -> Self {
-        let sum = |field: fn(&Tally) -> &AtomicU64| tallies.iter().map(|t| field(t).load(Ordering::Relaxed)).sum();
+    /// Sums up the counters of all workers.
+    fn of(worker_counters: &[Arc<WorkerCounters>], elapsed: Duration) -> Self {
+        let sum = |field: fn(&WorkerCounters) -> &AtomicU64| {
+            worker_counters.iter().map(|t| field(t).load(Ordering::Relaxed)).sum()
+        };
         let (moved, dropped) = (sum(|t| &t.moved), sum(|t| &t.dropped));
         Self { elapsed, moved, dropped, busy_cycles: sum(|t| &t.busy_cycles) }
     }
 
-    /// Cycles spent on a packet, without idle rounds.
+    /// Returns the cycles per packet, without idle rounds.
     pub fn cycles_per_packet(&self) -> f64 {
         (self.busy_cycles as f64 / self.moved.max(1) as f64 * 10.0).round() / 10.0
     }
@@ -49,60 +53,163 @@ fn add(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 
-/// What a run and its workers share.
+/// State that workers share.
 #[derive(Default)]
-pub struct Shared {
+struct Control {
     stop: AtomicBool,
-    /// Packets of all workers; kept only when there is a limit.
+    /// Packets moved by all workers; counted only if there is a limit.
     moved: AtomicU64,
 }
 
-impl Shared {
-    /// Ends the run.
-    pub fn stop(&self) {
+impl Control {
+    fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the run is to end.
     #[inline]
-    pub fn stopped(&self) -> bool {
+    fn stopped(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 }
 
-/// A worker's side of the run.
+/// Threads that move packets. Dropping this stops them and waits until each has ended its round, which takes at most 0.1 s for
+/// one that sleeps.
+///
+/// ```
+/// use ringpass::{Burst, Config, Workers};
+///
+/// let config = Config { count: Some(1000), ..Config::default() };
+/// let mut ports = ringpass::open(["model:null", "null"], &config)?;
+/// let [mut a, mut b] = ports.take_pair()?;
+/// let mut workers = Workers::new(&config)?;
+/// workers.spawn("forward", move |mut worker| {
+///     let mut burst = Burst::new(worker.batch);
+///     while worker.running() {
+///         let received = a.rx.rx_burst(&mut burst);
+///         b.tx.tx_burst(&mut burst);
+///         worker.dropped(burst.len());
+///         burst.clear();
+///         worker.after(received, &mut [&mut *a.rx]);
+///     }
+/// })?;
+/// workers.stop();
+/// workers.join()?;
+/// # Ok::<(), ringpass::Error>(())
+/// ```
+pub struct Workers {
+    config: Config,
+    control: Arc<Control>,
+    threads: Vec<JoinHandle<()>>,
+    counters: Vec<Arc<WorkerCounters>>,
+}
+
+impl Workers {
+    /// Creates the set, without a thread yet.
+    ///
+    /// # Errors
+    /// If the configuration names a CPU that this process may not run on.
+    pub fn new(config: &Config) -> Result<Self, Error> {
+        let cpus: Vec<usize> = core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
+        if let Some(cpu) = config.cpu.iter().find(|cpu| !cpus.contains(cpu)) {
+            return Err(Error::Config(format!("--cpu {cpu}: this process may run on CPUs {cpus:?} only")));
+        }
+        Ok(Self { config: config.clone(), control: Arc::default(), threads: Vec::new(), counters: Vec::new() })
+    }
+
+    /// Starts a thread that runs `work`, on the next CPU of the configuration. It is called `name` with a number, cut off after 15
+    /// bytes.
+    ///
+    /// # Errors
+    /// If the kernel grants no thread.
+    pub fn spawn(&mut self, name: &str, work: impl FnOnce(Worker) + Send + 'static) -> Result<(), Error> {
+        let Config { cpu, notices, .. } = &self.config;
+        let index = self.threads.len();
+        let (cpu, notices) = ((!cpu.is_empty()).then(|| cpu[index % cpu.len()]), notices.clone());
+        let (worker, counters) = Worker::new(&self.config, &self.control);
+        let body = move || {
+            if let Some(id) = cpu.filter(|&id| !core_affinity::set_for_current(CoreId { id })) {
+                notices.send(&format!("worker {index} could not be pinned to CPU {id}"));
+            }
+            work(worker);
+        };
+        let thread = std::thread::Builder::new().name(format!("{name}-{index}").chars().take(15).collect()).spawn(body);
+        self.threads.push(thread.map_err(|source| Error::Os { what: format!("a thread for {name}"), source })?);
+        self.counters.push(counters);
+        Ok(())
+    }
+
+    /// Tells all workers to end after their current round.
+    pub fn stop(&self) {
+        self.control.stop();
+    }
+
+    /// Returns whether the workers have been told to stop, by [`stop`](Self::stop) or by the count of the configuration, or have
+    /// all ended.
+    pub fn finished(&self) -> bool {
+        self.control.stopped() || self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Returns the sums over all workers. `elapsed` is the duration of the run so far, which is passed on.
+    pub fn totals(&self, elapsed: Duration) -> Totals {
+        Totals::of(&self.counters, elapsed)
+    }
+
+    /// Waits until all workers have ended.
+    ///
+    /// # Errors
+    /// If one has panicked.
+    pub fn join(&mut self) -> Result<(), Error> {
+        let ends: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
+        match ends.iter().any(|end| end.is_err()) {
+            true => Err(Error::Fault("a worker failed; see above".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop();
+        if let Err(error) = self.join() {
+            self.config.notices.send(&error.to_string());
+        }
+    }
+}
+
+/// A worker: handed to the function that runs on its thread, which calls [`running`](Self::running) before and
+/// [`after`](Self::after) after each round.
 pub struct Worker {
-    /// Largest burst.
+    /// Largest burst in packets.
     pub batch: usize,
     limit: Option<u64>,
     idle: Idle,
     since: u64,
-    tally: Arc<Tally>,
-    shared: Arc<Shared>,
+    counters: Arc<WorkerCounters>,
+    shared: Arc<Control>,
 }
 
 impl Worker {
-    /// A worker, and where it counts.
-    pub fn new(options: &Options, shared: &Arc<Shared>) -> (Self, Arc<Tally>) {
-        let tally = Arc::new(Tally::default());
-        let (batch, limit, idle) = (options.batch, options.count, Idle::new(options.poll));
-        (Self { batch, limit, idle, since: cycles(), tally: tally.clone(), shared: shared.clone() }, tally)
+    /// Creates a worker and its counters.
+    fn new(config: &Config, shared: &Arc<Control>) -> (Self, Arc<WorkerCounters>) {
+        let counters = Arc::new(WorkerCounters::default());
+        let (batch, limit, idle) = (config.batch, config.count, Idle::new(config.poll));
+        (Self { batch, limit, idle, since: cycles(), counters: counters.clone(), shared: shared.clone() }, counters)
     }
 
-    /// Whether to go on.
+    /// Returns whether the worker is to continue. To be called before each round.
     #[inline]
     pub fn running(&self) -> bool {
         !self.shared.stopped()
     }
 
-    /// To be called after each round, with the packets that it moved and the queues that may bring more; the same each
-    /// time.
+    /// Ends a round: counts the packets that it moved, and spins or sleeps if there were none. `sources` are
+    /// the queues that may bring more, the same ones each time.
     #[inline]
     pub fn after(&mut self, moved: usize, sources: &mut [&mut dyn Wakeable]) {
         if moved > 0 {
             let now = cycles();
-            add(&self.tally.busy_cycles, now.wrapping_sub(self.since));
-            add(&self.tally.moved, moved as u64);
+            add(&self.counters.busy_cycles, now.wrapping_sub(self.since));
+            add(&self.counters.moved, moved as u64);
             self.since = now;
             if let Some(limit) = self.limit
                 && self.shared.moved.fetch_add(moved as u64, Ordering::Relaxed) + moved as u64 >= limit
@@ -120,7 +227,7 @@ impl Worker {
     #[inline]
     pub fn dropped(&self, packets: usize) {
         if packets > 0 {
-            add(&self.tally.dropped, packets as u64);
+            add(&self.counters.dropped, packets as u64);
         }
     }
 }
@@ -133,25 +240,23 @@ impl Drop for Worker {
     }
 }
 
-/// The time stamp counter.
+/// Returns the time stamp counter.
 #[allow(unsafe_code)]
 #[inline]
 pub fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and it reads nothing but the counter.
+    // SAFETY: every x86-64 processor has RDTSC, and the instruction accesses no memory.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::Parser;
-
     use super::*;
 
     #[test]
     fn a_worker_stops_all_at_the_limit_and_its_packets_are_counted() {
-        let options = crate::Defaults::parse_from(["ringpass", "--count", "100", "--poll"]).options;
-        let shared = Arc::new(Shared::default());
-        let ((mut one, tally), (mut other, _)) = (Worker::new(&options, &shared), Worker::new(&options, &shared));
+        let config = Config { count: Some(100), poll: true, ..Default::default() };
+        let shared = Arc::new(Control::default());
+        let ((mut one, counters), (mut other, _)) = (Worker::new(&config, &shared), Worker::new(&config, &shared));
         one.after(64, &mut []);
         other.after(35, &mut []);
         one.after(0, &mut []);
@@ -159,7 +264,7 @@ mod tests {
         one.after(1, &mut []);
         assert!(!one.running() && !other.running());
         one.dropped(2);
-        let totals = Totals::of(&[tally.clone(), tally], Duration::ZERO);
+        let totals = Totals::of(&[counters.clone(), counters], Duration::ZERO);
         assert_eq!((totals.moved, totals.dropped), (130, 4));
     }
 }

@@ -1,4 +1,4 @@
-//! What is done to a running guest from outside.
+//! Control of a running guest from outside: QEMU's monitor and reboots.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{BOOT, Guest};
+use super::{BOOT_TIMEOUT, Guest};
 
 impl Guest {
-    /// Gives QEMU's monitor a command, as `info network`, and returns what it prints.
+    /// Sends a command such as `info network` to QEMU's monitor and returns its output.
     pub fn monitor(&self, command: &str) -> String {
         let answer = self.qmp("human-monitor-command", &json!({ "command-line": command }));
         answer.as_str().unwrap_or_default().replace('\r', "")
     }
 
-    /// Has the guest boot anew, and waits until it takes commands. What was set up inside is gone.
+    /// Reboots the guest and waits until it takes commands. All state inside the guest is lost.
     pub fn reboot(&self) {
-        // By default QEMU ends then.
+        // By default QEMU exits on a reboot (`-no-reboot`).
         self.qmp("set-action", &json!({ "reboot": "reset" }));
         self.scripts.set(0);
         let script = "reboot -f";
         writeln!(&self.agent, "1 {}\n{script}", script.len()).expect("the guest is there");
-        self.answer("its next boot", BOOT);
+        self.answer("its next boot", BOOT_TIMEOUT);
     }
 
     fn qmp(&self, command: &str, arguments: &Value) -> Value {
@@ -35,7 +35,7 @@ impl Guest {
                 let line = answers.next().expect("QEMU is there").expect("an answer of QEMU's monitor within a minute");
                 let answer: Value = serde_json::from_str(&line).expect("JSON");
                 assert!(answer.get("error").is_none(), "QEMU's monitor: {message}: {answer}");
-                // Events and the greeting come between.
+                // Events and the greeting can arrive before the answer.
                 if let Some(value) = answer.get("return") {
                     return value.clone();
                 }

@@ -6,12 +6,12 @@ use std::process::Command;
 use super::Builder;
 use crate::host::Namespace;
 
-/// Which QEMU; `make lab` unpacks both.
+/// QEMU version; `make lab` unpacks both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Qemu {
-    /// The newest that Debian has.
+    /// The newest version in Debian.
     Newest,
-    /// 7.2, of Debian 12.
+    /// Version 7.2, from Debian 12.
     V7_2,
 }
 
@@ -24,37 +24,38 @@ impl Qemu {
     }
 }
 
-/// QEMU's machines.
+/// QEMU machine type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Machine {
-    /// PCI Express, and an IOMMU if wanted.
+    /// PCI Express, with an optional IOMMU.
     Q35,
-    /// PCI.
+    /// Conventional PCI.
     Pc,
 }
 
-/// Intel's IOMMU in the guest; needs [`Machine::Q35`].
+/// Mode of the guest's Intel IOMMU; needs [`Machine::Q35`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iommu {
-    /// None.
+    /// No IOMMU.
     Off,
-    /// Every device sees what its driver mapped, no more.
+    /// Every device reaches only what its driver has mapped.
     Translated,
-    /// Drivers of the kernel, and those without one, see the guest's memory as it is; VFIO maps.
+    /// Devices of kernel drivers, and devices without a driver, see the guest's memory untranslated; VFIO maps
+    /// memory itself.
     Passthrough,
 }
 
-/// What is at the guest's serial console.
+/// Destination of the guest's serial console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Console {
     /// A file; commands go through the agent.
     Agent,
-    /// This terminal.
+    /// The terminal of this process.
     Terminal,
 }
 
 impl Builder {
-    /// How QEMU is started, in a namespace if there is one.
+    /// Builds QEMU's command line, run inside `namespace` if there is one.
     pub(super) fn command(
         &self,
         lab: &Path,
@@ -69,7 +70,7 @@ impl Builder {
             Machine::Pc => "pc,memory-backend=memory",
         };
         let memory = self.memory;
-        // The last four save a second of self-tests and calibration.
+        // The last four options save a second of self-tests and calibration.
         let mut kernel =
             "console=ttyS0 quiet panic=-1 cryptomgr.notests random.trust_cpu=on tsc=reliable no_timer_check".to_owned();
         match self.iommu {
@@ -77,7 +78,8 @@ impl Builder {
             Iommu::Translated => kernel += " intel_iommu=on",
             Iommu::Passthrough => kernel += " intel_iommu=on iommu=pt",
         }
-        // A test that is killed takes its guest along. Sockets of QEMU's are for peers of any user.
+        // A killed test takes its guest with it (`--pdeathsig`). Peers of any user may use QEMU's sockets
+        // (`umask 0`).
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "sh", "-c", "umask 0; exec \"$@\"", "sh"]);
         if let Some(namespace) = namespace {
@@ -95,7 +97,7 @@ impl Builder {
             "-machine",
             machine,
         ]);
-        // With room for two memory devices to be plugged in.
+        // Leaves room for two memory devices to be hot-plugged.
         let most = memory + 1024;
         command.args(["-m", &format!("{memory}M,slots=2,maxmem={most}M"), "-smp", &self.cpus.to_string()]);
         command.args(["-object", &format!("memory-backend-memfd,id=memory,size={memory}M,share=on")]);
@@ -112,7 +114,7 @@ impl Builder {
                 let monitor = folder.join("monitor");
                 command.arg("-qmp").arg(format!("unix:{},server=on,wait=off", monitor.display()));
             }
-            // Ctrl-A X ends it, Ctrl-C goes to the guest.
+            // Ctrl-A X ends QEMU; Ctrl-C goes to the guest.
             Console::Terminal => _ = command.args(["-serial", "mon:stdio"]),
         }
         for device in &self.devices {

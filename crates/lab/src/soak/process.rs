@@ -1,4 +1,4 @@
-//! Processes of the soak: how they are started, and what the long-lived ones hold and say.
+//! Processes of the soak: starting them, and reading the output and resource usage of the long-lived ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,11 +13,12 @@ use serde_json::Value;
 use super::Settings;
 use crate::Program;
 
-/// Starts processes of the soak.
+/// Starts the processes of the soak.
 pub struct Launcher {
     ringpass: PathBuf,
     folder: PathBuf,
-    /// Seconds after which a process ends by itself, should the soak be killed: peers, and those that they are peers of.
+    /// Seconds after which a process ends on its own in case the soak is killed: for peers, and for long-lived
+    /// processes.
     limits: [u64; 2],
 }
 
@@ -27,13 +28,13 @@ impl Launcher {
         Self { ringpass: settings.ringpass.clone(), folder: folder.to_owned(), limits }
     }
 
-    /// The path of a socket.
+    /// Returns the path of a socket in the soak's folder.
     pub fn socket(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
 
-    /// The program with some arguments. In a process group of its own, as Ctrl-C is for the soak alone. Its netmap ports are
-    /// those of the socket with this name.
+    /// Returns a command that runs the program with `arguments`. It gets its own process group, because Ctrl-C
+    /// is meant for the soak alone. Its netmap ports are served at the socket named `netmap`.
     fn command(&self, arguments: &[String], netmap: &str) -> Command {
         let mut command = Command::new(&self.ringpass);
         command.args(arguments).process_group(0);
@@ -41,23 +42,26 @@ impl Launcher {
         command
     }
 
-    /// A process that is to be killed.
+    /// Starts a process that will be killed.
     pub fn peer(&self, arguments: &[String], netmap: &str) -> io::Result<Program> {
         let mut command = self.command(arguments, netmap);
         Program::start(command.args(["--json", "--time", &self.limits[0].to_string()]))
     }
 
-    /// A process that is to live on, when it has started.
-    pub fn resident(&self, name: &'static str, arguments: &[&str]) -> io::Result<Resident> {
+    /// Starts a long-lived process and waits until it is up.
+    pub fn long_lived(&self, name: &'static str, arguments: &[&str]) -> io::Result<LongLived> {
         self.starting(name, arguments)?.started()
     }
 
-    /// The same, while it starts.
-    pub fn starting(&self, name: &'static str, arguments: &[&str]) -> io::Result<Resident> {
+    /// Starts a long-lived process and does not wait.
+    pub fn starting(&self, name: &'static str, arguments: &[&str]) -> io::Result<LongLived> {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let mut command = self.command(&arguments, NETMAP);
+        // glibc keeps arenas and stacks of threads that have ended, for later ones. Their number is bounded, but they
+        // would hide a mapping that leaks now and then.
+        command.env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.pthread.stack_cache_size=0");
         let program = Program::start(command.args(["--json", "--time", &self.limits[1].to_string()]))?;
-        Ok(Resident { name, program, event: Value::Null, said: VecDeque::new() })
+        Ok(LongLived { name, program, event: Value::Null, said: VecDeque::new() })
     }
 
     /// Returns the statistics that `netmapd` reports.
@@ -67,25 +71,25 @@ impl Launcher {
     }
 }
 
-/// The name of the socket of the serving process that lives on.
+/// Socket name of the long-lived netmap server.
 pub const NETMAP: &str = "netmap";
 
-/// A process that lives on.
-pub struct Resident {
+/// A process that runs during the whole soak.
+pub struct LongLived {
     pub name: &'static str,
     pub program: Program,
-    /// The last statistics.
+    /// Last statistics event, as JSON.
     pub event: Value,
-    /// The last lines of standard error.
+    /// Last lines of standard error, at most `LINES`.
     said: VecDeque<String>,
 }
 
-impl Resident {
+impl LongLived {
     const LINES: usize = 50;
 
-    /// Waits until it has started, which its first line says.
+    /// Waits for the first line of output, which means that the process is up.
     pub fn started(mut self) -> io::Result<Self> {
-        match self.program.line_or_end() {
+        match self.program.line_or_eof() {
             Some(line) => self.read(&line),
             None => return Err(io::Error::other(self.report("has not started"))),
         }
@@ -98,7 +102,7 @@ impl Resident {
         }
     }
 
-    /// Takes what it has printed since.
+    /// Reads the output since the last call.
     pub fn listen(&mut self) {
         for line in self.program.lines() {
             self.read(&line);
@@ -111,22 +115,23 @@ impl Resident {
         }
     }
 
-    /// Returns the last lines of its standard error.
+    /// Returns the last eight lines of standard error, joined by ` | `.
     pub fn said(&mut self) -> String {
-        // The thread that reads may be a moment behind the process.
+        // The thread that reads the output may lag behind the process.
         std::thread::sleep(Duration::from_millis(50));
         self.listen();
         let last = self.said.len().saturating_sub(8);
         self.said.range(last..).map(String::as_str).collect::<Vec<_>>().join(" | ")
     }
 
-    /// Returns a line with its name, `what` happened to it, and its last words.
+    /// Returns a line with the process's name, `what` happened to it, and its last output.
     pub fn report(&mut self, what: &str) -> String {
         let said = self.said();
         format!("{} {what}: {said}", self.name)
     }
 
-    /// Ends it as Ctrl-C does, waits for it, and keeps its summary. Why, if it has not ended as it should.
+    /// Ends the process as Ctrl-C does, and waits up to a minute. Returns an error text if it does not end with
+    /// status 0.
     pub fn end(&mut self) -> Result<(), String> {
         if let Some(status) = self.program.ended() {
             return Err(self.report(&format!("ended too early, with {status}")));
@@ -147,7 +152,7 @@ impl Resident {
         Err(self.report("has not ended within a minute"))
     }
 
-    /// How many packet buffers were missing when it ended, and of how many.
+    /// Returns the number of packet buffers that were missing when the process ended, and the size of the pool.
     pub fn buffers(&self) -> Option<(u64, u64)> {
         let line = self.said.iter().rev().find_map(|line| Some(line.split_once("packet buffers: ")?.1))?;
         let mut words = line.split(' ');
@@ -155,8 +160,8 @@ impl Resident {
         Some((missing, words.nth(1)?.parse().ok()?))
     }
 
-    /// Returns the resources that it holds now; none if it has ended.
-    pub fn holds(&self) -> Holding {
+    /// Returns the resources that the process holds now; all zero if it has ended.
+    pub fn resource_usage(&self) -> ResourceUsage {
         let of = |what: &str| format!("/proc/{}/{what}", self.program.id());
         let count = |what: &str| std::fs::read_dir(of(what)).map_or(0, Iterator::count) as u64;
         let text = |what: &str| std::fs::read_to_string(of(what)).unwrap_or_default();
@@ -166,7 +171,7 @@ impl Resident {
                 status.lines().find_map(|line| line.strip_prefix(name)?.split_whitespace().next()?.parse().ok());
             found.unwrap_or(0)
         };
-        Holding {
+        ResourceUsage {
             descriptors: count("fd"),
             threads: count("task"),
             maps: text("maps").lines().count() as u64,
@@ -176,28 +181,29 @@ impl Resident {
     }
 }
 
-/// Resources of a process that a peer could make it keep.
+/// Resources of a process that a leaked peer would keep in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Holding {
-    /// Open descriptors.
+pub struct ResourceUsage {
+    /// Open file descriptors.
     pub descriptors: u64,
     /// Threads.
     pub threads: u64,
-    /// Mappings.
+    /// Memory mappings.
     pub maps: u64,
-    /// Resident memory of its own, KiB.
+    /// Private resident memory (`RssAnon`), KiB.
     pub private_kib: u64,
-    /// Resident memory with what is shared with others, KiB. It grows as pages of theirs are used for the first time; what
-    /// would be kept of peers that are gone is in `maps`.
+    /// Resident memory including shared pages (`VmRSS`), KiB. It grows as shared pages are touched for the
+    /// first time; mappings left behind by peers that are gone show in `maps`.
     pub resident_kib: u64,
 }
 
-impl Holding {
-    /// More mappings and memory than before that are no leak: the allocator's.
+impl ResourceUsage {
+    /// Growth that is not a leak but the allocator's: mappings, and KiB of private memory.
     const MAPS: u64 = 8;
     const KIB: u64 = 4 << 10;
 
-    /// Returns whether this is more than was held before, beyond what the allocator keeps.
+    /// Returns whether this is more than `before`, beyond the allocator's tolerance. `resident_kib` is not
+    /// compared.
     pub fn exceeds(&self, before: &Self) -> bool {
         self.descriptors > before.descriptors
             || self.threads > before.threads
@@ -206,7 +212,7 @@ impl Holding {
     }
 }
 
-/// Locks, whoever has panicked.
+/// Locks a mutex, even if a holder has panicked.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

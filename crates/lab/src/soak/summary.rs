@@ -7,99 +7,99 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::house::House;
-pub use super::process::Holding;
-use super::seats::Counts;
+pub use super::process::ResourceUsage;
+use super::survivors::Survivors;
+use super::victims::Counts;
 
-/// Counters of the processes of a lane.
+/// Counters of the processes of one victim group.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Lane {
-    /// Its name.
+pub struct VictimGroup {
+    /// Name of the group.
     pub name: &'static str,
-    /// Processes that were started.
+    /// Processes started.
     pub starts: u64,
-    /// Those that ran until SIGKILL.
+    /// Processes that ran until SIGKILL.
     pub kills: u64,
-    /// Those that were stopped by SIGSTOP, and continued or killed afterwards.
+    /// Processes stopped by SIGSTOP, and continued or killed afterwards.
     pub stops: u64,
-    /// Those that ended in order, when asked to.
+    /// Processes that ended in order after SIGINT.
     pub ends: u64,
-    /// Those that ended by themselves, as their peer was gone.
+    /// Processes that ended on their own because their peer was gone.
     pub gave_up: u64,
 }
 
-/// Frame counters of an innocent pair, which nobody kills or stops.
+/// Frame counters of a control pair, which is never killed or stopped.
 #[derive(Clone, Debug, Default)]
-pub struct Innocent {
-    /// Where the pair is.
+pub struct ControlPair {
+    /// Location of the pair, such as "on the switch".
     pub name: &'static str,
-    /// Frames that were sent.
+    /// Frames sent.
     pub sent: u64,
-    /// Frames that came back.
+    /// Frames returned.
     pub returned: u64,
-    /// Frames that did not, since both were known to work.
+    /// Frames lost since the pair was known to work.
     pub lost: u64,
-    /// Frames that were lost before.
+    /// Frames lost before that.
     pub before: u64,
-    /// Frames that came back after later ones.
+    /// Frames that were returned after later ones.
     pub reordered: u64,
-    /// Frames that came back twice.
+    /// Frames that were returned twice.
     pub duplicate: u64,
-    /// The longest round trip in milliseconds.
+    /// Longest round trip in milliseconds.
     pub longest_ms: f64,
 }
 
-/// The balance of a pool of packet buffers.
+/// Balance of a pool of packet buffers.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers {
-    /// The process that owns the pool.
+    /// Name of the process that owns the pool.
     pub whose: &'static str,
-    /// Buffers that did not come back.
+    /// Buffers that were not returned.
     pub missing: u64,
-    /// Buffers that there are.
+    /// Buffers in the pool.
     pub all: u64,
 }
 
-/// Resources of a long-lived process after the first peers, and at the end.
+/// Resource usage of a long-lived process after the warm-up and at the end.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
-    /// Which process.
+    /// Name of the process.
     pub process: &'static str,
-    /// After the first peers.
-    pub before: Holding,
-    /// After the last ones.
-    pub after: Holding,
+    /// Usage after the warm-up.
+    pub before: ResourceUsage,
+    /// Usage at the end.
+    pub after: ResourceUsage,
 }
 
-/// See the module.
+/// Results of a soak.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
-    /// Where delays and choices came from.
+    /// Seed of all delays and choices.
     pub seed: u64,
-    /// How long peers were killed.
+    /// Time during which peers were killed.
     pub elapsed: Duration,
-    /// By lane.
-    pub lanes: Vec<Lane>,
-    /// Pairs that nobody touched.
-    pub innocents: Vec<Innocent>,
-    /// At the end: packet buffers by process.
+    /// Counters by victim group.
+    pub lanes: Vec<VictimGroup>,
+    /// Counters of the control pairs.
+    pub innocents: Vec<ControlPair>,
+    /// Packet buffers by process; filled in at the end.
     pub buffers: Vec<Buffers>,
-    /// At the end: what long-lived processes held.
+    /// Resource usage of the long-lived processes; filled in at the end.
     pub growth: Vec<Growth>,
-    /// Processes that crashed or hung, and others that ended though they should not.
+    /// Crashes, hangs and unexpected ends of processes.
     pub faults: Vec<String>,
-    /// Returns whether everything was measured.
+    /// Whether the soak has come to its end and everything was measured.
     pub ended: bool,
 }
 
 impl Summary {
-    /// Takes what is known by now.
-    pub(super) fn look(&mut self, elapsed: Duration, counts: &[Arc<Counts>], house: &mut House) {
+    /// Updates the results with the counters of now.
+    pub(super) fn look(&mut self, elapsed: Duration, counts: &[Arc<Counts>], survivors: &mut Survivors) {
         self.elapsed = elapsed;
         self.lanes.clear();
         for counts in counts {
             if self.lanes.last().is_none_or(|lane| lane.name != counts.lane) {
-                self.lanes.push(Lane { name: counts.lane, ..Lane::default() });
+                self.lanes.push(VictimGroup { name: counts.lane, ..VictimGroup::default() });
             }
             let lane = self.lanes.last_mut().expect("pushed just now");
             for (sum, count) in [
@@ -112,7 +112,7 @@ impl Summary {
                 *sum += count.load(Relaxed);
             }
         }
-        let (innocents, dead) = house.look();
+        let (innocents, dead) = survivors.look();
         self.innocents = innocents;
         for dead in dead {
             if !self.faults.contains(&dead) {
@@ -121,9 +121,9 @@ impl Summary {
         }
     }
 
-    /// All lanes together.
-    pub fn total(&self) -> Lane {
-        self.lanes.iter().fold(Lane { name: "all", ..Lane::default() }, |sum, lane| Lane {
+    /// Returns the sum over all victim groups.
+    pub fn total(&self) -> VictimGroup {
+        self.lanes.iter().fold(VictimGroup { name: "all", ..VictimGroup::default() }, |sum, lane| VictimGroup {
             name: sum.name,
             starts: sum.starts + lane.starts,
             kills: sum.kills + lane.kills,
@@ -133,21 +133,21 @@ impl Summary {
         })
     }
 
-    /// Frames that all innocent pairs lost.
+    /// Returns the number of frames that the control pairs lost.
     pub fn lost(&self) -> u64 {
         self.innocents.iter().map(|pair| pair.lost).sum()
     }
 
-    /// Packet buffers that are missing in all pools.
+    /// Returns the number of packet buffers that are missing in all pools.
     pub fn missing(&self) -> u64 {
         self.buffers.iter().map(|buffers| buffers.missing).sum()
     }
 
-    /// Returns the failures in words; empty if the soak passed.
-    pub fn verdict(&self) -> Vec<String> {
+    /// Returns a text for each failure; empty if the soak passed.
+    pub fn failures(&self) -> Vec<String> {
         let mut wrong = self.faults.clone();
         for pair in &self.innocents {
-            let Innocent { name, sent, returned, lost, duplicate, reordered, .. } = pair;
+            let ControlPair { name, sent, returned, lost, duplicate, reordered, .. } = pair;
             if *lost > 0 || *duplicate > 0 || *reordered > 0 || *returned == 0 {
                 wrong.push(format!(
                     "the pair {name}: {sent} frames sent, {returned} back, {lost} lost, {duplicate} twice, {reordered} late"
@@ -168,9 +168,9 @@ impl Summary {
         wrong
     }
 
-    /// One line for the terminal.
+    /// Returns a progress line for the terminal.
     pub fn progress(&self) -> String {
-        let Lane { kills, stops, ends, .. } = self.total();
+        let VictimGroup { kills, stops, ends, .. } = self.total();
         let returned: u64 = self.innocents.iter().map(|pair| pair.returned).sum();
         let (seconds, lost, faults) = (self.elapsed.as_secs(), self.lost(), self.faults.len());
         format!(
@@ -179,19 +179,19 @@ impl Summary {
         )
     }
 
-    /// The summary as one object.
+    /// Returns the summary as a JSON object.
     pub fn json(&self) -> Value {
-        let lane = |lane: &Lane| {
-            let Lane { name, starts, kills, stops, ends, gave_up } = lane;
+        let lane = |lane: &VictimGroup| {
+            let VictimGroup { name, starts, kills, stops, ends, gave_up } = lane;
             json!({"name": name, "starts": starts, "kills": kills, "stops": stops, "ends": ends, "gave_up": gave_up})
         };
-        let pair = |pair: &Innocent| {
-            let Innocent { name, sent, returned, lost, before, reordered, duplicate, longest_ms } = pair;
+        let pair = |pair: &ControlPair| {
+            let ControlPair { name, sent, returned, lost, before, reordered, duplicate, longest_ms } = pair;
             json!({"name": name, "sent": sent, "returned": returned, "lost": lost, "lost_before": before,
                    "reordered": reordered, "duplicate": duplicate, "longest_ms": longest_ms})
         };
-        let held = |held: &Holding| {
-            let Holding { descriptors, threads, maps, private_kib, resident_kib } = held;
+        let held = |held: &ResourceUsage| {
+            let ResourceUsage { descriptors, threads, maps, private_kib, resident_kib } = held;
             json!({"descriptors": descriptors, "threads": threads, "maps": maps, "private_kib": private_kib,
                    "resident_kib": resident_kib})
         };
@@ -209,12 +209,12 @@ impl Summary {
             "buffers": self.buffers.iter().map(buffers).collect::<Vec<_>>(),
             "buffers_missing": self.missing(),
             "processes": self.growth.iter().map(growth).collect::<Vec<_>>(),
-            "wrong": if self.ended { self.verdict() } else { self.faults.clone() },
+            "wrong": if self.ended { self.failures() } else { self.faults.clone() },
         })
     }
 }
 
-/// Tables, in Markdown.
+/// Prints the results as Markdown tables.
 impl Display for Summary {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (seconds, total) = (self.elapsed.as_secs_f64(), self.total());
@@ -224,7 +224,7 @@ impl Display for Summary {
             f,
             "| lane | started | killed | stopped | ended in order | peer gone |\n|---|---:|---:|---:|---:|---:|"
         )?;
-        for Lane { name, starts, kills, stops, ends, gave_up } in self.lanes.iter().chain([&total]) {
+        for VictimGroup { name, starts, kills, stops, ends, gave_up } in self.lanes.iter().chain([&total]) {
             writeln!(f, "| {name} | {starts} | {kills} | {stops} | {ends} | {gave_up} |")?;
         }
         writeln!(
@@ -232,7 +232,7 @@ impl Display for Summary {
             "\n| innocent pair | sent | back | lost | twice | late | lost at its start | longest round trip |"
         )?;
         writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
-        for Innocent { name, sent, returned, lost, before, reordered, duplicate, longest_ms } in &self.innocents {
+        for ControlPair { name, sent, returned, lost, before, reordered, duplicate, longest_ms } in &self.innocents {
             let counts = format!("{sent} | {returned} | {lost} | {duplicate} | {reordered} | {before}");
             writeln!(f, "| {name} | {counts} | {longest_ms:.1} ms |")?;
         }
@@ -243,7 +243,7 @@ impl Display for Summary {
         writeln!(f, "\n| process, before → after | descriptors | threads | mappings | private KiB | resident KiB |")?;
         writeln!(f, "|---|---:|---:|---:|---:|---:|")?;
         for Growth { process, before, after } in &self.growth {
-            let columns: [fn(&Holding) -> u64; 5] = [
+            let columns: [fn(&ResourceUsage) -> u64; 5] = [
                 |held| held.descriptors,
                 |held| held.threads,
                 |held| held.maps,
@@ -254,7 +254,7 @@ impl Display for Summary {
             writeln!(f, "| {process} | {} |", columns.join(" | "))?;
         }
         writeln!(f)?;
-        match &self.verdict()[..] {
+        match &self.failures()[..] {
             [] => write!(f, "passed: nothing lost, nothing missing, nothing grown, nobody dead"),
             wrong => write!(f, "FAILED:\n  {}", wrong.join("\n  ")),
         }

@@ -1,76 +1,55 @@
-//! Connections from inside the sandbox, which allows neither `socket` nor `connect`: a small process makes them.
+//! Connections from inside the sandbox, which allows neither `socket` nor `connect`: a small helper process
+//! makes them.
 //!
-//! It is this program once more, started before the sandbox is entered and in a sandbox of its own. It is told one path
-//! on its command line and nothing but "connect" after that, so whoever takes over the process with the packets reaches
-//! this one socket, and no other service of the user's. It ends with the process that has started it.
+//! The helper is another instance of the application's own program, started before the sandbox is entered and in a sandbox of
+//! its own. It gets one path on its command line, and accepts no command other than "connect" afterwards. So an
+//! attacker who takes over the process with the packets reaches this one socket and no other service of the
+//! user. The helper ends with the process that has started it.
 
-use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
-use ringpass_peer::{connect_through, has_helper, serve_connects};
+use ringpass_ipc::{has_helper, register_connect_helper, run_connect_helper};
 use ringpass_port::Error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::{Ports, Sandbox, files, privileges, syscalls};
-use crate::options::Options;
+use super::{Needs, Sandbox, files, privileges, syscalls};
+use crate::config::Config;
 
-/// What was started, for the notes at start.
-static NOTES: Mutex<Vec<String>> = Mutex::new(Vec::new());
-
-/// The notes on connectors.
-pub(super) fn notes() -> Vec<String> {
-    NOTES.lock().unwrap_or_else(PoisonError::into_inner).clone()
-}
-
-/// Starts the connector of a port that will connect to this path again and again. To be called before the sandbox is
-/// entered; without one, the process connects itself.
-pub fn start(path: &Path, options: &Options) -> Result<(), Error> {
-    if options.no_sandbox || has_helper(path) {
+/// Starts the connector of a port that may reconnect to this path, and notes it in `needs`. To be called before the sandbox is
+/// entered. Without a sandbox there is no connector, and the process connects itself.
+pub(crate) fn start(path: &Path, config: &Config, needs: &mut Needs) -> Result<(), Error> {
+    if config.sandbox == Sandbox::Off || has_helper(path) {
         return Ok(());
     }
+    let Some([program, arguments @ ..]) = config.connector.as_deref() else {
+        let path = path.display();
+        return Err(Error::Config(format!(
+            "{path}: a port that connects to a socket needs a connector in the sandbox; set Config::connector, or use Sandbox::Off"
+        )));
+    };
     let failed = |source| Error::Os { what: format!("a process that connects to {}", path.display()), source };
     let (own, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|errno| failed(errno.into()))?;
-    let mut command = Command::new("/proc/self/exe");
-    // In a process group of its own: Ctrl-C is for the process that has it.
-    command
-        .args(loader_arguments().map_err(failed)?)
-        .arg("connector")
-        .arg(without_links(path))
-        .process_group(0)
-        .stdin(Stdio::from(other))
-        .stdout(Stdio::null());
-    // Nobody waits for it: it ends when this process does, which is then nobody's parent.
+    let mut command = Command::new(program);
+    // A process group of its own keeps Ctrl-C away from the connector.
+    command.args(arguments).arg(without_links(path)).process_group(0).stdin(Stdio::from(other)).stdout(Stdio::null());
+    // The child is not waited for: it ends after this process, and init reaps it.
     let child = command.spawn().map_err(failed)?;
-    // That end belongs to the connector alone: when it is gone, so is the connection.
+    // The connector must hold the only copy of this end, so that the connection closes when the connector ends.
     drop(command);
-    connect_through(path, own).map_err(|error| Error::Other(error.to_string()))?;
-    let note = format!(
+    register_connect_helper(path, own)?;
+    needs.connectors.push(format!(
         "process {} keeps its user, and of its capabilities CAP_DAC_OVERRIDE, to connect to {} and to nothing else",
         child.id(),
         path.display()
-    );
-    NOTES.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+    ));
     Ok(())
 }
 
-/// Returns what stands before this program's own arguments where it was started by a dynamic loader that was named on the
-/// command line (`ld.so --library-path … ringpass …`): then `/proc/self/exe` is the loader. Empty otherwise.
-fn loader_arguments() -> io::Result<Vec<OsString>> {
-    let line = std::fs::read("/proc/self/cmdline")?;
-    let line: Vec<&[u8]> =
-        line.split_inclusive(|&byte| byte == 0).map(|word| word.strip_suffix(&[0]).unwrap_or(word)).collect();
-    let before = (line.len() + 1).saturating_sub(std::env::args_os().len());
-    Ok(line.iter().take(before).skip(1).map(|&word| OsStr::from_bytes(word).to_owned()).collect())
-}
-
-/// The same place without symbolic links, as far as it is there already.
+/// Resolves symbolic links in the path, as far as it exists.
 fn without_links(path: &Path) -> PathBuf {
     let parent = || {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -79,24 +58,20 @@ fn without_links(path: &Path) -> PathBuf {
     path.canonicalize().ok().or_else(parent).unwrap_or_else(|| path.into())
 }
 
-/// Connect to a socket for the process at standard input
-#[derive(clap::Args)]
-#[command(after_help = "EXAMPLES:\n  this is started by ringpass itself")]
-pub struct Args {
-    /// The socket
-    path: PathBuf,
-}
-
-/// Runs the subcommand.
-pub fn run(args: Args) -> Result<(), Error> {
+/// Connects to the socket at `path` whenever the process at standard input asks for it, in a sandbox of its own, until that
+/// process ends. For the command line in [`Config::connector`].
+///
+/// # Errors
+/// If standard input is no socket, or the sandbox cannot be entered.
+pub fn run(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::Os { what: "standard input".into(), source };
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let enter = || -> Result<(), String> {
         privileges::keep_for_connecting()?;
         files::deny_all()?;
-        syscalls::restrict(Sandbox::Connector, Ports::default()).map(drop)
+        syscalls::restrict(Sandbox::Connector, false).map(drop)
     };
-    enter().map_err(|why| Error::Other(format!("sandbox: {why}; to run without one: --no-sandbox")))?;
-    serve_connects(socket, &args.path);
+    enter().map_err(|why| Error::Permission(format!("sandbox: {why}; to run without one: --no-sandbox")))?;
+    run_connect_helper(socket, path);
     Ok(())
 }

@@ -1,12 +1,13 @@
-//! The file system, by Landlock: nothing can be opened, made, changed or removed any more.
+//! Access to the file system, restricted by Landlock: nothing can be opened, created, changed or removed any
+//! more.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetError,
     RulesetStatus, Scope,
 };
 
-/// Denies all that the kernel's Landlock knows: files, TCP, and signals and abstract sockets of others. What is open
-/// stays open.
+/// Denies everything that the kernel's Landlock can deny: files, TCP, and signals and abstract sockets of other
+/// processes. Open files stay usable.
 pub fn deny_all() -> Result<String, String> {
     let deny = || -> Result<RestrictionStatus, RulesetError> {
         let newest = ABI::V7;
@@ -14,7 +15,7 @@ pub fn deny_all() -> Result<String, String> {
             .handle_access(AccessFs::from_all(newest))?
             .handle_access(AccessNet::from_all(newest))?
             .scope(Scope::from_all(newest))?;
-        // No rule follows that would allow anything.
+        // No rule is added, so nothing is allowed.
         all.create()?.restrict_self()
     };
     let status = deny().map_err(|error| format!("Landlock: {error}"))?;

@@ -1,63 +1,63 @@
-//! Privileges after start-up: all that a run needs is open by then, so the process gives up its user and capabilities,
-//! the file system and all system calls but a few. Whoever takes over a worker through a hostile frame has the packets,
-//! and nothing else.
+//! Privileges after start-up. All that a run needs is open by then, so the process gives up its user, its
+//! capabilities, the file system and most system calls. An attacker who takes over a worker by a hostile frame
+//! has the packets and nothing else.
 
-#[cfg(debug_assertions)]
-pub mod check;
-pub mod connector;
+pub(crate) mod connector;
 mod files;
 mod privileges;
 mod syscalls;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
+pub use connector::run as run_connector;
 use ringpass_port::Error;
 
-/// What is left to the process.
+/// Privileges that the process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sandbox {
-    /// Everything: `--no-sandbox`.
+    /// Everything: there is no sandbox.
     Off,
-    /// What moving packets between open ports takes, and printing statistics.
+    /// Calls for moving packets between open ports and for printing statistics.
     Packets,
-    /// The same, and taking connections on sockets that listen.
+    /// Calls of `Packets`, and those for accepting connections on listening sockets.
     Server,
-    /// The same, and what sessions of vhost-user take at either end. Connecting is a [`connector`]'s.
+    /// Calls of `Server`, and those of vhost-user sessions on either side. A connector makes outgoing connections.
     Sessions,
-    /// What a connector needs: packets' calls, and connecting on unix sockets.
+    /// Calls that a connector needs: those of `Packets`, and connecting on Unix sockets.
     Connector,
 }
 
-/// A port that is open has such sessions, whatever the subcommand.
-static SESSIONS: AtomicBool = AtomicBool::new(false);
-
-/// A port that is open takes its interface again when that was deleted and made anew.
-static REJOINING: AtomicBool = AtomicBool::new(false);
-
-/// What open ports need beyond what the subcommand does.
-#[derive(Clone, Copy, Default)]
-struct Ports {
-    rejoin: bool,
+/// What open ports need of a sandbox beyond the calls of their program.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Calls of vhost-user sessions.
+    pub(crate) sessions: bool,
+    /// Calls for opening an interface again that was deleted and created again.
+    pub(crate) rejoin: bool,
+    /// Notes on the connectors that were started.
+    pub(crate) connectors: Vec<String>,
 }
 
-/// To be called when a port is opened that has sessions of vhost-user.
-pub fn allow_sessions() {
-    SESSIONS.store(true, Ordering::Relaxed);
-}
-
-/// To be called when a port is opened with [`rejoin`](ringpass_port::PortConfig::rejoin).
-pub fn allow_rejoining() {
-    REJOINING.store(true, Ordering::Relaxed);
-}
-
-/// Enters the sandbox for good: before the first thread, after the last port was opened. Returns what was applied, a
-/// line each.
-pub fn enter(sandbox: Sandbox) -> Result<Vec<String>, Error> {
+/// Enters the sandbox, which cannot be left again. To be called after the last port was opened and before the
+/// first thread starts; `needs` is what the open ports need. Returns a line for each restriction.
+///
+/// ```no_run
+/// use ringpass::{Config, sandbox};
+///
+/// let config = Config { sandbox: sandbox::Sandbox::Packets, ..Config::default() };
+/// let mut ports = ringpass::open(["model:tap:a", "tap:b"], &config)?;
+/// for restriction in sandbox::enter(config.sandbox, ports.needs())? {
+///     println!("{restriction}");
+/// }
+/// # Ok::<(), ringpass::Error>(())
+/// ```
+///
+/// # Errors
+/// If the process has several threads already, or the kernel refuses a restriction.
+pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Vec<String>, Error> {
     if sandbox == Sandbox::Off {
         return Ok(vec!["sandbox: none; user, capabilities and system calls stay (--no-sandbox)".into()]);
     }
     let steps = || -> Result<Vec<String>, String> {
-        // Capabilities and Landlock belong to a thread, and pass to those that it starts.
+        // Capabilities and Landlock belong to a thread and are inherited by the threads that it starts.
         match std::fs::read_dir("/proc/self/task").map(Iterator::count) {
             Ok(1) => {}
             Ok(threads) => return Err(format!("{threads} threads run already")),
@@ -65,12 +65,12 @@ pub fn enter(sandbox: Sandbox) -> Result<Vec<String>, Error> {
         }
         let privileges = privileges::drop_all()?;
         let files = files::deny_all()?;
-        let sandbox = if SESSIONS.load(Ordering::Relaxed) { Sandbox::Sessions } else { sandbox };
-        let calls = syscalls::restrict(sandbox, Ports { rejoin: REJOINING.load(Ordering::Relaxed) })?;
-        Ok(connector::notes().into_iter().chain([privileges, files, calls]).collect())
+        let sandbox = if needs.sessions { Sandbox::Sessions } else { sandbox };
+        let calls = syscalls::restrict(sandbox, needs.rejoin)?;
+        Ok(needs.connectors.iter().cloned().chain([privileges, files, calls]).collect())
     };
     match steps() {
         Ok(lines) => Ok(lines.into_iter().map(|line| format!("sandbox: {line}")).collect()),
-        Err(why) => Err(Error::Other(format!("sandbox: {why}; to run without one: --no-sandbox"))),
+        Err(why) => Err(Error::Permission(format!("sandbox: {why}; to run without one: --no-sandbox"))),
     }
 }

@@ -1,0 +1,27 @@
+//! Communication over unix sockets between processes that do not trust each other: a listener, a stream of
+//! messages with file descriptors, and eventfds. Nothing here blocks on the peer, whatever it does.
+
+#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod closing;
+mod connector;
+mod credentials;
+#[allow(unsafe_code, reason = "system calls that no crate wraps")]
+mod event_notifier;
+mod event_waiter;
+mod limit;
+mod listener;
+mod message_loop;
+mod stream;
+mod wake_fd;
+
+pub use connector::{has_helper, register_connect_helper, run_connect_helper};
+pub use credentials::Credentials;
+pub use event_notifier::{EventNotifier, NotEventfd, check_eventfd, prepare_notifiers};
+pub use event_waiter::EventWaiter;
+pub use limit::raise_descriptor_limit;
+pub use listener::{AcceptWait, Connecting, Error, Listener, connect};
+pub use message_loop::{MessageLoop, PeerTimeout};
+pub use stream::{ConnectionLost, MAX_FDS, ReadStatus, Stream, receive_from};
+pub use wake_fd::WakeFd;

@@ -1,0 +1,111 @@
+//! Metadata of a frame, kept outside of its bytes: results of the receiving port and requests to the sending one.
+
+use std::ops::{BitOr, BitOrAssign};
+
+/// A set of flags of a packet. They mean the same on every port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// Received: the IPv4 header checksum was verified and is correct.
+    pub const L3_GOOD: Self = Self(1 << 0);
+    /// Received: the IPv4 header checksum is wrong.
+    pub const L3_BAD: Self = Self(1 << 1);
+    /// Received: the TCP, UDP or SCTP checksum was verified and is correct.
+    pub const L4_GOOD: Self = Self(1 << 2);
+    /// Received: the TCP, UDP or SCTP checksum is wrong.
+    pub const L4_BAD: Self = Self(1 << 3);
+    /// Received: the packet has an RSS hash, [`Packet::rss_hash`](crate::Packet::rss_hash).
+    pub const HASH: Self = Self(1 << 4);
+    /// Both directions: the outer VLAN tag is kept outside of the frame, [`Packet::vlan`](crate::Packet::vlan).
+    pub const VLAN: Self = Self(1 << 5);
+    /// Both directions: the TCP or UDP checksum is to be filled in. Its field holds the sum of the pseudo
+    /// header, as Linux has it (`CHECKSUM_PARTIAL`). See [`Packet::headers`](crate::Packet::headers).
+    pub const CHECKSUM: Self = Self(1 << 6);
+    /// Sending: the IPv4 header checksum is to be filled in.
+    pub const L3_CHECKSUM: Self = Self(1 << 7);
+    /// Both directions: TCP over IPv4 or IPv6 that is to be segmented, [`Packet::mss`](crate::Packet::mss). Comes with
+    /// [`CHECKSUM`](Self::CHECKSUM).
+    pub const TSO: Self = Self(1 << 8);
+    /// Received: a switch must not learn the source's location from this frame.
+    pub const NO_LEARN: Self = Self(1 << 9);
+    /// The buffer is of a [`LentPool`](crate::LentPool), and so belongs to somebody else: the packet goes to the
+    /// owner's port, or is copied. Set by the queue that took the buffer.
+    pub const LENT: Self = Self(1 << 14);
+    /// The frame continues in further buffers, [`Packet::segments`](crate::Packet::segments). Set and cleared only by the methods that
+    /// attach and detach segments.
+    pub const CHAINED: Self = Self(1 << 15);
+
+    /// Whether any of the flags `of` is set.
+    #[inline]
+    pub const fn any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
+    }
+
+    /// Returns the flags without `these`.
+    #[inline]
+    pub const fn without(self, these: Self) -> Self {
+        Self(self.0 & !these.0)
+    }
+
+    /// Returns the union, like `|`, for use in constants.
+    #[inline]
+    pub const fn or(self, these: Self) -> Self {
+        Self(self.0 | these.0)
+    }
+
+    /// Returns the flags that are set in both.
+    #[inline]
+    pub const fn and(self, these: Self) -> Self {
+        Self(self.0 & these.0)
+    }
+}
+
+impl BitOr for Flags {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOrAssign for Flags {
+    fn bitor_assign(&mut self, other: Self) {
+        self.0 |= other.0;
+    }
+}
+
+/// Transport protocol whose checksum is to be filled in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum L4 {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Positions of a frame's headers, for the port that fills in a checksum or segments the frame. Lengths are in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// Length of the Ethernet header, with VLAN tags that are in the frame.
+    pub l2: u8,
+    /// Length of the IP header, with options and extension headers.
+    pub l3: u16,
+    /// Length of the TCP header with options, or of the UDP header, 8.
+    pub l4: u8,
+    /// Protocol of the `l4` header.
+    pub protocol: L4,
+}
+
+impl Headers {
+    /// Returns the offset of the TCP or UDP header.
+    pub fn l4_start(self) -> usize {
+        usize::from(self.l2) + usize::from(self.l3)
+    }
+
+    /// Returns the offset of the payload.
+    pub fn payload_start(self) -> usize {
+        self.l4_start() + usize::from(self.l4)
+    }
+}

@@ -1,0 +1,140 @@
+//! Memory of another process, mapped from a descriptor. That process may take it away while it is in use here.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::Arc;
+
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::Error;
+use crate::error::os;
+use crate::sigbus::{Guard, PAGE};
+
+/// A file of another process, or a device's memory, mapped and shared with it.
+///
+/// If the other process truncates the file, accesses read zeros from then on, instead of ending this process by
+/// SIGBUS, and [`lost`](Self::lost) returns `true`.
+#[derive(Debug)]
+pub struct ForeignMemory {
+    /// Dropped before the mapping, whose addresses may be reused as soon as it is unmapped.
+    guard: Guard,
+    mapping: Mapping,
+    len: usize,
+    /// The file and the offset of this memory in it, if others are to map it too.
+    file: Option<(OwnedFd, u64)>,
+}
+
+/// A mapping of whole pages of the file.
+#[derive(Debug)]
+struct Mapping {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this object made the mapping and owns it. Pointers into it are used only while the object lives.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+// SAFETY: a range of memory that may be accessed and unmapped from any thread; it is accessed by raw pointers only.
+unsafe impl Send for ForeignMemory {}
+// SAFETY: methods on a shared reference return pointers and lengths that never change, and read an atomic flag.
+unsafe impl Sync for ForeignMemory {}
+
+impl ForeignMemory {
+    /// Maps `len` bytes from `offset` of a file in memory (a memfd, or a file of /dev/shm or hugetlbfs), for
+    /// reading and writing.
+    pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(Arc::new)
+    }
+
+    /// Like [`map`](Self::map), but keeps the [file](Self::file), for devices that are to map it too.
+    pub fn map_shared(file: OwnedFd, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        let mut memory = Self::new(file.as_fd(), offset, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        memory.file = Some((file, offset));
+        Ok(Arc::new(memory))
+    }
+
+    /// Like [`map`](Self::map), but for reading only. A write through [`as_ptr`](Self::as_ptr) ends the process.
+    pub fn map_read_only(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        Self::new(file, offset, len, ProtFlags::READ).map(Arc::new)
+    }
+
+    /// Maps `len` bytes of a device's memory (a BAR) from `offset` of the kernel's file for it. Both must be
+    /// multiples of 4 KiB.
+    ///
+    /// If the device is removed or stops answering, accesses read zeros, as for memory of another process.
+    pub fn map_device(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        if len == 0 || !(offset | len as u64).is_multiple_of(PAGE) {
+            return Err(Error::Config("memory of a device: empty, or not of whole pages"));
+        }
+        Self::mapped(file, offset, (len, len), ProtFlags::READ | ProtFlags::WRITE).map(Arc::new)
+    }
+
+    fn new(file: BorrowedFd<'_>, offset: u64, len: usize, access: ProtFlags) -> Result<Self, Error> {
+        // A file on a disk, or of FUSE, could block an access for as long as its owner likes.
+        let kind = rustix::fs::fstatfs(file).map_err(|errno| os("memory of another process")(errno.into()))?.f_type;
+        if ![libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&kind) {
+            return Err(Error::Config("memory of another process must be a memfd, or a file of /dev/shm or hugetlbfs"));
+        }
+        let stat = rustix::fs::fstat(file).map_err(|errno| os("memory of another process")(errno.into()))?;
+        if stat.st_mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Error::Config("memory of another process must be a file"));
+        }
+        let end = offset.checked_add(len as u64);
+        if len == 0 || end.is_none_or(|end| end > stat.st_size as u64) {
+            return Err(Error::Config("memory of another process: empty, or beyond the end of its file"));
+        }
+        // Huge pages can only be mapped, replaced and unmapped as a whole.
+        let page = if kind == libc::HUGETLBFS_MAGIC { stat.st_blksize as usize } else { PAGE as usize };
+        let mapped = len.checked_next_multiple_of(page).unwrap_or(usize::MAX);
+        Self::mapped(file, offset, (len, mapped), access)
+    }
+
+    /// Maps `mapped` bytes, whole pages of the file, of which the first `len` are used.
+    fn mapped(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        (len, mapped): (usize, usize),
+        access: ProtFlags,
+    ) -> Result<Self, Error> {
+        // SAFETY: a new mapping at an address that the kernel chooses; it replaces no other.
+        let start = unsafe { rustix::mm::mmap(null_mut(), mapped, access, MapFlags::SHARED, file, offset) };
+        let start = start.map_err(|errno| os("mapping memory of another process")(errno.into()))?;
+        let start = NonNull::new(start.cast()).expect("a mapping is not at address 0");
+        let mapping = Mapping { start, len: mapped };
+        // SAFETY: `start` has just been mapped with `mapped` bytes, and `Self` drops the guard before the
+        // mapping. Others may change the memory at any time, so it is accessed by raw pointers and atomics only.
+        let guard = unsafe { Guard::new(start.as_ptr(), mapped) }?;
+        Ok(Self { guard, mapping, len, file: None })
+    }
+
+    /// Returns a pointer to the first byte. The content may change at any time.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.start.as_ptr()
+    }
+
+    /// Length in bytes, as requested.
+    #[allow(clippy::len_without_is_empty)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Length of the mapping in bytes: whole pages of the file.
+    pub fn mapped_len(&self) -> usize {
+        self.mapping.len
+    }
+
+    /// Returns the file and the offset of this memory in it, or `None` if the file was not kept.
+    pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset))
+    }
+
+    /// Whether an access found the file truncated. Since then reads return zeros, and writes have no effect on
+    /// the file.
+    pub fn lost(&self) -> bool {
+        self.guard.lost()
+    }
+}

@@ -1,0 +1,92 @@
+//! Ports and queues that wrap another one and pass on every call that they do not handle themselves.
+
+use std::any::Any;
+
+use ringpass_memory::Burst;
+
+use crate::{Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, WakeSource, Wakeable};
+
+/// Defines a trait whose methods are those of the base traits and pass the call on, and implements the base traits
+/// through it. A base method that is missing here does not compile, or is reported by clippy.
+macro_rules! decorator {
+    ($(#[$doc:meta])* $decorator:ident wraps $inner:ident { $($base:ident {
+        $(ref $get:ident $(<$life:lifetime>)? ($($get_arg:ident: $get_type:ty),*) $(-> $get_result:ty)?;)*
+        $(mut $set:ident ($($set_arg:ident: $set_type:ty),*) $(-> $set_result:ty)?;)*
+    })+ }) => {
+        $(#[$doc])*
+        pub trait $decorator: Send {
+            /// Returns what is wrapped.
+            fn inner(&self) -> &dyn $inner;
+
+            /// Returns what is wrapped.
+            fn inner_mut(&mut self) -> &mut dyn $inner;
+
+            $($(
+                #[doc = concat!("Handles [`", stringify!($base), "::", stringify!($get), "`].")]
+                fn $get $(<$life>)? (& $($life)? self, $($get_arg: $get_type),*) $(-> $get_result)? {
+                    self.inner().$get($($get_arg),*)
+                }
+            )*
+            $(
+                #[doc = concat!("Handles [`", stringify!($base), "::", stringify!($set), "`].")]
+                fn $set(&mut self, $($set_arg: $set_type),*) $(-> $set_result)? {
+                    self.inner_mut().$set($($set_arg),*)
+                }
+            )*)+
+        }
+
+        $(
+            #[deny(clippy::missing_trait_methods)]
+            impl<T: $decorator> $base for T {
+                $(
+                    fn $get $(<$life>)? (& $($life)? self, $($get_arg: $get_type),*) $(-> $get_result)? {
+                        $decorator::$get(self, $($get_arg),*)
+                    }
+                )*
+                $(
+                    #[inline]
+                    fn $set(&mut self, $($set_arg: $set_type),*) $(-> $set_result)? {
+                        $decorator::$set(self, $($set_arg),*)
+                    }
+                )*
+            }
+        )+
+    };
+}
+
+decorator! {
+    /// A [`Port`] that wraps another one. Each method passes the call on unless it is overridden.
+    PortDecorator wraps Port {
+        Port {
+            ref name() -> &str;
+            ref mac() -> MacAddress;
+            ref notes() -> Vec<String>;
+            mut link() -> Link;
+            mut stats() -> Stats;
+            mut extended() -> Vec<(&'static str, u64)>;
+            mut state() -> State;
+            mut take_queues() -> Vec<Queues>;
+            mut finish() -> Result<(), Error>;
+            mut set_promiscuous(on: bool) -> Result<(), Error>;
+            mut steer(rule: &Rule, queue: usize) -> Result<(), Error>;
+            mut extension(request: &mut dyn Any);
+        }
+    }
+}
+
+decorator! {
+    /// An [`RxQueue`] that wraps another one. Each method passes the call on unless it is overridden.
+    RxDecorator wraps RxQueue {
+        Wakeable {
+            ref wake_sources<'a>(each: &mut dyn FnMut(WakeSource<'a>));
+            mut arm();
+            mut disarm();
+        }
+        RxQueue {
+            ref has_link() -> bool;
+            ref rx_timestamps() -> &[u64];
+            mut rx_burst(burst: &mut Burst) -> usize;
+            mut extension(request: &mut dyn Any);
+        }
+    }
+}

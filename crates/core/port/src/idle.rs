@@ -1,0 +1,291 @@
+//! Waiting in a polling loop: it spins for a while when no packets come, then arms its sources, polls once more
+//! and sleeps.
+//!
+//! The order matters. A sender checks whether the sleeper is armed after it has queued a packet, and the
+//! sleeper polls for packets after it has armed. So at least one of the two sees the other.
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::AdaptiveSpin;
+
+/// A source of wake-ups for a sleeping loop.
+#[derive(Clone, Copy, Debug)]
+pub enum WakeSource<'a> {
+    /// The descriptor becomes readable when there is something to do.
+    Readable(BorrowedFd<'a>),
+    /// This source never has anything to do.
+    Never,
+    /// There is something to do at this time, and nothing before.
+    At(Instant),
+    /// There is no event to wait for: the source must be polled at short intervals.
+    Polled,
+}
+
+impl<'a> WakeSource<'a> {
+    /// Returns everything that `source` waits for.
+    pub fn all(source: &'a (impl Wakeable + ?Sized)) -> Vec<Self> {
+        let mut all = Vec::new();
+        source.wake_sources(&mut |wake| all.push(wake));
+        all
+    }
+}
+
+/// A source of work that a polling loop can sleep on.
+pub trait Wakeable {
+    /// Requests wake-ups from now on. Work that arrived before may not cause one, so poll once more before sleeping.
+    fn arm(&mut self) {}
+
+    /// Ends the request for wake-ups, and clears the event that caused one.
+    fn disarm(&mut self) {}
+
+    /// Calls `each` for every event to wait for while armed. No call is the same as [`WakeSource::Never`].
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>));
+}
+
+/// The waiting half of a polling loop: polls while packets come and for a while after, then sleeps until one of its sources wakes
+/// it.
+///
+/// ```
+/// use ringpass_port::{Idle, WakeSource, Wakeable};
+///
+/// struct Never;
+///
+/// impl Wakeable for Never {
+///     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+///         each(WakeSource::Never);
+///     }
+/// }
+///
+/// let (mut idle, mut queue) = (Idle::default(), Never);
+/// for received in [32, 7, 0, 0] {
+///     idle.after(received, &mut [&mut queue]);
+/// }
+/// ```
+///
+/// The time spent polling adapts: it grows when wake-ups come soon after falling asleep, and shrinks after long
+/// sleeps.
+pub struct Idle {
+    poll: bool,
+    adaptive_spin: AdaptiveSpin,
+    empty_rounds: u32,
+    armed: bool,
+}
+
+impl Idle {
+    /// Rounds without a packet before the loop sleeps: minimum, initial value and maximum.
+    const SPIN_ROUNDS: [u32; 3] = [64, 2048, 32 << 10];
+    /// A shorter sleep was not worth it: more spinning from then on.
+    const SHORT_SLEEP: Duration = Duration::from_micros(100);
+    /// A longer sleep was worth it: less spinning from then on.
+    const LONG_SLEEP: Duration = Duration::from_micros(500);
+    /// Longest sleep, after which the caller's loop runs, for instance to check whether it is to end.
+    const MAX_SLEEP: Duration = Duration::from_millis(100);
+    /// Time to sleep between polls of a source that has no event to wait for.
+    const POLL_INTERVAL: Duration = Duration::from_micros(50);
+
+    /// Creates the state of a loop. With `poll`, the loop never sleeps.
+    pub fn new(poll: bool) -> Self {
+        let adaptive_spin = AdaptiveSpin::new(Self::SPIN_ROUNDS, [Self::SHORT_SLEEP, Self::LONG_SLEEP]);
+        Self { poll, adaptive_spin, empty_rounds: 0, armed: false }
+    }
+
+    /// Must be called after each round, with the number of packets that it moved and all sources that may bring
+    /// more. The sources must be the same in every call.
+    #[inline]
+    pub fn after(&mut self, packets: usize, sources: &mut [&mut dyn Wakeable]) {
+        if packets > 0 {
+            self.empty_rounds = 0;
+            if self.armed {
+                self.disarm(sources);
+            }
+        } else if self.poll {
+            std::hint::spin_loop();
+        } else if self.empty_rounds < self.adaptive_spin.rounds() {
+            self.empty_rounds += 1;
+            AdaptiveSpin::spin_or_yield(self.empty_rounds);
+        } else {
+            self.arm_or_sleep(sources);
+        }
+    }
+
+    #[cold]
+    fn disarm(&mut self, sources: &mut [&mut dyn Wakeable]) {
+        self.armed = false;
+        sources.iter_mut().for_each(|source| source.disarm());
+    }
+
+    /// Arms on the first call and sleeps on later ones. Stays armed until a source wakes the loop or packets
+    /// have come.
+    #[cold]
+    fn arm_or_sleep(&mut self, sources: &mut [&mut dyn Wakeable]) {
+        if !std::mem::replace(&mut self.armed, true) {
+            return sources.iter_mut().for_each(|source| source.arm());
+        }
+        let start = Instant::now();
+        let woken = sleep(sources, start);
+        let slept = start.elapsed();
+        if woken {
+            self.disarm(sources);
+        }
+        // A short sleep that ended at its limit, without a wake-up, says nothing about the load.
+        if woken || slept > Self::LONG_SLEEP {
+            self.adaptive_spin.record_sleep(slept);
+        }
+    }
+}
+
+impl Default for Idle {
+    /// Creates the state of a loop that sleeps when idle.
+    fn default() -> Self {
+        Self::new(false)
+    }
+}
+
+/// Sleeps until a source wakes the loop, or for as long as the limits allow. Returns whether a source did.
+fn sleep(sources: &[&mut dyn Wakeable], now: Instant) -> bool {
+    let mut limit = Idle::MAX_SLEEP;
+    let mut descriptors = Vec::with_capacity(sources.len());
+    for source in sources {
+        source.wake_sources(&mut |wake| match wake {
+            WakeSource::Readable(fd) => descriptors.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
+            WakeSource::Never => {}
+            WakeSource::At(time) => limit = limit.min(time.saturating_duration_since(now)),
+            WakeSource::Polled => limit = limit.min(Idle::POLL_INTERVAL),
+        });
+    }
+    let limit = Timespec::try_from(limit).expect("a short time");
+    // The only error is a signal (EINTR), after which the caller's loop runs anyway.
+    poll(&mut descriptors, Some(&limit)).unwrap_or(0) > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use rustix::event::{EventfdFlags, eventfd};
+
+    use super::*;
+
+    struct Source {
+        event: OwnedFd,
+        armed: u32,
+        disarmed: u32,
+    }
+
+    impl Source {
+        fn new() -> Self {
+            let event = eventfd(0, EventfdFlags::NONBLOCK).expect("an eventfd");
+            Self { event, armed: 0, disarmed: 0 }
+        }
+
+        fn fire(&self) {
+            rustix::io::write(&self.event, &1u64.to_ne_bytes()).expect("room in the eventfd");
+        }
+    }
+
+    impl Wakeable for Source {
+        fn arm(&mut self) {
+            self.armed += 1;
+        }
+
+        fn disarm(&mut self) {
+            self.disarmed += 1;
+            let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        }
+
+        fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+            each(WakeSource::Readable(self.event.as_fd()));
+        }
+    }
+
+    #[test]
+    fn a_loop_arms_looks_once_more_and_sleeps() {
+        let (mut idle, mut source) = (Idle::new(false), Source::new());
+        for _ in 0..Idle::SPIN_ROUNDS[1] {
+            idle.after(0, &mut [&mut source]);
+        }
+        assert_eq!((source.armed, source.disarmed), (0, 0), "it spins first");
+        idle.after(0, &mut [&mut source]);
+        assert_eq!((source.armed, source.disarmed), (1, 0), "armed, and back for another look");
+        idle.after(3, &mut [&mut source]);
+        assert_eq!((source.armed, source.disarmed), (1, 1), "that look found packets");
+        for _ in 0..=Idle::SPIN_ROUNDS[1] {
+            idle.after(0, &mut [&mut source]);
+        }
+        source.fire();
+        idle.after(0, &mut [&mut source]);
+        assert_eq!((source.armed, source.disarmed), (2, 2), "the event wakes, not the limit");
+    }
+
+    #[test]
+    fn sleeps_end_at_their_limits() {
+        let (mut idle, mut source) = (Idle::new(false), Source::new());
+        struct Deaf;
+        impl Wakeable for Deaf {
+            fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+                each(WakeSource::Polled);
+            }
+        }
+        let mut until_slept = |sources: &mut [&mut dyn Wakeable]| {
+            (0..=Idle::SPIN_ROUNDS[1]).for_each(|_| idle.after(0, sources));
+            let start = Instant::now();
+            idle.after(0, sources);
+            idle.after(1, sources);
+            start.elapsed()
+        };
+        assert!(until_slept(&mut [&mut source]) >= Idle::MAX_SLEEP);
+        // Takes the shortest of ten, as this thread may be kept from its CPU.
+        let shortest = (0..10).map(|_| until_slept(&mut [&mut source, &mut Deaf])).min();
+        assert!(shortest.is_some_and(|slept| slept < Idle::MAX_SLEEP), "{shortest:?}");
+    }
+
+    #[test]
+    fn a_time_ends_a_sleep_and_those_who_have_nothing_do_not() {
+        struct Timer(WakeSource<'static>);
+        impl Wakeable for Timer {
+            fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+                each(match self.0 {
+                    WakeSource::At(time) => WakeSource::At(time),
+                    _ => WakeSource::Never,
+                });
+            }
+        }
+        let until_slept = |timer: &mut Timer| {
+            let mut idle = Idle::new(false);
+            (0..=Idle::SPIN_ROUNDS[1]).for_each(|_| idle.after(0, &mut [timer]));
+            let start = Instant::now();
+            idle.after(0, &mut [timer]);
+            start.elapsed()
+        };
+        let until_due = || {
+            let due = Instant::now() + Duration::from_millis(20);
+            let slept = until_slept(&mut Timer(WakeSource::At(due)));
+            assert!(Instant::now() >= due);
+            slept
+        };
+        // Takes the shortest of ten, as this thread may be kept from its CPU.
+        let shortest = (0..10).map(|_| until_due()).min();
+        assert!(shortest.is_some_and(|slept| slept < Idle::MAX_SLEEP), "{shortest:?}");
+        assert!(until_slept(&mut Timer(WakeSource::Never)) >= Idle::MAX_SLEEP);
+    }
+
+    #[test]
+    fn a_sleeper_that_nobody_woke_sleeps_on_at_once() {
+        let (mut idle, mut source) = (Idle::new(false), Source::new());
+        (0..=Idle::SPIN_ROUNDS[1]).for_each(|_| idle.after(0, &mut [&mut source]));
+        let start = Instant::now();
+        (0..2).for_each(|_| idle.after(0, &mut [&mut source]));
+        assert!(start.elapsed() >= 2 * Idle::MAX_SLEEP, "two sleeps without rounds between them");
+        assert_eq!((source.armed, source.disarmed), (1, 0));
+    }
+
+    #[test]
+    fn a_poller_never_sleeps() {
+        let (mut idle, mut source) = (Idle::new(true), Source::new());
+        (0..3 * Idle::SPIN_ROUNDS[2]).for_each(|_| idle.after(0, &mut [&mut source]));
+        assert_eq!(source.armed, 0);
+    }
+}

@@ -1,0 +1,34 @@
+//! The interface of all ports: queues of packets, statistics, link state and addresses.
+
+#![forbid(unsafe_code)]
+
+mod adaptive_spin;
+mod address;
+mod chain;
+mod decorator;
+mod error;
+mod idle;
+mod length;
+mod mac;
+mod mac_text;
+mod offloads;
+mod port;
+mod software;
+mod status;
+mod steering;
+mod yielding_mutex;
+
+pub use adaptive_spin::AdaptiveSpin;
+pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig};
+pub use chain::{chain, copy_flags};
+pub use decorator::{PortDecorator, RxDecorator};
+pub use error::Error;
+pub use idle::{Idle, WakeSource, Wakeable};
+pub use length::{MAX_L2_HEADER_LEN, fits_mtu, frame_fits_mtu};
+pub use mac::MacAddress;
+pub use offloads::Offloads;
+pub use port::{Link, Port, PortConfig, Queues, RxQueue, State, Stats, TxQueue};
+pub use software::{SoftwareOffload, Sum, complete_checksum, fill_checksum, parse_headers};
+pub use status::{Counters, PortStatus};
+pub use steering::{Protocol, Rule, Spread};
+pub use yielding_mutex::YieldingMutex;

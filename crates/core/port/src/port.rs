@@ -1,0 +1,199 @@
+//! The traits `Port`, `RxQueue` and `TxQueue`.
+
+use std::any::Any;
+
+use ringpass_memory::Burst;
+use serde::Serialize;
+
+use crate::{Error, MacAddress, Offloads, Rule, Spread, Wakeable};
+
+/// Configuration of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    /// Number of pairs of an Rx and a Tx queue.
+    pub queues: usize,
+    /// Descriptors of each Rx ring, where the port has rings: a power of two, 64 to 4096.
+    pub rx_ring: usize,
+    /// Descriptors of each Tx ring, where the port has rings: a power of two, 64 to 4096.
+    pub tx_ring: usize,
+    /// Receive frames for any MAC address.
+    pub promiscuous: bool,
+    /// Largest payload of a frame, in bytes: 68 to 9710.
+    pub mtu: usize,
+    /// Offloads to enable.
+    pub offloads: Offloads,
+    /// Distribution of received frames over the queues.
+    pub spread: Spread,
+    /// Let the card, if it can, report sent frames by writing its head to memory rather than in descriptors.
+    pub head_write_back: bool,
+    /// When the port's interface is deleted, wait for one of the same name instead of ending. For TAPs and
+    /// packet sockets.
+    pub rejoin: bool,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            queues: 1,
+            rx_ring: 512,
+            tx_ring: 512,
+            promiscuous: true,
+            mtu: 1500,
+            offloads: Offloads::default(),
+            spread: Spread::default(),
+            head_write_back: false,
+            rejoin: false,
+        }
+    }
+}
+
+/// Counters of a port since it was opened. Bytes are those of the frames, without CRC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Frames received.
+    pub rx_packets: u64,
+    /// Bytes received.
+    pub rx_bytes: u64,
+    /// Frames that arrived and were lost: no descriptor or buffer was free, or the frame was faulty.
+    pub rx_drops: u64,
+    /// Frames sent.
+    pub tx_packets: u64,
+    /// Bytes sent.
+    pub tx_bytes: u64,
+    /// Frames that were taken for sending and not sent.
+    pub tx_drops: u64,
+}
+
+/// State of a port's link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Whether there is a link.
+    pub up: bool,
+    /// Speed of the link in Mbit/s; 0 where that is meaningless.
+    pub mbps: u32,
+}
+
+/// Whether a port still works.
+#[derive(Debug)]
+pub enum State {
+    /// The port works.
+    Running,
+    /// All input has been delivered (the end of a capture file).
+    Finished,
+    /// The card or interface behind the port has disappeared or does not answer. The text gives the symptom.
+    Gone(String),
+}
+
+/// The receiving queue of a port. Belongs to one thread at a time.
+pub trait RxQueue: Wakeable + Send {
+    // ANCHOR: rx_burst
+    /// Adds received packets to the burst until it is full or none is left, and returns their number. Does not wait.
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize;
+    // ANCHOR_END: rx_burst
+
+    /// Whether the queue knows that the port has a link now; `false` means that it has none or cannot tell. The
+    /// port's control side ([`Port::link`]) is queried only a few times a second.
+    fn has_link(&self) -> bool {
+        false
+    }
+
+    /// Returns the recording times of the packets of the last burst, in nanoseconds since 1970, one for each.
+    /// Empty where packets do not come from a file, or are not played as recorded.
+    fn rx_timestamps(&self) -> &[u64] {
+        &[]
+    }
+
+    /// Handles a request that only some kinds of queue know, of a type that another crate defines; leaves any other
+    /// as it is. Callers use that crate's functions instead.
+    fn extension(&mut self, _request: &mut dyn Any) {}
+}
+
+/// The sending queue of a port. Belongs to one thread at a time.
+pub trait TxQueue: Send {
+    // ANCHOR: tx_burst
+    /// Takes packets from the front of the burst and sends them, until it is empty or the queue is full, and
+    /// returns the number of packets taken. Does not wait.
+    ///
+    /// The rest stays in the burst, for the caller to keep or drop. Frames that the port can never send (longer
+    /// than its MTU allows) are taken, dropped and counted.
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize;
+    // ANCHOR_END: tx_burst
+}
+
+/// A pair of queues, for one thread.
+pub struct Queues {
+    /// The receiving queue.
+    pub rx: Box<dyn RxQueue>,
+    /// The sending queue.
+    pub tx: Box<dyn TxQueue>,
+}
+
+/// A port: a source and destination of frames.
+///
+/// This is its control side, for statistics and link state. Its queues are taken once and may then be used on
+/// any threads. The device or interface behind it is stopped when the port and all its queues have been dropped.
+///
+/// A port or queue that wraps another one implements [`PortDecorator`](crate::PortDecorator) or
+/// [`RxDecorator`](crate::RxDecorator) instead, because a default method left in place by mistake would answer for the
+/// inner one.
+pub trait Port: Send {
+    /// Returns the address that the port was opened by.
+    fn name(&self) -> &str;
+
+    /// Returns the port's MAC address; zeros where it has none.
+    fn mac(&self) -> MacAddress {
+        MacAddress::default()
+    }
+
+    /// Returns the present state of the link; up where there is nothing that could be down.
+    fn link(&mut self) -> Link {
+        Link { up: true, mbps: 0 }
+    }
+
+    /// Returns the counters since the port was opened; zeros where nothing is counted.
+    fn stats(&mut self) -> Stats {
+        Stats::default()
+    }
+
+    /// Returns further counters of this kind of port, by name.
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+
+    /// Returns whether the port still works. Called a few times a second.
+    fn state(&mut self) -> State {
+        State::Running
+    }
+
+    /// Takes the queues, as many as configured. Returns none the second time.
+    fn take_queues(&mut self) -> Vec<Queues>;
+
+    /// Completes what the port writes elsewhere, such as a capture file. To be called at the end, after its
+    /// queues have been dropped.
+    ///
+    /// # Errors
+    /// If something could not be written; the text says what is missing.
+    fn finish(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Sets whether the port receives frames for any MAC address, or only those for its own, broadcast and multicast. A port without
+    /// a MAC address receives all frames either way.
+    fn set_promiscuous(&mut self, _on: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    /// Steers received frames that match `rule` to one of the queues. Fails where the port cannot.
+    fn steer(&mut self, _rule: &Rule, _queue: usize) -> Result<(), Error> {
+        Err(Error::Other(format!("{} cannot steer frames to queues; only network cards can", self.name())))
+    }
+
+    /// Handles a request that only some kinds of port know; see [`RxQueue::extension`].
+    fn extension(&mut self, _request: &mut dyn Any) {}
+
+    /// Returns the choices that were made when the port was opened (pages, queues, zero-copy or copy), one per
+    /// line, each with what would give the better one. They are printed at start, so that no fallback is silent.
+    fn notes(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

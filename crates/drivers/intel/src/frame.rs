@@ -1,0 +1,12 @@
+//! Frames as the cards take them: limits of their length, and the command that sends one.
+
+use ringpass_registers::ixgbe::descriptor::{TX_DEXT, TX_DTYP_DATA, TX_IFCS};
+
+/// Length of an Ethernet header in bytes. Shorter frames have no EtherType and count as faulty.
+pub(crate) const ETHERNET_HEADER: usize = 14;
+/// Bytes of a frame beyond its payload: Ethernet header and one VLAN tag.
+pub(crate) const OVERHEAD: usize = 18;
+/// Shortest frame in bytes that may be given to the card, which pads longer ones to the Ethernet minimum.
+pub(crate) const MIN_FRAME: usize = 17;
+/// Command bits of each data descriptor. The card appends the CRC.
+pub(crate) const SEND: u64 = TX_DTYP_DATA | TX_IFCS | TX_DEXT;

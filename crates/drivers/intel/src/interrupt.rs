@@ -1,0 +1,79 @@
+//! Interrupts: an idle queue sleeps until its vector fires (82599: 7.3.1, 8.2.3.5; 82576: 7.3, 8.8).
+//!
+//! An interrupt masks its own vector (auto-mask), so a polling queue is never interrupted. The next sleep
+//! unmasks the vector again.
+
+use std::os::fd::AsFd;
+
+use ringpass_pci::EventWaiter;
+use ringpass_port::{Error, WakeSource};
+use ringpass_registers::{RW, Reg, W1C, W1S, WO, Window};
+
+use crate::device::Device;
+use crate::family::Registers;
+
+/// The lowest entry of a routing register (IVAR) is valid.
+const ROUTE_VALID: u32 = 0x80;
+const _: () = {
+    use ringpass_registers::{igb, ixgbe};
+    assert!(ixgbe::bits::IVAR_VALID == ROUTE_VALID && igb::bits::IVAR_VALID == ROUTE_VALID);
+};
+
+/// The MSI-X vector of an Rx queue. It clears its cause and masks itself when it fires.
+pub(crate) struct Interrupt {
+    window: Window,
+    /// Number of the vector, 0 to 15.
+    vector: usize,
+    /// The eventfd that becomes readable when the vector fires.
+    event: EventWaiter,
+    cause: Reg<W1C>,
+    unmask: Reg<W1S>,
+    mask: Reg<WO>,
+}
+
+impl Interrupt {
+    /// Enables a vector for each queue (82599: 4.6.6; 82576: 7.3.2.11). There are none if the bus has no interrupts.
+    /// The mode is written first, as it determines the meaning of the bits in the other registers.
+    pub(crate) fn enable(device: &Device, registers: &Registers, queues: usize) -> Result<Vec<Self>, Error> {
+        let (window, events) = (&device.window, device.bus.interrupts(queues)?);
+        if !events.is_empty() {
+            let vectors = (1 << queues) - 1;
+            let (gpie, mode) = registers.interrupt_mode;
+            window.write(gpie, mode);
+            window.write(registers.auto_clear, vectors);
+            window.write(registers.auto_mask, vectors);
+        }
+        let &Registers { cause, unmask, mask, .. } = registers;
+        let interrupt = |(vector, event)| Self { window: window.clone(), vector, event, cause, unmask, mask };
+        Ok(events.into_iter().enumerate().map(interrupt).collect())
+    }
+
+    /// Describes how idle queues wait, given the number of vectors; for the notes printed at start.
+    pub(crate) fn note(vectors: usize) -> &'static str {
+        if vectors > 0 { "interrupts" } else { "no interrupts: idle queues are polled every 50 µs" }
+    }
+
+    /// Routes the cause at this entry of a register (IVAR) to the vector, which stays masked.
+    pub(crate) fn attach(&self, registers: &Registers, (route, shift): (Reg<RW>, u32)) {
+        self.window.clear(route, 0xff << shift);
+        self.window.set(route, (self.vector as u32 | ROUTE_VALID) << shift);
+        let (eitr, interval) = registers.throttle;
+        self.window.write(eitr.at(self.vector), interval);
+    }
+
+    /// Clears the pending cause, whose frames the queue has already polled, and unmasks the vector for the next
+    /// frame.
+    pub(crate) fn arm(&self) {
+        self.window.write(self.cause, 1 << self.vector);
+        self.window.write(self.unmask, 1 << self.vector);
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.window.write(self.mask, 1 << self.vector);
+        self.event.clear();
+    }
+
+    pub(crate) fn wake(&self) -> WakeSource<'_> {
+        WakeSource::Readable(self.event.as_fd())
+    }
+}

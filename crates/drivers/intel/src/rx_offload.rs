@@ -1,0 +1,80 @@
+//! Metadata of received frames, and frames that lie in several buffers (section 7.1.6.2).
+
+use ringpass_memory::{Assembly, Flags, Packet};
+use ringpass_port::Offloads;
+use ringpass_registers::ixgbe::descriptor::*;
+
+use crate::device::{QueueContext, RxErrors};
+use crate::frame::{ETHERNET_HEADER, OVERHEAD};
+
+/// Joins buffers into frames. Holds the buffers of a frame whose last one has not arrived yet.
+pub(crate) struct FrameAssembler {
+    offloads: Offloads,
+    pub(crate) errors: RxErrors,
+    pieces: Assembly,
+    /// The current frame is faulty: its remaining buffers are dropped.
+    faulty: bool,
+}
+
+impl FrameAssembler {
+    /// Creates the assembler of a queue with buffers of `capacity` bytes; `None` if the queue has no offloads
+    /// and each frame fits into one buffer.
+    pub(crate) fn new((device, config, _): QueueContext, capacity: usize) -> Option<Box<Self>> {
+        let (offloads, longest, errors) = (config.offloads, config.mtu + OVERHEAD, device.rx_errors);
+        let pieces = || Assembly::new(longest, capacity);
+        (offloads.any() || longest > capacity)
+            .then(|| Box::new(Self { offloads, errors, pieces: pieces(), faulty: false }))
+    }
+
+    /// Returns whether the next buffer starts a frame.
+    pub(crate) fn is_between(&self) -> bool {
+        self.pieces.is_empty() && !self.faulty
+    }
+
+    /// Adds a buffer with the two words of its write-back. Returns the frame when it is complete, `Err` at the
+    /// end of a faulty one.
+    #[inline(never)]
+    pub(crate) fn add(&mut self, mut piece: Packet, words: [u64; 2]) -> Result<Option<Packet>, ()> {
+        let ends = words[1] & RX_EOP != 0;
+        if !self.pieces.is_empty() {
+            piece.clear_flags(piece.flags());
+        }
+        self.faulty |= piece.is_empty();
+        if !self.faulty {
+            self.faulty = !self.pieces.add(piece);
+        } else {
+            self.pieces.clear();
+        }
+        if !ends {
+            return Ok(None);
+        }
+        let (faulty, len) = (std::mem::take(&mut self.faulty), self.pieces.len());
+        match self.pieces.take() {
+            Some(mut packet) if !faulty && words[1] & self.errors.mac == 0 && len >= ETHERNET_HEADER => {
+                self.set_metadata(&mut packet, words);
+                Ok(Some(packet))
+            }
+            _ => Err(()),
+        }
+    }
+
+    /// Sets a frame's flags and metadata from its last descriptor, the only one in which status and errors are
+    /// valid.
+    pub(crate) fn set_metadata(&self, packet: &mut Packet, [hash, status]: [u64; 2]) {
+        let verdict = |checked, wrong, good, bad| match (status & checked != 0, status & wrong != 0) {
+            (false, _) => Flags::default(),
+            (true, false) => good,
+            (true, true) => bad,
+        };
+        if self.offloads.checksum {
+            packet.add_flags(verdict(RX_IPCS, self.errors.l3, Flags::L3_GOOD, Flags::L3_BAD));
+            packet.add_flags(verdict(RX_L4CS, self.errors.l4, Flags::L4_GOOD, Flags::L4_BAD));
+        }
+        if self.offloads.hash && hash & RX_RSS_TYPE_MASK != 0 {
+            packet.set_rss_hash((hash >> 32) as u32);
+        }
+        if self.offloads.vlan && status & RX_VP != 0 {
+            packet.set_vlan((status >> RX_VLAN_SHIFT) as u16);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! The receive queue (VIRTIO 1.3, 5.1.6.3).
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, Cache, Mempool, Packet};
+use ringpass_pci::EventWaiter;
+use ringpass_port::{RxQueue, WakeSource, Wakeable};
+use ringpass_virtio::driver::{Broken, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue};
+
+use crate::assembler::{FrameAssembler, Needed};
+use crate::negotiate::{MIN_FRAME_LEN, Negotiated, RxLayout};
+use crate::ring::{Counters, Ring};
+
+/// Smallest number of buffers posted at once, if the ring has room for that many.
+const REFILL: usize = 64;
+
+/// An Rx queue: a virtqueue of free buffers, into which the device writes frames with a header in front.
+///
+/// The length that the device reports is read once and validated.
+pub(crate) struct Rx<Q: Virtqueue + 'static> {
+    ring: Ring<Q>,
+    cache: Cache,
+    /// Length in bytes of the header in front of each frame.
+    header: usize,
+    /// Largest valid length of a frame in one buffer, in bytes without the Ethernet header.
+    span: usize,
+    /// Largest number of packets posted, and smallest number posted at once.
+    most: usize,
+    refill: usize,
+    /// Buffers per posted packet.
+    buffers: usize,
+    assembler: FrameAssembler,
+    event: Option<Arc<EventWaiter>>,
+}
+
+impl<Q: Virtqueue + 'static> Rx<Q> {
+    /// Creates a queue that posts up to `most` buffers; fewer if the ring does not have enough descriptors for
+    /// them. The device gets no buffers before [`begin`](Self::begin).
+    pub(crate) fn new(
+        ring: Ring<Q>,
+        negotiated: &Negotiated,
+        pool: &Mempool,
+        most: usize,
+        event: Option<Arc<EventWaiter>>,
+    ) -> Self {
+        let buffers = match negotiated.layout {
+            RxLayout::Single | RxLayout::Merged => 1,
+            RxLayout::Chained(buffers) => buffers,
+        };
+        let each = if ring.indirect() { 1 } else { negotiated.rx_tables() };
+        let most = (most / buffers).min(ring.size() / each).max(1);
+        let header = negotiated.header;
+        let span = negotiated.max_rx_len.min(pool.buffer_size() - header) - MIN_FRAME_LEN;
+        let refill = REFILL.min(most.div_ceil(2));
+        Self {
+            ring,
+            cache: pool.cache(),
+            header,
+            span,
+            most,
+            refill,
+            buffers,
+            assembler: FrameAssembler::new(negotiated, pool.buffer_size()),
+            event,
+        }
+    }
+
+    /// Posts the first buffers. To be called when the device is up (DRIVER_OK), as it must not be notified
+    /// before (3.1.1).
+    pub(crate) fn begin(&mut self) {
+        self.refill();
+    }
+
+    /// Returns the eventfd that becomes readable when packets have arrived, if the queue has an interrupt.
+    pub(crate) fn event(&self) -> Option<&Arc<EventWaiter>> {
+        self.event.as_ref()
+    }
+
+    /// Disables interrupts, without clearing the event.
+    pub(crate) fn disarm_ring(&mut self) {
+        self.ring.queue.disarm();
+    }
+
+    /// Hands the queue over to another device.
+    pub(crate) fn hand_over(&mut self, rest: InflightPolicy) -> Result<HandedOver, Broken> {
+        let result = self.ring.queue.hand_over(DeviceAccess::Write, rest).inspect_err(|&broken| self.ring.fail(broken));
+        // A frame of which the dead device returned only some buffers will never be complete.
+        if result.is_ok_and(|handed| handed.untaken == 0) && self.assembler.abandon() {
+            Counters::add(&self.ring.counters.drops, 1);
+        }
+        result
+    }
+
+    /// Takes received frames whose header can mostly be ignored. With `LOOK`, each header is inspected for
+    /// exceptions.
+    fn take_plain<const LOOK: bool>(&mut self, burst: &mut Burst) -> usize {
+        let (header, least, span) = (self.header, self.header + MIN_FRAME_LEN, self.span);
+        let (room, assembler) = (burst.room(), &mut self.assembler);
+        let (mut bytes, mut faulty, mut joining) = (0, 0, assembler.joining());
+        let mut places = burst.spare().iter_mut();
+        let taken = self.ring.queue.take(room, |used, written| {
+            let end = written as usize;
+            let plain = end.wrapping_sub(least) <= span;
+            if plain && (!LOOK || !joining && assembler.is_plain(used.packet())) {
+                // SAFETY: this path is not used with chained buffers (`Needed::Always`), so `post` has posted
+                // the packet as `Cache::packets` made it. `plain` means `header <= end <= least + span`, which
+                // is at most the pool's buffer size (`new`).
+                let packet = unsafe { used.received(header, end) };
+                bytes += packet.len();
+                // SAFETY: there are `room` places, `take` calls this closure at most `room` times (contract of
+                // `Virtqueue`), and each call uses at most one place.
+                unsafe { places.next().unwrap_unchecked() }.write(packet);
+                return;
+            }
+            match assemble(assembler, used, end) {
+                Ok(None) => {}
+                Ok(Some(packet)) => {
+                    bytes += packet.total_len();
+                    // SAFETY: there are `room` places, `take` calls this closure at most `room` times (contract
+                    // of `Virtqueue`), and each call uses at most one place.
+                    unsafe { places.next().unwrap_unchecked() }.write(packet);
+                }
+                Err(()) => faulty += 1,
+            }
+            joining = assembler.joining();
+        });
+        let packets = room - places.len();
+        // SAFETY: the closure has written packets to the first `packets` places of `burst.spare()`, in order.
+        unsafe { burst.commit(packets) };
+        self.count(packets, bytes as u64, faulty, taken.err());
+        packets
+    }
+
+    /// Takes received frames whose header must always be processed.
+    #[inline(never)]
+    fn take_gathered(&mut self, burst: &mut Burst) -> usize {
+        let assembler = &mut self.assembler;
+        let (before, mut bytes, mut faulty) = (burst.len(), 0, 0);
+        let taken =
+            self.ring.queue.take(burst.room(), |used, written| match assembler.add(used.whole(), written as usize) {
+                Ok(Some(packet)) => {
+                    bytes += packet.total_len() as u64;
+                    burst.push(packet);
+                }
+                Ok(None) => {}
+                Err(()) => faulty += 1,
+            });
+        let packets = burst.len() - before;
+        self.count(packets, bytes, faulty, taken.err());
+        packets
+    }
+
+    #[inline]
+    fn count(&self, packets: usize, bytes: u64, faulty: u64, broken: Option<Broken>) {
+        if packets > 0 {
+            Counters::add(&self.ring.counters.packets, packets as u64);
+            Counters::add(&self.ring.counters.bytes, bytes);
+        }
+        if faulty > 0 {
+            Counters::add(&self.ring.counters.drops, faulty);
+        }
+        if let Some(broken) = broken {
+            self.ring.fail(broken);
+        }
+    }
+
+    /// Posts free buffers in place of those taken. If the pool is empty, the ring stays shorter until buffers
+    /// return.
+    #[inline(always)]
+    fn refill(&mut self) {
+        let room = self.most - self.ring.queue.posted().min(self.most);
+        if room >= self.refill {
+            self.post(room);
+        }
+    }
+
+    #[inline(never)]
+    fn post(&mut self, mut room: usize) {
+        while room > 0 {
+            let posted = if self.buffers == 1 {
+                self.ring.queue.post_run(DeviceAccess::Write, self.cache.packets(room))
+            } else {
+                self.post_chain()
+            };
+            if posted == 0 {
+                break;
+            }
+            room -= posted;
+        }
+        self.ring.publish();
+    }
+
+    /// Posts one packet of several buffers. Returns how many were posted, 0 or 1.
+    fn post_chain(&mut self) -> usize {
+        let mut pieces = self.cache.packets(self.buffers);
+        let Some(mut packet) = pieces.next() else { return 0 };
+        let (mut last, mut count) = (&mut packet, 1);
+        for piece in pieces.by_ref() {
+            (last, count) = (last.push_segment(piece), count + 1);
+        }
+        if count < self.buffers {
+            return 0;
+        }
+        self.ring.queue.post_chain(DeviceAccess::Write, packet).map_or(0, |()| 1)
+    }
+}
+
+/// Processes a frame that lies in several buffers or is faulty.
+#[cold]
+#[inline(never)]
+fn assemble(assembler: &mut FrameAssembler, used: Used, written: usize) -> Result<Option<Packet>, ()> {
+    assembler.add(used.whole(), written)
+}
+
+impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let packets = match self.assembler.needed() {
+            Needed::No => self.take_plain::<false>(burst),
+            Needed::IfSpecial => self.take_plain::<true>(burst),
+            Needed::Always => self.take_gathered(burst),
+        };
+        self.refill();
+        packets
+    }
+}
+
+impl<Q: Virtqueue + 'static> Wakeable for Rx<Q> {
+    fn arm(&mut self) {
+        if self.event.is_some() {
+            self.ring.queue.arm();
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(event) = &self.event {
+            self.ring.queue.disarm();
+            event.clear();
+        }
+    }
+
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(self.event.as_ref().map_or(WakeSource::Polled, |event| WakeSource::Readable(event.as_fd())));
+    }
+}

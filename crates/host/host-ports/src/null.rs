@@ -1,0 +1,67 @@
+//! A port that receives nothing and drops everything sent.
+
+use std::sync::Arc;
+
+use ringpass_memory::Burst;
+use ringpass_port::{Port, PortConfig, PortStatus, Queues, RxQueue, Stats, TxQueue, WakeSource, Wakeable, fits_mtu};
+
+/// The port `null`.
+pub struct Null {
+    status: Arc<PortStatus>,
+    queues: Vec<Queues>,
+}
+
+struct Rx;
+
+struct Tx {
+    status: Arc<PortStatus>,
+    queue: usize,
+    mtu: usize,
+}
+
+impl Null {
+    /// Opens the port, which never fails.
+    pub fn open(config: &PortConfig) -> Self {
+        let status = Arc::new(PortStatus::new(config.queues));
+        let tx = |queue| Tx { status: status.clone(), queue, mtu: config.mtu };
+        let queues = (0..config.queues).map(|queue| Queues { rx: Box::new(Rx), tx: Box::new(tx(queue)) }).collect();
+        Self { status, queues }
+    }
+}
+
+impl Wakeable for Rx {
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::Never);
+    }
+}
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, _: &mut Burst) -> usize {
+        0
+    }
+}
+
+impl TxQueue for Tx {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let taken = burst.len();
+        let sent = burst.iter().filter(|packet| fits_mtu(packet, self.mtu));
+        let (packets, bytes) = sent.fold((0, 0), |(packets, bytes), packet| (packets + 1, bytes + packet.total_len()));
+        burst.clear();
+        self.status.tx(self.queue).count(packets, bytes, taken - packets);
+        taken
+    }
+}
+
+impl Port for Null {
+    fn name(&self) -> &str {
+        "null"
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.status.stats()
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        std::mem::take(&mut self.queues)
+    }
+}

@@ -1,0 +1,165 @@
+//! The datapath: one worker's part of the switch. It receives from its queues, looks up where each packet goes,
+//! and sends.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ringpass_memory::{Burst, MAX_BATCH};
+use ringpass_port::{RxQueue, WakeSource, Wakeable};
+
+use crate::changes::{Change, Mailbox};
+use crate::counters::{Counter, PortCounters};
+use crate::egress::EgressPorts;
+use crate::lookup::{Lookup, Verdict};
+use crate::switch::Shared;
+
+/// How packets of an Rx queue are forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarding {
+    /// By a lookup of each packet's destination.
+    Lookup,
+    /// To this port, unchanged and without a lookup.
+    Direct(usize),
+}
+
+/// An Rx queue of a port.
+struct Ingress {
+    port: usize,
+    rx: Box<dyn RxQueue>,
+    way: Forwarding,
+    /// Counters of the queue's port.
+    counters: Arc<PortCounters>,
+}
+
+/// One worker's part of the switch. As a [`Wakeable`] it is woken by any of its Rx queues, and by ports that
+/// are added or removed.
+pub struct Datapath {
+    ingress: Vec<Ingress>,
+    received: Box<Burst>,
+    /// Verdicts on the packets in `received`.
+    verdicts: Box<[Verdict; MAX_BATCH]>,
+    egress: EgressPorts,
+    /// Whether the Rx queues are armed.
+    armed: bool,
+    mailbox: Arc<Mailbox>,
+    shared: Arc<Shared>,
+}
+
+impl Datapath {
+    pub(crate) fn new(egress: EgressPorts, batch: usize, mailbox: Arc<Mailbox>, shared: Arc<Shared>) -> Self {
+        let (received, verdicts) = (Box::new(Burst::new(batch)), Box::new([Verdict::DROP; MAX_BATCH]));
+        Self { ingress: Vec::new(), received, verdicts, egress, armed: false, mailbox, shared }
+    }
+
+    /// Receives one burst from each Rx queue and forwards its packets. Returns how many packets were received.
+    pub fn round(&mut self) -> usize {
+        if self.mailbox.is_pending() {
+            self.change();
+        }
+        if self.egress.present() & !self.shared.up.load(Ordering::Relaxed) != 0 {
+            self.poll_links();
+        }
+        let mut moved = 0;
+        for Ingress { port, rx, way, counters } in &mut self.ingress {
+            let received = rx.rx_burst(&mut self.received);
+            if received > 0 {
+                self.shared.mark_up(*port);
+                moved += received;
+                match *way {
+                    Forwarding::Lookup => {
+                        let verdicts = &mut self.verdicts[..self.received.len()];
+                        let lookup = Lookup::new(*port, self.egress.present(), &self.shared, counters);
+                        lookup.classify(&mut self.received, verdicts);
+                        send(&mut self.egress, &mut self.received, verdicts);
+                    }
+                    Forwarding::Direct(to) => {
+                        let up = (self.shared.up.load(Ordering::Relaxed) & self.egress.present()) >> to & 1 != 0;
+                        let counter = if up { Counter::Passed } else { Counter::Nowhere };
+                        counters.add(counter, self.received.len() as u64);
+                        if up {
+                            self.egress.pass(to, &mut self.received);
+                        }
+                        self.received.clear();
+                    }
+                }
+            }
+        }
+        if moved > 0 {
+            self.egress.flush();
+        }
+        moved
+    }
+
+    /// Finds ports whose link has come up since the control side polled the links, which it does several times
+    /// a second. Frames for these ports must not be lost until then.
+    #[cold]
+    fn poll_links(&self) {
+        let up = self.ingress.iter().filter(|ingress| ingress.rx.has_link());
+        up.for_each(|ingress| self.shared.mark_up(ingress.port));
+    }
+
+    /// Adds and removes ports, as the control side requested.
+    #[cold]
+    fn change(&mut self) {
+        for change in self.mailbox.take() {
+            match change {
+                Change::Insert { port, mut share, counters } => {
+                    // This round may be the one between arming and sleeping: arm the new queues as well. The
+                    // rest of the round polls them.
+                    if self.armed {
+                        share.rx.iter_mut().for_each(|(rx, _)| rx.arm());
+                    }
+                    self.egress.insert(port, share.tx, counters.clone());
+                    let ingress = |(rx, way)| Ingress { port, rx, way, counters: counters.clone() };
+                    self.ingress.extend(share.rx.into_iter().map(ingress));
+                }
+                Change::Remove { port } => {
+                    let before = self.ingress.len();
+                    self.ingress.retain(|ingress| ingress.port != port);
+                    self.egress.remove(port);
+                    // Forgets stations learned from frames that arrived after the control side had forgotten
+                    // the port's stations.
+                    if self.ingress.len() < before {
+                        self.shared.forget(port);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Wakeable for Datapath {
+    fn arm(&mut self) {
+        self.armed = true;
+        self.ingress.iter_mut().for_each(|ingress| ingress.rx.arm());
+    }
+
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.ingress.iter_mut().for_each(|ingress| ingress.rx.disarm());
+    }
+
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::Readable(self.mailbox.as_fd()));
+        self.ingress.iter().for_each(|ingress| ingress.rx.wake_sources(each));
+    }
+}
+
+/// Forwards the packets of a burst by their verdicts.
+#[inline]
+fn send(egress: &mut EgressPorts, burst: &mut Burst, verdicts: &[Verdict]) {
+    // Smaller bursts are better collected with packets from other queues for the same port.
+    const MANY: usize = 16;
+    let first = verdicts[0];
+    if first.ports.is_power_of_two() && verdicts.len() >= MANY && verdicts.iter().all(|verdict| *verdict == first) {
+        egress.pass_as_is(first.ports.trailing_zeros() as usize, burst, first.vlan);
+    }
+    for (packet, &Verdict { ports, vlan }) in burst.drain().zip(verdicts) {
+        if ports.is_power_of_two() {
+            egress.put(ports.trailing_zeros() as usize, packet, vlan);
+        } else if ports != 0 {
+            egress.put_to_all(ports, packet, vlan);
+        }
+    }
+}

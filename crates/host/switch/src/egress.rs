@@ -1,0 +1,186 @@
+//! Egress of one datapath: packets are collected by destination port and sent together.
+
+use std::sync::Arc;
+
+use ringpass_memory::{Burst, Cache, Flags, MAX_BATCH, Packet};
+use ringpass_port::TxQueue;
+
+use crate::counters::{Counter, PortCounters};
+use crate::frame;
+use crate::switch::PortView;
+use crate::tag::{self, Tagged};
+
+/// A frame's VLAN inside the switch, and whether the frame has a tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Vlan {
+    pub(crate) id: u16,
+    pub(crate) tagged: Tagged,
+}
+
+struct Egress {
+    /// The VLAN whose frames are sent without a tag.
+    untagged: u16,
+    /// See [`PortView::lends`].
+    lends: bool,
+    /// `None` while the slot is empty.
+    tx: Option<Box<dyn TxQueue>>,
+    waiting: Box<Burst>,
+    /// Counters of the port.
+    counters: Arc<PortCounters>,
+}
+
+impl Egress {
+    /// Returns whether frames of this VLAN are sent without adding or removing a tag.
+    #[inline]
+    fn as_is(&self, vlan: Vlan) -> bool {
+        (self.untagged == vlan.id) == (vlan.tagged == Tagged::No)
+    }
+
+    /// Returns whether the port may get the packet's buffer. Lent buffers go only to ports of guests: such a
+    /// port returns its own guest's buffers, and copies out of those of other guests at once.
+    #[inline]
+    fn accepts(&self, packet: &Packet) -> bool {
+        self.lends || !packet.flags().any(Flags::LENT)
+    }
+}
+
+/// Egress state of all ports, for one datapath.
+pub(crate) struct EgressPorts {
+    egress: Vec<Egress>,
+    /// Slots that are not empty, one bit each.
+    present: u64,
+    /// Ports with collected packets that have not been sent yet, one bit each.
+    pending: u64,
+    cache: Cache,
+}
+
+impl EgressPorts {
+    /// Creates an empty slot for each port.
+    pub(crate) fn new(ports: &[PortView], cache: Cache) -> Self {
+        let egress_port = |view: &PortView| Egress {
+            untagged: view.untagged,
+            lends: view.lends,
+            tx: None,
+            waiting: Box::new(Burst::new(MAX_BATCH)),
+            counters: Arc::default(),
+        };
+        Self { egress: ports.iter().map(egress_port).collect(), present: 0, pending: 0, cache }
+    }
+
+    /// Returns the set of slots that are not empty.
+    #[inline]
+    pub(crate) fn present(&self) -> u64 {
+        self.present
+    }
+
+    /// Fills a slot.
+    pub(crate) fn insert(&mut self, port: usize, tx: Box<dyn TxQueue>, counters: Arc<PortCounters>) {
+        self.present |= 1 << port;
+        (self.egress[port].tx, self.egress[port].counters) = (Some(tx), counters);
+    }
+
+    /// Empties a slot. No packets are collected for its port between rounds.
+    pub(crate) fn remove(&mut self, port: usize) {
+        self.present &= !(1 << port);
+        self.egress[port].tx = None;
+    }
+
+    /// Collects a packet for one port.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, port: usize, packet: Packet, vlan: Vlan) {
+        let egress_port = &mut self.egress[port];
+        if egress_port.as_is(vlan) && egress_port.waiting.room() > 0 && egress_port.accepts(&packet) {
+            egress_port.waiting.push(packet);
+            self.pending |= 1 << port;
+        } else {
+            self.put_slow(port, packet, vlan);
+        }
+    }
+
+    /// Handles packets that need another tag or another buffer, or that exceed a full burst.
+    #[cold]
+    fn put_slow(&mut self, port: usize, mut packet: Packet, vlan: Vlan) {
+        let moved = self.egress[port].accepts(&packet) || self.replace_by_copy(&mut packet);
+        if !moved || !self.egress[port].as_is(vlan) && !self.retag(&mut packet, vlan) {
+            return self.egress[port].counters.add(Counter::NoBuffer, 1);
+        }
+        if self.egress[port].waiting.room() == 0 {
+            self.flush_one(port);
+        }
+        self.egress[port].waiting.push(packet);
+        self.pending |= 1 << port;
+    }
+
+    /// Adds a VLAN tag that the frame lacks, or removes the one that it has. Returns `false` if that takes a
+    /// buffer and none is free.
+    #[cold]
+    fn retag(&mut self, packet: &mut Packet, vlan: Vlan) -> bool {
+        if vlan.tagged == Tagged::Yes {
+            tag::pop(packet);
+            return true;
+        }
+        // Without headroom, the frame is copied into a buffer that has some.
+        tag::push(packet, vlan.id) || self.replace_by_copy(packet) && tag::push(packet, vlan.id)
+    }
+
+    /// Replaces a packet by a copy. Returns `false` if no buffer is free.
+    fn replace_by_copy(&mut self, packet: &mut Packet) -> bool {
+        frame::copy(packet, &mut self.cache).map(|copy| *packet = copy).is_some()
+    }
+
+    /// Collects a packet for several ports: the last one gets the packet itself, the others copies.
+    pub(crate) fn put_to_all(&mut self, mut ports: u64, packet: Packet, vlan: Vlan) {
+        while ports & (ports - 1) != 0 {
+            let port = ports.trailing_zeros() as usize;
+            ports &= ports - 1;
+            match frame::copy(&packet, &mut self.cache) {
+                Some(copy) => self.put(port, copy, vlan),
+                None => self.egress[port].counters.add(Counter::NoBuffer, 1),
+            }
+        }
+        self.put(ports.trailing_zeros() as usize, packet, vlan);
+    }
+
+    /// Sends a whole burst to a port unchanged, after the packets already collected for it. Drops what does not
+    /// fit into the Tx queue.
+    pub(crate) fn pass(&mut self, port: usize, burst: &mut Burst) {
+        self.flush_one(port);
+        let Egress { tx, counters, .. } = &mut self.egress[port];
+        send(tx, burst, counters);
+    }
+
+    /// Sends a whole burst of one VLAN to a port, if its frames need no change. Otherwise the burst stays as it
+    /// is.
+    pub(crate) fn pass_as_is(&mut self, port: usize, burst: &mut Burst, vlan: Vlan) {
+        let egress_port = &self.egress[port];
+        if egress_port.as_is(vlan) && burst.iter().all(|packet| egress_port.accepts(packet)) {
+            self.pass(port, burst);
+        }
+    }
+
+    /// Sends all collected packets.
+    pub(crate) fn flush(&mut self) {
+        while self.pending != 0 {
+            self.flush_one(self.pending.trailing_zeros() as usize);
+        }
+    }
+
+    fn flush_one(&mut self, port: usize) {
+        self.pending &= !(1 << port);
+        let Egress { tx, waiting, counters, .. } = &mut self.egress[port];
+        if !waiting.is_empty() {
+            send(tx, waiting, counters);
+        }
+    }
+}
+
+/// Sends a burst to a queue. Drops and counts what does not fit, as switches do.
+fn send(tx: &mut Option<Box<dyn TxQueue>>, burst: &mut Burst, counters: &PortCounters) {
+    if let Some(tx) = tx {
+        tx.tx_burst(burst);
+    }
+    if !burst.is_empty() {
+        counters.add(Counter::TxDrops, burst.len() as u64);
+        burst.clear();
+    }
+}

@@ -1,0 +1,62 @@
+//! The header fields that the switch reads, and copying of frames.
+
+use ringpass_memory::{Cache, Packet, RawBytes};
+use ringpass_port::{chain, copy_flags};
+
+/// The first 14 bytes of a frame as two words: bytes 0 to 7 and bytes 6 to 13.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RawHeader([u64; 2]);
+
+impl RawHeader {
+    /// A value that no frame has: the bytes common to both words differ.
+    pub(crate) const NONE: Self = Self([u64::MAX, 0]);
+
+    /// Reads the header; `None` if the frame is too short.
+    #[inline]
+    pub(crate) fn of<'a>(frame: impl Into<RawBytes<'a>>) -> Option<Self> {
+        let bytes: [u8; 14] = frame.into().array(0)?;
+        Some(Self([0, 6].map(|at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")))))
+    }
+
+    #[inline]
+    pub(crate) fn header(self) -> Header {
+        let Self([first, second]) = self;
+        Header { destination: first >> 16, source: second >> 16, ethertype: second as u16 }
+    }
+}
+
+/// The Ethernet header, with addresses as 48-bit numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Header {
+    pub(crate) destination: u64,
+    pub(crate) source: u64,
+    pub(crate) ethertype: u16,
+}
+
+impl Header {
+    /// Returns whether the source is the address of a station, not of a group or zeros.
+    #[inline]
+    pub(crate) fn has_source(&self) -> bool {
+        self.source != 0 && !is_group(self.source)
+    }
+}
+
+/// Returns whether this is a multicast or broadcast address.
+#[inline]
+pub(crate) fn is_group(mac: u64) -> bool {
+    mac >> 40 & 1 != 0
+}
+
+/// Returns whether this is one of the addresses 01:80:c2:00:00:00 to 0f, whose frames bridges do not forward
+/// (IEEE 802.1Q-2018, table 8-1).
+#[inline]
+pub(crate) fn is_reserved(mac: u64) -> bool {
+    mac >> 4 == 0x0180_c200_0000 >> 4
+}
+
+/// Copies a packet with all its metadata and requests; `None` if too few buffers are free.
+pub(crate) fn copy(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
+    let mut copy = chain(packet.segments(), || cache.take(1).next())?;
+    copy_flags(packet, &mut copy);
+    Some(copy)
+}

@@ -1,0 +1,30 @@
+//! The learning switch. It accesses ports only through their queues.
+//!
+//! A [`Switch`] is the control side: the slots for ports and their policies, link states, time, counters and
+//! the MAC table. A [`Datapath`] is one worker's part: some Rx queues, and one Tx queue of each port. Ports are
+//! added and removed while datapaths run. All datapaths share the table and the policies without locks.
+//! [`vxlan`] is separate: it wraps a port's queues.
+
+#![forbid(unsafe_code)]
+
+mod changes;
+mod config;
+mod counters;
+mod datapath;
+mod egress;
+mod frame;
+mod lookup;
+mod rate_limiter;
+mod switch;
+mod table;
+mod tag;
+mod vlan;
+pub mod vxlan;
+
+pub use changes::DatapathQueues;
+pub use config::{Config, MAX_PORTS, PortPolicy};
+pub use counters::{Counter, Counts};
+pub use datapath::{Datapath, Forwarding};
+pub use switch::Switch;
+pub use table::Entry;
+pub use vlan::{VlanSet, Vlans};

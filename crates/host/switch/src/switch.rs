@@ -1,0 +1,248 @@
+//! The control side of a switch.
+
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use ringpass_memory::Mempool;
+use ringpass_port::{Error, Link};
+
+use crate::changes::{Change, DatapathQueues, Mailbox};
+use crate::config::{Config, MAX_PORTS, PortPolicy};
+use crate::counters::{Counts, PortCounters};
+use crate::datapath::Datapath;
+use crate::egress::EgressPorts;
+use crate::rate_limiter::RateLimiter;
+use crate::table::{Entry, Key, Table};
+use crate::vlan::{NO_VLAN, Vlans};
+
+/// A port as datapaths see it.
+pub(crate) struct PortView {
+    /// The VLAN of frames that arrive or leave without a tag.
+    pub(crate) untagged: u16,
+    /// Whether the port refuses frames with a tag.
+    pub(crate) access: bool,
+    /// Ports that it may send to, up or not: all except itself and its isolation group.
+    pub(crate) reach: u64,
+    /// The only stations that may send from this port, sorted; empty for all.
+    pub(crate) sources: Box<[u64]>,
+    pub(crate) rate_limiter: RateLimiter,
+    /// Whether the port accepts packets in lent buffers.
+    pub(crate) lends: bool,
+}
+
+/// State shared by datapaths and the control side. Sets of ports are words with one bit per port.
+pub(crate) struct Shared {
+    pub(crate) ports: Box<[PortView]>,
+    /// Ports that are members of each VLAN.
+    pub(crate) members: Box<[u64; 4096]>,
+    pub(crate) table: Table,
+    /// See [`Config::any_source`].
+    pub(crate) any_source: bool,
+    /// Ports that are present and have a link.
+    pub(crate) up: AtomicU64,
+    pub(crate) start: Instant,
+    /// Seconds since `start`, wrapping.
+    pub(crate) now: AtomicU16,
+}
+
+impl Shared {
+    /// Marks a port as up, because it has sent something or its queue reports a link. The control side clears
+    /// the mark if the port has no link.
+    #[inline]
+    pub(crate) fn mark_up(&self, port: usize) {
+        if self.up.load(Ordering::Relaxed) >> port & 1 == 0 {
+            self.up.fetch_or(1 << port, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets the stations learned at a port. Returns how many entries are left in the table.
+    pub(crate) fn forget(&self, port: usize) -> usize {
+        self.table.retain(self.now.load(Ordering::Relaxed), |of, _| of != port)
+    }
+}
+
+/// The control side of a switch: ports, time, counters and the MAC table.
+pub struct Switch {
+    shared: Arc<Shared>,
+    /// Mailboxes of the datapaths that still exist.
+    mailboxes: Vec<Weak<Mailbox>>,
+    /// Counters by port and datapath. Those of a removed port stay until the next port takes its slot.
+    counters: Vec<Vec<Arc<PortCounters>>>,
+    /// Slots that are not empty, one bit each.
+    present: u64,
+    ageing: u16,
+    entries: usize,
+}
+
+fn number(mac: ringpass_port::MacAddress) -> u64 {
+    mac.0.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte))
+}
+
+impl Switch {
+    /// Creates a switch with an empty slot for each policy. The policy applies to any port that is put into the
+    /// slot.
+    pub fn new(config: &Config, rules: &[PortPolicy]) -> Result<Self, Error> {
+        if !(2..=MAX_PORTS).contains(&rules.len()) {
+            return Err(Error::Other(format!("a switch has 2 to {MAX_PORTS} ports, not {}", rules.len())));
+        }
+        let ageing = u16::try_from(config.ageing.as_secs()).ok().filter(|ageing| (1..=32_400).contains(ageing));
+        let Some(ageing) = ageing else {
+            return Err(Error::Other("stations age after 1 to 32400 seconds (9 hours)".into()));
+        };
+        if !(1..=1 << 24).contains(&config.table) {
+            return Err(Error::Other("the MAC table has room for 1 to 16777216 stations".into()));
+        }
+        let mut members = Box::new([0; 4096]);
+        for (vlan, members) in members.iter_mut().enumerate().take(usize::from(NO_VLAN)) {
+            let has = |(port, rules): (usize, &PortPolicy)| u64::from(rules.vlans.has(vlan as u16)) << port;
+            *members = rules.iter().enumerate().map(has).sum();
+        }
+        let shared = Shared {
+            ports: rules.iter().enumerate().map(|(port, own)| view(config, rules, port, own)).collect(),
+            members,
+            table: Table::new(config.table, config.moves),
+            any_source: config.any_source,
+            up: AtomicU64::new(0),
+            start: Instant::now(),
+            now: AtomicU16::new(0),
+        };
+        let (mailboxes, counters) = (Vec::new(), vec![Vec::new(); rules.len()]);
+        let switch = Self { shared: Arc::new(shared), mailboxes, counters, present: 0, ageing, entries: 0 };
+        rules.iter().enumerate().try_for_each(|(port, rules)| switch.add_static(port, rules))?;
+        Ok(switch)
+    }
+
+    /// Adds the static stations of a port to the table.
+    fn add_static(&self, port: usize, rules: &PortPolicy) -> Result<(), Error> {
+        for &(mac, vlan) in &rules.stations {
+            let vlan = vlan.unwrap_or(self.shared.ports[port].untagged);
+            let wrong = |why: String| Err(Error::Other(format!("port '{}': station {mac}: {why}", rules.name)));
+            if mac.0[0] & 1 != 0 || number(mac) == 0 {
+                return wrong("no station has a group address, or zeros".into());
+            }
+            if vlan == NO_VLAN || !rules.vlans.has(vlan) {
+                return wrong(match vlan {
+                    NO_VLAN => "say in which VLAN; the port has no native one".into(),
+                    vlan => format!("the port has no part in VLAN {vlan}"),
+                });
+            }
+            if !self.shared.table.add_static(Key::new(number(mac), vlan), port) {
+                return wrong("too many for the table; give it more room".into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Creates a datapath, for one worker, without queues. It copies packets into buffers of `pool`. Fails if
+    /// the process has no file descriptor left.
+    ///
+    /// # Panics
+    /// If a port is present: all datapaths must be created first.
+    pub fn datapath(&mut self, pool: &Mempool, batch: usize) -> Result<Datapath, Error> {
+        assert!(self.present == 0, "datapaths are made before ports come");
+        let mailbox = Arc::new(Mailbox::new()?);
+        self.mailboxes.push(Arc::downgrade(&mailbox));
+        Ok(Datapath::new(EgressPorts::new(&self.shared.ports, pool.cache()), batch, mailbox, self.shared.clone()))
+    }
+
+    /// Adds a port to an empty slot, and marks it as up.
+    ///
+    /// `shares` has one element for each datapath, in the order of their creation. A datapath takes its element
+    /// over at the start of its next round, and is woken if it sleeps. Each Rx queue may be with any datapath,
+    /// but every datapath needs a Tx queue, because it sends what it receives itself. The slot's counters start
+    /// from zero.
+    ///
+    /// # Panics
+    /// If the slot is not empty, or if the number of shares is not that of datapaths.
+    pub fn insert(&mut self, port: usize, shares: Vec<DatapathQueues>) {
+        assert!(self.present >> port & 1 == 0, "place {port} is taken");
+        assert!(shares.len() == self.mailboxes.len(), "{} shares for {} datapaths", shares.len(), self.mailboxes.len());
+        self.counters[port] = shares.iter().map(|_| Arc::default()).collect();
+        for ((mailbox, share), counters) in self.mailboxes.iter().zip(shares).zip(&self.counters[port]) {
+            // If the datapath no longer exists, its queues are dropped here.
+            if let Some(mailbox) = mailbox.upgrade() {
+                mailbox.put(Change::Insert { port, share, counters: counters.clone() });
+            }
+        }
+        self.present |= 1 << port;
+        self.shared.table.divide(self.ports_left());
+        self.shared.up.fetch_or(1 << port, Ordering::Relaxed);
+    }
+
+    /// Sets the time since the start, and removes aged stations. To be called several times a second.
+    pub fn tick(&mut self, elapsed: Duration) {
+        let now = elapsed.as_secs() as u16;
+        if self.shared.now.swap(now, Ordering::Relaxed) != now {
+            self.entries = self.shared.table.retain(now, |_, age| age <= self.ageing);
+        }
+    }
+
+    /// Sets whether a present port has a link. Nothing is sent to a port without a link, and its stations are
+    /// forgotten.
+    pub fn set_link(&mut self, port: usize, link: Link) {
+        let bit = 1 << port;
+        if link.up {
+            self.shared.up.fetch_or(bit & self.present, Ordering::Relaxed);
+        } else if self.shared.up.fetch_and(!bit, Ordering::Relaxed) & bit != 0 {
+            self.entries = self.shared.forget(port);
+        }
+    }
+
+    /// Removes a port, if the slot has one. Nothing more is sent to it, and its stations are forgotten. Each
+    /// datapath drops the port's queues on its own thread at the start of its next round, and is woken if it
+    /// sleeps. The slot can be filled again at once.
+    pub fn remove(&mut self, port: usize) {
+        self.set_link(port, Link::default());
+        if self.present >> port & 1 != 0 {
+            self.present &= !(1 << port);
+            self.shared.table.divide(self.ports_left());
+            for mailbox in self.mailboxes.iter().filter_map(Weak::upgrade) {
+                mailbox.put(Change::Remove { port });
+            }
+        }
+    }
+
+    /// Returns the number of ports present.
+    pub fn ports_left(&self) -> usize {
+        self.present.count_ones() as usize
+    }
+
+    /// Returns the number of stations in the table, counted once a second and when a link goes down.
+    pub fn stations(&self) -> usize {
+        self.entries
+    }
+
+    /// Returns the table, sorted by VLAN and address.
+    pub fn table(&self) -> Vec<Entry> {
+        let mut entries = self.shared.table.entries(self.now());
+        entries.sort_by_key(|entry| (entry.vlan, entry.mac.0));
+        entries
+    }
+
+    /// Returns the counters of a port; if the slot is empty, those of its last port.
+    pub fn counts(&self, port: usize) -> Counts {
+        Counts::sum(self.counters[port].iter().map(|counters| &**counters))
+    }
+
+    fn now(&self) -> u16 {
+        self.shared.now.load(Ordering::Relaxed)
+    }
+}
+
+fn view(config: &Config, all: &[PortPolicy], port: usize, own: &PortPolicy) -> PortView {
+    let separate = |(other, rules): (usize, &PortPolicy)| {
+        let together = own.isolation.is_some() && own.isolation == rules.isolation;
+        u64::from(other != port && !together) << other
+    };
+    let mut sources: Vec<u64> = own.sources.iter().map(|&mac| number(mac)).collect();
+    sources.sort_unstable();
+    PortView {
+        untagged: own.vlans.untagged(),
+        access: matches!(own.vlans, Vlans::Access(_)),
+        reach: all.iter().enumerate().map(separate).sum(),
+        sources: sources.into(),
+        rate_limiter: RateLimiter::new(own.flood.unwrap_or(config.flood)),
+        lends: own.lends,
+    }
+}

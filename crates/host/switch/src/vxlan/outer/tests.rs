@@ -1,0 +1,200 @@
+use etherparse::PacketBuilder;
+use proptest::prelude::*;
+use ringpass_memory::{Mempool, MempoolConfig};
+use ringpass_port::chain;
+
+use super::*;
+
+const VNI: u32 = 0x00ab_cdef;
+
+fn config() -> Config {
+    Config { vni: VNI, port: 4789, local: [10, 0, 0, 1].into(), remote: [10, 0, 0, 2].into(), mac: None }
+}
+
+fn pool() -> Mempool {
+    Mempool::new(&MempoolConfig::default()).unwrap()
+}
+
+fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
+    chain([frame], || pool.alloc()).unwrap()
+}
+
+fn inner_frame(payload: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    let bytes: Vec<u8> = (0..payload).map(|i| i as u8).collect();
+    PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([1; 4], [2; 4], 9).udp(5, 6).write(&mut frame, &bytes).unwrap();
+    frame
+}
+
+/// Returns an inner frame as the other end sends it, with a UDP checksum.
+fn arriving(inner: &[u8]) -> Vec<u8> {
+    let vxlan = [&[8, 0, 0, 0, 0xab, 0xcd, 0xef, 0], inner].concat();
+    let mut frame = Vec::new();
+    let builder = PacketBuilder::ethernet2([6; 6], [8; 6]).ipv4([10, 0, 0, 2], [10, 0, 0, 1], 64).udp(50_000, 4789);
+    builder.write(&mut frame, &vxlan).unwrap();
+    frame
+}
+
+fn stripped(frame: &[u8]) -> Result<Vec<u8>, DecapError> {
+    let pool = pool();
+    let mut packet = packet(&pool, frame);
+    decapsulate(&mut packet, &config()).map(|()| packet.to_vec())
+}
+
+#[test]
+fn frames_come_out_in_place() {
+    let inner = inner_frame(100);
+    let frame = arriving(&inner);
+    assert_eq!(stripped(&frame).unwrap(), inner);
+    // Ethernet padding is removed too, and a missing checksum is valid.
+    assert_eq!(stripped(&[&frame[..], &[9; 11]].concat()).unwrap(), inner);
+    let mut without = frame.clone();
+    without[40..42].copy_from_slice(&[0, 0]);
+    assert_eq!(stripped(&without).unwrap(), inner);
+    let pool = pool();
+    let mut packet = packet(&pool, &frame);
+    let at = packet.as_ptr().wrapping_add(OVERHEAD);
+    packet.set_rss_hash(1);
+    packet.add_flags(Flags::L4_GOOD);
+    decapsulate(&mut packet, &config()).unwrap();
+    assert!(packet.as_ptr() == at && packet.flags() == Flags::default() && packet.headroom() > OVERHEAD);
+}
+
+#[test]
+fn frames_of_several_buffers_come_out_too() {
+    let pool = Mempool::new(&MempoolConfig { size: 120, ..Default::default() }).unwrap();
+    let inner = inner_frame(600);
+    let mut packet = packet(&pool, &arriving(&inner));
+    assert!(packet.is_chained());
+    decapsulate(&mut packet, &config()).unwrap();
+    assert_eq!(packet.segments().flat_map(|segment| segment.to_vec()).collect::<Vec<_>>(), inner);
+    let mut wrong = arriving(&inner);
+    *wrong.last_mut().unwrap() ^= 1;
+    let mut packet = chain([&wrong[..]], || pool.alloc()).unwrap();
+    assert_eq!(decapsulate(&mut packet, &config()), Err(DecapError::Malformed));
+}
+
+#[test]
+fn checksums_are_looked_at_unless_the_card_has() {
+    let mut frame = arriving(&inner_frame(50));
+    let last = frame.len() - 1;
+    frame[last] ^= 1;
+    assert_eq!(stripped(&frame), Err(DecapError::Malformed));
+    let pool = pool();
+    for (flags, right) in [(Flags::L4_GOOD, true), (Flags::L4_BAD, false), (Flags::L4_GOOD | Flags::L3_BAD, false)] {
+        let mut packet = packet(&pool, &frame);
+        packet.add_flags(flags);
+        assert_eq!(decapsulate(&mut packet, &config()).is_ok(), right, "{flags:?}");
+    }
+    let mut frame = arriving(&inner_frame(50));
+    frame[22] ^= 1; // the TTL, which the IPv4 checksum covers
+    assert_eq!(stripped(&frame), Err(DecapError::Malformed));
+}
+
+#[test]
+fn what_is_for_others_or_wrong_stays_out() {
+    use DecapError::{Foreign, Malformed};
+    // No UDP checksum, so that each change is detected by its own check.
+    let mut frame = arriving(&inner_frame(50));
+    frame[40..42].copy_from_slice(&[0, 0]);
+    let pool = pool();
+    let total = frame.len();
+    for (at, value, why) in [
+        (12, 0x86, Foreign),
+        (14, 0x65, Foreign),
+        (14, 0x44, Malformed),
+        (14, 0x4f, Foreign),
+        (16, 0xff, Malformed),
+        (17, 30, Malformed),
+        (20, 0x20, Malformed),
+        (21, 1, Malformed),
+        (23, 6, Foreign),
+        (29, 9, Foreign),
+        (33, 9, Foreign),
+        (37, 1, Foreign),
+        (38, 0xff, Malformed),
+        (39, 29, Malformed),
+        (42, 0, Malformed),
+        (46, 1, Foreign),
+    ] {
+        let mut packet = packet(&pool, &frame);
+        packet.add_flags(Flags::L3_GOOD);
+        packet.write(at, &[value]);
+        assert_eq!(decapsulate(&mut packet, &config()), Err(why), "byte {at}");
+        assert_eq!(packet.len(), total, "nothing changed");
+    }
+    for len in 0..total {
+        assert!(stripped(&frame[..len]).is_err(), "{len}");
+    }
+    let mut tagged = packet(&pool, &frame);
+    tagged.set_vlan(1);
+    assert_eq!(decapsulate(&mut tagged, &config()), Err(Foreign));
+}
+
+#[test]
+fn frames_go_in_as_others_read_them() {
+    let pool = pool();
+    let inner = inner_frame(100);
+    let mut packet = packet(&pool, &inner);
+    packet.add_flags(Flags::L4_GOOD);
+    assert!(encapsulate(&mut packet, &config(), [2; 6], [4; 6]));
+    assert_eq!((packet.len(), packet.flags()), (inner.len() + OVERHEAD, Flags::default()));
+    let outer = packet.to_vec();
+    let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
+    let Some(etherparse::NetHeaders::Ipv4(ip, _)) = parsed.net else { panic!() };
+    assert_eq!((ip.source, ip.destination, ip.dont_fragment), ([10, 0, 0, 1], [10, 0, 0, 2], true));
+    assert_eq!(ip.header_checksum, ip.calc_header_checksum());
+    let Some(etherparse::TransportHeader::Udp(udp)) = parsed.transport else { panic!() };
+    assert_eq!((udp.destination_port, udp.checksum, usize::from(udp.length)), (4789, 0, inner.len() + 16));
+    assert!(udp.source_port >= 49152);
+    let payload = parsed.payload.slice();
+    assert_eq!((&payload[..8], &payload[8..]), (&[8, 0, 0, 0, 0xab, 0xcd, 0xef, 0][..], &inner[..]));
+    // The other end can decapsulate it.
+    let other = Config { local: config().remote, remote: config().local, ..config() };
+    decapsulate(&mut packet, &other).unwrap();
+    assert_eq!(packet.to_vec(), inner);
+}
+
+#[test]
+fn a_flow_keeps_its_port_and_others_get_theirs() {
+    let frame = |source: u16| {
+        let mut frame = Vec::new();
+        PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([1; 4], [2; 4], 9).udp(source, 6).write(&mut frame, &[]).unwrap();
+        frame
+    };
+    assert_eq!(source_port(&frame(7)), source_port(&frame(7)));
+    let ports: std::collections::HashSet<u16> = (0..1000).map(|source| source_port(&frame(source))).collect();
+    assert!(ports.len() > 900, "{}", ports.len());
+    // Fragments have no L4 header: two fragments of one datagram get the same port.
+    let mut fragment = frame(7);
+    fragment[20] = 0x20;
+    let first = source_port(&fragment);
+    fragment[34] = 99;
+    assert_eq!(source_port(&fragment), first);
+    assert_eq!((source_port(&[]), source_port(&[0; 20])), (source_port(&[]), source_port(&[0; 20])));
+}
+
+proptest! {
+    /// Whatever arrives, decapsulation does not panic, and the inner frame is a part of what arrived.
+    #[test]
+    fn nothing_that_arrives_does_harm(
+        at in prop::collection::vec((0..90usize, any::<u8>()), 0..6),
+        len in 0..160usize,
+        known in any::<bool>(),
+    ) {
+        let mut frame = arriving(&inner_frame(60));
+        for (at, value) in at {
+            frame[at] = value;
+        }
+        frame.resize(len, 0xee);
+        let pool = pool();
+        let mut packet = packet(&pool, &frame);
+        if known {
+            packet.add_flags(Flags::L3_GOOD | Flags::L4_GOOD);
+        }
+        match decapsulate(&mut packet, &config()) {
+            Ok(()) => prop_assert!(packet.len() >= 14 && frame.windows(packet.len()).any(|part| *part == packet.to_vec())),
+            Err(_) => prop_assert_eq!(packet.to_vec(), frame),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `open`, `ioctl` and `mmap`.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::ptr;
+use std::sync::Arc;
+
+use libc::{O_ACCMODE, O_CLOEXEC, O_RDONLY, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t};
+use rustix::event::epoll;
+use rustix::io::Errno;
+
+use super::{Entry, TABLE, answer, netmap, register_atfork};
+use crate::control::{self, UserMemory};
+use crate::open::Open;
+use crate::{next, parameter};
+
+/// Opens `/dev/netmap` or the file of the [`parameter`]; `None` for any other path.
+///
+/// # Safety
+/// `path` is null, or points to a NUL-terminated string that lives as long as this call.
+unsafe fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
+    if path.is_null() {
+        return None;
+    }
+    // SAFETY: `path` is not null, as checked above, so it points to a NUL-terminated string, by this function's
+    // contract.
+    let path = unsafe { CStr::from_ptr(path) };
+    let before = next::errno();
+    if path == c"/dev/netmap" {
+        Some(answer(before, opened(flags)))
+    } else if path == parameter::BUFFER_SIZE && flags & O_ACCMODE == O_RDONLY {
+        Some(answer(before, parameter::buffer_size(flags & O_CLOEXEC != 0).map(IntoRawFd::into_raw_fd)))
+    } else {
+        None
+    }
+}
+
+fn opened(flags: c_int) -> Result<c_int, Errno> {
+    register_atfork();
+    let open = Open::new()?;
+    let close_on_exec = if flags & O_CLOEXEC != 0 { epoll::CreateFlags::CLOEXEC } else { epoll::CreateFlags::empty() };
+    // An empty epoll instance cannot be read or written, and is never ready.
+    let fd = epoll::create(close_on_exec)?;
+    TABLE.set(fd.as_raw_fd(), Some(Arc::new(Entry::Netmap(Arc::new(open))))).map_err(|_| Errno::MFILE)?;
+    Ok(fd.into_raw_fd())
+}
+
+macro_rules! opens {
+    ($($name:ident($($folder:ident)? ; $($mode:ident)?);)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($folder: c_int,)? path: *const c_char, flags: c_int $(, $mode: mode_t)?) -> c_int {
+            // SAFETY: `path` is null or a NUL-terminated string: the program upholds the contract of `$name`,
+            // and null is checked for.
+            match unsafe { open_netmap(path, flags) } {
+                Some(fd) => fd,
+                // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
+                // `$name`.
+                None => unsafe { next::$name($($folder,)? path, flags $(, $mode)?) },
+            }
+        }
+    )*};
+}
+
+opens! {
+    open(; mode);
+    open64(; mode);
+    openat(folder; mode);
+    openat64(folder; mode);
+    __open_2(;);
+    __open64_2(;);
+    __openat_2(folder;);
+    __openat64_2(folder;);
+}
+
+/// The program's own memory, accessed at addresses that the program has passed to `ioctl`.
+struct Memory;
+
+impl UserMemory for Memory {
+    fn read<const N: usize>(&self, at: u64) -> Result<[u8; N], Errno> {
+        if at == 0 {
+            return Err(Errno::FAULT);
+        }
+        let mut bytes = [0; N];
+        // SAFETY: `at` is not 0. The program has passed this address to `ioctl`, or stored it in a structure
+        // that it passed, and by netmap's interface `N` readable bytes lie there. `bytes` is a local array of
+        // `N` bytes, so the two do not overlap.
+        unsafe { ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), N) };
+        Ok(bytes)
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        if at == 0 {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: `at` is not 0. The program has passed this address to `ioctl`, or stored it in a structure
+        // that it passed, and netmap's interface lets the reply overwrite `bytes.len()` bytes there. `bytes` is
+        // this library's, so the two do not overlap.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
+        Ok(())
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
+    if let Some(open) = netmap(fd) {
+        let before = next::errno();
+        if let Some(result) = control::ioctl(&open, request, argument as u64, &mut Memory) {
+            return answer(before, result.map(|()| 0));
+        }
+    }
+    // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `ioctl`.
+    unsafe { next::ioctl(fd, request, argument) }
+}
+
+macro_rules! mmaps {
+    ($($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name(
+            at: *mut c_void,
+            len: size_t,
+            protection: c_int,
+            flags: c_int,
+            fd: c_int,
+            offset: off_t,
+        ) -> *mut c_void {
+            let open = if flags & libc::MAP_ANONYMOUS == 0 { netmap(fd) } else { None };
+            let fd = match open.as_ref().map(|open| open.port()) {
+                None => fd,
+                Some(Some(registered)) if fits(len, offset, registered.port().granted().memory_size) => {
+                    registered.port().memory().as_raw_fd()
+                }
+                Some(_) => {
+                    next::set_errno(libc::EINVAL);
+                    return libc::MAP_FAILED;
+                }
+            };
+            // SAFETY: the arguments are passed on from the program, which upholds the contract of `$name`; only
+            // `fd` may be replaced, by a file that has `offset + len` bytes, as `fits` has checked.
+            unsafe { next::$name(at, len, protection, flags, fd, offset) }
+        }
+    )*};
+}
+
+mmaps! { mmap mmap64 }
+
+/// Whether the range lies in a memory of `size` bytes.
+fn fits(len: size_t, offset: off_t, size: u64) -> bool {
+    u64::try_from(offset).ok().and_then(|offset| offset.checked_add(len as u64)).is_some_and(|end| end <= size)
+}

@@ -1,0 +1,102 @@
+//! The functions that programs call. Each handles calls that concern `/dev/netmap` and passes all others on
+//! unchanged.
+//!
+//! `open`, `fcntl` and `ioctl` name their last argument here: on Linux the first variadic arguments are passed
+//! like named ones, and a function that is called without one finds arbitrary bits there and passes them on.
+
+mod descriptors;
+mod epolls;
+mod files;
+mod polls;
+mod selects;
+
+use std::sync::Arc;
+use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+use arc_swap::Guard;
+use libc::c_int;
+use rustix::io::Errno;
+
+use crate::epoll::Set;
+use crate::next;
+use crate::open::Open;
+use crate::table::Table;
+use crate::wait_queue::FORKS;
+
+/// The object behind a descriptor of the program.
+enum Entry {
+    Netmap(Arc<Open>),
+    /// An epoll instance that watches some of the former.
+    Epoll(Set),
+}
+
+static TABLE: Table<Entry> = Table::new();
+
+type Found = Guard<Option<Arc<Entry>>>;
+
+/// An open file of `/dev/netmap`, kept alive while it is used.
+struct FoundOpen(Found);
+
+impl std::ops::Deref for FoundOpen {
+    type Target = Arc<Open>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<Open> {
+        match self.0.as_deref() {
+            Some(Entry::Netmap(open)) => open,
+            _ => unreachable!("looked before"),
+        }
+    }
+}
+
+#[inline]
+fn netmap(fd: c_int) -> Option<FoundOpen> {
+    let found = TABLE.get(fd)?;
+    matches!(found.as_deref(), Some(Entry::Netmap(_))).then_some(FoundOpen(found))
+}
+
+/// Converts a result to the return value and `errno` of a C function. Success restores the `errno` from before.
+fn answer<T: TryInto<c_int>>(errno_before: c_int, result: Result<T, Errno>) -> c_int {
+    match result {
+        Ok(value) => {
+            next::set_errno(errno_before);
+            value.try_into().unwrap_or(c_int::MAX)
+        }
+        Err(errno) => {
+            next::set_errno(errno.raw_os_error());
+            -1
+        }
+    }
+}
+
+/// Returns the error that a function of the C library has left in `errno`.
+fn last_errno() -> Errno {
+    Errno::from_raw_os_error(next::errno())
+}
+
+/// Process that owns the table: a child created by `vfork` runs in its parent's memory and must not change it.
+static OWNER: AtomicI32 = AtomicI32::new(0);
+
+/// Registers the handler that runs in forked children. To be called before the table has an entry.
+fn register_atfork() {
+    extern "C" fn in_child() {
+        OWNER.store(std::process::id() as i32, Relaxed);
+        FORKS.fetch_add(1, Relaxed);
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        OWNER.store(std::process::id() as i32, Relaxed);
+        // SAFETY: `in_child` may run in the child of a process with several threads: it only stores two atomics
+        // and calls `getpid`, which are async-signal-safe.
+        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// Sets or clears the object behind a descriptor, unless this is a child by `vfork`. The previous object is
+/// dropped if nothing else uses it.
+fn set(fd: c_int, to: Option<Arc<Entry>>) {
+    if OWNER.load(Relaxed) == std::process::id() as i32 {
+        drop(TABLE.set(fd, to));
+    }
+}

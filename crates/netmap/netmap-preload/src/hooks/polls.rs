@@ -1,0 +1,163 @@
+//! `poll`, and what the other waits share with it.
+
+use std::slice;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
+use rustix::io::Errno;
+
+use super::{TABLE, answer, last_errno, netmap};
+use crate::next;
+use crate::wait::{Watched, wait};
+
+/// Converts a time of the program; `None` if it is negative or not normalised.
+pub fn duration(seconds: i64, nanos: i64) -> Option<Duration> {
+    let nanos = u32::try_from(nanos).ok().filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(u64::try_from(seconds).ok()?, nanos))
+}
+
+/// Converts milliseconds; `None`, for ever, if they are negative.
+pub fn milliseconds(limit: c_int) -> Option<Duration> {
+    u64::try_from(limit).ok().map(Duration::from_millis)
+}
+
+/// Reads a time of the program; `None`, for ever, if it is null.
+///
+/// # Errors
+/// `EINVAL` if the time is negative or not normalised.
+///
+/// # Safety
+/// `limit` is null, or points to a time that is readable during this call.
+pub unsafe fn time(limit: *const timespec) -> Result<Option<Duration>, Errno> {
+    // SAFETY: `limit` is null or points to a readable time, by this function's contract.
+    let Some(time) = (unsafe { limit.as_ref() }) else { return Ok(None) };
+    duration(time.tv_sec, time.tv_nsec).map(Some).ok_or(Errno::INVAL)
+}
+
+/// Returns a wait that uses the C library's `ppoll` with a signal mask, or null for none. The mask must be
+/// valid as long as the result is used.
+pub fn sleep(mask: *const sigset_t) -> impl FnMut(&mut [pollfd], Option<Duration>) -> Result<usize, Errno> {
+    move |fds, limit| {
+        let limit = limit.map(|limit| timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: limit.subsec_nanos().into(),
+        });
+        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        // SAFETY: `fds` is a mutable slice of `fds.len()` descriptors; `limit` is null or points to the local
+        // above; `mask` is null or the mask of the program's call, which lasts until this wait returns.
+        let count = unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, limit, mask) };
+        usize::try_from(count).map_err(|_| last_errno())
+    }
+}
+
+/// `poll` for descriptors of which some are ports.
+pub fn poll_mixed(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> Result<usize, Errno> {
+    let (mut watched, mut others, mut is_port) = (Vec::new(), Vec::new(), Vec::new());
+    for fd in &*fds {
+        let open = netmap(fd.fd);
+        is_port.push(open.is_some());
+        match open {
+            Some(open) => watched.push(Watched::new(Arc::clone(&open), fd.events)),
+            None => others.push(*fd),
+        }
+    }
+    wait(&mut watched, &mut others, limit, &mut sleep(mask))?;
+    let (mut watched, mut others) = (watched.iter(), others.iter());
+    for (fd, is_port) in fds.iter_mut().zip(is_port) {
+        fd.revents = match is_port {
+            true => watched.next().expect("as many").revents,
+            false => others.next().expect("as many").revents,
+        };
+    }
+    Ok(fds.iter().filter(|fd| fd.revents != 0).count())
+}
+
+/// Returns the descriptors of a `poll` if some of them are ports. A single descriptor, the common case, is
+/// polled here.
+///
+/// # Safety
+/// `fds` is null, or points to `count` descriptors that nobody else accesses as long as the result is used.
+#[inline]
+unsafe fn fds_with_port<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if TABLE.is_empty() || fds.is_null() || count == 0 {
+        return None;
+    }
+    // SAFETY: `fds` is not null, as checked above, so it points to `count` descriptors that nobody else
+    // accesses, by this function's contract.
+    let fds = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
+    if let [one] = &mut *fds {
+        let open = netmap(one.fd)?;
+        one.revents = open.port().map_or(libc::POLLERR, |port| port.poll_events(one.events));
+        return Some(fds);
+    }
+    fds.iter().any(|fd| netmap(fd.fd).is_some()).then_some(fds)
+}
+
+#[inline]
+fn answer_poll(fds: &mut [pollfd], limit: Result<Option<Duration>, Errno>, mask: *const sigset_t) -> c_int {
+    let before = next::errno();
+    let result = limit.and_then(|limit| match &*fds {
+        [one] if one.revents != 0 => Ok(1),
+        [_] if limit == Some(Duration::ZERO) => Ok(0),
+        _ => poll_mixed(fds, limit, mask),
+    });
+    answer(before, result)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, limit: c_int) -> c_int {
+    // SAFETY: the program calls `poll` with `count` descriptors, which belong to the call until it returns.
+    match unsafe { fds_with_port(fds, count) } {
+        Some(fds) => answer_poll(fds, Ok(milliseconds(limit)), std::ptr::null()),
+        // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `poll`.
+        None => unsafe { next::poll(fds, count, limit) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, limit: c_int, bytes: size_t) -> c_int {
+    // As many as there are: the C library ends a program that names more.
+    let inside = count.min((bytes / size_of::<pollfd>()) as nfds_t);
+    // SAFETY: the program calls `__poll_chk` with an array of `bytes` bytes, which belongs to the call until it
+    // returns, and `inside` descriptors lie in it.
+    match unsafe { fds_with_port(fds, inside) } {
+        Some(fds) if inside == count => answer_poll(fds, Ok(milliseconds(limit)), std::ptr::null()),
+        // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
+        // `__poll_chk`.
+        _ => unsafe { next::__poll_chk(fds, count, limit, bytes) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ppoll(fds: *mut pollfd, count: nfds_t, limit: *const timespec, mask: *const sigset_t) -> c_int {
+    // SAFETY: the program calls `ppoll` with `count` descriptors, which belong to the call until it returns.
+    match unsafe { fds_with_port(fds, count) } {
+        // SAFETY: the program calls `ppoll` with null or a readable time.
+        Some(fds) => answer_poll(fds, unsafe { time(limit) }, mask),
+        // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
+        // `ppoll`.
+        None => unsafe { next::ppoll(fds, count, limit, mask) },
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    limit: *const timespec,
+    mask: *const sigset_t,
+    bytes: size_t,
+) -> c_int {
+    // As many as there are: the C library ends a program that names more.
+    let inside = count.min((bytes / size_of::<pollfd>()) as nfds_t);
+    // SAFETY: the program calls `__ppoll_chk` with an array of `bytes` bytes, which belongs to the call until it
+    // returns, and `inside` descriptors lie in it.
+    match unsafe { fds_with_port(fds, inside) } {
+        // SAFETY: the program calls `__ppoll_chk` with null or a readable time.
+        Some(fds) if inside == count => answer_poll(fds, unsafe { time(limit) }, mask),
+        // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
+        // `__ppoll_chk`.
+        _ => unsafe { next::__ppoll_chk(fds, count, limit, mask, bytes) },
+    }
+}

@@ -1,0 +1,31 @@
+//! Runs programs written for netmap unmodified: `LD_PRELOAD=libringpass_netmap.so PROGRAM`. Their requests to
+//! `/dev/netmap` go to the process that serves netmap ports ([`netmap::server`]), which is started if there is
+//! none.
+//!
+//! `hooks` holds the functions of the C library that this one replaces; calls that do not concern netmap are
+//! passed on ([`next`]). A descriptor of `/dev/netmap` is a real one (an empty epoll instance). [`table`] maps
+//! its number to the object behind it: an [`open`] and, once a port is registered, its rings ([`registered`]).
+//! `poll`, `select` and `epoll_wait` share one wait ([`wait`]) and differ in how they ask and answer
+//! ([`select`], [`epoll`]).
+//!
+//! Not supported: static programs, raw system calls, descriptors that are sent to other processes or kept over
+//! `exec`, and an epoll instance inside of another. A child created by `fork` shares its parent's port; the two
+//! must agree on who uses a ring when.
+
+#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod control;
+mod epoll;
+#[allow(unsafe_code, reason = "functions of the C library, with the pointers of programs")]
+mod hooks;
+#[allow(unsafe_code, reason = "functions of the C library, by name")]
+mod next;
+mod open;
+mod parameter;
+mod registered;
+mod select;
+mod start;
+mod table;
+mod wait;
+mod wait_queue;

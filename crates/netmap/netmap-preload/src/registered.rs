@@ -1,0 +1,171 @@
+//! A registered port: what `ioctl` and `poll` do with its rings.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
+use netmap::client::Port;
+use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
+use netmap::{AdaptiveSpin, Direction, PortRing, SyncError};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::wait_queue::WaitQueue;
+
+/// A port that a program has registered.
+pub struct RegisteredPort {
+    port: Port,
+    /// Whether a thread is synchronising the ring; for each Tx ring, and for each Rx ring.
+    busy: [Vec<AtomicBool>; 2],
+    /// Whether the serving process is gone.
+    lost: AtomicBool,
+    /// How many syncs found nothing for a program that does not block.
+    idle: AtomicU32,
+    /// Threads that block until there is something for them.
+    pub wait_queue: WaitQueue,
+    /// How long to poll before blocking.
+    pub spin: AdaptiveSpin,
+}
+
+/// Events of `poll` for received frames, under both of their names.
+pub const IN: c_short = POLLIN | POLLRDNORM;
+/// Events of `poll` for Tx room, under both of their names.
+pub const OUT: c_short = POLLOUT | POLLWRNORM;
+
+/// Result of a sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Synced {
+    /// The program had set invalid positions, and a ring was reinitialised.
+    pub invalid_positions: bool,
+    /// The other side of a ring has written invalid positions.
+    pub broken: bool,
+}
+
+/// Syncs that find nothing for the program before the thread yields its CPU.
+const YIELD_INTERVAL: u32 = 32;
+/// Rounds of waiting for another thread that synchronises a ring, which takes microseconds unless it is
+/// preempted.
+const SPIN_LIMIT: u32 = 10_000;
+
+impl RegisteredPort {
+    /// Takes a port that was just registered.
+    pub fn new(port: Port) -> Self {
+        let busy = [port.tx(), port.rx()].map(|rings| rings.iter().map(|_| AtomicBool::new(false)).collect());
+        let (lost, idle, wait_queue, spin) = Default::default();
+        Self { port, busy, lost, idle, wait_queue, spin }
+    }
+
+    /// The port.
+    pub fn port(&self) -> &Port {
+        &self.port
+    }
+
+    /// The rings of a direction.
+    #[inline]
+    pub fn rings(&self, direction: Direction) -> &[PortRing] {
+        match direction {
+            Direction::Tx => self.port.tx(),
+            Direction::Rx => self.port.rx(),
+        }
+    }
+
+    /// Synchronises the rings of a direction. Several threads may do so at the same time.
+    #[inline]
+    pub fn sync(&self, direction: Direction) -> Synced {
+        let mut synced = Synced::default();
+        let busy = &self.busy[usize::from(direction == Direction::Rx)];
+        for (ring, busy) in self.rings(direction).iter().zip(busy) {
+            if busy.swap(true, Acquire) && !acquire_ring(busy) {
+                continue;
+            }
+            match ring.sync() {
+                Ok(()) => {}
+                Err(SyncError::Program(_)) => synced.invalid_positions = true,
+                Err(SyncError::Peer(..)) => synced.broken = true,
+            }
+            if direction == Direction::Rx && ring.is_ready() {
+                stamp(ring);
+            }
+            busy.store(false, Release);
+        }
+        synced
+    }
+
+    /// Whether a ring of the direction has slots for the program beyond its `cur`.
+    #[inline]
+    fn is_ready(&self, direction: Direction) -> bool {
+        self.rings(direction).iter().any(PortRing::is_ready)
+    }
+
+    /// Yields the CPU after a number of syncs that found nothing, for a program that does not block: the other
+    /// side may be waiting for this CPU.
+    #[inline]
+    pub fn yield_if_idle(&self, direction: Direction) {
+        if !self.is_ready(direction) {
+            let idle = self.idle.load(Relaxed).wrapping_add(1);
+            self.idle.store(idle, Relaxed);
+            if idle.is_multiple_of(YIELD_INTERVAL) {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Whether the program has released Tx slots that were not passed on.
+    fn unsent(&self) -> bool {
+        self.port.tx().iter().any(|ring| ring.ring().head_and_cur().0 != ring.passed())
+    }
+
+    /// Returns the events that `poll` reports. Synchronises the rings for which it is asked, and those that the
+    /// flags of the registration add.
+    #[inline]
+    pub fn poll_events(&self, events: c_short) -> c_short {
+        let flags = self.port.granted().flags;
+        let mut bad = Synced::default();
+        let mut sync = |direction| {
+            let Synced { invalid_positions, broken } = self.sync(direction);
+            bad = Synced { invalid_positions: bad.invalid_positions | invalid_positions, broken: bad.broken | broken };
+        };
+        if events & OUT != 0 || flags & NO_TX_POLL == 0 && self.unsent() {
+            sync(Direction::Tx);
+        }
+        if events & IN != 0 || flags & DO_RX_POLL != 0 {
+            sync(Direction::Rx);
+        }
+        if bad != Synced::default() || self.lost.load(Relaxed) {
+            return POLLERR;
+        }
+        let ready = |wanted: c_short, direction| {
+            let wanted = events & wanted;
+            if wanted != 0 && self.is_ready(direction) { wanted } else { 0 }
+        };
+        ready(OUT, Direction::Tx) | ready(IN, Direction::Rx)
+    }
+
+    /// Records that the serving process is gone; `poll` reports an error from then on.
+    pub fn set_lost(&self) {
+        self.lost.store(true, Relaxed);
+    }
+
+    /// Returns a number that changes when rings of the requested directions advance, for edge-triggered events.
+    pub fn generation(&self, events: c_short) -> u64 {
+        let of = |wanted, direction| if events & wanted != 0 { self.rings(direction) } else { &[] };
+        let rings = of(OUT, Direction::Tx).iter().chain(of(IN, Direction::Rx));
+        rings.fold(1, |sum, ring| u64::wrapping_mul(sum, 65_537) + u64::from(ring.ring().header().tail.load(Relaxed)))
+    }
+}
+
+/// Waits for a ring that another thread synchronises. Returns whether this thread has it now. The wait is
+/// bounded: this may be a signal handler that has interrupted the thread which has the ring.
+#[cold]
+fn acquire_ring(busy: &AtomicBool) -> bool {
+    (0..SPIN_LIMIT).any(|round| {
+        AdaptiveSpin::spin_or_yield(round);
+        !busy.swap(true, Acquire)
+    })
+}
+
+/// Stores the time at which frames were seen last in the ring's header.
+fn stamp(ring: &PortRing) {
+    let now = clock_gettime(ClockId::Realtime);
+    let [seconds, micros] = &ring.ring().header().time;
+    seconds.store(now.tv_sec as u64, Relaxed);
+    micros.store(now.tv_nsec as u64 / 1000, Relaxed);
+}

@@ -1,0 +1,73 @@
+//! The application's side of a ring that a server serves.
+//!
+//! It passes on the slots that the program has released, and reads which slots belong to the program. All state
+//! is in the CSB, so several programs may use the ring in turn.
+
+use std::sync::Arc;
+
+use crate::csb::{Csb, CsbAtok, CsbKtoa};
+use crate::{Notifier, Positions, Ring, SyncError};
+
+/// A ring with its CSB entry, on the application's side.
+pub struct Application {
+    ring: Ring,
+    csb: Arc<Csb>,
+    entry: usize,
+    kick: Notifier,
+}
+
+impl Application {
+    /// Creates the application's side of a ring; `kick` wakes its server.
+    ///
+    /// # Panics
+    /// If the CSB has no such entry.
+    pub fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
+        assert!(entry < csb.entries(), "an entry of the CSB");
+        Self { ring, csb: csb.clone(), entry, kick: kick.clone() }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    fn atok(&self) -> &CsbAtok {
+        self.csb.application(self.entry)
+    }
+
+    fn ktoa(&self) -> &CsbKtoa {
+        self.csb.server(self.entry)
+    }
+
+    /// Reads the server's positions. Both are checked to be below the number of slots.
+    #[inline]
+    pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
+        let (cur, tail) = self.ktoa().read();
+        Positions::at(self.ring.slots(), cur, tail).ok_or(SyncError::Peer(cur, tail))
+    }
+
+    /// `head` as it was last passed on.
+    pub(crate) fn passed(&self) -> u32 {
+        self.atok().read().0
+    }
+
+    /// Passes the program's `head`, `cur` and `flags` on to the server, and kicks it if there is news and it
+    /// requests that. Returns where the ring stands.
+    #[inline]
+    pub(crate) fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
+        self.positions()?.check(head, cur)?;
+        let (before, awaited, _) = self.atok().read();
+        let news = head != before || flags != 0;
+        if news || cur != awaited {
+            self.atok().write(head, cur, flags);
+        }
+        if news && self.ktoa().kern_needs_kick() {
+            (self.kick)();
+        }
+        self.positions()
+    }
+
+    pub(crate) fn set_need_kick(&self, call: bool) {
+        self.atok().set_need_kick(call);
+    }
+}

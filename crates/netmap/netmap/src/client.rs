@@ -1,0 +1,451 @@
+//! Client of the serving process: a program's ports by name, with their rings and memory.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use ringpass_ipc::{Connecting, ConnectionLost, Credentials, EventNotifier, EventWaiter, ReadStatus, Stream, connect};
+use ringpass_memory::ForeignMemory;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
+
+use crate::protocol::{FDS, Granted, Reply, Request, RingPeer};
+use crate::request::{PortName, Register};
+use crate::{AdaptiveSpin, Buffers, Memory, Notifier, PortRing, SyncError, attach, attach_pipe};
+
+/// An error between a program and the serving process.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No server listens on the socket.
+    #[error("nobody serves netmap ports at {0}; start 'ringpass netmapd', or set RINGPASS_NETMAP_SOCKET")]
+    NoServer(PathBuf),
+    /// The server has refused the request.
+    #[error("{why}")]
+    Refused {
+        /// Error number as netmap defines it.
+        errno: Errno,
+        /// Cause and remedy, in a line.
+        why: String,
+    },
+    /// The serving process has ended or does not answer.
+    #[error("the process that serves netmap ports {0}")]
+    ConnectionLost(String),
+    /// A system call of this process has failed, or a ring is broken.
+    #[error("{0}")]
+    Os(String),
+}
+
+impl From<Error> for ringpass_port::Error {
+    fn from(error: Error) -> Self {
+        let text = error.to_string();
+        match error {
+            Error::NoServer(_) => Self::NotFound(text),
+            Error::Refused { errno, .. } => Self::refused(errno, text),
+            Error::ConnectionLost(_) => Self::Gone(text),
+            Error::Os(_) => Self::Fault(text),
+        }
+    }
+}
+
+impl From<ConnectionLost> for Error {
+    fn from(lost: ConnectionLost) -> Self {
+        Self::ConnectionLost(format!("is gone: {lost}"))
+    }
+}
+
+/// Returns the socket of the serving process: `RINGPASS_NETMAP_SOCKET` if set; else `ringpass-netmap.sock` in
+/// `XDG_RUNTIME_DIR`, or in `/run` for root; else `netmap.sock` in the folder `ringpass-UID` in the folder for
+/// temporary files, which is created if it does not exist.
+///
+/// # Errors
+/// The folder `ringpass-UID` is not private to this user.
+pub fn default_socket() -> Result<PathBuf, Error> {
+    let variable = |name| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
+    if let Some(path) = variable("RINGPASS_NETMAP_SOCKET") {
+        return Ok(path);
+    }
+    let user = rustix::process::geteuid();
+    let folder = match variable("XDG_RUNTIME_DIR") {
+        Some(folder) => folder,
+        None if user.is_root() => "/run".into(),
+        None => {
+            let folder = std::env::temp_dir().join(format!("ringpass-{}", user.as_raw()));
+            check_own(&folder, user.as_raw()).map_err(|why| {
+                let folder = folder.display();
+                Error::Os(format!("{folder}: {why}; remove it, or set XDG_RUNTIME_DIR or RINGPASS_NETMAP_SOCKET"))
+            })?;
+            return Ok(folder.join("netmap.sock"));
+        }
+    };
+    Ok(folder.join("ringpass-netmap.sock"))
+}
+
+/// Creates a folder that only this user may enter, or checks that an existing one is such. Also checks that no
+/// other user can replace the folder, so that its path may be used afterwards.
+fn check_own(folder: &Path, user: u32) -> Result<(), String> {
+    const OTHERS: u32 = 0o077;
+    const WRITABLE: u32 = 0o022;
+    const STICKY: u32 = 0o1000;
+    match rustix::fs::mkdir(folder, Mode::RWXU) {
+        Ok(()) | Err(Errno::EXIST) => {}
+        Err(errno) => return Err(format!("it cannot be made: {errno}")),
+    }
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let opened = rustix::fs::open(folder, flags, Mode::empty());
+    let opened = opened.map_err(|errno| format!("it is no folder of this user: {errno}"))?;
+    let stat = rustix::fs::fstat(&opened).map_err(|errno| errno.to_string())?;
+    if stat.st_uid != user || stat.st_mode & OTHERS != 0 {
+        let mode = stat.st_mode & 0o7777;
+        return Err(format!("its owner is user {} and its mode {mode:o}, not {user} and 700", stat.st_uid));
+    }
+    let parent = rustix::fs::statat(&opened, "..", AtFlags::empty()).map_err(|errno| errno.to_string())?;
+    if ![0, user].contains(&parent.st_uid) || parent.st_mode & WRITABLE != 0 && parent.st_mode & STICKY == 0 {
+        return Err("others may rename what lies in the folder above it".into());
+    }
+    Ok(())
+}
+
+/// A connection to the serving process.
+pub struct Client {
+    stream: Stream,
+}
+
+/// Time until the server accepts the connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time until a reply arrives: allocating the memory of a large port takes some seconds.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Client {
+    /// Connects to a server of this user or of root. Others are refused, because the server decides which
+    /// memory this program writes.
+    pub fn connect(path: &Path) -> Result<Self, Error> {
+        let start = Instant::now();
+        loop {
+            match connect(path).map_err(|error| Error::Os(error.to_string()))? {
+                Connecting::Connected(socket) => {
+                    let server = Credentials::of_peer(&socket).map_err(|error| Error::Os(error.to_string()))?;
+                    if !server.is_own_or_root() {
+                        let (path, user) = (path.display(), server.uid);
+                        let why = format!(
+                            "{path} is served by user {user}, who is neither this user nor root; start a 'ringpass netmapd' of your own, or take another path"
+                        );
+                        return Err(Error::Refused { errno: Errno::ACCESS, why });
+                    }
+                    return Ok(Self { stream: Stream::new(socket, 1 << 16) });
+                }
+                Connecting::Queued if start.elapsed() < CONNECT_TIMEOUT => std::thread::sleep(Duration::from_millis(1)),
+                Connecting::Queued => return Err(Error::ConnectionLost("does not let anybody in".into())),
+                Connecting::Refused(Errno::ACCESS) => {
+                    let why = format!("{}: permission denied; it belongs to another user", path.display());
+                    return Err(Error::Refused { errno: Errno::ACCESS, why });
+                }
+                Connecting::Refused(_) => return Err(Error::NoServer(path.into())),
+            }
+        }
+    }
+
+    /// Sends a request and waits for the reply, for at most 30 seconds. Returns it with the descriptors that
+    /// came with it.
+    pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        match self.stream.send(request.bytes(), Vec::new()) {
+            // The server may have sent a reason before it closed the connection.
+            Ok(()) | Err(ConnectionLost::Closed) => {}
+            Err(lost) => return Err(lost.into()),
+        }
+        let start = Instant::now();
+        let (mut text, mut fds) = (Vec::new(), Vec::new());
+        let mut len = None;
+        // The reply may be longer than the stream's buffer.
+        loop {
+            let arrived = self.stream.arrived();
+            if len.is_none()
+                && let Some(first) = arrived.first_chunk()
+            {
+                len = Some(Reply::len_of(first).ok_or(Error::ConnectionLost("sends what is no answer".into()))?);
+            }
+            if let Some(len) = len {
+                let (range, more) = self.stream.take(self.stream.arrived().len().min(len - text.len()));
+                text.extend_from_slice(self.stream.bytes(range));
+                fds.extend(more);
+                if text.len() == len {
+                    break;
+                }
+            }
+            if self.stream.receive()? == ReadStatus::WouldBlock {
+                let left = REPLY_TIMEOUT
+                    .checked_sub(start.elapsed())
+                    .ok_or(Error::ConnectionLost("does not answer".into()))?;
+                let flags = if self.stream.has_unsent() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                let _ = poll_for(&mut [PollFd::from_borrowed_fd(self.stream.socket(), flags)], left);
+                self.stream.flush()?;
+            }
+        }
+        let reply = Reply::parse(&text).ok_or(Error::ConnectionLost("sends what is no answer".into()))?;
+        match reply.errno {
+            Some(errno) => Err(Error::Refused { errno, why: with_names(&reply.text) }),
+            None => Ok((reply, fds)),
+        }
+    }
+
+    /// Returns the status of all ports, as JSON.
+    pub fn status(&mut self) -> Result<String, Error> {
+        Ok(self.ask(&Request::status())?.0.text)
+    }
+
+    /// Registers a port. The connection belongs to the port from then on.
+    pub fn register(mut self, port: &str, register: &Register) -> Result<Port, Error> {
+        let (reply, fds) = self.ask(&Request::register(port, register))?;
+        Port::new(self, port, &reply, fds)
+    }
+}
+
+/// Returns the error of a ring whose positions only this program should move, extended by who else may have
+/// moved them: `others` had the port before, or nobody if it is empty.
+pub(crate) fn shared_error(error: &str, others: &str) -> String {
+    if others.is_empty() {
+        format!("{error}; if another program has this end of the port too ('ringpass vale' tells), end one of the two")
+    } else {
+        format!("{error}; {others} has this end of the port too: end one of the two")
+    }
+}
+
+/// Adds the programs' names to the process ids of a server's text. The server itself cannot open `/proc` in its
+/// sandbox.
+fn with_names(text: &str) -> String {
+    let mut parts = text.split("pid ");
+    let mut named = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let pid: String = part.chars().take_while(char::is_ascii_digit).collect();
+        let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        match comm.trim_end() {
+            "" => named.push_str("pid "),
+            comm => named.push_str(&format!("'{}', pid ", comm.escape_debug())),
+        }
+        named.push_str(part);
+    }
+    named
+}
+
+fn poll_for(fds: &mut [PollFd<'_>], limit: Duration) -> io::Result<usize> {
+    let limit = Timespec::try_from(limit).unwrap_or(Timespec { tv_sec: i64::MAX, tv_nsec: 0 });
+    Ok(poll(fds, Some(&limit))?)
+}
+
+/// A registered port. The registration ends when it is dropped.
+pub struct Port {
+    name: String,
+    register: Register,
+    tx: Vec<PortRing>,
+    rx: Vec<PortRing>,
+    buffers: Buffers,
+    memory: OwnedFd,
+    call_event: EventWaiter,
+    /// How often the other side was woken.
+    kicks_sent: Arc<AtomicU64>,
+    spin: AdaptiveSpin,
+    granted: Granted,
+    others: String,
+    client: Client,
+}
+
+impl Port {
+    /// Opens a port by name at the server's socket. `more` holds what the name does not specify; see
+    /// [`PortName::asked`].
+    pub fn open(name: &PortName, socket: &Path, more: Register) -> Result<Self, Error> {
+        let mut port = Client::connect(socket)?.register(&name.port, &name.asked(more))?;
+        port.name = name.to_string();
+        Ok(port)
+    }
+
+    fn new(client: Client, name: &str, reply: &Reply, fds: Vec<OwnedFd>) -> Result<Self, Error> {
+        let wrong = || Error::ConnectionLost("grants what cannot be".into());
+        let register = Register::parse(reply.body.first_chunk().expect("64 bytes")).map_err(|_| wrong())?;
+        let [memory, csb, call_event, other] = <[OwnedFd; FDS]>::try_from(fds).map_err(|_| wrong())?;
+        let map = |fd: BorrowedFd<'_>, len| {
+            let mapped = ForeignMemory::map(fd, 0, len).map_err(|error| Error::Os(error.to_string()))?;
+            Ok::<Memory, Error>(mapped.into())
+        };
+        let mapped = map(memory.as_fd(), register.memory_size as usize)?;
+        let csb = map(csb.as_fd(), 2 * 4096)?;
+        let (call_event, other) =
+            (EventWaiter::on(call_event).map_err(|_| wrong())?, EventNotifier::new(other).map_err(|_| wrong())?);
+        let kicks_sent = Arc::new(AtomicU64::new(0));
+        let counter = kicks_sent.clone();
+        let ring: Notifier = Arc::new(move || {
+            counter.fetch_add(1, Relaxed);
+            other.notify();
+        });
+        let own = register.offset as usize;
+        let rings = match reply.granted.peer {
+            RingPeer::Server => attach(&mapped, own, &csb, &ring),
+            RingPeer::Pipe { other, first } => attach_pipe(&mapped, (own, other as usize), first, &csb, &ring),
+        };
+        let [tx, rx] = rings.ok_or_else(wrong)?;
+        let buffers = Buffers::of(&mapped, &reply.granted.pools).ok_or_else(wrong)?;
+        let spin = AdaptiveSpin::default();
+        let (granted, others) = (reply.granted, with_names(&reply.text));
+        let name = name.to_owned();
+        Ok(Self { name, register, tx, rx, buffers, memory, call_event, kicks_sent, spin, granted, others, client })
+    }
+
+    /// The registration as granted.
+    pub fn granted(&self) -> &Register {
+        &self.register
+    }
+
+    /// Programs that had the port already when it was registered, in words; empty if there were none. Programs
+    /// that use the same rings at the same time without coordination get errors.
+    pub fn others(&self) -> &str {
+        &self.others
+    }
+
+    /// Converts an error of one of its rings, with the port's name and the other programs that have it.
+    pub(crate) fn failed(&self, error: SyncError) -> Error {
+        Error::Os(format!("{}: {}", self.name, shared_error(&error.to_string(), &self.others)))
+    }
+
+    /// Tx rings that the registration covers.
+    pub fn tx(&self) -> &[PortRing] {
+        &self.tx
+    }
+
+    /// Rx rings that the registration covers.
+    pub fn rx(&self) -> &[PortRing] {
+        &self.rx
+    }
+
+    /// Buffers of the slots.
+    pub fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    /// File of the memory, to be mapped again.
+    pub fn memory(&self) -> BorrowedFd<'_> {
+        self.memory.as_fd()
+    }
+
+    /// Eventfd that is signalled when an armed ring has news. The server and programs with the same port share
+    /// it, so it must only be watched edge-triggered.
+    pub fn call_event(&self) -> BorrowedFd<'_> {
+        self.call_event.event()
+    }
+
+    /// Socket of the connection; it hangs up when the server ends.
+    pub fn server(&self) -> BorrowedFd<'_> {
+        self.client.stream.socket()
+    }
+
+    /// Clears the pending signals of [`call_event`](Self::call_event).
+    pub fn clear_events(&self) {
+        self.call_event.clear();
+    }
+
+    /// How often this port has woken the other side.
+    pub fn kicks_sent(&self) -> u64 {
+        self.kicks_sent.load(Relaxed)
+    }
+
+    /// Sets how long [`wait`](Self::wait) polls before it blocks.
+    pub fn set_spin(&mut self, spin: AdaptiveSpin) {
+        self.spin = spin;
+    }
+
+    /// Waits until one of these rings of this port has slots for its program; see [`wait`].
+    pub fn wait<'a>(&self, rings: impl Iterator<Item = &'a PortRing> + Clone, limit: Duration) -> Result<bool, Error> {
+        wait(rings.map(|ring| (self, ring)), &self.spin, limit)
+    }
+}
+
+/// The parts of a port, for callers that drive its rings themselves. The registration ends when `client` is
+/// dropped.
+pub struct Parts {
+    /// The registration as granted.
+    pub register: Register,
+    /// Tx rings and Rx rings.
+    pub rings: [Vec<PortRing>; 2],
+    /// Buffers of the slots.
+    pub buffers: Buffers,
+    /// File of the memory.
+    pub memory: OwnedFd,
+    /// The eventfd of [`Port::call_event`].
+    pub call_event: EventWaiter,
+    /// The memory's pools, and the other side of the rings.
+    pub granted: Granted,
+    /// Programs that had the port already; see [`Port::others`].
+    pub others: String,
+    /// The connection.
+    pub client: Client,
+}
+
+impl From<Port> for Parts {
+    fn from(port: Port) -> Self {
+        let Port { register, tx, rx, buffers, memory, call_event, granted, others, client, .. } = port;
+        Self { register, rings: [tx, rx], buffers, memory, call_event, granted, others, client }
+    }
+}
+
+impl Client {
+    /// Whether the serving process is gone.
+    pub fn is_lost(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.stream.socket(), PollFlags::IN)];
+        poll_for(&mut fds, Duration::ZERO).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+}
+
+/// Waits until one of these rings has slots for its program (beyond `cur`), for at most `limit`. Returns
+/// whether one has.
+///
+/// Passes on the slots that programs have released. Polls for a while, which adapts to how long waits take,
+/// before it blocks.
+pub fn wait<'a>(
+    rings: impl Iterator<Item = (&'a Port, &'a PortRing)> + Clone,
+    spin: &AdaptiveSpin,
+    limit: Duration,
+) -> Result<bool, Error> {
+    for round in 0..=spin.rounds() {
+        let mut ready = false;
+        for (port, ring) in rings.clone() {
+            ring.sync().map_err(|error| port.failed(error))?;
+            ready |= ring.is_ready();
+        }
+        if ready {
+            return Ok(true);
+        }
+        AdaptiveSpin::spin_or_yield(round);
+    }
+    let start = Instant::now();
+    let mut fds = Vec::new();
+    for (port, _) in rings.clone() {
+        fds.push(PollFd::new(&port.call_event, PollFlags::IN));
+        fds.push(PollFd::from_borrowed_fd(port.server(), PollFlags::IN));
+    }
+    loop {
+        let mut nothing = true;
+        for (port, ring) in rings.clone() {
+            nothing &= ring.arm().map_err(|error| port.failed(error))?;
+        }
+        let left = limit.saturating_sub(start.elapsed());
+        if !nothing || left.is_zero() {
+            rings.for_each(|(_, ring)| ring.disarm());
+            spin.record_sleep(start.elapsed());
+            return Ok(!nothing);
+        }
+        // Several programs may share an eventfd, and another one may have cleared it; so the time is bounded.
+        let _ = poll_for(&mut fds, left.min(RECHECK_INTERVAL));
+        for ((port, _), fds) in rings.clone().zip(fds.chunks_exact(2)) {
+            if fds[1].revents().intersects(PollFlags::HUP | PollFlags::ERR) {
+                return Err(Error::ConnectionLost("is gone".into()));
+            }
+            if !fds[0].revents().is_empty() {
+                port.clear_events();
+            }
+        }
+    }
+}
+
+/// A blocked thread rechecks its rings at this interval.
+const RECHECK_INTERVAL: Duration = Duration::from_millis(500);

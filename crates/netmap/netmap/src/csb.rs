@@ -1,0 +1,293 @@
+//! netmap's CSB, one entry for each ring: the application (or a guest) and the server of a ring exchange their
+//! positions through it, and whether they want to be woken.
+//!
+//! Each field has one writer. Before it blocks, a side requests a kick and then reads the other side's
+//! positions once more (*double check*). To wake, a side writes its positions and then reads whether the other
+//! requests a kick. Both sides have a full barrier between the write and the read, so at least one of the two
+//! sees the other. The woken side clears its own request when it continues; the other side does not.
+
+#[cfg(not(loom))]
+use crate::{Cells, Memory};
+#[cfg(loom)]
+use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
+#[cfg(not(loom))]
+use std::sync::atomic::{AtomicU32, Ordering::*, fence};
+
+/// What the application writes and the server reads (`struct nm_csb_atok`). Offsets: `head` 0, `cur` 4,
+/// `need_kick` 8, `sync_flags` 12.
+#[repr(C)]
+#[derive(Default)]
+pub struct CsbAtok {
+    head: AtomicU32,
+    cur: AtomicU32,
+    need_kick: AtomicU32,
+    sync_flags: AtomicU32,
+    spare: [AtomicU32; 12],
+}
+
+/// What the server writes and the application reads (`struct nm_csb_ktoa`). Offsets: `hwcur` 0, `hwtail` 4,
+/// `need_kick` 8.
+#[repr(C)]
+#[derive(Default)]
+pub struct CsbKtoa {
+    hwcur: AtomicU32,
+    hwtail: AtomicU32,
+    need_kick: AtomicU32,
+    spare: [AtomicU32; 13],
+}
+
+/// Both halves of the CSB entries of all rings of a port: Tx rings, then Rx rings.
+#[cfg(not(loom))]
+pub struct Csb {
+    application: Cells<CsbAtok>,
+    server: Cells<CsbKtoa>,
+}
+
+#[cfg(not(loom))]
+impl Csb {
+    /// Returns the `entries` entries whose halves begin at the offsets `application` and `server`; `None` if
+    /// they are not inside the memory, or not aligned.
+    pub fn new(memory: &Memory, application: usize, server: usize, entries: usize) -> Option<Self> {
+        Self::from_halves((memory, application), (memory, server), entries)
+    }
+
+    /// Like [`new`](Self::new), with each half in a memory of its own.
+    pub fn from_halves(application: (&Memory, usize), server: (&Memory, usize), entries: usize) -> Option<Self> {
+        let (application, server) = (application.0.cells(application.1, entries)?, server.0.cells(server.1, entries)?);
+        Some(Self { application, server })
+    }
+
+    /// Number of entries.
+    pub fn entries(&self) -> usize {
+        self.server.len()
+    }
+
+    /// The half of an entry that the application writes.
+    pub fn application(&self, entry: usize) -> &CsbAtok {
+        &self.application[entry]
+    }
+
+    /// The half of an entry that the server writes.
+    pub fn server(&self, entry: usize) -> &CsbKtoa {
+        &self.server[entry]
+    }
+}
+
+/// Bytes of one half of an entry.
+pub const ENTRY: usize = 64;
+
+#[cfg(not(loom))]
+const _: () = assert!(size_of::<CsbAtok>() == ENTRY && size_of::<CsbKtoa>() == ENTRY);
+
+/// Flag in [`CsbAtok`]'s `sync_flags`: check for received frames even if the server assumes that there are
+/// none.
+pub const FORCE_READ: u32 = 1;
+/// Flag in [`CsbAtok`]'s `sync_flags`: return the slots of sent frames.
+pub const FORCE_RECLAIM: u32 = 2;
+
+impl CsbAtok {
+    /// Stores the application's positions: it has released the slots before `head`, and waits for slots beyond
+    /// `cur`. Afterwards the application must check [`CsbKtoa::kern_needs_kick`].
+    #[inline]
+    pub fn write(&self, head: u32, cur: u32, sync_flags: u32) {
+        self.sync_flags.store(sync_flags, Relaxed);
+        // Release, `cur` first: a reader that sees the new `head` also sees this `cur` and the slots.
+        self.cur.store(cur, Release);
+        self.head.store(head, Release);
+    }
+
+    /// Loads `head`, then `cur` (Acquire), and `sync_flags`, each once.
+    #[inline]
+    pub fn read(&self) -> (u32, u32, u32) {
+        let head = self.head.load(Acquire);
+        (head, self.cur.load(Acquire), self.sync_flags.load(Relaxed))
+    }
+
+    /// Whether the application requests a kick. Called by the server after it has written its positions;
+    /// contains the full barrier.
+    #[inline]
+    pub fn appl_needs_kick(&self) -> bool {
+        fence(SeqCst);
+        self.need_kick.load(Relaxed) != 0
+    }
+
+    /// Stores whether the application requests a kick from the server.
+    #[inline]
+    pub fn set_need_kick(&self, wakes: bool) {
+        self.need_kick.store(wakes.into(), Relaxed);
+        // Only a request must be ordered before the second check.
+        if wakes {
+            fence(SeqCst);
+        }
+    }
+}
+
+impl CsbKtoa {
+    /// Stores the server's positions: the slots before `hwcur` are processed, and those before `hwtail` belong
+    /// to the application.
+    #[inline]
+    pub fn write(&self, hwcur: u32, hwtail: u32) {
+        // Release, `hwcur` first: a reader that sees the new `hwtail` also sees this `hwcur` and the slots.
+        self.hwcur.store(hwcur, Release);
+        self.hwtail.store(hwtail, Release);
+    }
+
+    /// Loads `hwtail`, then `hwcur` (Acquire), each once. Returns `hwcur` and `hwtail`.
+    #[inline]
+    pub fn read(&self) -> (u32, u32) {
+        let hwtail = self.hwtail.load(Acquire);
+        (self.hwcur.load(Acquire), hwtail)
+    }
+
+    /// Whether the server requests a kick. Called by the application after it has written its positions;
+    /// contains the full barrier.
+    #[inline]
+    pub fn kern_needs_kick(&self) -> bool {
+        fence(SeqCst);
+        self.need_kick.load(Relaxed) != 0
+    }
+
+    /// Stores whether the server requests a kick from the application.
+    #[inline]
+    pub fn set_need_kick(&self, wakes: bool) {
+        self.need_kick.store(wakes.into(), Relaxed);
+        if wakes {
+            fence(SeqCst);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::mem::offset_of;
+
+    #[test]
+    fn words_lie_where_netmaps_do() {
+        assert_eq!([offset_of!(CsbAtok, head), offset_of!(CsbAtok, cur)], [0, 4]);
+        assert_eq!([offset_of!(CsbAtok, need_kick), offset_of!(CsbAtok, sync_flags)], [8, 12]);
+        assert_eq!([offset_of!(CsbKtoa, hwcur), offset_of!(CsbKtoa, hwtail)], [0, 4]);
+        assert_eq!(offset_of!(CsbKtoa, need_kick), 8);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let (application, server) = (CsbAtok::default(), CsbKtoa::default());
+        application.write(5, 7, FORCE_RECLAIM);
+        server.write(3, 9);
+        assert_eq!((application.read(), server.read()), ((5, 7, FORCE_RECLAIM), (3, 9)));
+        assert!(!application.appl_needs_kick() && !server.kern_needs_kick());
+        application.set_need_kick(true);
+        server.set_need_kick(true);
+        assert!(application.appl_needs_kick() && server.kern_needs_kick());
+        application.set_need_kick(false);
+        assert!(!application.appl_needs_kick() && server.kern_needs_kick());
+    }
+}
+
+/// Explores every interleaving of two threads: no wake-up is lost, and no thread wakes more often than it was
+/// kicked.
+#[cfg(all(test, loom))]
+mod interleavings {
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    use super::*;
+
+    /// Stands in for an eventfd.
+    #[derive(Default)]
+    struct Notifier {
+        rung: Mutex<u32>,
+        changed: Condvar,
+    }
+
+    impl Notifier {
+        fn ring(&self) {
+            *self.rung.lock().unwrap() += 1;
+            self.changed.notify_one();
+        }
+
+        /// Waits until it is signalled. Returns how often it was.
+        fn wait(&self) -> u32 {
+            let mut rung = self.rung.lock().unwrap();
+            while *rung == 0 {
+                rung = self.changed.wait(rung).unwrap();
+            }
+            std::mem::take(&mut rung)
+        }
+    }
+
+    #[derive(Default)]
+    struct Both {
+        application: CsbAtok,
+        server: CsbKtoa,
+        kick: Notifier,
+        call: Notifier,
+    }
+
+    /// Serves until it has seen `until` released slots. Returns how often it blocked.
+    fn serve(both: &Both, until: u32) -> u32 {
+        let (mut seen, mut slept) = (0, 0);
+        loop {
+            both.server.set_need_kick(false);
+            loop {
+                let (head, cur, _) = both.application.read();
+                assert!(cur >= head, "cur is not older than head");
+                if head == seen {
+                    break;
+                }
+                seen = head;
+                both.server.write(head, head);
+                if both.application.appl_needs_kick() {
+                    both.call.ring();
+                }
+            }
+            if seen == until {
+                return slept;
+            }
+            both.server.set_need_kick(true);
+            if both.application.read().0 == seen {
+                both.kick.wait();
+                slept += 1;
+            }
+        }
+    }
+
+    /// Releases slots one by one, then waits until all are processed.
+    fn send(both: &Both, slots: u32) {
+        for head in 1..=slots {
+            both.application.write(head, head, 0);
+            if both.server.kern_needs_kick() {
+                both.kick.ring();
+            }
+        }
+        loop {
+            both.application.set_need_kick(true);
+            if both.server.read().1 == slots {
+                return;
+            }
+            both.call.wait();
+        }
+    }
+
+    fn explore(slots: u32, preemptions: Option<usize>) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = preemptions;
+        model.check(move || {
+            let both = Arc::new(Both::default());
+            let sender = thread::spawn({
+                let both = both.clone();
+                move || send(&both, slots)
+            });
+            let slept = serve(&both, slots);
+            assert!(slept <= slots, "{slept} sleeps for {slots} kicks");
+            sender.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_no_wake_up_is_lost() {
+        explore(1, None);
+        explore(2, Some(2));
+    }
+}

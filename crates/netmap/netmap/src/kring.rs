@@ -1,0 +1,116 @@
+//! The serving side of a ring: validates the application's positions, tracks which slots were processed, and
+//! publishes the result.
+//!
+//! Nothing is done with invalid positions: the server then either ends the port or [restarts](Kring::restart)
+//! the ring.
+
+use std::sync::Arc;
+
+use crate::csb::Csb;
+use crate::{Direction, InvalidPositions, Positions, Ring};
+
+/// A ring with its CSB entry, on the serving side (netmap's `netmap_kring`). Belongs to the thread that serves
+/// it.
+pub struct Kring {
+    ring: Ring,
+    direction: Direction,
+    csb: Arc<Csb>,
+    entry: usize,
+    positions: Positions,
+}
+
+impl Kring {
+    /// Creates a ring in its initial state and writes that state to both halves of its CSB entry.
+    ///
+    /// # Panics
+    /// If the CSB has no such entry.
+    pub fn new(direction: Direction, ring: Ring, csb: &Arc<Csb>, entry: usize) -> Self {
+        let positions = Positions::new(direction, ring.slots());
+        csb.application(entry).write(positions.hwcur(), positions.hwcur(), 0);
+        csb.server(entry).write(positions.hwcur(), positions.hwtail());
+        Self { ring, direction, csb: csb.clone(), entry, positions }
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.ring
+    }
+
+    /// Direction of its frames.
+    pub fn direction(&self) -> Direction {
+        self.direction
+    }
+
+    /// Index of its CSB entry.
+    #[inline]
+    pub fn entry(&self) -> usize {
+        self.entry
+    }
+
+    /// Reads the application's positions and returns how many slots it has released since: frames to be sent,
+    /// or slots whose frames it has read. The first of them is [`given`](Self::given)`(0)`.
+    #[inline]
+    pub fn poll_released(&self) -> Result<u32, InvalidPositions> {
+        let (head, cur, _) = self.csb.application(self.entry).read();
+        self.positions.check(head, cur)
+    }
+
+    /// Position of the `n`-th released slot.
+    #[inline]
+    pub fn given(&self, n: u32) -> u32 {
+        self.positions.after(self.positions.hwcur(), n)
+    }
+
+    /// Marks the first `slots` released slots as processed.
+    #[inline]
+    pub fn take(&mut self, slots: u32) {
+        self.positions.take(slots);
+    }
+
+    /// Number of slots that neither belong to the application nor wait to be processed: slots of sent frames
+    /// not yet returned to it (Tx), or slots that can take received frames (Rx). The first of them is
+    /// [`free`](Self::free)`(0)`.
+    #[inline]
+    pub fn room(&self) -> u32 {
+        self.positions.free()
+    }
+
+    /// Position of the `n`-th such slot.
+    #[inline]
+    pub fn free(&self, n: u32) -> u32 {
+        self.positions.after(self.positions.hwtail(), n)
+    }
+
+    /// Hands the first `slots` of them to the application, with the next [`publish`](Self::publish).
+    #[inline]
+    pub fn give(&mut self, slots: u32) {
+        self.positions.give(slots);
+    }
+
+    /// Publishes `hwcur` and `hwtail`. Returns whether the application wants to be woken.
+    #[inline]
+    pub fn publish(&self) -> bool {
+        self.csb.server(self.entry).write(self.positions.hwcur(), self.positions.hwtail());
+        self.csb.application(self.entry).appl_needs_kick()
+    }
+
+    /// Resets both sides to the server's positions, after the application has set invalid ones. Slots that were
+    /// released but not processed belong to the application again.
+    pub fn restart(&self) {
+        let (cur, tail) = (self.positions.hwcur(), self.positions.hwtail());
+        self.csb.application(self.entry).write(cur, cur, 0);
+        self.csb.server(self.entry).write(cur, tail);
+    }
+
+    /// Before blocking: requests a kick from the application, then checks once more. Returns whether still no
+    /// more than `seen` slots are released, so that the caller may block.
+    pub fn arm(&self, seen: u32) -> Result<bool, InvalidPositions> {
+        self.csb.server(self.entry).set_need_kick(true);
+        Ok(self.poll_released()? == seen)
+    }
+
+    /// After blocking: no longer requests a kick.
+    pub fn disarm(&self) {
+        self.csb.server(self.entry).set_need_kick(false);
+    }
+}

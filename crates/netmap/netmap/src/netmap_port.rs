@@ -1,0 +1,108 @@
+//! A netmap port that this program has open, as a [`Port`].
+
+use std::path::Path;
+use std::sync::Arc;
+
+use ringpass_memory::Mempool;
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, PortStatus, Queues, State, Stats};
+
+use crate::client::{self, Client, Parts, shared_error};
+use crate::queues::{RECEIVING, Rings, SENDING, queues};
+use crate::request::{Mode, PortName, Register};
+
+/// A port of a VALE switch or an end of a pipe, whose frames are copied between slots and packets.
+pub struct NetmapPort {
+    name: String,
+    clients: Vec<Client>,
+    queues: Vec<Queues>,
+    status: Arc<PortStatus>,
+    notes: Vec<String>,
+    /// Programs that had the port before, in words.
+    others: String,
+}
+
+impl NetmapPort {
+    /// Opens a port by name at the socket of the serving process. A single queue uses all rings that the name
+    /// covers. Of several queues, each uses one Tx ring and one Rx ring, and the port must have that many.
+    pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
+        let other = |error: &dyn std::fmt::Display| Error::Other(format!("{name}: {error}"));
+        let mut parsed: PortName = name.parse().map_err(|error| other(&error))?;
+        if config.queues > 1 && parsed.mode != Mode::AllNic {
+            return Err(other(&format!("one ring is for one queue, not {}", config.queues)));
+        }
+        let status = Arc::new(PortStatus::new(config.queues));
+        let (clients, queues_of, notes, others) = Default::default();
+        let mut port = Self { name: name.into(), clients, queues: queues_of, status, notes, others };
+        let (mut all, mut places) = (Rings { tx: Vec::new(), rx: Vec::new() }, None);
+        for queue in 0..config.queues {
+            let mut more = Register::default();
+            if config.queues > 1 {
+                (parsed.mode, parsed.ring, more.rings) = (Mode::OneNic, queue as u16, [config.queues as u16; 2]);
+            }
+            let opened = client::Port::open(&parsed, socket, more).map_err(|error| other(&error))?;
+            let Parts { register, rings: [tx, rx], buffers, call_event, others, client, .. } = opened.into();
+            port.others = others;
+            if queue == 0 {
+                let memory = register.memory_id;
+                let [sending, receiving] = register.slots;
+                port.notes.push(format!(
+                    "netmap port in memory {memory}, {sending} slots to send, {receiving} to receive; frames are copied"
+                ));
+            }
+            for ring in rx {
+                let call_event = call_event.try_clone().map_err(|error| other(&error))?;
+                all.rx.push((ring, Some(call_event)));
+            }
+            all.tx.extend(tx);
+            port.clients.push(client);
+            places = Some(buffers);
+        }
+        let places = places.ok_or_else(|| other(&"a port without queues"))?;
+        let opened = queues(all, &places, config, pool, &port.status);
+        port.queues = opened.map_err(|error| other(&shared_error(&error.to_string(), &port.others)))?;
+        Ok(port)
+    }
+}
+
+impl Port for NetmapPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        MacAddress::default()
+    }
+
+    fn link(&mut self) -> Link {
+        Link { up: matches!(self.state(), State::Running), mbps: 0 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.status.stats()
+    }
+
+    fn state(&mut self) -> State {
+        if self.clients.iter().any(Client::is_lost) {
+            self.status.set_gone(|| "the process that serves netmap ports is gone".into());
+        }
+        match self.status.state() {
+            State::Gone(why) if why.starts_with(SENDING) || why.starts_with(RECEIVING) => {
+                State::Gone(shared_error(&why, &self.others))
+            }
+            state => state,
+        }
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
+        // Everything that the other side sends is received anyway.
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}

@@ -1,0 +1,173 @@
+//! Pipes: slots that one end sends appear in the other end's ring, by exchange of descriptors.
+//!
+//! No buffer is copied and no server is involved. Both ends work on memory that both may write, so each trusts
+//! the other with its frames, but not with its own process.
+//!
+//! Slot N of the sender's ring and slot N of the receiver's ring belong together. Sending copies the descriptor
+//! to the receiver; releasing copies it back if the receiver has put another buffer there. The sender is the
+//! *application* of a [`csb`](crate::csb) entry and the receiver its *server*: `head` is the first slot that
+//! was not sent, `hwcur` the first that was not released. As for every ring of a program, all state is in the
+//! CSB; each end only caches what it has read last, because reading the other end's fields costs a cache line
+//! from another core.
+
+use std::sync::Arc;
+
+use crate::csb::{Csb, CsbAtok, CsbKtoa};
+use crate::layout::RESERVED_BUFFERS;
+use crate::position_cache::PositionCache;
+use crate::{Flags, Notifier, Positions, Ring, Slot, SyncError};
+
+/// What both ends of one direction share.
+pub struct PipeChannel {
+    /// Ring of the sender.
+    pub sender: Ring,
+    /// Ring of the receiver, with as many slots.
+    pub receiver: Ring,
+    /// CSB that both ends share. Kick requests use a separate entry, [`NEED_KICK_OFFSET`] after `entry`: they
+    /// change seldom, so their cache line stays with the core that reads it.
+    pub csb: Arc<Csb>,
+    /// Index of this direction's entry in `csb`.
+    pub entry: usize,
+    /// Wakes the other end.
+    pub notify: Notifier,
+}
+
+/// Distance from the entry with a direction's positions to the one with its kick requests.
+pub const NEED_KICK_OFFSET: usize = 2;
+
+impl PipeChannel {
+    /// The half of the entry that the sender writes.
+    fn sent(&self) -> &CsbAtok {
+        self.csb.application(self.entry)
+    }
+
+    /// The half of the entry that the receiver writes.
+    fn released(&self) -> &CsbKtoa {
+        self.csb.server(self.entry)
+    }
+
+    /// Number of slots that both rings have.
+    fn slots(&self) -> u32 {
+        self.sender.slots().min(self.receiver.slots())
+    }
+}
+
+/// The sending end of a pipe.
+pub struct Sender(PipeChannel, PositionCache);
+
+/// The receiving end of a pipe.
+pub struct Receiver(PipeChannel, PositionCache);
+
+impl Sender {
+    /// Creates the sending end, of rings in any state.
+    pub fn new(exchange: PipeChannel) -> Self {
+        Self(exchange, PositionCache::default())
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.0.sender
+    }
+
+    /// Reads where the ring stands: the program owns the slots that the other end has released, except the one
+    /// before them.
+    #[inline]
+    pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
+        let (slots, sent, released) = (self.0.slots(), self.passed(), self.0.released().read().0);
+        let tail = released.checked_sub(1).unwrap_or(slots - 1);
+        let positions = Positions::at(slots, sent, tail).ok_or(SyncError::Peer(sent, released))?;
+        self.1.set(&positions);
+        Ok(positions)
+    }
+
+    pub(crate) fn passed(&self) -> u32 {
+        self.0.sent().read().0
+    }
+
+    /// Sends the slots that the program has released, up to the last complete frame.
+    #[inline]
+    pub(crate) fn pass(&self, head: u32, cur: u32) -> Result<Positions, SyncError> {
+        let PipeChannel { sender, receiver, notify, csb, entry, .. } = &self.0;
+        // The cache suffices if there are slots to send and half of the ring is left. Otherwise read what was
+        // released.
+        let position_cache = self.1.get(self.0.slots(), self.passed());
+        let known = position_cache.filter(|position_cache| {
+            position_cache.check(head, cur).is_ok_and(|given| given > 0 && position_cache.leaves_half(head))
+        });
+        let mut positions = known.map_or_else(|| self.positions(), Ok)?;
+        let mut given = positions.check(head, cur)?;
+        let first = positions.hwcur();
+        let at = |n| positions.after(first, n);
+        while given > 0 && sender.slot(at(given - 1)).flags.any(Flags::MORE_FRAGMENTS) {
+            given -= 1;
+        }
+        for n in 0..given {
+            receiver.set_new(at(n), sender.slot(at(n)));
+        }
+        if given > 0 {
+            positions.take(given);
+            self.0.sent().write(positions.hwcur(), cur, 0);
+            self.1.set(&positions);
+            if csb.server(entry + NEED_KICK_OFFSET).kern_needs_kick() {
+                notify();
+            }
+        }
+        Ok(positions)
+    }
+
+    pub(crate) fn set_need_kick(&self, call: bool) {
+        self.0.csb.application(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
+    }
+}
+
+impl Receiver {
+    /// Creates the receiving end, of rings in any state.
+    pub fn new(exchange: PipeChannel) -> Self {
+        Self(exchange, PositionCache::default())
+    }
+
+    /// The ring.
+    pub fn ring(&self) -> &Ring {
+        &self.0.receiver
+    }
+
+    /// Reads where the ring stands: the program owns the slots that the other end has sent.
+    #[inline]
+    pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
+        let (sent, released) = (self.0.sent().read().0, self.passed());
+        let positions = Positions::at(self.0.slots(), released, sent).ok_or(SyncError::Peer(sent, released))?;
+        self.1.set(&positions);
+        Ok(positions)
+    }
+
+    pub(crate) fn passed(&self) -> u32 {
+        self.0.released().read().0
+    }
+
+    /// Returns the slots that the program has released to the sender.
+    #[inline]
+    pub(crate) fn pass(&self, head: u32, cur: u32) -> Result<Positions, SyncError> {
+        let PipeChannel { sender, receiver, notify, csb, entry, .. } = &self.0;
+        let position_cache =
+            self.1.get(self.0.slots(), self.passed()).filter(|position_cache| position_cache.check(head, cur).is_ok());
+        let positions = position_cache.map_or_else(|| self.positions(), Ok)?;
+        let (given, first) = (positions.check(head, cur)?, positions.hwcur());
+        for position in (0..given).map(|n| positions.after(first, n)) {
+            let slot = receiver.slot(position);
+            if slot.flags.any(Flags::BUFFER_CHANGED) && slot.buffer >= RESERVED_BUFFERS {
+                sender.set(position, Slot { len: 0, pointer: 0, flags: Flags::BUFFER_CHANGED, ..slot });
+            }
+        }
+        if given > 0 {
+            self.0.released().write(positions.after(first, given), 0);
+            if csb.application(entry + NEED_KICK_OFFSET).appl_needs_kick() {
+                notify();
+            }
+        }
+        self.positions()
+    }
+
+    pub(crate) fn set_need_kick(&self, call: bool) {
+        self.0.csb.server(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
+    }
+}

@@ -1,0 +1,179 @@
+//! The program's side of a port's ring, whether a server or the other end of a pipe is behind it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+use crate::pipe::{Receiver, Sender};
+use crate::{Application, InvalidPositions, Positions, Ring};
+
+/// Callback that wakes the other side.
+pub type Notifier = Arc<dyn Fn() + Send + Sync>;
+
+/// Error of a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyncError {
+    /// The program has set invalid positions; they were not passed on.
+    #[error("the program set {0}")]
+    Program(#[from] InvalidPositions),
+    /// The other side, a server or the other end of a pipe, has written positions that do not exist.
+    #[error("the other side has moved to slots {0} and {1}, which there are not")]
+    Peer(u32, u32),
+}
+
+/// A ring to send or to receive, by netmap's rules: the program owns the slots from `head` to `tail`, and
+/// [`sync`](Self::sync) passes on those that it has moved `head` over.
+///
+/// It may be shared by threads. Threads that use it at the same time must agree on which of them moves `head`.
+pub enum PortRing {
+    /// A ring with a server behind it.
+    Kring(Application),
+    /// The sending end of a pipe.
+    Sender(Sender),
+    /// The receiving end of a pipe.
+    Receiver(Receiver),
+}
+
+macro_rules! each {
+    ($self:ident, $ring:ident => $what:expr) => {
+        match $self {
+            PortRing::Kring($ring) => $what,
+            PortRing::Sender($ring) => $what,
+            PortRing::Receiver($ring) => $what,
+        }
+    };
+}
+
+impl PortRing {
+    /// The ring.
+    #[inline]
+    pub fn ring(&self) -> &Ring {
+        each!(self, ring => ring.ring())
+    }
+
+    /// Passes on `head` and `cur` that do not come from the ring's header; `flags` as in the
+    /// [`csb`](crate::csb). Returns where the ring stands.
+    ///
+    /// # Errors
+    /// On [`SyncError::Program`] nothing was passed on.
+    #[inline]
+    pub fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
+        match self {
+            Self::Kring(ring) => ring.pass(head, cur, flags),
+            Self::Sender(ring) => ring.pass(head, cur),
+            Self::Receiver(ring) => ring.pass(head, cur),
+        }
+    }
+
+    /// Reads where the ring stands now.
+    #[inline]
+    pub fn positions(&self) -> Result<Positions, SyncError> {
+        each!(self, ring => ring.positions())
+    }
+
+    /// `head` as it was last passed on.
+    pub fn passed(&self) -> u32 {
+        each!(self, ring => ring.passed())
+    }
+
+    /// Passes on the slots that the program has released, and updates `tail`. After an error of the program the
+    /// ring continues from the positions last passed on.
+    #[inline]
+    pub fn sync(&self) -> Result<(), SyncError> {
+        self.sync_with(0)
+    }
+
+    /// Like [`sync`](Self::sync), with flags as in the [`csb`](crate::csb).
+    #[inline]
+    pub fn sync_with(&self, flags: u32) -> Result<(), SyncError> {
+        let ring = self.ring();
+        let (head, cur) = ring.head_and_cur();
+        match self.pass(head, cur, flags) {
+            Ok(positions) => {
+                // An unchanged `tail` is not written: another core mostly has the cache line.
+                if ring.header().tail.load(Relaxed) != positions.hwtail() {
+                    ring.set_tail(positions.hwtail());
+                }
+                Ok(())
+            }
+            Err(error) => Err(self.restart(error)),
+        }
+    }
+
+    #[cold]
+    fn restart(&self, error: SyncError) -> SyncError {
+        self.reinit().err().unwrap_or(error)
+    }
+
+    /// Resets the header to the positions last passed on and discards what the program has written there
+    /// (netmap's `netmap_ring_reinit()`).
+    pub fn reinit(&self) -> Result<(), SyncError> {
+        let tail = self.positions()?.hwtail();
+        self.ring().restart(self.passed() % self.ring().slots(), tail);
+        Ok(())
+    }
+
+    /// Whether the program owns slots beyond its `cur`, as of the last sync.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        let header = self.ring().header();
+        header.cur.load(Relaxed) != header.tail.load(Acquire)
+    }
+
+    /// Number of slots that the program owns, from `head` on, as of the last sync.
+    #[inline]
+    pub fn own(&self) -> u32 {
+        let (header, slots) = (self.ring().header(), self.ring().slots());
+        let (head, tail) = (header.head.load(Relaxed), header.tail.load(Acquire));
+        Positions::at(slots, head, tail).map_or(0, |positions| positions.distance(head, tail))
+    }
+
+    /// Position of the slot `n` slots after `head`. `n` is at most the ring's size.
+    #[inline]
+    pub fn position(&self, n: u32) -> u32 {
+        let sum = self.ring().header().head.load(Relaxed).wrapping_add(n);
+        let slots = self.ring().slots();
+        if sum >= slots { sum.wrapping_sub(slots).min(slots - 1) } else { sum }
+    }
+
+    /// Positions of the first `slots` slots from `head` on.
+    #[inline]
+    pub fn first(&self, slots: u32) -> impl ExactSizeIterator<Item = u32> + use<> {
+        let (head, all) = (self.position(0), self.ring().slots());
+        (0..slots).map(move |n| {
+            let sum = head + n;
+            if sum >= all { sum - all } else { sum }
+        })
+    }
+
+    /// Releases the first `slots` slots, with the next sync.
+    ///
+    /// # Panics
+    /// If the program owns fewer.
+    #[inline]
+    pub fn release_slots(&self, slots: u32) {
+        assert!(slots <= self.own(), "slots of somebody else");
+        let head = self.position(slots);
+        self.ring().header().cur.store(head, Relaxed);
+        self.ring().header().head.store(head, Relaxed);
+    }
+
+    /// Before blocking: requests a kick from the other side, then checks once more. Returns whether there is
+    /// still nothing for a program whose position is `cur`.
+    pub fn arm_at(&self, cur: u32) -> Result<bool, SyncError> {
+        each!(self, ring => ring.set_need_kick(true));
+        Ok(self.positions()?.hwtail() == cur)
+    }
+
+    /// Like [`arm_at`](Self::arm_at) with the program's `cur`. Updates `tail`.
+    pub fn arm(&self) -> Result<bool, SyncError> {
+        each!(self, ring => ring.set_need_kick(true));
+        let tail = self.positions()?.hwtail();
+        self.ring().set_tail(tail);
+        Ok(tail == self.ring().head_and_cur().1)
+    }
+
+    /// After blocking: no longer requests a kick.
+    pub fn disarm(&self) {
+        each!(self, ring => ring.set_need_kick(false));
+    }
+}

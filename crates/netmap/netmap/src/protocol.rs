@@ -1,0 +1,215 @@
+//! Messages between a client and the serving process: netmap's own requests as programs make them, and replies
+//! whose memory is passed by descriptor. Each is one little-endian message of fixed size, except for a text at
+//! the end of a reply.
+
+use rustix::io::Errno;
+
+use crate::Pools;
+use crate::request::{Fields, Header, InvalidRequest, Kind, Register};
+
+/// A request as the program made it: its header, and its body padded with zeros.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The request's header. Addresses in it have no meaning here.
+    pub header: [u8; Header::LEN],
+    /// The request's body.
+    pub body: [u8; BODY],
+}
+
+/// Bytes of the longest body.
+pub const BODY: usize = 64;
+
+/// Kind of request that netmap does not have: asks for the server's status as JSON.
+pub const STATUS: u16 = 0x8000;
+
+impl Request {
+    /// Bytes of a request.
+    pub const LEN: usize = Header::LEN + BODY;
+
+    /// Creates a request about a port, with a body of at most [`BODY`] bytes.
+    ///
+    /// # Panics
+    /// If the body is longer.
+    pub fn new(kind: Kind, port: &str, body: &[u8]) -> Self {
+        let mut request = Self { header: Header::bytes(kind as u16, port), body: [0; BODY] };
+        request.body[..body.len()].copy_from_slice(body);
+        request
+    }
+
+    /// Creates a request to register a port.
+    pub fn register(port: &str, register: &Register) -> Self {
+        Self::new(Kind::Register, port, &register.bytes())
+    }
+
+    /// Creates a request for the server's status.
+    pub fn status() -> Self {
+        Self { header: Header::bytes(STATUS, ""), body: [0; BODY] }
+    }
+
+    /// Parses a request.
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let (header, body) = bytes.split_first_chunk().expect("a header");
+        Self { header: *header, body: body.try_into().expect("the rest") }
+    }
+
+    /// Serialises the request.
+    pub fn bytes(&self) -> Vec<u8> {
+        [&self.header[..], &self.body].concat()
+    }
+
+    /// Whether it asks for [`STATUS`].
+    pub fn is_status(&self) -> bool {
+        self.header[2..4] == STATUS.to_le_bytes()
+    }
+
+    /// Parses the body as a registration.
+    pub fn as_register(&self) -> Result<Register, InvalidRequest> {
+        Register::parse(self.body.first_chunk().expect("64 bytes"))
+    }
+}
+
+/// The other side of a port's rings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingPeer {
+    /// A server.
+    #[default]
+    Server,
+    /// The other end of a pipe.
+    Pipe {
+        /// Offset of the other end's interface descriptor.
+        other: u64,
+        /// Whether the program has the first end.
+        first: bool,
+    },
+}
+
+/// Details of a granted registration that the program does not see. The reply carries four descriptors: the
+/// memory, the CSB, the eventfd that wakes the program and the one that wakes the other side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Granted {
+    /// Pools of the memory.
+    pub pools: Pools,
+    /// Other side of the rings.
+    pub peer: RingPeer,
+}
+
+/// Number of descriptors that come with a registration.
+pub const FDS: usize = 4;
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Error number as netmap defines it, if the request was refused.
+    pub errno: Option<Errno>,
+    /// The request's body as granted.
+    pub body: [u8; BODY],
+    /// Details of a granted registration.
+    pub granted: Granted,
+    /// Reason of an error, in a line; otherwise the result, if that is a text.
+    pub text: String,
+}
+
+impl Reply {
+    /// Bytes of a reply before the text.
+    pub const LEN: usize = 8 + BODY + 32;
+    /// Bytes of the longest text.
+    pub const MAX_TEXT_LEN: usize = 1 << 20;
+
+    /// Creates a reply with a body.
+    pub fn granted(body: &[u8], granted: Granted) -> Self {
+        let mut reply = Self { errno: None, body: [0; BODY], granted, text: String::new() };
+        reply.body[..body.len()].copy_from_slice(body);
+        reply
+    }
+
+    /// Creates a reply with a text.
+    pub fn text(errno: Option<Errno>, text: String) -> Self {
+        Self { errno, body: [0; BODY], granted: Granted::default(), text }
+    }
+
+    /// Serialises the reply.
+    pub fn bytes(&self) -> Vec<u8> {
+        let errno = self.errno.map_or(0, Errno::raw_os_error) as u32;
+        let Granted { pools, peer } = self.granted;
+        let (other, kind) = match peer {
+            RingPeer::Server => (0, 0),
+            RingPeer::Pipe { other, first } => (other, if first { 1 } else { 2 }),
+        };
+        let mut bytes = [errno, self.text.len() as u32].map(u32::to_le_bytes).concat();
+        bytes.extend(self.body);
+        bytes.extend([other, pools.ring_bytes as u64].map(u64::to_le_bytes).concat());
+        bytes.extend([pools.interfaces, pools.buffers, pools.buffer_size, kind].map(u32::to_le_bytes).concat());
+        bytes.extend(self.text.bytes());
+        bytes
+    }
+
+    /// Returns the length of a reply in bytes, from its start; `None` if the text would be too long.
+    pub fn len_of(start: &[u8; Self::LEN]) -> Option<usize> {
+        let text = u32::from_le_bytes([4, 5, 6, 7].map(|at| start[at])) as usize;
+        (text <= Self::MAX_TEXT_LEN).then_some(Self::LEN + text)
+    }
+
+    /// Parses a reply; `None` if it is malformed or names pools that no region can have.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let (start, text) = bytes.split_first_chunk::<{ Self::LEN }>()?;
+        if Self::len_of(start)? != bytes.len() {
+            return None;
+        }
+        let mut fields = Fields(start);
+        let (errno, _) = (fields.u32() as i32, fields.u32());
+        let body = fields.take();
+        let (other, ring_bytes) = (fields.u64(), fields.u64() as usize);
+        let (interfaces, buffers, buffer_size) = (fields.u32(), fields.u32(), fields.u32());
+        let peer = match fields.u32() {
+            0 => RingPeer::Server,
+            kind => RingPeer::Pipe { other, first: kind == 1 },
+        };
+        let granted = Granted { pools: Pools { interfaces, ring_bytes, buffers, buffer_size }, peer };
+        if !granted.pools.are_bounded() {
+            return None;
+        }
+        let errno = (errno != 0).then(|| Errno::from_raw_os_error(errno.clamp(1, 4095)));
+        Some(Self { errno, body, granted, text: String::from_utf8(text.to_vec()).ok()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_and_answers_come_as_they_go() {
+        let register = Register { slots: [512, 256], memory_id: 7, ..Register::default() };
+        let request = Request::register("vale0:1", &register);
+        let bytes: [u8; Request::LEN] = request.bytes().try_into().unwrap();
+        assert_eq!(Request::parse(&bytes), request);
+        assert_eq!(request.as_register(), Ok(register.clone()));
+        assert_eq!(Header::parse(&request.header).unwrap().name, "vale0:1");
+        assert!(Request::status().is_status() && !request.is_status());
+        let peer =
+            [RingPeer::Server, RingPeer::Pipe { other: 77, first: true }, RingPeer::Pipe { other: 0, first: false }];
+        for peer in peer {
+            let granted = Granted { pools: Pools::default(), peer };
+            let reply = Reply::granted(&register.bytes(), granted);
+            assert_eq!(Reply::parse(&reply.bytes()), Some(reply.clone()));
+            assert_eq!(Register::parse(reply.body.first_chunk().unwrap()), Ok(register.clone()));
+        }
+        let boundless = [
+            Pools { ring_bytes: usize::MAX, ..Pools::default() },
+            Pools { buffers: u32::MAX, buffer_size: u32::MAX, ..Pools::default() },
+        ];
+        for pools in boundless {
+            let reply = Reply::granted(&register.bytes(), Granted { pools, peer: RingPeer::Server });
+            assert_eq!(Reply::parse(&reply.bytes()), None, "{pools:?}");
+        }
+        let reply = Reply::text(Some(Errno::BUSY), "somebody has it".into());
+        let bytes = reply.bytes();
+        assert_eq!(Reply::len_of(bytes.first_chunk().unwrap()), Some(bytes.len()));
+        assert_eq!(Reply::parse(&bytes), Some(reply));
+        assert_eq!(Reply::parse(&bytes[1..]), None);
+        assert_eq!(Reply::parse(&bytes[..bytes.len() - 1]), None);
+        let mut long = bytes;
+        long[4..8].copy_from_slice(&(Reply::MAX_TEXT_LEN as u32 + 1).to_le_bytes());
+        assert_eq!(Reply::len_of(long.first_chunk().unwrap()), None);
+    }
+}

@@ -1,0 +1,72 @@
+//! A netmap port's rings as queues of packets: frames are copied between slots and packets of a pool. Used by
+//! programs that have a port open, and by drivers of ports that were passed through to a virtual machine.
+
+mod cursor;
+mod rx;
+mod tx;
+
+use std::sync::Arc;
+
+use ringpass_ipc::EventWaiter;
+use ringpass_memory::{Flags, Mempool};
+use ringpass_port::{Error, PortConfig, PortStatus, Queues, SoftwareOffload};
+
+use crate::{Buffers, PortRing, SyncError};
+use cursor::RingCursor;
+use rx::Rx;
+use tx::Tx;
+
+/// Prefix of errors of Tx rings.
+pub(crate) const SENDING: &str = "sending: ";
+/// Prefix of errors of Rx rings.
+pub(crate) const RECEIVING: &str = "receiving: ";
+
+/// A port's rings, for the exclusive use of these queues.
+pub struct Rings {
+    /// Tx rings.
+    pub tx: Vec<PortRing>,
+    /// Rx rings, each with the eventfd that the other side signals for it, if there is one.
+    pub rx: Vec<(PortRing, Option<EventWaiter>)>,
+}
+
+/// Creates the queues of a port, as many as the configuration asks for. Each has one Tx ring; the Rx rings are
+/// distributed over all queues.
+///
+/// Frames may span any number of slots; those longer than the MTU allows are dropped and counted.
+///
+/// # Errors
+/// There are more queues than rings of either direction, or a ring is broken.
+pub fn queues(
+    rings: Rings,
+    buffers: &Buffers,
+    config: &PortConfig,
+    pool: &Mempool,
+    status: &Arc<PortStatus>,
+) -> Result<Vec<Queues>, Error> {
+    let (tx, rx) = (rings.tx.len(), rings.rx.len());
+    if config.queues > tx.min(rx) {
+        let queues = config.queues;
+        return Err(Error::Other(format!(
+            "{queues} queues of a netmap port with {tx} rings to send and {rx} to receive"
+        )));
+    }
+    let wrong = |error: SyncError| Error::Other(format!("a ring of this netmap port: {error}"));
+    let mut received: Vec<Vec<_>> = (0..config.queues).map(|_| Vec::new()).collect();
+    for (number, (ring, wake)) in rings.rx.into_iter().enumerate() {
+        received[number % config.queues].push((RingCursor::new(ring).map_err(wrong)?, wake));
+    }
+    let pair = |(queue, (tx, rx))| {
+        let tx = Tx::new(RingCursor::new(tx).map_err(wrong)?, buffers.clone(), config.mtu, queue, status.clone());
+        let rx = Rx::new(rx, buffers.clone(), config.mtu, pool.cache(), queue, status.clone());
+        Ok(Queues { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, Flags::default(), pool)) })
+    };
+    rings.tx.into_iter().zip(received).enumerate().map(pair).collect()
+}
+
+/// Result of a burst: packets passed on, their bytes, and packets dropped.
+#[derive(Default)]
+struct Counts {
+    packets: usize,
+    bytes: usize,
+    drops: usize,
+}

@@ -1,0 +1,149 @@
+//! The limit of private memory, and its allocation. Memory is allocated on separate threads, because populating
+//! a gigabyte takes seconds, in which other programs have to be served.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+
+use ringpass_memory::RegionConfig;
+use rustix::io::Errno;
+
+use super::RequestError;
+use crate::{Pools, Region};
+
+/// Memory of all ports with private memory, allocated or being allocated.
+pub struct Budget {
+    total: usize,
+    used: Arc<AtomicUsize>,
+}
+
+/// A part of the budget, returned when dropped.
+struct Reservation {
+    bytes: usize,
+    used: Arc<AtomicUsize>,
+}
+
+/// One program may use a quarter of the budget.
+const PROGRAMS: usize = 4;
+
+impl Budget {
+    /// Creates a budget of `total` bytes.
+    pub fn new(total: usize) -> Self {
+        Self { total, used: Arc::default() }
+    }
+
+    /// Bytes in all, and bytes in use.
+    pub fn state(&self) -> [usize; 2] {
+        [self.total, self.used.load(Relaxed)]
+    }
+
+    /// Changes the size of the budget. What is in use stays so.
+    pub fn set_total(&mut self, total: usize) {
+        self.total = total;
+    }
+
+    /// Starts to allocate memory with these pools for a program, which already has `held` bytes of the budget.
+    /// `made` becomes readable when it is allocated.
+    pub fn make(
+        &self,
+        name: &str,
+        pools: Vec<Pools>,
+        held: usize,
+        made: &Arc<OwnedFd>,
+    ) -> Result<PendingMemory, RequestError> {
+        let bytes = pools.iter().try_fold(0_usize, |sum, pools| sum.checked_add(pools.bytes())).unwrap_or(usize::MAX);
+        let ([total, used], most) = (self.state(), self.total / PROGRAMS);
+        let left = total.saturating_sub(used).min(most.saturating_sub(held));
+        if bytes > left {
+            let why = format!(
+                "{name}: {} MiB of memory are wanted, and {} MiB are left, of {} MiB for one program and {} MiB for all; ask for \
+                 fewer rings, slots or buffers, close ports, or start 'ringpass netmapd' with a larger --memory",
+                bytes.div_ceil(MIB),
+                left / MIB,
+                most / MIB,
+                total / MIB
+            );
+            return Err(RequestError::new(Errno::NOMEM, why));
+        }
+        let reservation = |pools: Pools| {
+            let bytes = pools.bytes();
+            self.used.fetch_add(bytes, Relaxed);
+            (pools, Reservation { bytes, used: self.used.clone() })
+        };
+        let wanted: Vec<_> = pools.into_iter().map(reservation).collect();
+        let ((sender, receiver), done) = (channel(), made.clone());
+        let work = move || {
+            let made: Result<Vec<_>, RequestError> =
+                wanted.into_iter().map(|(pools, reservation)| PrivateMemory::new(pools, reservation)).collect();
+            // If the program is gone, its memory is dropped here.
+            let _ = sender.send(made);
+            #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
+            let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
+        };
+        spawn(work)
+            .map_err(|error| RequestError::new(Errno::AGAIN, format!("{name}: a thread to make memory: {error}")))?;
+        Ok(PendingMemory(receiver))
+    }
+}
+
+const MIB: usize = 1 << 20;
+
+/// Starts a thread that allocates or frees memory.
+fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    std::thread::Builder::new().name("netmap-memory".into()).stack_size(256 << 10).spawn(work).map(drop)
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// Memory that is being allocated.
+pub struct PendingMemory(Receiver<Result<Vec<PrivateMemory>, RequestError>>);
+
+impl PendingMemory {
+    /// Returns the allocated memory, or why there is none; `None` if that is not known yet.
+    pub fn made(&self) -> Option<Result<Vec<PrivateMemory>, RequestError>> {
+        match self.0.try_recv() {
+            Ok(made) => Some(made),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(RequestError::new(Errno::NOMEM, "making memory has failed"))),
+        }
+    }
+}
+
+/// A port's private memory, with its part of the budget.
+pub struct PrivateMemory {
+    /// The memory.
+    pub region: Region,
+    /// Declared after the memory, so that it is dropped after it.
+    reservation: Reservation,
+}
+
+impl PrivateMemory {
+    fn new(pools: Pools, reservation: Reservation) -> Result<Self, RequestError> {
+        Ok(Self { region: Region::new(pools, &RegionConfig::default())?, reservation })
+    }
+
+    /// Bytes of the budget.
+    pub fn bytes(&self) -> usize {
+        self.reservation.bytes
+    }
+
+    /// Removes the memory with these pools from the allocated ones.
+    pub fn take(made: &mut Vec<Self>, pools: &Pools) -> Option<Self> {
+        let at = made.iter().position(|own| own.region.pools() == pools)?;
+        Some(made.swap_remove(at))
+    }
+
+    /// Frees the memory; on another thread if it is large, because the kernel takes a while to free a gigabyte.
+    pub fn release(self) {
+        const MUCH: usize = 16 * MIB;
+        if self.bytes() > MUCH {
+            // If no thread can be started, it is dropped here.
+            let _ = spawn(move || drop(self));
+        }
+    }
+}

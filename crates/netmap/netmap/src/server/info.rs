@@ -1,0 +1,125 @@
+//! Requests that only query: a port, a memory, the ports of switches. Their bodies are netmap's structures.
+
+use ringpass_ipc::Credentials;
+use rustix::io::Errno;
+
+use super::COMMON_MEMORY;
+use super::RequestError;
+use super::ports::{Ports, Registered, Requester};
+use crate::protocol::BODY;
+use crate::request::{Fields, Mode, PortInfo, Register};
+use crate::{Pools, Region, Shape};
+
+/// Concatenates the parts of a reply's body and pads them with zeros.
+fn body(parts: &[&[u8]]) -> [u8; BODY] {
+    let mut body = [0; BODY];
+    body.iter_mut().zip(parts.concat()).for_each(|(to, byte)| *to = byte);
+    body
+}
+
+/// Returns the properties of a port, or, without a name, of a memory by its number. For a port that does not
+/// exist, they are what a registration would give.
+pub fn port(
+    ports: &mut Ports,
+    name: &str,
+    asked: &[u8; BODY],
+    program: Credentials,
+) -> Result<[u8; BODY], RequestError> {
+    let memory_id = PortInfo::parse(asked.first_chunk().expect("64 bytes")).memory_id;
+    let info = if name.is_empty() {
+        let (memory_id, region) = region(ports, memory_id)?;
+        PortInfo { memory_size: region.file().len() as u64, memory_id, ..PortInfo::default() }
+    } else if let Some((Shape { rings, slots }, memory_id)) = ports.find(name)? {
+        let memory_size = region(ports, memory_id)?.1.file().len() as u64;
+        PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }
+    } else {
+        let asked = Register { mode: Mode::Null, memory_id, ..Register::default() };
+        match ports.would_have(name, &asked)? {
+            Some(info) => info,
+            None => {
+                let mut requester = Requester { program, made: Vec::new() };
+                let Registered { registration, register, .. } = ports.register(name, &asked, &mut requester)?;
+                ports.unregister(registration);
+                let Register { memory_size, slots, rings, host_rings, memory_id, .. } = register;
+                PortInfo { memory_size, slots, rings, host_rings, memory_id }
+            }
+        }
+    };
+    Ok(body(&[&info.bytes()]))
+}
+
+/// Returns the pools of a memory: that of a port, or, without a name, the one with the given number.
+pub fn pools(
+    ports: &mut Ports,
+    name: &str,
+    asked: &[u8; BODY],
+    program: Credentials,
+) -> Result<[u8; BODY], RequestError> {
+    let id = match name {
+        "" => u16::from_le_bytes([asked[8], asked[9]]),
+        name => PortInfo::parse(port(ports, name, &[0; BODY], program)?.first_chunk().expect("64 bytes")).memory_id,
+    };
+    let (id, region) = region(ports, id)?;
+    let Pools { interfaces, ring_bytes, buffers, buffer_size } = *region.pools();
+    let pool = |offset: usize, count: u32, size: u32| {
+        [&(offset as u64).to_le_bytes()[..], &[count, size].map(u32::to_le_bytes).concat()].concat()
+    };
+    let at = [0, region.pools().rings_at(), region.pools().buffers_at()];
+    Ok(body(&[
+        &(region.file().len() as u64).to_le_bytes(),
+        &u64::from(id).to_le_bytes(),
+        &pool(at[0], interfaces, (at[1] / interfaces as usize) as u32),
+        // Rings vary in length, so the pool is described as one object.
+        &pool(at[1], 1, ring_bytes as u32),
+        &pool(at[2], buffers, buffer_size),
+    ]))
+}
+
+fn region(ports: &Ports, id: u16) -> Result<(u16, &Region), RequestError> {
+    let id = if id == 0 { COMMON_MEMORY } else { id };
+    let none = || RequestError::new(Errno::NXIO, format!("there is no memory {id}; ask for 0, or for that of a port"));
+    Ok((id, ports.region(id).ok_or_else(none)?))
+}
+
+/// Finds a port of a VALE switch: without a name, the first one at or after a given position; with a name, that
+/// port. Returns its position and its name. Switches are numbered from 0, and so are the ports of each.
+pub fn vale(ports: &Ports, name: &str, asked: &[u8; BODY]) -> Result<([u8; BODY], String), RequestError> {
+    let mut fields = Fields(asked);
+    let (switch, _, port) = (fields.u16(), fields.u16(), fields.u32());
+    let found = numbered(ports.vale_ports()).find(|(place, own)| match name {
+        "" => *place >= (switch, port),
+        name => *own == name,
+    });
+    let ((switch, port), name) = found.ok_or_else(|| {
+        let why = if name.is_empty() { "no more ports of VALE switches".into() } else { format!("no port {name}") };
+        RequestError::new(Errno::NOENT, why)
+    })?;
+    Ok((body(&[&u32::from(switch).to_le_bytes(), &port.to_le_bytes()]), name.to_owned()))
+}
+
+/// Numbers ports in order of their names, `valeSWITCH:PORT`: the number of the switch, and of the port in it.
+fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ((u16, u32), &'a str)> {
+    let mut last: Option<(&str, (u16, u32))> = None;
+    names.map(move |name| {
+        let switch = name.split(':').next().unwrap_or(name);
+        let place = match last {
+            None => (0, 0),
+            Some((before, (number, port))) if before == switch => (number, port + 1),
+            Some((_, (number, _))) => (number + 1, 0),
+        };
+        last = Some((switch, place));
+        (place, name)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_numbered_by_switch() {
+        let names = ["vale0:a", "vale0:b", "vale1:a", "vale7:x", "vale7:y"];
+        let numbers: Vec<_> = numbered(names.into_iter()).map(|(place, _)| place).collect();
+        assert_eq!(numbers, [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]);
+    }
+}

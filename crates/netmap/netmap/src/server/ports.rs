@@ -1,0 +1,501 @@
+//! All registered ports, and the memory that they lie in.
+
+mod asked;
+mod monitors;
+mod natives;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+
+use ringpass_ipc::{Credentials, EventNotifier};
+use ringpass_memory::RegionConfig;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use asked::{admit, bound, descriptors, each_ring, full_name, granted, out_of_descriptors, shared, slots};
+
+use super::budget::{Budget, PrivateMemory};
+use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
+use super::open_port::{OpenPort, PortsMemory, pools};
+use super::pipes::Pipe;
+use super::{Native, RequestError, Switches, Users};
+use crate::protocol::{Granted, RingPeer};
+use crate::request::{Mode, PortInfo, PortName, Register, register};
+use crate::{BufferAccess, Pools, Region, Shape};
+
+/// What a registration holds until it ends.
+pub struct Registration {
+    name: PortName,
+    /// Number of the registration, never reused.
+    number: u64,
+    /// Offset of its interface descriptor.
+    interface: usize,
+    /// Number of extra buffers that it was given.
+    extra: usize,
+}
+
+impl Registration {
+    /// Name of the port.
+    pub fn port(&self) -> &str {
+        &self.name.port
+    }
+}
+
+/// A registration, with the contents of the reply.
+pub struct Registered {
+    /// The registration.
+    pub registration: Registration,
+    /// The registration as granted.
+    pub register: Register,
+    /// Details of the memory and the other side.
+    pub granted: Granted,
+    /// Descriptors that the reply carries; see [`Granted`].
+    pub fds: [OwnedFd; crate::protocol::FDS],
+    /// Programs that have the same rings, in words; empty if there are none.
+    pub others: String,
+}
+
+/// A program that makes a request, and the memory that was allocated for it.
+pub struct Requester {
+    /// Its credentials.
+    pub program: Credentials,
+    /// Memory with the pools that [`Ports::needs`] has returned.
+    pub made: Vec<PrivateMemory>,
+}
+
+impl Requester {
+    fn take(&mut self, pools: &Pools) -> Result<PrivateMemory, RequestError> {
+        let none = || RequestError::new(Errno::AGAIN, "no memory was made for this port; ask again");
+        PrivateMemory::take(&mut self.made, pools).ok_or_else(none)
+    }
+}
+
+/// Largest number of rings of a VALE port, in each direction.
+const MAX_RINGS: u16 = 8;
+/// Flags that make a registration a monitor.
+const MONITOR: u64 = register::MONITOR_RX | register::MONITOR_TX | register::ZERO_COPY_MONITOR;
+/// Bytes of all private memory, by default.
+const MEMORY: usize = 1 << 30;
+/// Largest number of ports.
+const MAX_OPEN_PORTS: usize = 1000;
+
+/// Returns the rings of a VALE port that is to be created, and whether it lies in the common memory.
+fn vale_shape(name: &PortName, asked: &Register) -> Result<(Shape, bool), RequestError> {
+    let rings = asked.rings.map(|rings| rings.max(1));
+    if rings.iter().any(|&rings| rings > MAX_RINGS) {
+        let why = format!("{name}: a port has at most {MAX_RINGS} rings a direction");
+        return Err(RequestError::new(Errno::INVAL, why));
+    }
+    let shape = Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] };
+    match asked.memory_id {
+        0 | COMMON_MEMORY => Ok((shape, asked.memory_id == COMMON_MEMORY)),
+        id => Err(RequestError::new(Errno::INVAL, format!("{name}: memory {id} is another port's"))),
+    }
+}
+
+/// Returns the first number after `last` that no memory has. Numbers wrap, and programs exchange buffers between ports
+/// whose memories have the same one. There are fewer memories than numbers (`MAX_OPEN_PORTS`).
+fn next_memory(last: u16, is_taken: impl Fn(u16) -> bool) -> u16 {
+    let after = |last: u16| last.checked_add(1).unwrap_or(ZERO_COPY_MEMORY + 1);
+    let mut free = after(last);
+    while is_taken(free) {
+        free = after(free);
+    }
+    free
+}
+
+/// All registered ports and their memory.
+pub struct Ports {
+    memories: Memories,
+    pipes: BTreeMap<(String, String), Pipe>,
+    /// Ports of switches, and native ports that a program has.
+    open: BTreeMap<String, OpenPort>,
+    natives: BTreeMap<String, Box<dyn Native>>,
+    /// Rings of monitoring programs, by the number of their registration.
+    monitors: BTreeMap<u64, OpenPort>,
+    switches: Box<dyn Switches>,
+    /// Limit of the private memory.
+    pub budget: Budget,
+    numbers: u64,
+    last_memory: u16,
+}
+
+impl Ports {
+    /// Creates the state without ports. The common memory has these pools.
+    pub fn new(common: Pools, switches: Box<dyn Switches>) -> Result<Self, RequestError> {
+        let memories = Memories { common: Region::new(common, &RegionConfig::default())?, exchanged: None };
+        let (pipes, open, natives, monitors) = Default::default();
+        let budget = Budget::new(MEMORY);
+        Ok(Self {
+            memories,
+            pipes,
+            open,
+            natives,
+            monitors,
+            switches,
+            budget,
+            numbers: 0,
+            last_memory: ZERO_COPY_MEMORY,
+        })
+    }
+
+    /// Returns the pools of the memory that must be allocated for a program before its port is
+    /// [registered](Self::register) or [made persistent](Self::set_persistent).
+    pub fn needs(&self, name: &str, asked: &Register) -> Result<Vec<Pools>, RequestError> {
+        let name = full_name(name, asked)?;
+        let mut needs = Vec::new();
+        if name.pipe().is_some() {
+            return Ok(needs);
+        }
+        let monitor = asked.flags & MONITOR != 0;
+        if name.vale().is_some() && !self.open.contains_key(&name.port) {
+            // Monitoring a port that does not exist creates it with default rings.
+            let usual = Register::default();
+            let (shape, shared) = vale_shape(&name, if monitor { &usual } else { asked })?;
+            needs.extend((!shared).then(|| pools(shape, if monitor { 0 } else { asked.extra_buffers })));
+        }
+        if monitor {
+            needs.push(Self::monitor_memory(asked)?.1);
+        }
+        Ok(needs)
+    }
+
+    /// Returns the properties that a VALE port would have if a program registered it; `None` if it exists, or
+    /// is no such port.
+    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<PortInfo>, RequestError> {
+        let needs = self.needs(name, asked)?;
+        let Some(pools) = needs.first() else { return Ok(None) };
+        let (Shape { rings, slots }, _) = vale_shape(&full_name(name, asked)?, asked)?;
+        let (memory_size, memory_id) = (pools.bytes() as u64, self.free_memory());
+        Ok(Some(PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }))
+    }
+
+    /// Registers a port by its name in a request's header.
+    pub fn register(
+        &mut self,
+        name: &str,
+        asked: &Register,
+        requester: &mut Requester,
+    ) -> Result<Registered, RequestError> {
+        let name = full_name(name, asked)?;
+        if matches!(asked.mode, Mode::Host | Mode::OneHost) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
+        }
+        if self.pipes.len() + self.open.len() + self.monitors.len() >= MAX_OPEN_PORTS {
+            return Err(RequestError::new(
+                Errno::NOSPC,
+                format!("{MAX_OPEN_PORTS} ports are there already; close some"),
+            ));
+        }
+        if asked.flags & MONITOR != 0 {
+            return self.register_monitor(name, asked, requester);
+        }
+        if name.pipe().is_some() {
+            self.register_pipe(name, asked, requester.program)
+        } else {
+            self.register_open(name, asked, requester)
+        }
+    }
+
+    fn register_pipe(
+        &mut self,
+        name: PortName,
+        asked: &Register,
+        program: Credentials,
+    ) -> Result<Registered, RequestError> {
+        let (parent, pipe, first) = name.pipe().expect("a pipe's name");
+        let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!first));
+        let id = self.pipes.get(&key).map_or(asked.memory_id.max(COMMON_MEMORY), |pipe| pipe.memory_id);
+        if ![0, id].contains(&asked.memory_id) || self.memories.find(id).is_none() {
+            let why = format!(
+                "{name}: pipes lie in memory {COMMON_MEMORY}, or {ZERO_COPY_MEMORY} if a card has it, as their first program says"
+            );
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        if !self.pipes.contains_key(&key) {
+            let made = Pipe::new((id, self.memories.shared(id)), parent, pipe, slots(asked, 0)?)?;
+            self.pipes.insert(key.clone(), made);
+        }
+        let result = self.register_end(&key, end, name, asked, program);
+        if result.is_err() {
+            self.drop_unused(&key);
+        }
+        result
+    }
+
+    fn register_end(
+        &mut self,
+        key: &(String, String),
+        end: usize,
+        name: PortName,
+        asked: &Register,
+        program: Credentials,
+    ) -> Result<Registered, RequestError> {
+        let number = self.number();
+        let pipe = self.pipes.get_mut(key).expect("made before");
+        let region = self.memories.shared(pipe.memory_id);
+        let bound = bound(&name, asked, pipe.ends[end].shape())?;
+        let fds = [
+            shared(region.file())?.try_clone_to_owned(),
+            shared(pipe.ends[0].csb())?.try_clone_to_owned(),
+            pipe.bells[end].try_clone(),
+            pipe.bells[1 - end].try_clone(),
+        ];
+        let fds = descriptors(fds)?;
+        let (interface, others) =
+            admit(&name, asked, (number, program), (&pipe.ends[end], region, &mut pipe.users[end]), bound)?;
+        // An end whose positions are broken stays so: its programs are responsible for that.
+        if pipe.users[end].count() == 1 {
+            let _ = pipe.reinit(region, end);
+        }
+        let peer = RingPeer::Pipe { other: pipe.ends[1 - end].interface() as u64, first: end == 0 };
+        let shape = pipe.ends[end].shape();
+        let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
+        let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
+        let registration = Registration { name, number, interface, extra };
+        Ok(Registered { registration, register, granted: Granted { pools: *region.pools(), peer }, fds, others })
+    }
+
+    fn register_open(
+        &mut self,
+        name: PortName,
+        asked: &Register,
+        requester: &mut Requester,
+    ) -> Result<Registered, RequestError> {
+        let key = name.port.clone();
+        self.make_open(&name, asked, requester)?;
+        let number = self.number();
+        let port = self.open.get_mut(&key).expect("made before");
+        let result = Self::register_rings(&mut self.memories, port, (number, requester.program), name, asked);
+        if result.is_err() {
+            self.drop_unused_port(&key);
+        }
+        result
+    }
+
+    /// Creates a port of a switch, or opens a native port, unless it is open already.
+    fn make_open(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
+        match name.vale() {
+            _ if self.open.contains_key(&name.port) => Ok(()),
+            Some(_) => self.make_vale(name, asked, requester),
+            None => self.make_native(name, asked),
+        }
+    }
+
+    /// Returns the number for a further memory, and remembers it as the last one given.
+    fn new_memory(&mut self) -> u16 {
+        self.last_memory = self.free_memory();
+        self.last_memory
+    }
+
+    /// Returns the number that a further memory would get.
+    fn free_memory(&self) -> u16 {
+        let ports = || self.open.values().chain(self.monitors.values());
+        next_memory(self.last_memory, |number| ports().any(|port| port.memory_id() == number))
+    }
+
+    fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
+        let (shape, shared) = vale_shape(name, asked)?;
+        let memory = if shared {
+            (COMMON_MEMORY, PortsMemory::Shared(&mut self.memories.common))
+        } else {
+            let own = requester.take(&pools(shape, asked.extra_buffers))?;
+            (self.new_memory(), PortsMemory::PrivateMemory(own))
+        };
+        let (switch, port) = name.vale().expect("a VALE port's name");
+        let serve = |served, buffer_access| match buffer_access {
+            BufferAccess::Copied(buffers) => self.switches.open(switch, port, served, buffers),
+            BufferAccess::ZeroCopy(_) => {
+                Err(RequestError::new(Errno::INVAL, "a switch copies frames, which nobody does there"))
+            }
+        };
+        let port = OpenPort::new(&name.port, shape, memory, serve)?;
+        self.open.insert(name.port.clone(), port);
+        Ok(())
+    }
+
+    fn register_rings(
+        memories: &mut Memories,
+        port: &mut OpenPort,
+        (number, program): (u64, Credentials),
+        name: PortName,
+        asked: &Register,
+    ) -> Result<Registered, RequestError> {
+        if ![0, port.memory_id()].contains(&asked.memory_id) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name} lies in memory {}", port.memory_id())));
+        }
+        let (shape, memory_id) = (port.memory.shape(), port.memory_id());
+        let bound = bound(&name, asked, shape)?;
+        let bell = super::eventfd()?;
+        let call = EventNotifier::new(bell.try_clone().map_err(out_of_descriptors)?);
+        let call = call.map_err(|error| RequestError::new(Errno::NOSYS, error))?;
+        let region = port.own.as_mut().map_or_else(|| memories.shared(memory_id), |own| &mut own.region);
+        let fds = [
+            shared(region.file())?.try_clone_to_owned(),
+            shared(port.memory.csb())?.try_clone_to_owned(),
+            Ok(bell),
+            port.served.kick().try_clone_to_owned(),
+        ];
+        let fds = descriptors(fds)?;
+        let entry = |(entry, bound): (usize, bool)| u64::from(bound) << entry;
+        let all = each_ring(shape).map(|(direction, id)| bound(direction, id));
+        let entries = all.enumerate().map(entry).sum();
+        let (interface, others) =
+            admit(&name, asked, (number, program), (&port.memory, region, &mut port.users), bound)?;
+        port.served.subscribe(number, entries, call);
+        let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
+        let register = granted(asked, region, (interface, extra), shape, memory_id);
+        let granted = Granted { pools: *region.pools(), peer: RingPeer::Server };
+        let registration = Registration { name, number, interface, extra };
+        Ok(Registered { registration, register, granted, fds, others })
+    }
+
+    /// Ends a registration, whose program is gone. Ports that are unused then are closed.
+    pub fn unregister(&mut self, registration: Registration) {
+        let Registration { name, number, interface, extra } = registration;
+        if let Some((parent, pipe, first)) = name.pipe() {
+            let key = (parent.to_owned(), pipe.to_owned());
+            if let Some(pipe) = self.pipes.get_mut(&key) {
+                let region = self.memories.shared(pipe.memory_id);
+                region.free_extra_buffers(interface, extra);
+                region.release_interface(interface);
+                pipe.users[usize::from(!first)].leave(number);
+            }
+            self.drop_unused(&key);
+        } else if let Some(monitor) = self.monitors.remove(&number) {
+            // Its memory is freed with it.
+            monitor.release(&mut self.memories);
+            self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
+            self.drop_unused_port(&name.port);
+        } else if let Some(port) = self.open.get_mut(&name.port) {
+            let region = port.region(&mut self.memories);
+            region.free_extra_buffers(interface, extra);
+            region.release_interface(interface);
+            port.served.unsubscribe(number);
+            port.users.leave(number);
+            self.drop_unused_port(&name.port);
+        }
+    }
+
+    fn drop_unused(&mut self, key: &(String, String)) {
+        let unused = |pipe: &Pipe| pipe.users.iter().all(|users| users.count() == 0);
+        if self.pipes.get(key).is_some_and(unused) {
+            let pipe = self.pipes.remove(key).expect("it is there");
+            let region = self.memories.shared(pipe.memory_id);
+            pipe.release(region);
+        }
+    }
+
+    fn drop_unused_port(&mut self, key: &str) {
+        if self.open.get(key).is_some_and(OpenPort::is_unused) {
+            self.open.remove(key).into_iter().for_each(|port| port.release(&mut self.memories));
+        }
+    }
+
+    /// Creates a VALE port that stays without a program, or stops an existing one from staying (`None`).
+    pub fn set_persistent(
+        &mut self,
+        name: &str,
+        asked: Option<(&Register, &mut Requester)>,
+    ) -> Result<(), RequestError> {
+        let name = full_name(name, &Register::default())?;
+        let none = || RequestError::new(Errno::NXIO, format!("{name} is no port of a VALE switch"));
+        if name.vale().is_none() || name.pipe().is_some() {
+            return Err(none());
+        }
+        let persistent = asked.is_some();
+        match asked {
+            Some(_) if self.open.contains_key(&name.port) => {
+                return Err(RequestError::new(Errno::EXIST, format!("{name} is there already")));
+            }
+            Some((asked, requester)) => self.make_vale(&name, asked, requester)?,
+            None => {}
+        }
+        self.open.get_mut(&name.port).ok_or_else(none)?.persistent = persistent;
+        self.drop_unused_port(&name.port);
+        Ok(())
+    }
+
+    /// Bytes of private memory of all persistent ports.
+    pub fn persistent_bytes(&self) -> usize {
+        let persistent_ports = self.open.values().filter(|port| port.persistent);
+        persistent_ports.filter_map(|port| port.own.as_ref()).map(PrivateMemory::bytes).sum()
+    }
+
+    /// The VALE switches.
+    pub fn switches(&mut self) -> &mut dyn Switches {
+        &mut *self.switches
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Returns the rings of a port and the number of its memory, if it is open.
+    pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
+        let name = full_name(name, &Register::default())?;
+        let pipe = name.pipe().and_then(|(parent, pipe, _)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
+        let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
+        let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
+        Ok(pipe.or(vale))
+    }
+
+    /// Names of the VALE ports, in order.
+    pub fn vale_ports(&self) -> impl Iterator<Item = &str> {
+        self.open.keys().map(|name| &name[..]).filter(|name| name.starts_with("vale"))
+    }
+
+    /// Returns a memory by its number.
+    pub fn region(&self, id: u16) -> Option<&Region> {
+        let mut all = self.open.values().chain(self.monitors.values());
+        let own = || all.find(|port| port.memory_id() == id).and_then(|port| Some(&port.own.as_ref()?.region));
+        self.memories.find(id).or_else(own)
+    }
+
+    /// Status of all ports, by name.
+    pub fn status(&self) -> Value {
+        let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
+            let registrations = pipe.users.each_ref().map(Users::count);
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots[0], "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
+        });
+        let open = |name: &str, port: &OpenPort| {
+            let Shape { rings, slots } = port.memory.shape();
+            json!({
+                "port": name, "memory": port.memory_id(), "rings": rings, "slots": slots,
+                "registrations": port.users.count(), "pids": port.users.pids(), "monitors": port.monitors, "stays": port.persistent, "counters": port.served.counters(),
+            })
+        };
+        let vale = self.vale_ports().map(|name| open(name, &self.open[name]));
+        let ports = self.natives.iter().map(|(name, native)| {
+            let programs = self.open.get(name).map(|port| open(name, port));
+            json!({"port": name, "status": native.status(), "programs": programs})
+        });
+        let monitors = self.monitors.values().map(|monitor| {
+            json!({"memory": monitor.memory_id(), "counters": monitor.served.counters(), "port": monitor.memory.name()})
+        });
+        let [common, exchanged] = self.memories.status();
+        json!({
+            "switches": self.switches.status(),
+            "vale": vale.collect::<Vec<_>>(),
+            "ports": ports.collect::<Vec<_>>(),
+            "monitors": monitors.collect::<Vec<_>>(),
+            "pipes": pipes.collect::<Vec<_>>(),
+            "common": common,
+            "exchanged": exchanged,
+            "memory": {"total": self.budget.state()[0], "used": self.budget.state()[1]},
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_two_memories_have_the_same_number() {
+        let is_taken = |number| [3, 4, 6, u16::MAX].contains(&number);
+        assert_eq!([2, 4, 5, u16::MAX - 1].map(|last| next_memory(last, is_taken)), [5, 5, 7, 5]);
+        assert_eq!(next_memory(u16::MAX, |_| false), ZERO_COPY_MEMORY + 1);
+    }
+}

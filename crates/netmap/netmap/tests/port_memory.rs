@@ -1,0 +1,163 @@
+//! A port's memory, mapped a second time as another process would: each side finds what the other has written.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_netmap::{Kring, Memory, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach, attach_pipe};
+
+fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
+    let file = region.file().unwrap().try_clone_to_owned().unwrap();
+    ForeignMemory::map_shared(file, 0, region.len()).unwrap().into()
+}
+
+fn nobody() -> Notifier {
+    Arc::new(|| ())
+}
+
+fn region(pools: Pools) -> Region {
+    Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn frame(region: &Region, memory: &Memory, slot: Slot) -> Vec<u8> {
+    let (start, len) = region.check(slot).expect("a slot of the region's");
+    let start = memory.bytes(start, len).unwrap();
+    // SAFETY: `bytes` has checked that `len` bytes lie in the memory, and neither side writes them at this
+    // time.
+    unsafe { std::slice::from_raw_parts(start.as_ptr(), len) }.to_vec()
+}
+
+fn write(region: &Region, memory: &Memory, slot: Slot, bytes: &[u8]) {
+    let (start, len) = region.check(slot).expect("a slot of the region's");
+    assert_eq!(len, bytes.len());
+    // SAFETY: `bytes` has checked that `len` bytes lie in the memory; `bytes.len() == len`. No other side
+    // accesses them at this time.
+    unsafe { memory.bytes(start, len).unwrap().copy_from(NonNull::from(bytes).cast(), len) };
+}
+
+/// Sends frames on a ring and has the server return them on the Rx ring.
+fn round_trip(region: &Region, theirs: &Memory, tx: &PortRing, rx: &PortRing, served: &mut [Kring; 2]) {
+    let frames: Vec<Vec<u8>> = (0..5).map(|n| vec![n; 60 + usize::from(n)]).collect();
+    for (n, bytes) in (0..).zip(&frames) {
+        let position = tx.position(n);
+        let slot = Slot { len: bytes.len() as u16, ..tx.ring().slot(position) };
+        write(region, theirs, slot, bytes);
+        tx.ring().set(position, slot);
+    }
+    tx.release_slots(5);
+    assert_eq!(tx.sync(), Ok(()));
+    let [from, to] = served;
+    assert_eq!(from.poll_released(), Ok(5));
+    for n in 0..5 {
+        let bytes = frame(region, region.memory(), from.ring().slot(from.given(n)));
+        let position = to.free(n);
+        let slot = Slot { len: bytes.len() as u16, ..to.ring().slot(position) };
+        write(region, region.memory(), slot, &bytes);
+        to.ring().set(position, slot);
+    }
+    from.take(5);
+    from.give(5);
+    to.give(5);
+    assert!(!from.publish() && !to.publish());
+    assert_eq!((rx.sync(), rx.own()), (Ok(()), 5));
+    let came: Vec<Vec<u8>> = (0..5).map(|n| frame(region, theirs, rx.ring().slot(rx.position(n)))).collect();
+    assert!(came == frames);
+    rx.release_slots(5);
+    assert_eq!((rx.sync(), to.poll_released()), (Ok(()), Ok(5)));
+    to.take(5);
+    assert_eq!((tx.sync(), tx.own()), (Ok(()), tx.ring().slots() - 1));
+}
+
+#[test]
+fn what_one_side_writes_the_other_finds() {
+    let shape = Shape { rings: [2, 3], slots: [64, 32] };
+    let mut region = region(Pools::default());
+    let (port, served) = PortMemory::new(&mut region, "vale0:1", shape, true).unwrap();
+    let theirs = elsewhere(region.file());
+    let rings = attach(&theirs, port.interface(), &elsewhere(port.csb()), &nobody()).expect("rings");
+    let rings: Vec<PortRing> = rings.into_iter().flatten().collect();
+    assert_eq!(rings.iter().map(|ring| ring.ring().slots()).collect::<Vec<_>>(), [64, 64, 32, 32, 32]);
+    assert_eq!(rings.iter().map(PortRing::own).collect::<Vec<_>>(), [63, 63, 0, 0, 0]);
+    let mut served: Vec<Option<Kring>> = served.into_iter().map(Some).collect();
+    for (tx, rx) in [(0, 2), (1, 4)] {
+        let mut pair = [tx, rx].map(|number: usize| served[number].take().unwrap());
+        // Goes around both rings several times.
+        (0..30).for_each(|_| round_trip(&region, &theirs, &rings[tx], &rings[rx], &mut pair));
+    }
+    port.release(&mut region);
+    assert_eq!(region.free_buffers(), 4096);
+}
+
+#[test]
+fn what_does_not_fit_takes_nothing() {
+    let pools = Pools { buffers: 300, ring_bytes: 8192, ..Pools::default() };
+    let mut region = region(pools);
+    let shape = Shape { rings: [1, 1], slots: [200, 200] };
+    for (shape, why) in [
+        (shape, "98 buffers left of 200"),
+        (Shape { slots: [250, 16], ..shape }, "no room left for a ring"),
+        (Shape { rings: [33, 32], ..shape }, "at most 64 rings"),
+        (Shape { slots: [1, 2], ..shape }, "2 to 65536 slots"),
+    ] {
+        let error = PortMemory::new(&mut region, "x", shape, true).map(drop).unwrap_err().to_string();
+        assert!(error.contains(why), "{error}");
+        assert_eq!(region.free_buffers(), 298);
+    }
+    let (port, _served) = PortMemory::new(&mut region, "x", Shape { slots: [100, 100], ..shape }, true).unwrap();
+    assert_eq!(region.free_buffers(), 98);
+    port.release(&mut region);
+    assert_eq!(region.free_buffers(), 298);
+}
+
+/// An interface descriptor with contents that another process may have written.
+#[test]
+fn rings_that_lie_elsewhere_are_none() {
+    let mut region = region(Pools::default());
+    let shape = Shape { rings: [1, 1], slots: [16, 16] };
+    let (port, _served) = PortMemory::new(&mut region, "x", shape, false).unwrap();
+    let (theirs, csb) = (elsewhere(region.file()), elsewhere(port.csb()));
+    let place = port.interface();
+    assert!(attach(&theirs, place, &csb, &nobody()).is_some());
+    for wrong in [place + 4, region.file().len(), usize::MAX - 8] {
+        assert!(attach(&theirs, wrong, &csb, &nobody()).is_none(), "{wrong}");
+    }
+    for (ring, offset) in [(0, usize::MAX / 2), (2, 3), (0, region.file().len() - 256 - place)] {
+        region.set_ring(place, ring, Some(offset));
+        assert!(attach(&theirs, place, &csb, &nobody()).is_none(), "{offset}");
+        region.set_ring(place, ring, None);
+        assert!(attach(&theirs, place, &csb, &nobody()).is_some(), "the others are there");
+    }
+}
+
+/// Both ends, each in its own memory, and a further descriptor with only the Rx ring.
+#[test]
+fn ends_of_a_pipe_find_each_other() {
+    let mut region = region(Pools { interfaces: 3, ..Pools::default() });
+    let all = region.free_buffers();
+    let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], 64).unwrap();
+    assert_eq!(region.free_buffers(), all - 128, "only rings to send have buffers");
+    let places = ends.each_ref().map(PortMemory::interface);
+    let reading = ends[1].bind(&mut region, |direction, _| direction == ringpass_netmap::Direction::Rx).unwrap();
+    let attach = |own, other, first| {
+        let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
+        attach_pipe(&memory, (own, other), first, &csb, &nobody()).expect("rings")
+    };
+    let [tx, rx] = attach(places[0], places[1], true);
+    let [other_tx, other_rx] = attach(places[1], places[0], false);
+    let [none, reader] = attach(reading, places[0], false);
+    assert_eq!([&tx, &rx, &other_tx, &other_rx, &none, &reader].map(Vec::len), [1, 1, 1, 1, 0, 1]);
+    for (from, to) in [(&tx[0], &other_rx[0]), (&other_tx[0], &rx[0]), (&tx[0], &reader[0])] {
+        for round in 0..100 {
+            let slot = Slot { len: 60 + round, ..from.ring().slot(from.position(0)) };
+            from.ring().set(from.position(0), slot);
+            from.release_slots(1);
+            assert_eq!((from.sync(), to.sync()), (Ok(()), Ok(())));
+            assert_eq!((to.own(), to.ring().slot(to.position(0))), (1, slot));
+            to.release_slots(1);
+            assert_eq!((to.sync(), from.sync(), from.own()), (Ok(()), Ok(()), 63));
+        }
+    }
+    region.release_interface(reading);
+    ends.into_iter().for_each(|end| end.release(&mut region));
+    assert_eq!(region.free_buffers(), all);
+}

@@ -1,0 +1,118 @@
+//! Relays one ring between a guest and the port: passes the guest's positions on as a program's would be, and
+//! writes the port's answer to the guest's CSB.
+
+use ringpass_netmap::csb::{CsbAtok, CsbKtoa};
+use ringpass_netmap::{PortRing, Positions, SyncError};
+
+use crate::counters::{Counters, count};
+
+/// A ring of the port and the positions last exchanged.
+pub(crate) struct Relay {
+    ring: PortRing,
+    /// `head`, `cur` and flags that were passed on last.
+    passed: (u32, u32, u32),
+    /// Last values of the guest that were refused as invalid.
+    refused: Option<(u32, u32, u32)>,
+    /// `hwcur` and `hwtail` that the guest was told last.
+    published: (u32, u32),
+    /// Whether the positions of the port's other side are invalid.
+    lost: bool,
+}
+
+/// Result of synchronizing a ring.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Passed {
+    /// Whether either side has moved.
+    pub(crate) moved: bool,
+    /// Whether the guest wants an interrupt.
+    pub(crate) call: bool,
+}
+
+impl Relay {
+    pub(crate) fn new(ring: PortRing) -> Self {
+        Self { ring, passed: Default::default(), refused: None, published: Default::default(), lost: false }
+    }
+
+    pub(crate) fn slots(&self) -> u32 {
+        self.ring.ring().slots()
+    }
+
+    /// Initializes the CSB entry of a guest that starts: the ring's positions, and as `head` and `cur` the end of
+    /// what has been passed on.
+    pub(crate) fn begin(&mut self, guest: &CsbAtok, host: &CsbKtoa) -> Result<(), SyncError> {
+        let positions = self.ring.positions()?;
+        // Programs may have written to the port's own CSB before, so `passed` can exceed the ring.
+        let head = self.ring.passed() % self.slots();
+        guest.write(head, head, 0);
+        (self.passed, self.refused, self.lost) = ((head, head, 0), None, false);
+        self.published = (positions.hwcur(), positions.hwtail());
+        host.write(self.published.0, self.published.1);
+        host.set_need_kick(false);
+        Ok(())
+    }
+
+    /// Reads the guest's positions, passes them on if they have changed, and publishes changes of the port to the
+    /// guest.
+    #[inline]
+    pub(crate) fn pass(&mut self, guest: &CsbAtok, host: &CsbKtoa, counters: &Counters) -> Passed {
+        match self.forward(guest.read(), counters) {
+            Ok(positions) => self.publish(guest, host, &positions),
+            Err(_) => {
+                if !std::mem::replace(&mut self.lost, true) {
+                    count(&counters.peer_faults);
+                }
+                Passed::default()
+            }
+        }
+    }
+
+    /// Passes on the guest's positions. Invalid ones are not passed on and are counted once; the ring stands still
+    /// until the guest writes other values.
+    #[inline]
+    fn forward(&mut self, from_guest: (u32, u32, u32), counters: &Counters) -> Result<Positions, SyncError> {
+        if from_guest == self.passed {
+            return self.ring.positions();
+        }
+        match self.ring.pass(from_guest.0, from_guest.1, from_guest.2) {
+            Err(SyncError::Program(_)) => {
+                if self.refused.replace(from_guest) != Some(from_guest) {
+                    count(&counters.invalid_positions);
+                }
+                self.ring.positions()
+            }
+            result => result.inspect(|_| self.passed = from_guest),
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self, guest: &CsbAtok, host: &CsbKtoa, positions: &Positions) -> Passed {
+        let now = (positions.hwcur(), positions.hwtail());
+        self.lost = false;
+        if now == self.published {
+            return Passed::default();
+        }
+        host.write(now.0, now.1);
+        let call = now.1 != self.published.1 && guest.appl_needs_kick();
+        self.published = now;
+        Passed { moved: true, call }
+    }
+
+    /// Asks both sides to wake this one before it sleeps. What they did before that is found by the poll that
+    /// follows.
+    pub(crate) fn arm(&self, host: &CsbKtoa) {
+        host.set_need_kick(true);
+        // If the other side's positions are invalid, there is nothing to wait for.
+        let _ = self.ring.arm_at(self.published.1);
+    }
+
+    /// Withdraws the requests of `arm` while the guest's CSB is mapped.
+    pub(crate) fn disarm(&self, host: &CsbKtoa) {
+        host.set_need_kick(false);
+        self.ring.disarm();
+    }
+
+    /// Withdraws the request to the port's other side. The guest's CSB is not accessed.
+    pub(crate) fn quiesce(&self) {
+        self.ring.disarm();
+    }
+}

@@ -1,0 +1,99 @@
+//! The program `ringpass-bench`, which `ringpass bench` runs: cost and latency of the driver, as in the ixy paper; cost of
+//! vhost-user, compared with DPDK; netmap ports, as in the ptnetmap paper.
+
+#![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
+
+mod all;
+mod cores;
+mod cpu;
+mod driver;
+mod folder;
+mod heatmap;
+mod huge_pages;
+mod idle;
+mod instructions;
+mod latency;
+mod machine;
+mod measure;
+mod netmap;
+mod paper;
+mod plot;
+mod process;
+mod pvp;
+mod rig;
+mod table;
+mod tsc;
+mod vhost;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ringpass::Error;
+use ringpass_cli::output;
+
+/// Measure drivers, vhost-user and netmap ports between software cards and processes, compared with papers and
+/// DPDK
+#[derive(Parser)]
+#[command(name = "ringpass bench", bin_name = "ringpass bench", version, after_help = EXAMPLES, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    what: Benchmark,
+}
+
+#[derive(clap::Subcommand)]
+enum Benchmark {
+    All(all::Args),
+    Driver(driver::Args),
+    Latency(latency::Args),
+    Idle(idle::Args),
+    Vhost(vhost::Args),
+    Pvp(pvp::Args),
+    Netmap(netmap::Args),
+    #[command(hide = true)]
+    NetmapEnd(netmap::end::Args),
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass bench driver                   cycles per packet, by stage, batch size, ring size and page size
+  ringpass bench driver --instructions    instructions per packet too, counted by valgrind
+  ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
+  sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
+  sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
+  sudo ringpass bench pvp                 card, switch, network function, switch, card: the experiments of IOVTee
+  ringpass bench netmap                   pipes and VALE switches: the experiments of ptnetmap
+  sudo ringpass bench all --report performance.md    all of these, and a page with tables and plots";
+
+fn main() -> ExitCode {
+    output::start_log();
+    output::exit_code(run(Cli::parse().what))
+}
+
+fn run(what: Benchmark) -> Result<(), Error> {
+    match what {
+        Benchmark::All(args) => all::run(&args),
+        Benchmark::Driver(args) => driver::run(args),
+        Benchmark::Latency(args) => latency::run(args),
+        Benchmark::Idle(args) => idle::run(args),
+        Benchmark::Vhost(args) => vhost::run(args),
+        Benchmark::Pvp(args) => pvp::run(args),
+        Benchmark::Netmap(args) => netmap::run(args),
+        Benchmark::NetmapEnd(args) => netmap::end::run(args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_benchmark_has_an_example() {
+        let mut cli = Cli::command();
+        cli.build();
+        for command in cli.get_subcommands().filter(|command| !command.is_hide_set() && command.get_name() != "help") {
+            let help = command.clone().render_help().to_string();
+            assert!(help.contains("EXAMPLES:"), "{}", command.get_name());
+        }
+    }
+}

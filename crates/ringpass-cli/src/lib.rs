@@ -1,0 +1,137 @@
+//! The program `ringpass`: one file for each subcommand. Start reading with `fwd.rs`.
+//!
+//! Public are the pieces that `ringpass-bench` shares with it: options, output, signals.
+
+#![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
+
+#[macro_use]
+pub mod output;
+
+mod bench;
+pub mod bridge;
+mod connector;
+mod demo;
+mod doctor;
+mod dump;
+mod echo;
+mod fwd;
+mod list;
+mod model_server;
+mod netmapd;
+pub mod options;
+mod passthrough;
+mod ping;
+mod pktgen;
+mod run;
+#[cfg(debug_assertions)]
+mod sandbox_check;
+pub mod signals;
+mod stats;
+mod switch;
+mod vale;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Moves Ethernet frames between network cards and programs from user space. Without a subcommand: demo.
+#[derive(Parser)]
+#[command(version, after_help = ADDRESSES, max_term_width = 120)]
+struct Cli {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+const ADDRESSES: &str = "\
+PORT ADDRESSES:
+  0000:01:00.0            a network card by its PCI address, as in 'ringpass list'
+  model:PORT              a software 82599, driven as a card is, with PORT at the
+                          far end of its wire [,mac=MAC] [,device=10fb]
+  vfio-user:PATH          a device of another process, as 'ringpass model' serves
+  vale0:a                 a port of a VALE switch of 'ringpass netmapd'
+  netmap:x{1, netmap:x}1  the two ends of a pipe, likewise
+  tap:NAME                a TAP interface of the kernel, made if need be
+  packet:NAME             a kernel interface, through a packet socket
+  pcap:FILE               a capture file to receive from
+                          [,loop=N] [,speed=recorded|max|FACTOR] [,out=FILE]
+  pcap:,out=FILE          a capture file to send to
+  null                    receives nothing, drops all
+  capture,file=FILE:PORT  writes what passes a port to a capture file
+  faults,drop=0.01:PORT   spoils what passes a port
+                          [,duplicate=P] [,reorder=P] [,corrupt=P] [,seed=N]
+
+EXAMPLES:
+  the driver between two software cards, no root needed:
+      ringpass
+  the kernel's own traffic through the driver:
+      sudo ringpass fwd model:tap:left model:tap:right
+  what this machine can do, and what would mend the rest:
+      ringpass doctor";
+
+#[derive(Subcommand)]
+enum Command {
+    Demo(demo::Args),
+    Fwd(fwd::Args),
+    Switch(switch::Args),
+    Pktgen(pktgen::Args),
+    Dump(dump::Args),
+    Echo(echo::Args),
+    Ping(ping::Args),
+    Model(Box<model_server::Args>),
+    List(list::Args),
+    Doctor(doctor::Args),
+    Netmapd(Box<netmapd::Args>),
+    Vale(vale::Args),
+    Bridge(bridge::Args),
+    Passthrough(passthrough::Args),
+    Bench(bench::Args),
+    #[command(hide = true)]
+    Connector(connector::Args),
+    #[cfg(debug_assertions)]
+    #[command(hide = true)]
+    SandboxCheck(sandbox_check::Args),
+}
+
+/// Runs the program: parses its command line, runs the subcommand, and returns the exit status.
+pub fn main() -> ExitCode {
+    output::start_log();
+    let without = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
+    let result = match Cli::parse().command.unwrap_or_else(without) {
+        Command::Demo(args) => demo::run(args),
+        Command::Fwd(args) => fwd::run(args),
+        Command::Switch(args) => switch::run(args),
+        Command::Pktgen(args) => pktgen::run(args),
+        Command::Dump(args) => dump::run(args),
+        Command::Echo(args) => echo::run(args),
+        Command::Ping(args) => ping::run(args),
+        Command::Model(args) => model_server::run(*args),
+        Command::List(args) => list::run(args),
+        Command::Doctor(args) => doctor::run(args),
+        Command::Netmapd(args) => netmapd::run(*args),
+        Command::Vale(args) => vale::run(args),
+        Command::Bridge(args) => bridge::run(args),
+        Command::Passthrough(args) => passthrough::run(args),
+        Command::Bench(args) => bench::run(args),
+        Command::Connector(args) => connector::run(args),
+        #[cfg(debug_assertions)]
+        Command::SandboxCheck(args) => sandbox_check::run(args),
+    };
+    output::exit_code(result)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_subcommand_has_an_example() {
+        let mut cli = Cli::command();
+        cli.build();
+        for command in cli.get_subcommands().filter(|command| command.get_name() != "help") {
+            let help = command.clone().render_help().to_string();
+            assert!(help.contains("EXAMPLES:"), "{}", command.get_name());
+        }
+    }
+}

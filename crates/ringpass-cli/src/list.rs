@@ -1,0 +1,93 @@
+//! The subcommand `ringpass list`: shows the machine's network cards.
+
+use ringpass::{Error, drivers};
+use serde_json::json;
+
+use crate::stats::print_line;
+use ringpass::cards::{self, NetworkCard, offer};
+
+/// Show the network cards, and which of them Ringpass can drive
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Print a JSON object for each card
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  ringpass list
+  ringpass list --json | jq -r 'select(.usable) | .address'";
+
+/// Returns the name of a card that can be driven, or the reason why it cannot.
+fn verdict(card: &NetworkCard) -> Result<&'static str, String> {
+    let Some(model) = drivers::supports(card.id) else {
+        return Err("no driver for it".into());
+    };
+    match cards::in_use(&card.address) {
+        Some(why) => Err(format!("{why}; to take it all the same: --take-over {}", card.address)),
+        None => cards::missing_permission(&card.address).map_or(Ok(model), Err),
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let cards = cards::all();
+    if cards.is_empty() && !args.json {
+        print_line("no network card on PCI; 'ringpass demo' needs none");
+    }
+    for card in &cards {
+        let (verdict, what) = (verdict(card), cards::describe(&card.address, card.id));
+        if args.json {
+            print_json(card, &what, &verdict);
+            continue;
+        }
+        print_line(&format!("{}  {what}", card.address));
+        print_line(&format!("    kernel driver  {}", card.driver.as_deref().unwrap_or("none")));
+        for name in &card.interfaces {
+            let (state, ips) = (if cards::is_up(name) { "up" } else { "down" }, cards::addresses(name).join(", "));
+            print_line(format!("    interface      {name}, {state}  {ips}").trim_end());
+        }
+        if let Some(node) = card.numa_node {
+            print_line(&format!("    NUMA node      {node}"));
+        }
+        print_line(&format!("    bus            {}", cards::bus(&card.address)));
+        if let Some(offer) = offer::read_offer(&card.address) {
+            print_line(&format!("    virtio         {}", offer.summary()));
+            for suggestion in offer.suggestions(cards::cpus()) {
+                print_line(&format!("    host could     {}: {}", suggestion.what, suggestion.qemu));
+                print_line(&format!("                   libvirt: {}", suggestion.libvirt));
+            }
+        }
+        print_line(&match verdict {
+            Ok(model) => format!("    usable         yes, as {model}: ringpass fwd {} …", card.address),
+            Err(why) => format!("    usable         no: {why}"),
+        });
+    }
+    Ok(())
+}
+
+fn print_json(card: &NetworkCard, what: &str, verdict: &Result<&str, String>) {
+    let interface =
+        |name: &String| json!({"name": name, "up": cards::is_up(name), "addresses": cards::addresses(name)});
+    let offer = offer::read_offer(&card.address);
+    let object = json!({
+        "event": "card",
+        "address": card.address,
+        "id": format!("{:04x}:{:04x}", card.id.vendor, card.id.device),
+        "description": what,
+        "kernel_driver": card.driver,
+        "bus": cards::bus(&card.address),
+        "interfaces": card.interfaces.iter().map(interface).collect::<Vec<_>>(),
+        "numa_node": card.numa_node,
+        "virtio": offer.map(|offer| json!({
+            "features": format!("{:#x}", offer.features),
+            "queue_pairs": offer.pairs,
+            "rx_ring": offer.rx_ring,
+            "host_could": offer.suggestions(cards::cpus()),
+        })),
+        "usable": verdict.is_ok(),
+        "why_not": verdict.as_ref().err(),
+    });
+    print_line(&object.to_string());
+}

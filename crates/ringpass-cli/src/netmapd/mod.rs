@@ -1,0 +1,163 @@
+//! The subcommand `ringpass netmapd`: serves netmap ports to programs, without a kernel module.
+
+mod native;
+mod vale;
+mod worker;
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use ringpass::{Address, Config, Error, Mempool, MempoolConfig, Ports};
+use ringpass_ipc::{Listener, prepare_notifiers};
+use ringpass_netmap::Pools;
+use ringpass_netmap::client::default_socket;
+use ringpass_netmap::server::Server;
+
+use crate::options::{Options, bytes, sandbox_unless, seconds, within};
+use crate::run::Run;
+use crate::signals::interrupted;
+use native::{NamedPort, PacketPools};
+use ringpass::sandbox::{Needs, Sandbox};
+use vale::{SwitchesHandle, ValeSwitches};
+
+/// Serve netmap ports to programs: VALE switches and pipes, without a kernel module
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Socket to serve at [default: $RINGPASS_NETMAP_SOCKET, or ringpass-netmap.sock in $XDG_RUNTIME_DIR or, for root,
+    /// /run; else netmap.sock in /tmp/ringpass-UID]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Port for programs as netmap:NAME, with a ring each way for each of its queues: eth0=0000:01:00.0; repeat
+    /// for more
+    #[arg(long, value_name = "NAME=ADDRESS")]
+    port: Vec<NamedPort>,
+    /// Port that is attached to a switch from the start: vale0:tap:x or vale0:0000:01:00.0; repeat for more
+    #[arg(long, value_name = "SWITCH:PORT")]
+    attach: Vec<String>,
+    /// Port that programs may attach to a switch later: tap:x or 0000:01:00.0; repeat for more. Ports of
+    /// --attach may always be attached again. Needs --no-sandbox, because ports are opened later
+    #[arg(long, value_name = "ADDRESS", requires = "no_sandbox")]
+    allow: Vec<Address>,
+    /// Buffers of 2 KiB in the memory of pipes and of ports whose programs ask for it; cards that exchange
+    /// buffers have as many for programs in their memory
+    #[arg(long, value_name = "N", default_value = "16384", value_parser = within(256..=1 << 20))]
+    buffers: usize,
+    /// Further memory for ports of programs, all together; one program may have a quarter of it: 512M, 2G
+    /// [default: half of the machine's]
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
+    memory: Option<usize>,
+    /// Packet buffers of all switches
+    #[arg(long, value_name = "N", default_value = "16384", value_parser = within(1024..=1 << 20))]
+    packets: usize,
+    /// End when no program has been connected for this many seconds
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10", value_parser = seconds)]
+    until_idle: Option<Duration>,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  serve at the default socket, until Ctrl-C:
+      ringpass netmapd
+  netmap's own programs, unmodified, on a switch (any number of ports, made when they are opened):
+      LD_PRELOAD=libringpass_netmap.so pkt-gen -i vale0:a -f tx
+      LD_PRELOAD=libringpass_netmap.so pkt-gen -i vale0:b -f rx
+  a switch with the kernel's network behind one of its ports:
+      sudo ringpass netmapd --attach vale0:tap:left
+  a card for netmap's own programs:
+      sudo ringpass netmapd --port eth0=0000:01:00.0
+      sudo LD_PRELOAD=libringpass_netmap.so pkt-gen -i netmap:eth0 -f rx
+  what there is, and who is where:
+      ringpass vale";
+
+/// Largest number of queues of a port.
+const MAX_QUEUES: usize = 8;
+
+/// Interval at which switches and attached ports are checked.
+const TICK: Duration = Duration::from_millis(50);
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    if args.options.queues != 1 && args.port.is_empty() {
+        return Err(Error::Config("--queues: a VALE switch has one worker, and its ports one queue".into()));
+    }
+    if args.options.queues > MAX_QUEUES {
+        return Err(Error::Config(format!("--queues: a netmap port has at most {MAX_QUEUES}")));
+    }
+    let sandbox = sandbox_unless(args.options.no_sandbox, Sandbox::Server);
+    let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json)?;
+    let path = args.socket.map_or_else(default_socket, Ok)?;
+    let listener = Listener::bind(&path)?;
+    prepare_notifiers().map_err(|error| Error::Fault(error.to_string()))?;
+    // The default memory limit is read now, because `sysinfo` is not allowed in the sandbox.
+    let memory = args.memory.unwrap_or_else(half_of_memory);
+    let pool = Mempool::new(&MempoolConfig { buffers: args.packets, ..Default::default() })?;
+    let mut vale_config = run.config.clone();
+    vale_config.port.queues = 1;
+    let vales = Rc::new(RefCell::new(ValeSwitches::new(pool.clone(), vale_config, args.allow)));
+    let mut needs = Needs::default();
+    let open = |name: &String| vales.borrow_mut().open_configured(name, &mut needs);
+    let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let pools = common_memory(args.buffers);
+    let mut packets = PacketPools::new(&args.port, pools, &run.config)?;
+    let open = |named: &NamedPort| named.open(&packets, &run.config, &mut needs);
+    let natives = args.port.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    run.enter_sandbox(&needs)?;
+    // Threads start only after the sandbox has been entered.
+    attach.into_iter().try_for_each(|port| vales.borrow_mut().attach(port))?;
+    vales.borrow_mut().opened(sandbox);
+    let switches = Box::new(SwitchesHandle::new(vales.clone()));
+    let mut server = Server::new(listener, pools, switches)?;
+    server.limit_memory(memory);
+    packets.exchanged.take().into_iter().for_each(|region| server.exchange(region));
+    let mut out = std::io::stdout();
+    let mut notes = vec![format!("netmap ports at {}", path.display())];
+    notes.extend(run.sandbox_notes().iter().cloned());
+    notes.extend(vales.borrow_mut().notes());
+    notes.extend(natives.iter().flat_map(native::OpenedNative::notes));
+    for (number, opened) in natives.into_iter().enumerate() {
+        let name = opened.name.clone();
+        // Thread 0 is a switch's worker.
+        let native = opened.start(1 + number, &run.config)?;
+        server.serve(&name, native)?;
+    }
+    // Errors are ignored: standard output may be closed.
+    let _ = notes.into_iter().try_for_each(|note| writeln!(out, "{note}"));
+    let _ = out.flush();
+    let start = Instant::now();
+    let mut busy = start;
+    while !interrupted() && run.config.time.is_none_or(|time| start.elapsed() < time) {
+        server.poll_once(TICK).map_err(|source| Error::Os { what: "waiting for programs".into(), source })?;
+        vales.borrow_mut().tick(start.elapsed());
+        for (name, why) in server.tick() {
+            errln!("netmap:{name} is gone: {why}");
+        }
+        if server.programs() > 0 {
+            busy = Instant::now();
+        }
+        if args.until_idle.is_some_and(|idle| busy.elapsed() > idle) {
+            break;
+        }
+    }
+    // Drops ports and switches, which hold packets, before missing buffers are counted.
+    drop((server, vales));
+    Ports::new(Vec::new(), pool, needs).close();
+    Ok(())
+}
+
+/// Returns half of the machine's memory in bytes.
+fn half_of_memory() -> usize {
+    let info = rustix::system::sysinfo();
+    (info.totalram as usize).saturating_mul(info.mem_unit as usize) / 2
+}
+
+/// Returns the sizes of the common memory. It has rings for as many pipes as there are buffers for. Each buffer
+/// counts 128 bytes of rings: four slots of 16 bytes, in the Tx and Rx rings of both ends and in host rings,
+/// and room for headers.
+fn common_memory(buffers: usize) -> Pools {
+    Pools { interfaces: buffers as u32 / 16, ring_bytes: buffers * 128, buffers: buffers as u32, ..Pools::default() }
+}

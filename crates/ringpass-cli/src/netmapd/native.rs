@@ -1,0 +1,182 @@
+//! The machine's ports in netmap mode, each with a thread.
+
+use std::cell::RefCell;
+use std::str::FromStr;
+
+use ringpass::sandbox::Needs;
+use ringpass::{Address, Config, Error, Mempool, Port, PortConfig, State, Workers};
+use ringpass_memory::Addressing;
+use ringpass_netmap::native::NativePort;
+use ringpass_netmap::server::{Native, RequestError, ServedPort};
+use ringpass_netmap::{BufferAccess, Kring, Pools, Region};
+use ringpass_pci::addressing_of;
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::worker::{self, batch};
+use ringpass::open::{
+    addressing_card, check_cards, open_with_wire, pool_for, with_page_fallback, works_without_headroom,
+};
+
+/// A port's address and its name for programs, written as `eth0=0000:01:00.0`.
+#[derive(Clone, Debug)]
+pub struct NamedPort {
+    /// Name after `netmap:`.
+    pub name: String,
+    address: String,
+}
+
+impl FromStr for NamedPort {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parts = text.split_once('=').filter(|(name, address)| !name.is_empty() && !address.is_empty());
+        let (name, address) = parts.ok_or("write NAME=ADDRESS, as eth0=0000:01:00.0")?;
+        Ok(Self { name: name.into(), address: address.into() })
+    }
+}
+
+impl NamedPort {
+    /// Parses the port's address.
+    pub fn address(&self) -> Result<Address, Error> {
+        self.address.parse()
+    }
+
+    /// Opens the port with packets of the right pool.
+    pub fn open(&self, packets: &PacketPools, config: &Config, needs: &mut Needs) -> Result<OpenedNative, Error> {
+        let address = self.address()?;
+        let exchanged = packets.exchange().filter(|_| exchanges(&address, config));
+        let copying = packets.copying.as_ref();
+        let pool = exchanged.or(copying).expect("made for this port");
+        // Model ports need the copying pool for their wires; a hardware card has no wire, so `pool` is never
+        // used for one.
+        let port = open_with_wire(
+            &address,
+            &PortConfig { rejoin: true, ..config.port },
+            (pool, copying.unwrap_or(pool)),
+            config,
+            needs,
+        )?;
+        Ok(OpenedNative { name: self.name.clone(), port, exchanges: exchanged.is_some(), pool: pool.clone() })
+    }
+}
+
+/// Returns whether buffers of a port are exchanged with programs. That takes frames that lie in one buffer
+/// each, start at its beginning and need no metadata. Never for a card without an IOMMU: programs could free
+/// pages to which the card still writes.
+fn exchanges(address: &Address, config: &Config) -> bool {
+    let card = addressing_card(std::slice::from_ref(address));
+    card.is_none_or(|card| addressing_of(card) == Addressing::Virtual)
+        && works_without_headroom(address)
+        && !config.port.offloads.any()
+        && config.port.mtu + OVERHEAD <= BUFFER as usize
+}
+
+/// Bytes of a frame beyond its payload: Ethernet header and VLAN tag.
+const OVERHEAD: usize = 18;
+/// Size of a buffer in bytes.
+const BUFFER: u32 = 2048;
+
+/// Packet pools of all ports.
+pub struct PacketPools {
+    /// Pool of the ports whose frames are copied, and of the models' wires.
+    copying: Option<Mempool>,
+    /// Memory whose buffers are exchanged between ports and programs.
+    pub exchanged: Option<Region>,
+}
+
+impl PacketPools {
+    /// Creates the pools for these ports. `programs` has the sizes of a memory for programs.
+    pub fn new(ports: &[NamedPort], programs: Pools, config: &Config) -> Result<Self, Error> {
+        let addresses = ports.iter().map(NamedPort::address).collect::<Result<Vec<_>, _>>()?;
+        check_cards(&addresses, config)?;
+        let (bare, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| exchanges(address, config));
+        let wires = bare.iter().filter(|address| matches!(address, Address::Model(..)));
+        let copying: Vec<_> = others.iter().chain(wires).cloned().collect();
+        let copying = (!copying.is_empty()).then(|| pool_for(&copying, 0, config)).transpose()?;
+        // As many buffers for a port's rings and bursts as in `pool_for`.
+        let own = (bare.len() * config.port.queues * (config.port.rx_ring + config.port.tx_ring + 1024)) as u32;
+        let pools = Pools { buffers: programs.buffers + own, buffer_size: BUFFER, ..programs };
+        let region = || {
+            with_page_fallback(bare.len(), addressing_card(&bare), config, |region| {
+                Region::exchanging(pools, own, region).map_err(|error| Error::Fault(error.to_string()))
+            })
+        };
+        let exchanged = (!bare.is_empty()).then(region).transpose()?;
+        Ok(Self { copying, exchanged })
+    }
+
+    fn exchange(&self) -> Option<&Mempool> {
+        Some(self.exchanged.as_ref()?.exchange()?.pool())
+    }
+}
+
+/// An open port without a thread.
+pub struct OpenedNative {
+    /// Name after `netmap:`.
+    pub name: String,
+    port: Box<dyn Port>,
+    exchanges: bool,
+    pool: Mempool,
+}
+
+impl OpenedNative {
+    /// Returns the notes on the config chosen for the port.
+    pub fn notes(&self) -> Vec<String> {
+        let notes = self.port.notes().into_iter().map(|note| format!("netmap:{}: {note}", self.name));
+        let how = if self.exchanges {
+            "buffers are exchanged with programs, without a copy"
+        } else {
+            "frames are copied between the port's buffers and those of programs"
+        };
+        notes.chain([format!("netmap:{}: {how}", self.name)]).collect()
+    }
+
+    /// Starts the thread that moves the port's frames; `number` selects its CPU.
+    pub fn start(mut self, number: usize, config: &Config) -> Result<Box<dyn Native>, RequestError> {
+        let failed = |error: Error| RequestError::new(Errno::NOMEM, error);
+        let (rings, ring_forwarder) =
+            NativePort::new(self.port.take_queues(), &self.pool, batch(config)).map_err(failed)?;
+        let worker =
+            worker::spawn(&self.name, number, config, ring_forwarder, |ring_forwarder| ring_forwarder.round())?;
+        Ok(Box::new(RunningNative { _worker: worker, rings, port: self.port.into(), exchanges: self.exchanges }))
+    }
+}
+
+/// A port with its thread. The thread is the first field, so that it ends before the port is dropped.
+struct RunningNative {
+    _worker: Workers,
+    rings: NativePort,
+    port: RefCell<Box<dyn Port>>,
+    exchanges: bool,
+}
+
+impl Native for RunningNative {
+    fn rings(&self) -> u16 {
+        self.rings.queues() as u16
+    }
+
+    fn exchanges(&self) -> bool {
+        self.exchanges
+    }
+
+    fn join(&mut self, served: Vec<Kring>, buffer_access: &BufferAccess) -> Result<Box<dyn ServedPort>, RequestError> {
+        self.rings.join(served, buffer_access).map_err(|error| RequestError::new(Errno::NOMEM, error))
+    }
+
+    fn gone(&mut self) -> Option<String> {
+        match self.port.get_mut().state() {
+            State::Gone(why) => Some(why),
+            State::Running | State::Finished => None,
+        }
+    }
+
+    fn status(&self) -> Value {
+        let mut port = self.port.borrow_mut();
+        let link = port.link();
+        json!({
+            "address": port.name(), "mac": port.mac().to_string(), "link": link.up, "mbps": link.mbps,
+            "stats": port.stats(), "dropped": self.rings.dropped(), "exchanges": self.exchanges,
+        })
+    }
+}

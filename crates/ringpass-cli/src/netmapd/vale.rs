@@ -1,0 +1,330 @@
+//! VALE switches, each with a worker, and with ports of programs and attached ports.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ringpass::{Address, Config, Mempool, Port, PortConfig, Queues, State, Workers};
+use ringpass_ipc::EventNotifier;
+use ringpass_netmap::server::{RequestError, ServedPort, Switches};
+use ringpass_netmap::vale::RingPort;
+use ringpass_netmap::{Buffers, Kring};
+use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::worker::{self, batch};
+use ringpass::open::open_address;
+use ringpass::sandbox::{Needs, Sandbox};
+
+/// All VALE switches of the process.
+pub struct ValeSwitches {
+    switches: BTreeMap<String, ValeSwitch>,
+    pool: Mempool,
+    config: Config,
+    /// Addresses that programs may have opened and attached: those from the command line only.
+    allowed: Vec<Address>,
+    /// Set in the sandbox, where no port can be opened any more.
+    closed: bool,
+}
+
+/// An open port that is to be attached.
+pub struct PendingPort {
+    switch: String,
+    address: String,
+    port: Box<dyn Port>,
+}
+
+/// A switch with its worker, which ends when this is dropped.
+struct ValeSwitch {
+    switch: Switch,
+    slots: Vec<Option<SwitchPort>>,
+    worker: Workers,
+}
+
+/// A port of a switch.
+struct SwitchPort {
+    name: String,
+    /// The port itself if it was attached; `None` for a program's port.
+    port: Option<Box<dyn Port>>,
+}
+
+impl ValeSwitch {
+    fn new(name: &str, pool: &Mempool, config: &Config) -> Result<Self, RequestError> {
+        let failed = |error: ringpass::Error| RequestError::new(Errno::NOMEM, error);
+        // As in VALE: programs may flood without limit, and frames with a group or zero source address pass
+        // (pkt-gen's do).
+        let switch_config = SwitchConfig { flood: 0, any_source: true, ..SwitchConfig::default() };
+        let mut switch = Switch::new(&switch_config, &vec![PortPolicy::default(); MAX_PORTS]).map_err(failed)?;
+        let datapath = switch.datapath(pool, batch(config)).map_err(failed)?;
+        let worker = worker::spawn(name, 0, config, datapath, |datapath| datapath.round())?;
+        Ok(Self { switch, slots: (0..MAX_PORTS).map(|_| None).collect(), worker })
+    }
+
+    fn insert(&mut self, name: &str, queues: Queues, port: Option<Box<dyn Port>>) -> Result<usize, RequestError> {
+        let free = self.slots.iter().position(Option::is_none);
+        let slot =
+            free.ok_or_else(|| RequestError::new(Errno::NOSPC, format!("a switch has {MAX_PORTS} ports at most")))?;
+        self.slots[slot] = Some(SwitchPort { name: name.into(), port });
+        let Queues { rx, tx } = queues;
+        self.switch.insert(slot, vec![DatapathQueues { rx: vec![(rx, Forwarding::Lookup)], tx }]);
+        Ok(slot)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.slots.iter().all(Option::is_none)
+    }
+}
+
+impl Drop for ValeSwitch {
+    fn drop(&mut self) {
+        self.worker.stop();
+        // Removing ports wakes the worker, so that it sees the stop flag.
+        (0..MAX_PORTS).filter(|&slot| self.slots[slot].is_some()).for_each(|slot| self.switch.remove(slot));
+    }
+}
+
+impl ValeSwitches {
+    /// Creates an empty set of switches that take packets from `pool`. Programs may attach the ports in
+    /// `allowed`.
+    pub fn new(pool: Mempool, config: Config, allowed: Vec<Address>) -> Self {
+        Self { switches: BTreeMap::new(), pool, config, allowed, closed: false }
+    }
+
+    /// Ends start-up: in a sandbox no port can be opened any more.
+    pub fn opened(&mut self, sandbox: Sandbox) {
+        self.closed = sandbox != Sandbox::Off;
+    }
+
+    fn vale(&mut self, switch: &str) -> Result<&mut ValeSwitch, RequestError> {
+        if !self.switches.contains_key(switch) {
+            let made = ValeSwitch::new(switch, &self.pool, &self.config)?;
+            self.switches.insert(switch.into(), made);
+        }
+        Ok(self.switches.get_mut(switch).expect("made just now"))
+    }
+
+    /// Removes a port from its slot, and the switch with its last port.
+    fn remove(&mut self, switch: &str, slot: usize) {
+        let Some(vale) = self.switches.get_mut(switch) else { return };
+        vale.switch.remove(slot);
+        vale.slots[slot] = None;
+        if vale.is_empty() {
+            self.switches.remove(switch);
+        }
+    }
+
+    /// Opens a port of the command line, such as `vale0:tap:x`, that is to be attached. Programs may attach it
+    /// again later.
+    pub fn open_configured(&mut self, name: &str, needs: &mut Needs) -> Result<PendingPort, RequestError> {
+        let (switch, text) = split(name)?;
+        let address: Address = text.parse().map_err(open_refusal)?;
+        let opened = self.open(switch, text, &address, needs)?;
+        self.allowed.push(address);
+        Ok(opened)
+    }
+
+    /// Opens a port for a program. Its address could name any file or card, so only ports from the command line
+    /// are allowed.
+    fn open_for_program(&self, name: &str) -> Result<PendingPort, RequestError> {
+        let (switch, text) = split(name)?;
+        let denied =
+            |why: &str, remedy: String| Err(RequestError::new(Errno::PERM, format!("{why}; start it with {remedy}")));
+        if self.closed {
+            let why = "in its sandbox the serving process opens no port";
+            return denied(why, format!("--attach {name}, or with --no-sandbox --allow {text}"));
+        }
+        let address: Address = text.parse().map_err(open_refusal)?;
+        if !self.allowed.contains(&address) {
+            let why = format!("the serving process was not started with {text}, and opens nothing else for programs");
+            return denied(&why, format!("--no-sandbox --allow {text}"));
+        }
+        self.open(switch, text, &address, &mut Needs::default())
+    }
+
+    fn open(
+        &self,
+        switch: &str,
+        text: &str,
+        address: &Address,
+        needs: &mut Needs,
+    ) -> Result<PendingPort, RequestError> {
+        let port_config = PortConfig { rejoin: true, ..self.config.port };
+        let port = open_address(address, &port_config, &self.pool, &self.config, needs).map_err(open_refusal)?;
+        Ok(PendingPort { switch: switch.into(), address: text.into(), port })
+    }
+
+    /// Attaches an open port to its switch.
+    pub fn attach(&mut self, PendingPort { switch, address, mut port }: PendingPort) -> Result<(), RequestError> {
+        if self.slot(&switch, &address).is_some() {
+            return Err(RequestError::new(Errno::EXIST, format!("{switch}:{address} is attached already")));
+        }
+        let queues = port.take_queues().into_iter().next().expect("a port has a queue");
+        let vale = self.vale(&switch)?;
+        let inserted = vale.insert(&address, queues, Some(port));
+        inserted.map(drop)
+    }
+
+    /// Detaches a port from its switch and closes it.
+    pub fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+        let (switch, address) = split(name)?;
+        let none = || RequestError::new(Errno::NXIO, format!("{name} is not attached; see 'ringpass vale'"));
+        let slot = self.slot(switch, address).ok_or_else(none)?;
+        self.remove(switch, slot);
+        Ok(())
+    }
+
+    /// Returns the slot of an attached port.
+    fn slot(&self, switch: &str, address: &str) -> Option<usize> {
+        let attached =
+            |slot: &Option<SwitchPort>| slot.as_ref().is_some_and(|slot| slot.port.is_some() && slot.name == address);
+        self.switches.get(switch)?.slots.iter().position(attached)
+    }
+
+    /// Ages stations, updates links and removes attached ports that are gone. To be called several times a
+    /// second.
+    pub fn tick(&mut self, elapsed: Duration) {
+        let mut gone = Vec::new();
+        for (switch, vale) in &mut self.switches {
+            vale.switch.tick(elapsed);
+            for (number, slot) in vale.slots.iter_mut().enumerate() {
+                let Some(SwitchPort { port: Some(port), name }) = slot else { continue };
+                vale.switch.set_link(number, port.link());
+                if let State::Gone(why) = port.state() {
+                    errln!("{switch}:{name} is gone: {why}");
+                    gone.push((switch.clone(), number));
+                }
+            }
+        }
+        gone.into_iter().for_each(|(switch, slot)| self.remove(&switch, slot));
+    }
+
+    /// Returns the notes on the config chosen for attached ports.
+    pub fn notes(&mut self) -> Vec<String> {
+        let slots = self.switches.iter().flat_map(|(switch, vale)| {
+            let ports = vale.slots.iter().flatten().filter_map(|slot| slot.port.as_ref());
+            ports.flat_map(move |port| {
+                port.notes().into_iter().map(move |note| format!("{switch}:{}: {note}", port.name()))
+            })
+        });
+        slots.collect()
+    }
+
+    fn status(&mut self) -> Value {
+        let switches = self.switches.iter_mut().map(|(name, vale)| {
+            let attached = vale.slots.iter_mut().flatten().filter_map(|slot| {
+                let port = slot.port.as_mut()?;
+                Some(json!({"port": slot.name, "stats": port.stats()}))
+            });
+            let attached: Vec<Value> = attached.collect();
+            let slots = &vale.slots;
+            // Counters of what the switch did with frames from each port other than forwarding them.
+            let counts = slots.iter().enumerate().filter_map(|(number, slot)| {
+                let seen = vale.switch.counts(number);
+                let counts: serde_json::Map<String, Value> =
+                    seen.named().filter(|&(_, n)| n > 0).map(|(name, n)| (name.to_owned(), n.into())).collect();
+                Some((slot.as_ref()?.name.clone(), Value::Object(counts)))
+            });
+            let counts: serde_json::Map<String, Value> = counts.collect();
+            let stations = vale.switch.table().into_iter().map(|entry| {
+                let port = slots[entry.port].as_ref().map_or("", |slot| &slot.name);
+                json!({"mac": entry.mac.to_string(), "port": port, "age": entry.age.map(|age| age.as_secs())})
+            });
+            json!({"switch": name, "attached": attached, "counts": counts, "stations": stations.collect::<Vec<_>>()})
+        });
+        switches.collect()
+    }
+}
+
+fn open_refusal(error: ringpass::Error) -> RequestError {
+    RequestError::new(Errno::NXIO, error)
+}
+
+/// Splits a name into switch and port.
+fn split(name: &str) -> Result<(&str, &str), RequestError> {
+    let parts = name.split_once(':').filter(|(switch, port)| switch.starts_with("vale") && !port.is_empty());
+    parts.ok_or_else(|| RequestError::new(Errno::INVAL, format!("'{name}': write SWITCH:PORT, as vale0:tap:x")))
+}
+
+/// Handle through which programs' ports join and leave the switches.
+pub struct SwitchesHandle(Rc<RefCell<ValeSwitches>>);
+
+impl SwitchesHandle {
+    /// Creates a handle to these switches.
+    pub fn new(vales: Rc<RefCell<ValeSwitches>>) -> Self {
+        Self(vales)
+    }
+}
+
+/// A program's port in its slot of a switch.
+struct ProgramMember {
+    port: RingPort,
+    switch: String,
+    slot: usize,
+    vales: Rc<RefCell<ValeSwitches>>,
+}
+
+impl Switches for SwitchesHandle {
+    fn open(
+        &mut self,
+        switch: &str,
+        port: &str,
+        served: Vec<Kring>,
+        buffers: Buffers,
+    ) -> Result<Box<dyn ServedPort>, RequestError> {
+        let mut vales = self.0.borrow_mut();
+        let made = RingPort::new(served, &buffers, &vales.pool);
+        let (ring_port, queues) = made.map_err(|error| RequestError::new(Errno::NOMEM, error))?;
+        let slot = vales.vale(switch)?.insert(port, queues, None)?;
+        let (switch, vales) = (switch.to_owned(), self.0.clone());
+        Ok(Box::new(ProgramMember { port: ring_port, switch, slot, vales }))
+    }
+
+    fn attach(&mut self, name: &str) -> Result<(), RequestError> {
+        let opened = self.0.borrow().open_for_program(name)?;
+        self.0.borrow_mut().attach(opened)
+    }
+
+    fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+        self.0.borrow_mut().detach(name)
+    }
+
+    fn status(&self) -> Value {
+        self.0.borrow_mut().status()
+    }
+}
+
+impl ServedPort for ProgramMember {
+    fn kick(&self) -> BorrowedFd<'_> {
+        self.port.kick()
+    }
+
+    fn subscribe(&mut self, number: u64, entries: u64, call: EventNotifier) {
+        self.port.subscribe(number, entries, call);
+    }
+
+    fn unsubscribe(&mut self, number: u64) {
+        self.port.unsubscribe(number);
+    }
+
+    fn counters(&self) -> Value {
+        self.port.counters()
+    }
+
+    fn monitor(
+        &self,
+        ways: [bool; 2],
+        served: Vec<Kring>,
+        buffers: &Buffers,
+    ) -> Result<Box<dyn ServedPort>, RequestError> {
+        self.port.monitor(ways, served, buffers)
+    }
+}
+
+impl Drop for ProgramMember {
+    fn drop(&mut self) {
+        self.vales.borrow_mut().remove(&self.switch, self.slot);
+    }
+}

@@ -1,0 +1,171 @@
+//! Options that the subcommands share.
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use crate::connector;
+use crate::run::Run;
+use ringpass::sandbox::Sandbox;
+use ringpass::{Config, Error, Notices, Offloads, PageSize, PortConfig};
+
+/// Options of every subcommand that moves packets.
+#[derive(clap::Args, Clone, Debug)]
+#[command(next_help_heading = "Options of every port and worker")]
+pub struct Options {
+    /// CPUs that the workers are pinned to, in this order: 2,3
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cpu: Vec<usize>,
+    /// Largest number of packets received and sent together, 1 to 256
+    #[arg(long, value_name = "N", default_value = "32", value_parser = within(1..=256))]
+    pub batch: usize,
+    /// Queues of each port, which is also the number of workers, 1 to 64
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=64))]
+    pub queues: usize,
+    /// Descriptors of each Rx ring: a power of two, 64 to 4096
+    #[arg(long, value_name = "N", default_value = "512", value_parser = ring_size)]
+    pub rxd: usize,
+    /// Descriptors of each Tx ring: a power of two, 64 to 4096
+    #[arg(long, value_name = "N", default_value = "512", value_parser = ring_size)]
+    pub txd: usize,
+    /// Let cards report sent frames by writing the ring's head to memory instead of to descriptors
+    #[arg(long)]
+    pub head_write_back: bool,
+    /// Huge pages for packets and rings: of 2 MiB, none, or of 1 GiB [default: on if enough of 2 MiB are free]
+    #[arg(long, value_name = "on|off|1g", value_parser = pages)]
+    pub hugepages: Option<PageSize>,
+    /// Largest payload of a frame in bytes, 68 to 9710
+    #[arg(long, value_name = "BYTES", default_value = "1500", value_parser = within(68..=9710))]
+    pub mtu: usize,
+    /// Offloads to cards and kernel: a list of checksum, hash, vlan, tso; all, or none
+    #[arg(long, value_name = "LIST", default_value = "none", value_parser = offloads)]
+    pub offloads: Offloads,
+    /// End after this many seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    pub time: Option<Duration>,
+    /// End after this many packets
+    #[arg(short = 'c', long, value_name = "PACKETS")]
+    pub count: Option<u64>,
+    /// Print statistics for machines, one JSON object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Never sleep: idle workers poll all the time
+    #[arg(long)]
+    pub poll: bool,
+    /// Keep user, capabilities, files and all system calls after start-up
+    #[arg(long)]
+    pub no_sandbox: bool,
+    /// Take this card even if its kernel interface is in use
+    #[arg(long, value_name = "ADDRESS")]
+    pub take_over: Vec<String>,
+}
+
+/// Returns a parser of numbers in a range.
+pub fn within(range: RangeInclusive<usize>) -> impl Fn(&str) -> Result<usize, String> + Clone {
+    move |text| match text.parse() {
+        Ok(value) if range.contains(&value) => Ok(value),
+        _ => Err(format!("write a number from {} to {}", range.start(), range.end())),
+    }
+}
+
+/// Parses the size of a ring: a power of two from 64 to 4096.
+pub fn ring_size(text: &str) -> Result<usize, String> {
+    let size = within(64..=4096)(text).ok().filter(|size| size.is_power_of_two());
+    size.ok_or_else(|| "write a power of two from 64 to 4096".into())
+}
+
+fn pages(text: &str) -> Result<PageSize, String> {
+    match text {
+        "on" => Ok(PageSize::Huge2M),
+        "off" => Ok(PageSize::Ordinary),
+        "1g" => Ok(PageSize::Huge1G),
+        _ => Err("write on, off or 1g".into()),
+    }
+}
+
+fn offloads(text: &str) -> Result<Offloads, String> {
+    let mut offloads = Offloads::default();
+    for name in text.split(',') {
+        match name {
+            "checksum" => offloads.checksum = true,
+            "hash" => offloads.hash = true,
+            "vlan" => offloads.vlan = true,
+            "tso" => (offloads.tso, offloads.checksum) = (true, true),
+            "all" if text == "all" => offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true },
+            "none" if text == "none" => {}
+            _ => return Err("write all, none, or a list of checksum, hash, vlan, tso".into()),
+        }
+    }
+    Ok(offloads)
+}
+
+/// Parses a number of bytes above 0, with an optional suffix K, M, G or T (powers of 1024).
+pub fn bytes(text: &str) -> Result<usize, String> {
+    const UNITS: &str = "KMGT";
+    let unit = text.chars().last().and_then(|last| UNITS.find(last.to_ascii_uppercase()));
+    let (number, shift) = unit.map_or((text, 0), |unit| (&text[..text.len() - 1], 10 * (unit as u32 + 1)));
+    let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "write a number of bytes above 0, as 512M or 2G".into())
+}
+
+/// Parses a number of seconds above 0.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
+    let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    duration.ok_or_else(|| "write a number of seconds above 0, as 2.5".into())
+}
+
+/// Returns this sandbox, or none with `--no-sandbox`.
+pub fn sandbox_unless(no_sandbox: bool, sandbox: Sandbox) -> Sandbox {
+    if no_sandbox { Sandbox::Off } else { sandbox }
+}
+
+/// Returns the default configuration of this program: notices go to standard error, and connectors are this program.
+pub fn base_config() -> Config {
+    Config { connector: connector::command(), notices: Notices::new(|text| errln!("{text}")), ..Config::default() }
+}
+
+impl Options {
+    /// Starts a run with these options.
+    pub fn run(&self) -> Result<Run, Error> {
+        Run::new(self.config(), self.json)
+    }
+
+    /// Returns the configuration that these options describe.
+    pub fn config(&self) -> Config {
+        let &Self { queues, rxd: rx_ring, txd: tx_ring, mtu, offloads, head_write_back, .. } = self;
+        let &Self { batch, hugepages, poll, time, count, .. } = self;
+        let (cpu, take_over) = (self.cpu.clone(), self.take_over.clone());
+        let port = PortConfig { queues, rx_ring, tx_ring, mtu, offloads, head_write_back, ..Default::default() };
+        let sandbox = sandbox_unless(self.no_sandbox, Sandbox::Packets);
+        Config { port, batch, hugepages, poll, take_over, cpu, time, count, sandbox, ..base_config() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_checked() {
+        assert_eq!(ring_size("64"), Ok(64));
+        for wrong in ["63", "100", "8192", "x"] {
+            assert!(ring_size(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(pages("on"), Ok(PageSize::Huge2M));
+        assert!(pages("yes").is_err());
+        assert_eq!(offloads("none"), Ok(Offloads::default()));
+        assert_eq!(offloads("vlan,tso"), Ok(Offloads { checksum: true, vlan: true, tso: true, hash: false }));
+        assert!(offloads("all").is_ok_and(|all| all.hash && all.tso));
+        for wrong in ["", "tso,", "all,vlan", "gro"] {
+            assert!(offloads(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(["7", "3k", "512M", "2G"].map(bytes), [7, 3 << 10, 512 << 20, 2 << 30].map(Ok));
+        for wrong in ["", "0", "G", "-1M", "2GB", "1.5G", "99999999T", "é"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for wrong in ["0", "-1", "nan", "inf", "1e300", ""] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The subcommand `ringpass passthrough PORT --socket PATH`: passes a netmap port into a virtual machine.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringpass::{Config, Error, MacAddress};
+use ringpass_ipc::Listener;
+use ringpass_netmap::client::Parts;
+use ringpass_netmap::server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
+use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SharedRegion};
+use ringpass_vfio_user::Event;
+use serde_json::json;
+
+use crate::bridge::open;
+use crate::options::{base_config, sandbox_unless, seconds, within};
+use crate::run::Run;
+use crate::signals::interrupted;
+use crate::stats::print_line;
+use ringpass::sandbox::{Needs, Sandbox};
+
+/// Pass a netmap port into a virtual machine
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The port: a port of a VALE switch, an end of a pipe, or a port of the machine
+    #[arg(value_name = "PORT")]
+    port: String,
+    /// Socket to serve the port at; its memory is served at PATH.mem
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Give the guest access to the memory that other programs and trusted guests have, so that pipes to them
+    /// need no copy. Needed for pipes and ports of the machine, which always use that memory. Without this, the
+    /// guest has a memory of its own
+    #[arg(long)]
+    trusted: bool,
+    /// MAC address of the guest's card [default: derived from the port's name]
+    #[arg(long)]
+    mac: Option<MacAddress>,
+    /// Slots of each ring, if this creates the rings. The default is larger than a program's, as a guest takes
+    /// longer to wake
+    #[arg(long, value_name = "N", value_parser = within(2..=16_384), default_value = "2048")]
+    slots: usize,
+    /// Tx rings, and as many Rx rings, if this creates them [default: 1]
+    #[arg(long, value_name = "N", value_parser = within(1..=8))]
+    rings: Option<usize>,
+    /// Socket of the netmap server
+    #[arg(long, value_name = "PATH")]
+    netmap_socket: Option<PathBuf>,
+    /// End after this many seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Print events for machines, one JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Keep user, capabilities, files and all system calls after start-up
+    #[arg(long)]
+    no_sandbox: bool,
+}
+
+const EXAMPLES: &str = r#"EXAMPLES:
+  a port of a switch for a guest, which sees no memory but its own:
+      ringpass passthrough vale0:vm1 --socket /run/vm1
+      qemu-system-x86_64 -m 1G -machine q35,memory-backend=m0 \
+          -object memory-backend-memfd,id=m0,size=1G,share=on \
+          -device '{"driver":"vfio-user-pci","socket":{"path":"/run/vm1.mem","type":"unix"}}' \
+          -device '{"driver":"vfio-user-pci","socket":{"path":"/run/vm1","type":"unix"}}' …
+      (QEMU 10.1 or newer, as the user that the sockets belong to; the guest loads netmap's module, or runs
+      'ringpass pktgen 0000:00:03.0' and the like)
+  two guests that trust each other, without a copy:
+      ringpass passthrough netmap:x{1 --trusted --socket /run/vm1
+      ringpass passthrough netmap:x}1 --trusted --socket /run/vm2"#;
+
+/// Reason why pipes and ports of the machine are refused without `--trusted`.
+const SHARED: &str = "it lies in memory that others have too; say --trusted if the guest may see it";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let is_pipe = args.port.contains(['{', '}']);
+    let shared = || Error::Config(format!("{}: {SHARED}", args.port));
+    if is_pipe && !args.trusted {
+        return Err(shared());
+    }
+    let config = Config { sandbox: sandbox_unless(args.no_sandbox, Sandbox::Server), ..base_config() };
+    let mut run = Run::new(config, args.json)?;
+    let is_vale = args.port.starts_with("vale");
+    let name = if args.trusted && is_vale { format!("{}@1", args.port) } else { args.port.clone() };
+    let port = open(&name, args.netmap_socket.as_ref(), Some(args.slots), args.rings)?;
+    if !args.trusted && [COMMON_MEMORY, ZERO_COPY_MEMORY].contains(&port.granted().memory_id) {
+        return Err(shared());
+    }
+    let memory_socket = PathBuf::from(format!("{}.mem", args.socket.display()));
+    let listen = |path: &Path| Listener::bind(path).map_err(Error::from);
+    let listeners = [listen(&memory_socket)?, listen(&args.socket)?];
+    let Parts { register, rings, buffers, memory, call_event, granted, client, .. } = port.into();
+    let shared =
+        SharedRegion { file: memory, memory: buffers.memory().clone(), pools: granted.pools, id: register.memory_id };
+    let mac = args.mac.unwrap_or_else(|| address(&args.port));
+    let counts = rings.each_ref().map(Vec::len);
+    let interface = register.offset as u32;
+    let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id };
+    let mut passthrough = Passthrough::new(shared, guest_port, call_event, listeners)?;
+    run.enter_sandbox(&Needs::default())?;
+    let mut notes = vec![
+        format!("{} at {}, its memory at {}", args.port, args.socket.display(), memory_socket.display()),
+        format!("{mac}, {} ring(s) to send, {} to receive, memory {}", counts[0], counts[1], register.memory_id),
+    ];
+    notes.extend(run.sandbox_notes().iter().cloned());
+    print_event(&args, "start", &notes.join("\n"));
+    let counters = passthrough.counters().clone();
+    let start = Instant::now();
+    let lost = std::cell::Cell::new(false);
+    let next = std::cell::Cell::new(STATS_INTERVAL);
+    let keep_running = || {
+        lost.set(client.is_lost());
+        if args.json && start.elapsed() >= next.get() {
+            next.set(start.elapsed() + STATS_INTERVAL);
+            print_line(&event("stats", start.elapsed(), &counters.get()));
+        }
+        !interrupted() && !lost.get() && args.time.is_none_or(|time| start.elapsed() < time)
+    };
+    passthrough.serve(keep_running, &mut |device, event| {
+        let what = if device == Device::Memory { "memory" } else { "port" };
+        match event {
+            Event::Connected => print_event(&args, "guest", &format!("{what}: a guest has come")),
+            Event::Ended(why) => print_event(&args, "guest", &format!("{what}: the guest is gone: {why}")),
+            Event::Refused(why) => print_event(&args, "refused", &format!("{what}: {why}")),
+            Event::Busy => print_event(&args, "refused", &format!("{what}: a second guest was turned away")),
+            Event::Failed(error) => print_event(&args, "refused", &format!("{what}: {error}")),
+        }
+    });
+    passthrough.end();
+    let counts = counters.get();
+    if args.json {
+        print_line(&event("total", start.elapsed(), &counts));
+    } else {
+        let Counts { kicks, interrupts, creates, invalid_positions, peer_faults } = counts;
+        print_line(&format!(
+            "{creates} start(s) by guests, {kicks} kicks, {interrupts} interrupts, {invalid_positions} invalid ring positions, {peer_faults} faults of the other side"
+        ));
+    }
+    if lost.get() {
+        return Err(Error::Gone("the process that serves netmap ports is gone".into()));
+    }
+    Ok(())
+}
+
+/// Interval between two statistics events with `--json`.
+const STATS_INTERVAL: Duration = Duration::from_secs(1);
+
+fn event(event: &str, elapsed: Duration, counts: &Counts) -> String {
+    let Counts { kicks, interrupts, creates, invalid_positions, peer_faults } = counts;
+    json!({
+        "event": event, "seconds": elapsed.as_secs_f64(), "kicks": kicks, "interrupts": interrupts, "creates": creates,
+        "wild": invalid_positions, "peer_faults": peer_faults,
+    })
+    .to_string()
+}
+
+fn print_event(args: &Args, event: &str, text: &str) {
+    if args.json {
+        print_line(&json!({"event": event, "text": text}).to_string());
+    } else {
+        print_line(text);
+    }
+}
+
+/// Derives a locally administered address from a name: 40 bits of its FNV-1a hash.
+fn address(name: &str) -> MacAddress {
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    let [a, b, c, d, e, ..] = hash.to_be_bytes();
+    MacAddress([2, a, b, c, d, e])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::address;
+
+    #[test]
+    fn names_have_addresses_of_their_own() {
+        assert_eq!(address("vale0:a"), address("vale0:a"));
+        assert_ne!(address("vale0:a"), address("vale0:b"));
+        assert_eq!(address("vale0:a").0[0] & 3, 2, "no group, locally administered");
+    }
+}

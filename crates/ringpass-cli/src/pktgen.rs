@@ -1,0 +1,319 @@
+//! The subcommand `ringpass pktgen PORT`: sends frames at a given rate, and evaluates those that come back.
+
+pub mod frame;
+mod generator;
+mod rate;
+mod returned;
+mod track;
+
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringpass::{
+    Burst, Error, MacAddress, Mempool, Port, Ports, Queues, RxDecorator, RxQueue, WakeSource, Wakeable, Worker, open,
+};
+use ringpass_host_ports::Pcap;
+use ringpass_port::{PcapConfig, ReplaySpeed};
+
+use crate::options::{Options, within};
+use crate::signals::interrupted;
+use frame::{Endpoints, MAX, MIN};
+use generator::{Checksums, Flows, Generator, IMIX};
+use rate::{Paced, Rate};
+use returned::{ReturnStats, ReturnTracker};
+
+/// Send generated or captured frames, and evaluate those that come back
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The port (see 'ringpass --help' for port addresses)
+    port: String,
+    /// Bytes of a frame without its checksum, 60 to 9724; more than 1514 with --mtu
+    #[arg(long, value_name = "BYTES", default_value = "60", value_parser = within(MIN..=MAX))]
+    size: usize,
+    /// Send frames of 60, 590 and 1514 bytes in the ratio 7:4:1 instead
+    #[arg(long, conflicts_with = "size")]
+    imix: bool,
+    /// Frames a second (100k, 1.5M), Gbit/s (2G) or max [default: max]
+    #[arg(long)]
+    rate: Option<Rate>,
+    /// Flows, which differ in UDP source port and, above 16384, in source address; 1 to 65536
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=65536))]
+    flows: usize,
+    /// Most frames in flight, 1 to 65536; frames that are not back after a second no longer count [default: no
+    /// limit]
+    #[arg(long, value_name = "N", value_parser = within(1..=65536), conflicts_with = "pcap")]
+    window: Option<usize>,
+    /// Destination MAC address
+    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:ff")]
+    dst_mac: MacAddress,
+    /// Source MAC address [default: the port's]
+    #[arg(long, value_name = "MAC")]
+    src_mac: Option<MacAddress>,
+    /// Destination address
+    #[arg(long, value_name = "IP", default_value = "198.19.0.1")]
+    dst_ip: Ipv4Addr,
+    /// Source address
+    #[arg(long, value_name = "IP", default_value = "198.18.0.1")]
+    src_ip: Ipv4Addr,
+    /// UDP destination port
+    #[arg(long = "port", value_name = "PORT", default_value = "50000")]
+    udp_port: u16,
+    /// Send the frames of a capture file instead
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows"])]
+    pcap: Option<PathBuf>,
+    /// Speed of the capture: recorded, max or a factor of recorded [default: recorded, or --rate]
+    #[arg(long, value_name = "SPEED", value_parser = speed, requires = "pcap", conflicts_with = "rate")]
+    speed: Option<ReplaySpeed>,
+    /// How often the capture is played; 0 to repeat without end
+    #[arg(long = "loop", value_name = "N", default_value = "1", requires = "pcap")]
+    repeat: u32,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  how fast the driver sends, with a software 82599:
+      ringpass pktgen model:null --time 5
+  100,000 frames a second in 64 flows:
+      sudo ringpass pktgen tap:rp0 --rate 100k --flows 64
+  a mix of sizes at 5 Gbit/s:
+      sudo ringpass pktgen 0000:01:00.0 --imix --rate 5G
+  a capture file as recorded, three times:
+      sudo ringpass pktgen packet:veth0 --pcap a.pcap --loop 3";
+
+fn speed(text: &str) -> Result<ReplaySpeed, String> {
+    match text {
+        "max" => Ok(ReplaySpeed::Max),
+        "recorded" => Ok(ReplaySpeed::Recorded(1.0)),
+        factor => match factor.parse() {
+            Ok(factor) if factor > 0.0 && f64::is_finite(factor) => Ok(ReplaySpeed::Recorded(factor)),
+            _ => Err("write recorded, max, or a factor above 0, as 2.5".into()),
+        },
+    }
+}
+
+/// Runs the subcommand.
+pub fn run(mut args: Args) -> Result<(), Error> {
+    // The run's own limit is not used: each worker counts its frames, so that the total is exact.
+    let count = args.options.count.take();
+    let mut run = args.options.run()?;
+    let mut ports = open([&args.port], &run.config)?;
+    let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
+    let ends = Endpoints {
+        mac: (args.src_mac.unwrap_or(own), args.dst_mac),
+        ip: (args.src_ip, args.dst_ip),
+        port: args.udp_port,
+        run: std::process::id() as u16,
+    };
+    let epoch = Instant::now();
+    let (workers, returned) = (args.options.queues as u64, Arc::<ReturnStats>::default());
+    let sources = match &args.pcap {
+        Some(path) => captured(&args, path, &mut ports)?,
+        None => generated(&args, &ends, args.options.queues, ports.pool(), epoch)?,
+    };
+    run.enter_sandbox(ports.needs())?;
+    let queues = ports[0].take_queues();
+    for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
+        let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
+        let tracker = ReturnTracker::new(&ends, args.flows, epoch, &returned);
+        let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
+        run.spawn(move |worker| work(source, queues, share, (tracker, window), worker))?;
+    }
+    let result = run.control(&mut ports, &mut |_| returned.report());
+    ports.close();
+    result
+}
+
+/// Creates a generator for each worker.
+fn generated(
+    args: &Args,
+    ends: &Endpoints,
+    workers: usize,
+    pool: &Mempool,
+    epoch: Instant,
+) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+    let sizes = if args.imix { IMIX.to_vec() } else { vec![args.size] };
+    let (largest, mtu) = (sizes.iter().max().copied().unwrap_or(0), args.options.mtu);
+    if largest > mtu + 14 {
+        let most = mtu + 14;
+        return Err(Error::Config(format!(
+            "frames of {largest} bytes, but --mtu {mtu} allows {most}; make them shorter"
+        )));
+    }
+    if args.flows < workers {
+        return Err(Error::Config(format!("{workers} queues need as many flows; write --flows {workers}")));
+    }
+    let generator = |first: usize| {
+        let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
+        let rate = args.rate.unwrap_or(Rate::Max).share(workers);
+        let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
+        let how = (epoch, checksums);
+        Ok(Box::new(Generator::new(ends, &sizes, flows, rate, pool.cache(), how)) as Box<dyn RxQueue>)
+    };
+    (0..workers).map(generator).collect()
+}
+
+/// Opens the capture file as the frame source. It is added to the run's ports, so that its end also ends the
+/// run.
+fn captured(args: &Args, path: &Path, ports: &mut Ports) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+    if args.options.queues > 1 {
+        return Err(Error::Config("one queue keeps the order of a capture file; leave out --queues".into()));
+    }
+    let unsaid = if args.rate.is_some() { ReplaySpeed::Max } else { ReplaySpeed::Recorded(1.0) };
+    let speed = args.speed.unwrap_or(unsaid);
+    let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed };
+    let mut file = Pcap::open(&config, &args.options.config().port, ports.pool())?;
+    let rate = args.rate.unwrap_or(Rate::Max);
+    let paced = |queues: Queues| Box::new(Paced::new(queues.rx, rate)) as Box<dyn RxQueue>;
+    let sources = file.take_queues().into_iter().map(paced).collect();
+    ports.push(file);
+    Ok(sources)
+}
+
+/// Number of frames for which the port had no room. Polled, because a port does not report when it has room
+/// again.
+struct Backlog(usize);
+
+impl Wakeable for Backlog {
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(if self.0 > 0 { WakeSource::Polled } else { WakeSource::Never });
+    }
+}
+
+/// Limit on one worker's frames in flight.
+struct Window {
+    most: u64,
+    in_flight: u64,
+    /// Time when a frame last came back, or when the window was last reopened.
+    moved: Instant,
+}
+
+impl Window {
+    /// Time without a returned frame after which the frames in flight count as lost.
+    const REOPEN_TIMEOUT: Duration = Duration::from_secs(1);
+
+    fn new(most: u64) -> Self {
+        Self { most, in_flight: 0, moved: Instant::now() }
+    }
+
+    /// Counts frames that were sent, and frames that came back.
+    fn count(&mut self, sent: u64, returned: u64) {
+        if self.in_flight == 0 || returned > 0 {
+            self.moved = Instant::now();
+        }
+        // A frame that returns after the window was reopened is no longer counted as in flight.
+        self.in_flight = (self.in_flight + sent).saturating_sub(returned);
+    }
+
+    /// Returns the time when the window reopens if it has no room for `burst` more frames now. Reopens it if
+    /// nothing has returned for [`REOPEN_TIMEOUT`](Self::REOPEN_TIMEOUT).
+    fn closed_until(&mut self, burst: u64) -> Option<Instant> {
+        if self.in_flight + burst > self.most && self.moved.elapsed() > Self::REOPEN_TIMEOUT {
+            (self.in_flight, self.moved) = (0, Instant::now());
+        }
+        (self.in_flight + burst > self.most).then(|| self.moved + Self::REOPEN_TIMEOUT)
+    }
+}
+
+/// A frame source behind a window. While the window is closed, it wakes the worker only when the window
+/// reopens.
+struct WindowedSource<'a> {
+    source: &'a mut dyn RxQueue,
+    reopens: Option<Instant>,
+}
+
+impl RxDecorator for WindowedSource<'_> {
+    fn inner(&self) -> &dyn RxQueue {
+        self.source
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RxQueue {
+        self.source
+    }
+
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        match self.reopens {
+            Some(reopens) => each(WakeSource::At(reopens)),
+            None => self.source.wake_sources(each),
+        }
+    }
+}
+
+fn work(
+    mut source: Box<dyn RxQueue>,
+    mut queues: Queues,
+    mut left: u64,
+    (mut tracker, mut window): (ReturnTracker, Option<Window>),
+    mut worker: Worker,
+) {
+    let mut size = window.as_ref().map_or(worker.batch, |window| worker.batch.min(window.most as usize));
+    let (mut out, mut back) = (Burst::new(size), Burst::new(worker.batch));
+    while worker.running() && left > 0 {
+        let reopens = window.as_mut().and_then(|window| window.closed_until(size as u64));
+        if out.is_empty() && reopens.is_none() {
+            if left < size as u64 {
+                size = left as usize;
+                out = Burst::new(size);
+            }
+            source.rx_burst(&mut out);
+        }
+        let sent = queues.tx.tx_burst(&mut out);
+        left -= sent as u64;
+        tracker.sent(sent);
+        let received = queues.rx.rx_burst(&mut back);
+        let returned = tracker.record_returned(&back);
+        back.clear();
+        if let Some(window) = &mut window {
+            window.count(sent as u64, returned);
+        }
+        let (mut due, mut backlog) = (WindowedSource { source: &mut *source, reopens }, Backlog(out.len()));
+        worker.after(sent + received, &mut [&mut due, &mut backlog, &mut *queues.rx]);
+    }
+    // Waits for frames in flight until none has arrived for a while, but not forever. The wait is longer while
+    // the last ones are missing, if the run was not interrupted or if a window keeps their number small.
+    let end = Instant::now();
+    let (mut last, long) = (end, left == 0 && !interrupted() || window.is_some());
+    let limit = |tracker: &ReturnTracker| if long && tracker.is_missing_tail() { TAIL_TIMEOUT } else { DRAIN_TIMEOUT };
+    while last.elapsed() < limit(&tracker) && end.elapsed() < 5 * limit(&tracker) {
+        if queues.rx.rx_burst(&mut back) > 0 {
+            last = Instant::now();
+            tracker.record_returned(&back);
+            back.clear();
+        }
+    }
+    tracker.end();
+}
+
+/// Longest wait for the next frame in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Longest wait if others have come back but the last frames have not: on a busy machine guests and their peers
+/// may stall for that long.
+const TAIL_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_admits_as_many_as_have_returned_and_reopens_after_a_while() {
+        let mut window = Window::new(64);
+        let admits = |window: &mut Window, frames| window.closed_until(frames).is_none();
+        assert!(admits(&mut window, 64) && !admits(&mut window, 65));
+        window.count(64, 0);
+        assert!(!admits(&mut window, 1));
+        window.count(0, 32);
+        assert!(admits(&mut window, 32) && !admits(&mut window, 33));
+        window.count(32, 0);
+        assert!(!admits(&mut window, 1), "nothing was waited for yet");
+        window.moved =
+            Instant::now().checked_sub(2 * Window::REOPEN_TIMEOUT).expect("the machine has run for two seconds");
+        assert!(admits(&mut window, 64), "what has not returned for a while is lost");
+        window.count(64, 96);
+        assert!(admits(&mut window, 64), "latecomers do not make the window larger than it is");
+        assert!(!admits(&mut window, 65));
+    }
+}

@@ -1,0 +1,169 @@
+//! Generated frames, as an Rx queue.
+
+use std::time::Instant;
+
+use ringpass::{Burst, RxQueue, WakeSource, Wakeable};
+use ringpass_memory::{Cache, MAGAZINE};
+use ringpass_port::chain;
+
+use super::frame::{Endpoints, Mark, Template};
+use super::rate::{Pacer, Rate};
+
+/// Frame sizes of 60, 590 and 1514 bytes in the ratio 7:4:1, interleaved.
+pub const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 590, 60, 60, 590, 60];
+
+/// Flows of one generator: every `step`th from `first`, below `end`.
+#[derive(Clone, Copy, Debug)]
+pub struct Flows {
+    /// First flow.
+    pub first: u32,
+    /// Distance between two flows, which is the number of generators.
+    pub step: u32,
+    /// Number of flows of all generators.
+    pub end: u32,
+}
+
+/// Yields frames as they become due.
+pub struct Generator {
+    cache: Cache,
+    templates: Vec<Template>,
+    next_template: usize,
+    flows: Flows,
+    next: Mark,
+    pacer: Pacer,
+    epoch: Instant,
+    checksums: Checksums,
+}
+
+/// Side that computes the UDP checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// The generator computes them.
+    Generator,
+    /// The port computes them on request.
+    Port,
+}
+
+impl Generator {
+    /// Creates a generator of frames that cycle through `sizes`, with buffers from `cache`. Times in frames are
+    /// nanoseconds since `epoch`.
+    pub fn new(
+        ends: &Endpoints,
+        sizes: &[usize],
+        flows: Flows,
+        rate: Rate,
+        cache: Cache,
+        (epoch, checksums): (Instant, Checksums),
+    ) -> Self {
+        let templates = sizes.iter().map(|&size| Template::new(ends, size)).collect();
+        let next = Mark { flow: flows.first, sequence: 0, time: 0 };
+        Self { cache, templates, next_template: 0, flows, next, pacer: Pacer::new(rate, epoch), epoch, checksums }
+    }
+}
+
+impl Generator {
+    /// Returns how many frames are due, up to `most`, and takes their credit.
+    fn due(&mut self, most: usize) -> usize {
+        let sizes = self.templates.iter().cycle().skip(self.next_template).map(Template::len);
+        sizes.take(most).take_while(|&len| self.pacer.due(len)).count()
+    }
+}
+
+impl Wakeable for Generator {
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(self.pacer.wake(self.templates[self.next_template].len()));
+    }
+}
+
+impl RxQueue for Generator {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.len();
+        let now = Instant::now();
+        self.pacer.advance(now);
+        self.next.time = now.duration_since(self.epoch).as_nanos() as u64;
+        let long = self.templates.iter().any(|template| template.len() > self.cache.pool().buffer_size());
+        if long || self.checksums == Checksums::Port {
+            self.generate_chained(burst);
+            return burst.len() - before;
+        }
+        loop {
+            let due = self.due(burst.room().min(MAGAZINE));
+            let packets = self.cache.take(due);
+            let more = packets.len() == MAGAZINE;
+            for mut packet in packets {
+                let template = &self.templates[self.next_template];
+                packet.set_len(template.len());
+                template.write(&mut packet, &self.next);
+                burst.push(packet);
+                advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
+            }
+            if !more {
+                break;
+            }
+        }
+        burst.len() - before
+    }
+}
+
+/// Advances to the next flow and the next size.
+#[inline]
+fn advance(next: &mut Mark, template: &mut usize, flows: &Flows, templates: usize) {
+    *template = if *template + 1 == templates { 0 } else { *template + 1 };
+    next.flow += flows.step;
+    if next.flow >= flows.end {
+        (next.flow, next.sequence) = (flows.first, next.sequence + 1);
+    }
+}
+
+impl Generator {
+    /// Generates frames that take several buffers, or whose checksums the port fills in.
+    fn generate_chained(&mut self, burst: &mut Burst) {
+        for _ in 0..self.due(burst.room()) {
+            let template = &self.templates[self.next_template];
+            let Some(mut packet) = chain([template.bytes()], || self.cache.take(1).next()) else { break };
+            match self.checksums {
+                Checksums::Generator => template.write(&mut packet, &self.next),
+                Checksums::Port => template.write_with_offload(&mut packet, &self.next),
+            }
+            burst.push(packet);
+            advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::net::Ipv4Addr;
+
+    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_port::MacAddress;
+
+    use super::*;
+
+    #[test]
+    fn each_flow_counts_from_zero_and_sizes_are_mixed() {
+        let mac = MacAddress([2; 6]);
+        let ends = Endpoints { mac: (mac, mac), ip: (Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST), port: 9, run: 7 };
+        let pool = Mempool::new(&MempoolConfig::default()).unwrap();
+        let (mut next, mut sizes) = (HashMap::new(), HashMap::new());
+        for first in 0..2 {
+            let flows = Flows { first, step: 2, end: 7 };
+            let how = (Instant::now(), if first == 0 { Checksums::Generator } else { Checksums::Port });
+            let mut generator = Generator::new(&ends, &IMIX, flows, Rate::Max, pool.cache(), how);
+            for _ in 0..4 {
+                let mut burst = Burst::new(30);
+                assert_eq!(generator.rx_burst(&mut burst), 30);
+                for packet in burst.iter() {
+                    let mark = ends.read(packet, 7).unwrap();
+                    let expected = next.entry(mark.flow).or_insert(0);
+                    assert_eq!((mark.sequence, mark.flow % 2), (*expected, first));
+                    *expected += 1;
+                    *sizes.entry(packet.len()).or_insert(0) += 1;
+                }
+            }
+        }
+        assert_eq!(next.len(), 7);
+        assert_eq!(sizes, HashMap::from([(60, 140), (590, 80), (1514, 20)]));
+    }
+}

@@ -1,0 +1,163 @@
+//! Evaluation of the frames that come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+use ringpass::Burst;
+use serde_json::Value;
+
+use super::frame::Endpoints;
+use super::track::{Arrival, SequenceTracker};
+use crate::stats::{Fields, fields};
+
+/// Counters shared by all workers.
+#[derive(Default)]
+pub struct ReturnStats {
+    sent: AtomicU64,
+    /// Distinct frames that came back.
+    unique: AtomicU64,
+    /// Frames sent up to the last one that came back, summed over all flows.
+    expected: AtomicU64,
+    reordered: AtomicU64,
+    duplicate: AtomicU64,
+    round_trip_sum: AtomicU64,
+    round_trip_max: AtomicU64,
+    /// Set when nobody waits for frames any more: those that are missing then are lost.
+    ended: AtomicBool,
+}
+
+impl ReturnStats {
+    /// Returns counters of sent, returned, lost, reordered and duplicate frames, and round trips. Until a frame
+    /// has come back, only `sent` and `returned` are known.
+    pub fn report(&self) -> Fields {
+        let [sent, unique, expected] = [&self.sent, &self.unique, &self.expected].map(|counter| counter.load(Relaxed));
+        if unique == 0 {
+            return fields([("sent", sent.into()), ("returned", Value::from(0))]);
+        }
+        let lost = if self.ended.load(Relaxed) { sent } else { expected }.saturating_sub(unique);
+        let micros = |nanos: u64| (nanos as f64 / 100.0).round() / 10.0;
+        fields([
+            ("sent", sent.into()),
+            ("returned", unique.into()),
+            ("lost", lost.into()),
+            ("reordered", self.reordered.load(Relaxed).into()),
+            ("duplicate", self.duplicate.load(Relaxed).into()),
+            ("round_trip_avg_us", micros(self.round_trip_sum.load(Relaxed) / unique).into()),
+            ("round_trip_max_us", micros(self.round_trip_max.load(Relaxed)).into()),
+        ])
+    }
+}
+
+/// One worker's evaluation of returned frames. All frames of a flow return to the same worker, because cards
+/// select the Rx queue by flow.
+pub struct ReturnTracker {
+    ends: Endpoints,
+    tracks: Vec<SequenceTracker>,
+    epoch: Instant,
+    returned: Arc<ReturnStats>,
+}
+
+impl ReturnTracker {
+    /// Creates a tracker for frames of `flows` flows.
+    pub fn new(ends: &Endpoints, flows: usize, epoch: Instant, returned: &Arc<ReturnStats>) -> Self {
+        Self { ends: *ends, tracks: vec![SequenceTracker::default(); flows], epoch, returned: returned.clone() }
+    }
+
+    /// Counts frames as sent.
+    pub fn sent(&mut self, frames: usize) {
+        if frames > 0 {
+            self.returned.sent.fetch_add(frames as u64, Relaxed);
+        }
+    }
+
+    /// Evaluates frames that arrived. Returns how many of them had not arrived before.
+    pub fn record_returned(&mut self, burst: &Burst) -> u64 {
+        if burst.is_empty() {
+            return 0;
+        }
+        let sent = self.returned.sent.load(Relaxed);
+        let now = self.epoch.elapsed().as_nanos() as u64;
+        let [mut unique, mut expected, mut reordered, mut duplicate, mut sum, mut max] = [0; 6];
+        for packet in burst.iter() {
+            let Some(mark) = self.ends.read(packet, self.tracks.len() as u32) else { continue };
+            // A sequence number that was never sent, or a time in the future, means that the frame was
+            // corrupted in transit.
+            if mark.sequence >= sent || mark.time > now {
+                continue;
+            }
+            let track = &mut self.tracks[mark.flow as usize];
+            let before = track.next();
+            match track.record(mark.sequence) {
+                Arrival::Duplicate => {
+                    duplicate += 1;
+                    continue;
+                }
+                Arrival::Reordered => reordered += 1,
+                Arrival::InOrder => expected += track.next() - before,
+            }
+            unique += 1;
+            sum += now - mark.time;
+            max = max.max(now - mark.time);
+        }
+        let counters = &*self.returned;
+        for (counter, n) in [
+            (&counters.unique, unique),
+            (&counters.expected, expected),
+            (&counters.reordered, reordered),
+            (&counters.duplicate, duplicate),
+            (&counters.round_trip_sum, sum),
+        ] {
+            if n > 0 {
+                counter.fetch_add(n, Relaxed);
+            }
+        }
+        counters.round_trip_max.fetch_max(max, Relaxed);
+        unique
+    }
+
+    /// Returns whether frames have come back, but not the last ones.
+    pub fn is_missing_tail(&self) -> bool {
+        let (sent, expected) = (self.returned.sent.load(Relaxed), self.returned.expected.load(Relaxed));
+        0 < expected && expected < sent
+    }
+
+    /// Ends the run for this worker: frames that are missing now count as lost.
+    pub fn end(self) {
+        self.returned.ended.store(true, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_port::MacAddress;
+
+    use super::super::frame::{Mark, Template};
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_lost_once_nothing_more_is_waited_for() {
+        let mac = MacAddress([2; 6]);
+        let ends = Endpoints { mac: (mac, mac), ip: (Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST), port: 9, run: 7 };
+        let (template, pool) = (Template::new(&ends, 60), Mempool::new(&MempoolConfig::default()).unwrap());
+        let returned: Arc<ReturnStats> = Arc::default();
+        let mut tracker = ReturnTracker::new(&ends, 2, Instant::now(), &returned);
+        tracker.sent(10);
+        let mut burst = Burst::new(32);
+        // Flow 0 has 0, 2, 1, 1 and flow 1 has 3; the last frame has a number that was never sent.
+        for (flow, sequence) in [(0, 0), (0, 2), (0, 1), (0, 1), (1, 3), (1, 1 << 40)] {
+            let mut packet = pool.alloc().unwrap();
+            packet.set_len(60);
+            template.write(&mut packet, &Mark { flow, sequence, time: 0 });
+            burst.push(packet);
+        }
+        tracker.record_returned(&burst);
+        let of = |name: &str| returned.report()[name].as_u64().unwrap();
+        assert_eq!(["sent", "returned", "lost", "reordered", "duplicate"].map(of), [10, 4, 3, 1, 1]);
+        tracker.end();
+        assert_eq!(returned.report()["lost"], 6);
+    }
+}

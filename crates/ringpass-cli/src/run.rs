@@ -1,0 +1,163 @@
+//! Common parts of subcommands that move packets: workers pinned to CPUs, and the control loop on the main
+//! thread.
+
+use std::time::{Duration, Instant};
+
+use ringpass::sandbox::{self, Needs};
+use ringpass::{Config, Error, Port, Stats, Totals, Worker, Workers, check_ports};
+
+use crate::signals::{catch_first_signal, interrupted};
+use crate::stats::{Fields, Printer};
+
+/// Callbacks of a subcommand into its run.
+pub trait RunObserver {
+    /// Returns the subcommand's additions to the statistics of all ports.
+    fn fields(&mut self, totals: &Totals) -> Fields;
+
+    /// Returns its additions to the counters of one port in the summary.
+    fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
+        let _ = port;
+        Vec::new()
+    }
+
+    /// Inspects the ports and decides whether the run continues. Called several times a second.
+    fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
+        match check_ports(ports) {
+            Err(error) => Decision::Failed(error),
+            Ok(true) => Decision::StopWhenIdle,
+            Ok(false) => Decision::Continue,
+        }
+    }
+}
+
+/// Decision on a run.
+pub enum Decision {
+    /// The run continues.
+    Continue,
+    /// An input has ended: the run ends once all packets in flight have arrived.
+    StopWhenIdle,
+    /// The run ends with an error.
+    Failed(Error),
+}
+
+/// Observer of a run that ends with any of its ports.
+struct PlainRun<'a>(&'a mut dyn FnMut(&Totals) -> Fields);
+
+impl RunObserver for PlainRun<'_> {
+    fn fields(&mut self, totals: &Totals) -> Fields {
+        self.0(totals)
+    }
+}
+
+/// A run: its workers, and the loop on the main thread that supervises them and the ports.
+pub struct Run {
+    /// Configuration of this run.
+    pub config: Config,
+    /// Printer of the statistics.
+    pub printer: Printer,
+    /// Lines that describe the sandbox, once it is entered.
+    notes: Vec<String>,
+    workers: Workers,
+}
+
+impl Run {
+    /// Interval at which ports are checked.
+    const TICK: Duration = Duration::from_millis(50);
+    /// Number of consecutive checks without any moved packet after which, once an input has ended, nothing is
+    /// in flight. Counted in checks and not in time, because on a busy machine all threads may stall, this one
+    /// too.
+    const IDLE_TICKS: u32 = 6;
+
+    /// Checks the options, installs signal handlers and raises the limit of file descriptors.
+    pub fn new(config: Config, json: bool) -> Result<Self, Error> {
+        let workers = Workers::new(&config)?;
+        catch_first_signal()?;
+        let limit = ringpass_ipc::raise_descriptor_limit();
+        limit.map_err(|source| Error::Os { what: "raising the limit of file descriptors".into(), source })?;
+        Ok(Self { config, printer: Printer::new(json), notes: Vec::new(), workers })
+    }
+
+    /// Enters the sandbox for good. To be called when all ports are open and before queues are taken, so that
+    /// threads start without privileges.
+    pub fn enter_sandbox(&mut self, needs: &Needs) -> Result<(), Error> {
+        self.notes = sandbox::enter(self.config.sandbox, needs)?;
+        Ok(())
+    }
+
+    /// Returns lines that describe the sandbox.
+    pub fn sandbox_notes(&self) -> &[String] {
+        &self.notes
+    }
+
+    /// Starts a worker on the next CPU of `--cpu`.
+    pub fn spawn(&mut self, work: impl FnOnce(Worker) + Send + 'static) -> Result<(), Error> {
+        self.workers.spawn("worker", work)
+    }
+
+    /// Prints statistics every second until the run ends: by Ctrl-C, `--time`, `--count`, workers that have
+    /// finished, an input that has ended, or a port that is gone, which is an error. `more` returns the
+    /// subcommand's additions.
+    pub fn control(self, ports: &mut [Box<dyn Port>], more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
+        self.control_with(ports, &mut PlainRun(more))
+    }
+
+    /// Runs as [`control`](Self::control) does, with an observer that decides on the ports itself.
+    pub fn control_with(mut self, ports: &mut [Box<dyn Port>], observer: &mut dyn RunObserver) -> Result<(), Error> {
+        self.printer.start(ports, &self.notes);
+        let start = Instant::now();
+        let failed = self.until_end(start, ports, observer);
+        self.workers.stop();
+        let elapsed = start.elapsed();
+        let joined = self.workers.join();
+        let mut stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
+        // Frames handed to a card are still being sent, so Tx counters are read again. Frames that arrive from
+        // now on are not counted.
+        std::thread::sleep(Self::TICK);
+        for (stats, port) in stats.iter_mut().zip(ports.iter_mut()) {
+            let Stats { tx_packets, tx_bytes, tx_drops, .. } = port.stats();
+            *stats = Stats { tx_packets, tx_bytes, tx_drops, ..*stats };
+        }
+        // Finishes every port, even if an earlier one fails.
+        let unfinished = ports.iter_mut().filter_map(|port| port.finish().err()).collect::<Vec<_>>().into_iter().next();
+        let extended =
+            ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), observer.extended(index)].concat());
+        let extended = extended.collect();
+        let fields = observer.fields(&self.workers.totals(elapsed));
+        self.printer.summary(elapsed, ports, &stats, extended, fields);
+        // The last write to a capture file is made by its worker as it ends, and may have failed.
+        let failed = failed.or_else(|| match observer.check_ports(ports) {
+            Decision::Failed(error) => Some(error),
+            Decision::Continue | Decision::StopWhenIdle => None,
+        });
+        failed.or(unfinished).map_or(joined, Err)
+    }
+
+    /// Waits until the run is to end. Returns the reason if it has failed.
+    fn until_end(
+        &mut self,
+        start: Instant,
+        ports: &mut [Box<dyn Port>],
+        observer: &mut dyn RunObserver,
+    ) -> Option<Error> {
+        let (mut second, mut moved, mut quiet) = (Duration::from_secs(1), 0, 0);
+        loop {
+            let elapsed = start.elapsed();
+            let left = self.config.time.map_or(Self::TICK, |time| time.saturating_sub(elapsed));
+            if left.is_zero() || interrupted() || self.workers.finished() {
+                return None;
+            }
+            let totals = self.workers.totals(elapsed);
+            quiet = if std::mem::replace(&mut moved, totals.moved) == totals.moved { quiet + 1 } else { 0 };
+            if elapsed >= second {
+                second += Duration::from_secs(1);
+                self.printer.live(elapsed, ports, observer.fields(&totals));
+            }
+            match observer.check_ports(ports) {
+                Decision::Failed(error) => return Some(error),
+                Decision::StopWhenIdle if quiet > Self::IDLE_TICKS => return None,
+                Decision::StopWhenIdle | Decision::Continue => {}
+            }
+            std::thread::sleep(left.min(Self::TICK));
+        }
+    }
+}

@@ -1,0 +1,281 @@
+//! Printed statistics: live lines and a summary for people, JSON for programs.
+
+use std::io::{self, IsTerminal};
+use std::time::Duration;
+
+use ringpass::{Port, Stats};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// A subcommand's additions to the ports' statistics, by name.
+pub type Fields = Map<String, Value>;
+
+/// Creates fields from pairs of name and value.
+pub fn fields<const N: usize>(pairs: [(&str, Value); N]) -> Fields {
+    pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// Stream that statistics are printed to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error, when standard output carries the data.
+    Stderr,
+}
+
+/// Prints the statistics of a run.
+pub struct Printer {
+    json: bool,
+    /// Stream that is printed to.
+    pub sink: OutputStream,
+    /// Whether lines are printed during the run. If not, there is only the summary.
+    pub live: bool,
+    before: (Duration, Vec<Stats>),
+    /// Number of lines on the terminal to be overwritten.
+    overwrite: usize,
+}
+
+pub use crate::output::print_line;
+
+#[derive(Serialize)]
+struct Event<'a> {
+    event: &'static str,
+    seconds: f64,
+    ports: Vec<PortEvent<'a>>,
+    #[serde(flatten)]
+    more: Fields,
+}
+
+#[derive(Serialize)]
+struct PortEvent<'a> {
+    name: &'a str,
+    #[serde(flatten)]
+    stats: &'a Stats,
+    /// Counters specific to this kind of port; only in the summary.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    extended: Option<Fields>,
+}
+
+fn json(event: &'static str, elapsed: Duration, ports: Vec<PortEvent<'_>>, more: Fields) -> String {
+    let seconds = (elapsed.as_secs_f64() * 1000.0).round() / 1000.0;
+    serde_json::to_string(&Event { event, seconds, ports, more }).expect("strings and numbers")
+}
+
+impl Printer {
+    /// Creates a printer to standard output.
+    pub fn new(json: bool) -> Self {
+        Self { json, sink: OutputStream::Stdout, live: true, before: Default::default(), overwrite: 0 }
+    }
+
+    fn print(&self, text: &str) {
+        match self.sink {
+            OutputStream::Stdout => print_line(text),
+            OutputStream::Stderr => errln!("{text}"),
+        }
+    }
+
+    fn terminal(&self) -> bool {
+        match self.sink {
+            OutputStream::Stdout => io::stdout().is_terminal(),
+            OutputStream::Stderr => io::stderr().is_terminal(),
+        }
+    }
+
+    /// Prints the notes of the ports, which describe the options chosen when they were opened, and `more`.
+    pub fn start(&mut self, ports: &mut [Box<dyn Port>], more: &[String]) {
+        let mut lines = Vec::new();
+        for port in ports.iter() {
+            lines.extend(port.notes().into_iter().map(|note| format!("{}: {note}", port.name())));
+        }
+        for line in lines.iter().chain(more) {
+            if self.json { errln!("{line}") } else { self.print(line) }
+        }
+        self.before.1 = ports.iter_mut().map(|port| port.stats()).collect();
+    }
+
+    /// Prints the changes since the last call.
+    pub fn live(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields) {
+        if !self.live {
+            return;
+        }
+        let stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
+        let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
+        if self.json {
+            let event = |(name, stats)| PortEvent { name, stats, extended: None };
+            return self.print(&json("stats", elapsed, names.into_iter().zip(&stats).map(event).collect(), more));
+        }
+        let seconds = (elapsed - self.before.0).as_secs_f64();
+        let width = names.iter().map(|name| name.chars().count().min(NAME_WIDTH)).max().unwrap_or(0);
+        let mut lines: Vec<String> = Vec::new();
+        for ((name, now), before) in names.iter().zip(&stats).zip(&self.before.1) {
+            lines.push(live_line(elapsed, &shorten(name), width, seconds, now, before));
+        }
+        let more = to_text(&more);
+        if !more.is_empty() {
+            lines.push(format!("       {more}"));
+        }
+        if self.terminal() {
+            // Moves the cursor up to the first of the old lines, then clears each line and truncates it at the
+            // terminal's width.
+            let up = if self.overwrite > 0 { format!("\x1b[{}A", self.overwrite) } else { String::new() };
+            self.overwrite = lines.len();
+            lines.iter_mut().for_each(|line| *line = format!("\x1b[2K\x1b[?7l{line}\x1b[?7h"));
+            lines[0].insert_str(0, &up);
+        }
+        self.print(&lines.join("\n"));
+        self.before = (elapsed, stats);
+    }
+
+    /// Prints the totals, with further counters of each port.
+    pub fn summary(
+        &mut self,
+        elapsed: Duration,
+        ports: &[Box<dyn Port>],
+        stats: &[Stats],
+        extended: Vec<Vec<(&'static str, u64)>>,
+        more: Fields,
+    ) {
+        let named = |(name, n): (&str, u64)| (name.to_owned(), n.into());
+        let extended: Vec<Fields> = extended.into_iter().map(|port| port.into_iter().map(named).collect()).collect();
+        let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
+        if self.json {
+            let mut events = Vec::new();
+            for ((name, stats), extended) in names.iter().zip(stats).zip(extended) {
+                events.push(PortEvent { name, stats, extended: (!extended.is_empty()).then_some(extended) });
+            }
+            return self.print(&json("summary", elapsed, events, more));
+        }
+        let seconds = elapsed.as_secs_f64().max(1e-9);
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(10);
+        let title = format!("{seconds:.1} s in all");
+        let mut lines =
+            vec![format!("{title:<width$}      {:>13} {:>16} {:>9} {:>10}", "packets", "bytes", "drops", "rate")];
+        for (name, s) in names.iter().zip(stats) {
+            for (name, direction, packets, bytes, drops) in
+                [(*name, "rx", s.rx_packets, s.rx_bytes, s.rx_drops), ("", "tx", s.tx_packets, s.tx_bytes, s.tx_drops)]
+            {
+                let rate = format!("{:>10} {:>12}", pps(packets as f64 / seconds), bps(bytes as f64 * 8.0 / seconds));
+                let (packets, bytes, drops) = (grouped(packets), grouped(bytes), grouped(drops));
+                lines.push(format!("{name:<width$}  {direction}  {packets:>13} {bytes:>16} {drops:>9} {rate}"));
+            }
+        }
+        for (name, mut extended) in names.iter().zip(extended) {
+            // Packets and bytes are in the table above. Other counters are printed unless they are 0.
+            extended.retain(|name, n| !name.ends_with("_packets") && !name.ends_with("_bytes") && *n != 0);
+            if !extended.is_empty() {
+                lines.push(format!("{name}: {}", to_text(&extended)));
+            }
+        }
+        let more = to_text(&more);
+        if !more.is_empty() {
+            lines.push(more);
+        }
+        self.print(&lines.join("\n"));
+    }
+}
+
+/// Largest number of characters of a port's name in live lines.
+const NAME_WIDTH: usize = 24;
+
+fn shorten(name: &str) -> String {
+    let chars = name.chars().count();
+    if chars <= NAME_WIDTH { name.into() } else { name.chars().take(NAME_WIDTH - 1).chain(['…']).collect() }
+}
+
+fn live_line(elapsed: Duration, name: &str, width: usize, seconds: f64, now: &Stats, before: &Stats) -> String {
+    let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds.max(1e-9);
+    let side = |packets, bytes| format!("{:>10} {:>12}", pps(packets), bps(bytes * 8.0));
+    let rx = side(rate(now.rx_packets, before.rx_packets), rate(now.rx_bytes, before.rx_bytes));
+    let tx = side(rate(now.tx_packets, before.tx_packets), rate(now.tx_bytes, before.tx_bytes));
+    let drops = |now: u64, before: u64| grouped(now.saturating_sub(before));
+    let (rx_drops, tx_drops) = (drops(now.rx_drops, before.rx_drops), drops(now.tx_drops, before.tx_drops));
+    let seconds = elapsed.as_secs();
+    format!("{seconds:>3} s  {name:<width$}  rx {rx}  tx {tx}  drops {rx_drops}/{tx_drops}")
+}
+
+/// Formats the numbers and texts among the fields for people.
+fn to_text(fields: &Fields) -> String {
+    let word = |(name, value): (&String, &Value)| {
+        let value = match value {
+            Value::Number(n) => n.as_u64().map_or_else(|| n.to_string(), grouped),
+            Value::String(text) => text.clone(),
+            _ => return None,
+        };
+        let (name, unit) = name.strip_suffix("_us").map_or((name.as_str(), ""), |name| (name, " µs"));
+        Some(format!("{} {value}{unit}", name.replace('_', " ")))
+    };
+    fields.iter().filter_map(word).collect::<Vec<_>>().join(", ")
+}
+
+fn scaled(value: f64, units: [&str; 4]) -> String {
+    let (divisor, unit) = match value {
+        v if v >= 1e9 && !units[3].is_empty() => (1e9, units[3]),
+        v if v >= 1e6 => (1e6, units[2]),
+        v if v >= 1e3 => (1e3, units[1]),
+        _ => return format!("{value:.0} {}", units[0]),
+    };
+    format!("{:.2} {unit}", value / divisor)
+}
+
+/// Formats a number of packets a second.
+pub fn pps(value: f64) -> String {
+    scaled(value, ["pps", "kpps", "Mpps", ""])
+}
+
+/// Formats a number of bits a second, counting the frames alone.
+pub fn bps(value: f64) -> String {
+    scaled(value, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"])
+}
+
+/// Formats a number with thousands separators.
+pub fn grouped(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATS: Stats = Stats { rx_packets: 1, rx_bytes: 60, rx_drops: 2, tx_packets: 3, tx_bytes: 180, tx_drops: 4 };
+
+    #[test]
+    fn json_is_one_line_of_the_agreed_shape() {
+        let more = fields([("forwarder_drops", 5.into())]);
+        let port = PortEvent { name: "null", stats: &STATS, extended: None };
+        let line = json("stats", Duration::from_micros(1_500_400), vec![port], more);
+        assert_eq!(
+            line,
+            r#"{"event":"stats","seconds":1.5,"ports":[{"name":"null","rx_packets":1,"rx_bytes":60,"rx_drops":2,"#
+                .to_owned()
+                + r#""tx_packets":3,"tx_bytes":180,"tx_drops":4}],"forwarder_drops":5}"#
+        );
+    }
+
+    #[test]
+    fn numbers_are_easy_on_the_eye() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!([0.4, 999.0, 14_880_952.0, 2e9].map(pps), ["0 pps", "999 pps", "14.88 Mpps", "2000.00 Mpps"]);
+        assert_eq!(bps(7.14e9), "7.14 Gbit/s");
+        assert_eq!(
+            to_text(&fields([("b_c", 1234.into()), ("d_us", 1.5.into()), ("e", [1].into())])),
+            "b c 1,234, d 1.5 µs"
+        );
+    }
+
+    #[test]
+    fn a_live_line_shows_the_last_second() {
+        let now = Stats { rx_packets: 1_000_001, rx_bytes: 60_000_060, rx_drops: 9, ..STATS };
+        let line = live_line(Duration::from_secs(3), "tap:a", 6, 1.0, &now, &STATS);
+        assert_eq!(line, "  3 s  tap:a   rx  1.00 Mpps 480.00 Mbit/s  tx      0 pps      0 bit/s  drops 7/0");
+        assert_eq!(shorten("model:packet:enp129s0f1np1x"), "model:packet:enp129s0f1…");
+    }
+}

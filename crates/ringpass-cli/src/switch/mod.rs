@@ -1,0 +1,205 @@
+//! The subcommand `ringpass switch PORT…`: a learning switch between any number of ports.
+
+mod file;
+mod mapping;
+mod observer;
+mod plan;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ringpass::{Config, Error, Mempool, Port, Worker, open_all};
+use ringpass_lending::BorrowingQueue;
+use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, MAX_PORTS, Switch};
+use signal_hook::consts::SIGUSR1;
+
+use crate::options::{Options, seconds, within};
+use crate::run::RunObserver;
+use mapping::MappedQueue;
+use observer::SwitchObserver;
+use plan::{Mapping, Plan, PortPlan};
+
+/// Switch packets between ports, by MAC address and VLAN
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Ports, 2 to 64 with those of --config (see 'ringpass --help' for port addresses); PORT@10 is in VLAN 10
+    /// only
+    #[arg(value_name = "PORT", required_unless_present = "config")]
+    ports: Vec<String>,
+    /// Configuration file of the switch and its ports, in TOML
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Forget stations that have been silent for this long, up to 32400 [default: 300]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    ageing: Option<Duration>,
+    /// Largest rate of flooded frames from each port, frames a second, 0 for no limit [default: 100000]
+    #[arg(long, value_name = "N")]
+    flood: Option<u64>,
+    /// Size of the MAC table in stations; when it is full, each port has an equal share [default: 8192]
+    #[arg(long, value_name = "N", value_parser = within(1..=1 << 24))]
+    table: Option<usize>,
+    /// Let a card receive for a guest (vhost) directly into the guest's buffers: frames to a MAC address, or
+    /// all
+    #[arg(long, value_name = "CARD=PORT[@MAC]")]
+    map: Vec<String>,
+    /// Port changes that a station may make within a second [default: 5]
+    #[arg(long, value_name = "N", value_parser = within(1..=100))]
+    moves: Option<usize>,
+    #[command(flatten)]
+    options: Options,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  a card, a software card and a TAP interface of the kernel:
+      sudo ringpass switch 0000:01:00.0 model:tap:left tap:right
+  two networks on one switch, with a trunk between it and the card:
+      sudo ringpass switch tap:a@10 tap:b@20 0000:01:00.0
+  two virtual machines and a card, which receives for the first without copies:
+      sudo ringpass switch 0000:01:00.0 vhost:/run/a.sock vhost:/run/b.sock \
+          --map 0000:01:00.0=vhost:/run/a.sock@52:54:00:00:00:01
+  who is where: prints the MAC table
+      kill -USR1 $(pidof ringpass)
+  all that there is to say, in a file:
+      sudo ringpass switch --config switch.toml
+
+CONFIGURATION FILE (all but 'address' may be left out):
+  ageing = 300                  # as the options of these names
+  flood = 100000
+  table = 8192
+  moves = 5
+
+  [[port]]
+  address = \"tap:a\"
+  name = \"a\"                    # the address, if not given
+  vlan = 10                     # in this VLAN only, without tags
+  isolation = 1                 # ports of one group do not talk to each other
+  sources = [\"02:00:00:00:00:01\"]     # nobody else may send from here
+  stations = [\"02:00:00:00:00:01\"]    # these are here for good; with @VLAN
+  flood = 1000
+
+  [[port]]
+  address = \"0000:01:00.0\"
+  trunk = \"10,20-29\"            # these VLANs with tags; or \"all\"
+  native = 10                   # but this one without
+  [[port.map]]                  # frames to this address, straight into the
+  to = \"vm\"                     # buffers of a guest (vhost:PATH)
+  mac = \"52:54:00:00:00:01\"     # all that the card receives, if not given
+  pass = true                   # without a look
+
+  [[port]]
+  address = \"packet:eth1\"
+  vlan = 10
+  [port.vxlan]                  # a tunnel to another machine (RFC 7348)
+  vni = 42
+  local = \"10.0.0.1\"
+  remote = \"10.0.0.2\"
+  port = 4789
+  mac = \"02:00:00:00:00:99\"     # of this end; made from 'local' if not given
+
+  [[pass]]                      # all that comes from one port goes to another,
+  from = \"b\"                    # without a look
+  to = \"c\"";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let Plan { config, ports: plans } = args.plan()?;
+    let mut rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
+    plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
+    let mut switch = Switch::new(&config, &rules)?;
+    let mut run = args.options.run()?;
+    let table_requested = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGUSR1, table_requested.clone())
+        .map_err(|source| Error::Os { what: "taking SIGUSR1".into(), source })?;
+    let mut addresses = Vec::new();
+    for port in &plans {
+        addresses.push((&port.address[..], mapping::config(port, &run.config)?));
+    }
+    let mut ports = open_all(addresses, &run.config)?;
+    let mapped_queues = mapping::mapped_queues(&mut ports, &plans, run.config.port.queues)?;
+    run.enter_sandbox(ports.needs())?;
+    let pool = ports.pool().clone();
+    for datapath in datapaths(&mut switch, &mut ports, (&plans, mapped_queues), &run.config, &pool)? {
+        run.spawn(move |worker| work(datapath, worker))?;
+    }
+    let mut observer = SwitchObserver::new(switch, plans, table_requested, args.options.json);
+    observer.check_ports(&mut ports);
+    let result = run.control_with(&mut ports, &mut observer);
+    drop((observer, pool));
+    ports.close();
+    result
+}
+
+impl Args {
+    /// Builds the plan from the configuration file and the command line, which takes precedence.
+    fn plan(&self) -> Result<Plan, Error> {
+        let mut plan = self.config.as_ref().map_or_else(|| Ok(Plan::default()), |file| file::read(file))?;
+        for port in &self.ports {
+            plan.ports.push(PortPlan::parse(port)?);
+        }
+        let SwitchConfig { ageing, table, flood, moves, .. } = &mut plan.config;
+        *ageing = self.ageing.unwrap_or(*ageing);
+        *table = self.table.unwrap_or(*table);
+        *flood = self.flood.unwrap_or(*flood);
+        *moves = self.moves.map_or(*moves, |moves| moves as u32);
+        for map in &self.map {
+            let (card, mapping) = Mapping::parse(map, &plan.ports)?;
+            plan.ports[card].maps.push(mapping);
+        }
+        match plan.ports.len() {
+            2..=MAX_PORTS => Ok(plan),
+            ports => Err(Error::Config(format!("a switch has 2 to {MAX_PORTS} ports, not {ports}"))),
+        }
+    }
+}
+
+/// Creates a datapath, over all ports, for each of `--queues`. Queue N of every port belongs to worker N;
+/// further Rx queues are distributed round robin.
+fn datapaths(
+    switch: &mut Switch,
+    ports: &mut [Box<dyn Port>],
+    (plans, mapped_queues): (&[PortPlan], Vec<Vec<MappedQueue>>),
+    config: &Config,
+    pool: &Mempool,
+) -> Result<Vec<Datapath>, Error> {
+    let workers =
+        (0..config.port.queues).map(|_| switch.datapath(pool, config.batch)).collect::<Result<Vec<_>, _>>()?;
+    for (port, ((plan, mapped_queues), opened)) in plans.iter().zip(mapped_queues).zip(ports).enumerate() {
+        let queues = opened.take_queues();
+        if queues.len() < workers.len() {
+            let (name, has, wants) = (opened.name(), queues.len(), workers.len());
+            return Err(Error::Config(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
+        }
+        let mut shares: Vec<DatapathQueues> = Vec::new();
+        for (number, mut queues) in queues.into_iter().enumerate() {
+            let mut way = plan.pass.map_or(Forwarding::Lookup, Forwarding::Direct);
+            if let Some(MappedQueue { lending, mapping, .. }) =
+                mapped_queues.iter().find(|mapped| mapped.queue == number)
+            {
+                queues.rx.borrow_from(lending).map_err(|error| error.of(opened.name()))?;
+                if mapping.pass {
+                    way = Forwarding::Direct(mapping.to);
+                }
+            }
+            if let Some(tunnel) = &plan.tunnel {
+                queues = tunnel.wrap(queues, pool);
+            }
+            match shares.get_mut(number % config.port.queues) {
+                Some(share) => share.rx.push((queues.rx, way)),
+                None => shares.push(DatapathQueues { rx: vec![(queues.rx, way)], tx: queues.tx }),
+            }
+        }
+        switch.insert(port, shares);
+    }
+    Ok(workers)
+}
+
+/// Runs a datapath until the worker is told to stop.
+fn work(mut datapath: Datapath, mut worker: Worker) {
+    while worker.running() {
+        let moved = datapath.round();
+        worker.after(moved, &mut [&mut datapath]);
+    }
+}

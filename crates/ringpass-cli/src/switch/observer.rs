@@ -1,0 +1,112 @@
+//! Supervision of a switch: links, lost ports, ageing, statistics, and the MAC table on request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use ringpass::{Error, Port, State, Totals};
+use ringpass_switch::{Counter, Entry, Switch};
+use serde_json::json;
+
+use super::plan::PortPlan;
+use crate::run::{Decision, RunObserver};
+use crate::stats::{Fields, fields, print_line};
+
+/// The observer of a switch's run.
+pub struct SwitchObserver {
+    switch: Switch,
+    plans: Vec<PortPlan>,
+    phases: Vec<PortPhase>,
+    /// Set by SIGUSR1, which requests the MAC table.
+    table_requested: Arc<AtomicBool>,
+    json: bool,
+    start: Instant,
+}
+
+/// Phase of a port's life.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PortPhase {
+    Running,
+    /// The port's input has ended; it still accepts packets.
+    Finished,
+    Gone,
+}
+
+impl SwitchObserver {
+    pub fn new(switch: Switch, plans: Vec<PortPlan>, table_requested: Arc<AtomicBool>, json: bool) -> Self {
+        let phases = vec![PortPhase::Running; plans.len()];
+        Self { switch, plans, phases, table_requested, json, start: Instant::now() }
+    }
+
+    fn sum(&self, counter: Counter) -> u64 {
+        (0..self.plans.len()).map(|port| self.switch.counts(port).of(counter)).sum()
+    }
+
+    fn show_table(&self) {
+        let name = |entry: &Entry| &self.plans[entry.port].rules.name[..];
+        let entries = self.switch.table();
+        if self.json {
+            let station = |entry: &Entry| {
+                let (mac, seconds) = (entry.mac.to_string(), entry.age.map(|age| age.as_secs()));
+                json!({ "mac": mac, "vlan": entry.vlan, "port": name(entry), "seconds": seconds })
+            };
+            let stations: Vec<_> = entries.iter().map(station).collect();
+            return print_line(&json!({ "event": "table", "stations": stations }).to_string());
+        }
+        print_line(&format!("{:<17}  vlan  {:>7}  port", "station", "seen"));
+        for entry in &entries {
+            let seen = entry.age.map_or("fixed".into(), |age| format!("{} s", age.as_secs()));
+            let vlan = if entry.vlan == 0 { "-".into() } else { entry.vlan.to_string() };
+            print_line(&format!("{}  {vlan:>4}  {seen:>7}  {}", entry.mac, name(entry)));
+        }
+    }
+}
+
+impl RunObserver for SwitchObserver {
+    fn fields(&mut self, totals: &Totals) -> Fields {
+        fields([
+            ("stations", self.switch.stations().into()),
+            ("flooded", self.sum(Counter::Flooded).into()),
+            ("limited", self.sum(Counter::Limited).into()),
+            ("switch_drops", self.sum(Counter::TxDrops).into()),
+            ("cycles_per_packet", totals.cycles_per_packet().into()),
+        ])
+    }
+
+    fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
+        let tunnel = self.plans[port].tunnel.iter().flat_map(|tunnel| tunnel.counts());
+        self.switch.counts(port).named().chain(tunnel).collect()
+    }
+
+    /// Removes ports that are gone from the switch. The run continues as long as two are left.
+    fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
+        let mut last = String::new();
+        for (number, (port, phase)) in ports.iter_mut().zip(&mut self.phases).enumerate() {
+            if *phase == PortPhase::Gone {
+                continue;
+            }
+            self.switch.set_link(number, port.link());
+            match port.state() {
+                State::Running => *phase = PortPhase::Running,
+                State::Finished => *phase = PortPhase::Finished,
+                State::Gone(why) => {
+                    *phase = PortPhase::Gone;
+                    self.switch.remove(number);
+                    last = if why.starts_with(port.name()) { why } else { format!("{}: {why}", port.name()) };
+                    errln!("{last}; the port has left the switch");
+                }
+            }
+        }
+        self.switch.tick(self.start.elapsed());
+        if self.table_requested.swap(false, Ordering::Relaxed) {
+            self.show_table();
+        }
+        if self.switch.ports_left() < 2 {
+            return Decision::Failed(Error::Gone(format!("fewer than two ports are left; the last to go: {last}")));
+        }
+        match self.phases.iter().filter(|&&phase| phase == PortPhase::Running).count() {
+            0 | 1 => Decision::StopWhenIdle,
+            _ => Decision::Continue,
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Ports: opening, receiving, sending, closing.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyIndexError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use ringpass::{
+    Address, Burst, Config, Idle, Notices, PageSize, PortConfig, RxQueue, State, TxQueue, WakeSource, Wakeable,
+};
+use ringpass_memory::{Cache, MAX_BATCH};
+
+use crate::error::{BusyError, GoneError, InvalidError, closed, exception};
+use crate::packet::Packet;
+
+/// How long a wait lasts before Python's signals are handled, and the port's state is looked at.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// Counters of a port since it was opened. Bytes are those of the frames, without CRC.
+#[pyclass(frozen, get_all, module = "ringpass")]
+#[derive(Clone)]
+pub struct Stats {
+    rx_packets: u64,
+    rx_bytes: u64,
+    rx_drops: u64,
+    tx_packets: u64,
+    tx_bytes: u64,
+    tx_drops: u64,
+}
+
+impl From<ringpass::Stats> for Stats {
+    fn from(stats: ringpass::Stats) -> Self {
+        let ringpass::Stats { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops } = stats;
+        Self { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops }
+    }
+}
+
+#[pymethods]
+impl Stats {
+    fn __repr__(&self) -> String {
+        let Self { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops } = self;
+        format!(
+            "Stats(rx_packets={rx_packets}, rx_bytes={rx_bytes}, rx_drops={rx_drops}, tx_packets={tx_packets}, \
+             tx_bytes={tx_bytes}, tx_drops={tx_drops})"
+        )
+    }
+}
+
+/// State of a port's link.
+#[pyclass(frozen, get_all, module = "ringpass")]
+pub struct Link {
+    up: bool,
+    mbps: u32,
+}
+
+#[pymethods]
+impl Link {
+    fn __repr__(&self) -> String {
+        format!("Link(up={}, mbps={})", if self.up { "True" } else { "False" }, self.mbps)
+    }
+}
+
+/// The receiving half of a queue pair, and the state of waiting for it.
+struct Rx {
+    queue: Box<dyn RxQueue>,
+    idle: Idle,
+}
+
+/// The sending half of a queue pair, and free buffers.
+struct Tx {
+    queue: Box<dyn TxQueue>,
+    cache: Cache,
+}
+
+/// A queue pair. The halves are `None` once the ports are closed. A receiver holds its lock while it waits, without the GIL; a
+/// sender always has the GIL.
+struct Pair {
+    rx: Mutex<Option<Rx>>,
+    tx: Mutex<Option<Tx>>,
+}
+
+/// What `Ports` and each `Port` share.
+struct Shared {
+    /// `None` once closed.
+    control: Mutex<Option<ringpass::Ports>>,
+    pairs: Vec<Vec<Pair>>,
+    names: Vec<String>,
+    /// Final counters, once closed.
+    last: Mutex<Vec<ringpass::Stats>>,
+    closing: AtomicBool,
+    /// Whether nobody else can write to the pool's memory.
+    private: bool,
+    notes: Vec<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether a port keeps the memory of the packets to this process (and its cards).
+fn keeps_private(address: &Address) -> bool {
+    match address {
+        Address::Pci(_) | Address::Tap(_) | Address::Packet(_) | Address::Pcap(_) | Address::Null => true,
+        // What guests send is copied into the pool.
+        Address::Vhost(_) => true,
+        Address::Model(_, inner) | Address::Capture(_, inner) | Address::Faults(_, inner) => keeps_private(inner),
+        Address::VfioUser(_) | Address::VirtioUser(_) | Address::Netmap(_) => false,
+    }
+}
+
+impl Shared {
+    fn open(addresses: &[String], config: &Config) -> Result<Self, ringpass::Error> {
+        let mut ports = ringpass::open(addresses, config)?;
+        let private = addresses.iter().all(|address| address.parse().is_ok_and(|address| keeps_private(&address)));
+        let pool = ports.pool().clone();
+        let pair = |queues: ringpass::Queues| Pair {
+            rx: Mutex::new(Some(Rx { queue: queues.rx, idle: Idle::new(config.poll) })),
+            tx: Mutex::new(Some(Tx { queue: queues.tx, cache: pool.cache() })),
+        };
+        let pairs = ports.take_queues().into_iter().map(|pairs| pairs.into_iter().map(pair).collect()).collect();
+        let names = ports.iter().map(|port| port.name().to_owned()).collect();
+        let (notes, closing, last) = (ports.notes(), AtomicBool::new(false), Mutex::default());
+        Ok(Self { control: Mutex::new(Some(ports)), pairs, names, last, closing, private, notes })
+    }
+
+    /// Closes everything, once receivers that wait have noticed.
+    fn close(&self) -> Result<(), ringpass::Error> {
+        self.closing.store(true, Ordering::Relaxed);
+        for pair in self.pairs.iter().flatten() {
+            (*lock(&pair.rx), *lock(&pair.tx)) = (None, None);
+        }
+        let Some(mut ports) = lock(&self.control).take() else { return Ok(()) };
+        let finished = ports.iter_mut().map(|port| port.finish()).fold(Ok(()), Result::and);
+        *lock(&self.last) = ports.stats();
+        ports.close();
+        finished
+    }
+
+    fn port<R>(&self, index: usize, with: impl FnOnce(&mut dyn ringpass::Port) -> R) -> PyResult<R> {
+        lock(&self.control).as_mut().map(|ports| with(&mut *ports[index])).ok_or_else(closed)
+    }
+}
+
+/// Opens ports at addresses such as "0000:01:00.0", "tap:a" or "model:null".
+#[pyfunction]
+#[pyo3(signature = (*addresses, queues = 1, rx_ring = 512, tx_ring = 512, mtu = 1500, promiscuous = true, rejoin = false,
+                    huge_pages = None, poll = false, take_over = Vec::new()))]
+#[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
+pub fn open(
+    py: Python<'_>,
+    addresses: Vec<String>,
+    queues: usize,
+    rx_ring: usize,
+    tx_ring: usize,
+    mtu: usize,
+    promiscuous: bool,
+    rejoin: bool,
+    huge_pages: Option<bool>,
+    poll: bool,
+    take_over: Vec<String>,
+) -> PyResult<Ports> {
+    if addresses.is_empty() {
+        return Err(InvalidError::new_err("no address; as ringpass.open('model:null')"));
+    }
+    let notices = Arc::new(Mutex::new(Vec::new()));
+    let gathered = notices.clone();
+    let config = Config {
+        port: PortConfig { queues, rx_ring, tx_ring, mtu, promiscuous, rejoin, ..Default::default() },
+        hugepages: huge_pages.map(|huge| if huge { PageSize::Huge2M } else { PageSize::Ordinary }),
+        poll,
+        take_over,
+        notices: Notices::new(move |text| lock(&gathered).push(text.to_owned())),
+        ..Default::default()
+    };
+    let shared = py.detach(|| Shared::open(&addresses, &config)).map_err(exception)?;
+    let shared = Arc::new(shared);
+    let port = |index| Py::new(py, Port { shared: shared.clone(), index });
+    let ports = (0..shared.names.len()).map(port).collect::<PyResult<_>>()?;
+    Ok(Ports { shared, ports, notices })
+}
+
+/// Ports that were opened together: a sequence of Port, and a context manager that closes them.
+#[pyclass(frozen, module = "ringpass")]
+pub struct Ports {
+    shared: Arc<Shared>,
+    ports: Vec<Py<Port>>,
+    /// What the library has chosen on its own.
+    notices: Arc<Mutex<Vec<String>>>,
+}
+
+#[pymethods]
+impl Ports {
+    fn __len__(&self) -> usize {
+        self.ports.len()
+    }
+
+    fn __getitem__(&self, py: Python<'_>, index: isize) -> PyResult<Py<Port>> {
+        let at = if index < 0 { index + self.ports.len() as isize } else { index };
+        let port = usize::try_from(at).ok().and_then(|at| self.ports.get(at));
+        port.map(|port| port.clone_ref(py)).ok_or_else(|| PyIndexError::new_err("there is no port of this number"))
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    /// Closes the ports and stops their devices. Waits end with ClosedError; packets stay valid.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.shared.close()).map_err(exception)
+    }
+
+    /// Choices that were made as the ports were opened, such as ordinary pages in place of huge ones.
+    #[getter]
+    fn notes(&self) -> Vec<String> {
+        [lock(&self.notices).clone(), self.shared.notes.clone()].concat()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ringpass.Ports {}>", self.shared.names.join(" "))
+    }
+}
+
+/// A port. Different threads may receive and send at the same time; only one at a time may receive from a queue.
+#[pyclass(frozen, module = "ringpass")]
+pub struct Port {
+    shared: Arc<Shared>,
+    index: usize,
+}
+
+/// A time that ends a sleep.
+struct Deadline(Instant);
+
+impl Wakeable for Deadline {
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::At(self.0));
+    }
+}
+
+impl Port {
+    fn pair(&self, queue: usize) -> PyResult<&Pair> {
+        let pair = self.shared.pairs[self.index].get(queue);
+        pair.ok_or_else(|| PyIndexError::new_err("the port has no queue of this number"))
+    }
+
+    /// Receives until there is a packet, `until` has passed, or the ports are being closed.
+    fn receive_until(&self, rx: &mut Rx, burst: &mut Burst, until: Instant) {
+        let mut deadline = Deadline(until);
+        while rx.queue.rx_burst(burst) == 0 && Instant::now() < until && !self.shared.closing.load(Ordering::Relaxed) {
+            rx.idle.after(0, &mut [&mut *rx.queue, &mut deadline]);
+        }
+    }
+
+    /// Returns whether the port has delivered all of its input.
+    fn is_finished(&self) -> PyResult<bool> {
+        match self.shared.port(self.index, |port| port.state())? {
+            State::Running => Ok(false),
+            State::Finished => Ok(true),
+            State::Gone(why) => Err(GoneError::new_err(format!("{}: {why}", self.shared.names[self.index]))),
+        }
+    }
+}
+
+/// A frame to be sent.
+enum Item<'py> {
+    Packet(Bound<'py, Packet>),
+    Bytes(Vec<u8>),
+}
+
+impl<'py> Item<'py> {
+    fn new(object: &Bound<'py, PyAny>) -> PyResult<Self> {
+        if let Ok(packet) = object.cast::<Packet>() {
+            return Ok(Self::Packet(packet.clone()));
+        }
+        if let Ok(bytes) = object.cast::<PyBytes>() {
+            return Ok(Self::Bytes(bytes.as_bytes().to_vec()));
+        }
+        Ok(Self::Bytes(PyBuffer::<u8>::get(object)?.to_vec(object.py())?))
+    }
+
+    /// Returns the packet to be sent; `None` if the pool is empty.
+    fn packet(&self, cache: &mut Cache) -> PyResult<Option<ringpass::Packet>> {
+        match self {
+            Self::Packet(packet) => packet.get().take(|bytes| copy_in(cache, bytes)),
+            Self::Bytes(bytes) => Ok(copy_in(cache, bytes)),
+        }
+    }
+}
+
+/// Copies a frame into buffers of the pool; `None` if it is empty.
+fn copy_in(cache: &mut Cache, bytes: &[u8]) -> Option<ringpass::Packet> {
+    let size = cache.pool().buffer_size();
+    let mut pieces = bytes.chunks(size.max(1));
+    let mut one = |piece: &[u8]| {
+        let mut burst = Burst::new(1);
+        cache.alloc(&mut burst);
+        burst.pop().and_then(|mut packet| packet.copy_from(piece).then_some(packet))
+    };
+    let mut packet = one(pieces.next().unwrap_or_default())?;
+    for piece in pieces {
+        packet.append(one(piece)?);
+    }
+    Some(packet)
+}
+
+#[pymethods]
+impl Port {
+    /// Receives up to `max` packets, of which at most 256 come at a time. If there are none, waits up to `wait` seconds.
+    #[pyo3(signature = (max = 32, wait = 0.0, queue = 0))]
+    fn receive(&self, py: Python<'_>, max: usize, wait: f64, queue: usize) -> PyResult<Vec<Packet>> {
+        let until = match wait {
+            wait if wait.is_nan() || wait < 0.0 => {
+                return Err(InvalidError::new_err("wait: a number of seconds from 0"));
+            }
+            wait => Duration::try_from_secs_f64(wait).ok().and_then(|wait| Instant::now().checked_add(wait)),
+        };
+        if max == 0 {
+            return Err(InvalidError::new_err("max: a number of packets from 1"));
+        }
+        let mut rx = match self.pair(queue)?.rx.try_lock() {
+            Ok(rx) => rx,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                return Err(BusyError::new_err("another thread receives from this queue"));
+            }
+        };
+        let rx = rx.as_mut().ok_or_else(closed)?;
+        let mut burst = Burst::new(max);
+        rx.queue.rx_burst(&mut burst);
+        while burst.is_empty() && until.is_none_or(|until| Instant::now() < until) {
+            let slice = Instant::now() + SLICE;
+            let slice = until.map_or(slice, |until| until.min(slice));
+            py.detach(|| self.receive_until(rx, &mut burst, slice));
+            if burst.is_empty() {
+                py.check_signals()?;
+                if self.is_finished()? {
+                    break;
+                }
+            }
+        }
+        Ok(burst.drain().map(|packet| Packet::new(packet, self.shared.private)).collect())
+    }
+
+    /// Sends frames from the front of the list, without waiting, and returns their number.
+    #[pyo3(signature = (frames, queue = 0))]
+    fn send(&self, frames: &Bound<'_, PyAny>, queue: usize) -> PyResult<usize> {
+        let items = frames.try_iter()?.map(|frame| Item::new(&frame?)).collect::<PyResult<Vec<_>>>()?;
+        let mut tx = lock(&self.pair(queue)?.tx);
+        let Tx { queue, cache } = tx.as_mut().ok_or_else(closed)?;
+        let mut sent = 0;
+        for chunk in items.chunks(MAX_BATCH) {
+            let mut burst = Burst::new(MAX_BATCH);
+            let mut failure = None;
+            for item in chunk {
+                match item.packet(cache) {
+                    Ok(Some(packet)) => burst.push(packet),
+                    Ok(None) => break,
+                    Err(error) => {
+                        failure = Some(error);
+                        break;
+                    }
+                }
+            }
+            let taken = queue.tx_burst(&mut burst);
+            sent += taken;
+            for (item, packet) in chunk[taken..].iter().zip(burst.drain()) {
+                if let Item::Packet(place) = item {
+                    place.get().put_back(packet, self.shared.private);
+                }
+            }
+            match failure {
+                Some(error) if sent == 0 => return Err(error),
+                _ if taken < chunk.len() => break,
+                _ => {}
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Sets whether the port receives frames for any MAC address.
+    fn set_promiscuous(&self, on: bool) -> PyResult<()> {
+        self.shared.port(self.index, |port| port.set_promiscuous(on))?.map_err(exception)
+    }
+
+    /// Address that the port was opened by.
+    #[getter]
+    fn name(&self) -> &str {
+        &self.shared.names[self.index]
+    }
+
+    /// MAC address, as "02:00:00:00:00:01".
+    #[getter]
+    fn mac(&self) -> PyResult<String> {
+        self.shared.port(self.index, |port| port.mac().to_string())
+    }
+
+    /// Present state of the link.
+    #[getter]
+    fn link(&self) -> PyResult<Link> {
+        let ringpass::Link { up, mbps } = self.shared.port(self.index, |port| port.link())?;
+        Ok(Link { up, mbps })
+    }
+
+    /// Counters since the port was opened; once the ports are closed, the final ones.
+    #[getter]
+    fn stats(&self) -> Stats {
+        match self.shared.port(self.index, |port| port.stats()) {
+            Ok(stats) => stats.into(),
+            Err(_) => lock(&self.shared.last).get(self.index).copied().unwrap_or_default().into(),
+        }
+    }
+
+    /// Further counters of this kind of port, by name.
+    #[getter]
+    fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let counters = self.shared.port(self.index, |port| port.extended())?;
+        let dict = PyDict::new(py);
+        counters.into_iter().try_for_each(|(name, value)| dict.set_item(name, value))?;
+        Ok(dict)
+    }
+
+    /// Number of queue pairs.
+    #[getter]
+    fn queues(&self) -> usize {
+        self.shared.pairs[self.index].len()
+    }
+
+    /// Whether the port has delivered all of its input (the end of a capture file). Raises GoneError if what is behind it has
+    /// disappeared.
+    #[getter]
+    fn finished(&self) -> PyResult<bool> {
+        self.is_finished()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<ringpass.Port {}>", self.name())
+    }
+}

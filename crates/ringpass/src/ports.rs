@@ -1,0 +1,155 @@
+//! `Ports`: what [`open`](crate::open()) returns.
+
+use std::ops::{Deref, DerefMut};
+
+use ringpass_memory::Mempool;
+use ringpass_port::{Error, Port, Queues, State, Stats};
+
+use crate::map::take_queue_pairs;
+use crate::sandbox::Needs;
+
+/// Open ports with the pool that their packets come from, in the order of their addresses. Dereferences to a slice of
+/// [`Port`]s.
+///
+/// The queues are taken once and may then move to other threads. A device is stopped when its port and all of its queues have been
+/// dropped.
+pub struct Ports {
+    /// Dropped before the pool, so that packets return to it.
+    ports: Vec<Box<dyn Port>>,
+    pool: Mempool,
+    needs: Needs,
+}
+
+impl Ports {
+    /// Puts together ports that were opened one by one, with the pool that their packets come from.
+    pub fn new(ports: Vec<Box<dyn Port>>, pool: Mempool, needs: Needs) -> Self {
+        Self { ports, pool, needs }
+    }
+
+    /// Adds a port.
+    pub fn push(&mut self, port: impl Port + 'static) {
+        self.ports.push(Box::new(port));
+    }
+
+    /// Takes the only queue pair of the only port.
+    ///
+    /// # Errors
+    /// If there is another number of ports or queues, or it was taken before.
+    pub fn take_one(&mut self) -> Result<Queues, Error> {
+        let [queues] = self.take_first()?;
+        Ok(queues)
+    }
+
+    /// Takes the queue pairs of two ports with one queue pair each.
+    ///
+    /// # Errors
+    /// If there is another number of ports or queues, or they were taken before.
+    pub fn take_pair(&mut self) -> Result<[Queues; 2], Error> {
+        self.take_first()
+    }
+
+    fn take_first<const N: usize>(&mut self) -> Result<[Queues; N], Error> {
+        let wrong = |what: String| Error::Config(format!("{what}; take_queues takes any number"));
+        let ports = <&mut [Box<dyn Port>; N]>::try_from(&mut self.ports[..]);
+        let ports = ports.map_err(|_| wrong(format!("another number of ports than {N}")))?;
+        let mut taken = Vec::new();
+        for port in ports {
+            let mut queues = port.take_queues();
+            match (queues.pop(), queues.is_empty()) {
+                (Some(only), true) => taken.push(only),
+                _ => return Err(wrong(format!("{} has not one queue pair to be taken", port.name()))),
+            }
+        }
+        Ok(taken.try_into().unwrap_or_else(|_| unreachable!("one for each of N ports")))
+    }
+
+    /// Takes all queue pairs of all ports: a list for each port. The lists are empty if they were taken before.
+    pub fn take_queues(&mut self) -> Vec<Vec<Queues>> {
+        self.ports.iter_mut().map(|port| port.take_queues()).collect()
+    }
+
+    /// Takes the queues of two ports and pairs them up, one pair of queues for each worker. With `mapped`, each Rx queue receives
+    /// directly into the buffers of the guest behind the opposite port; see [`take_queue_pairs`].
+    ///
+    /// # Errors
+    /// If there are not two ports, or `mapped` is asked for and neither has a guest.
+    pub fn take_queue_pairs(&mut self, mapped: bool) -> Result<Vec<(Queues, Queues)>, Error> {
+        let [a, b] = &mut self.ports[..] else {
+            return Err(Error::Config("queues are paired between two ports".into()));
+        };
+        take_queue_pairs([a, b], mapped)
+    }
+
+    /// Returns the pool that all packets come from.
+    pub fn pool(&self) -> &Mempool {
+        &self.pool
+    }
+
+    /// Returns what these ports need of a sandbox.
+    pub fn needs(&self) -> &Needs {
+        &self.needs
+    }
+
+    /// Returns the choices that were made as the ports were opened, each line with the name of its port.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for port in &self.ports {
+            notes.extend(port.notes().into_iter().map(|note| format!("{}: {note}", port.name())));
+        }
+        notes
+    }
+
+    /// Returns the counters of each port since it was opened.
+    pub fn stats(&mut self) -> Vec<Stats> {
+        self.ports.iter_mut().map(|port| port.stats()).collect()
+    }
+
+    /// Checks that all ports still work. Returns whether one has delivered all of its input (the end of a capture file).
+    ///
+    /// # Errors
+    /// If the device, interface or peer behind a port has disappeared; the text says which.
+    pub fn check(&mut self) -> Result<bool, Error> {
+        check_ports(&mut self.ports)
+    }
+
+    /// Closes the ports and returns how many packet buffers have not come back to the pool. A card that fails to stop keeps the
+    /// buffers to which it may still write. Queues and packets that the caller still holds count as missing.
+    pub fn close(self) -> usize {
+        let Self { ports, pool, .. } = self;
+        drop(ports);
+        let missing = pool.outstanding(1);
+        tracing::info!("packet buffers: {missing} of {} are missing", pool.capacity());
+        missing
+    }
+}
+
+/// Checks that ports still work, as [`Ports::check`] does.
+///
+/// # Errors
+/// If the device, interface or peer behind a port has disappeared; the text says which.
+pub fn check_ports(ports: &mut [Box<dyn Port>]) -> Result<bool, Error> {
+    let mut finished = false;
+    for port in ports {
+        match port.state() {
+            State::Running => {}
+            State::Finished => finished = true,
+            State::Gone(why) if why.starts_with(port.name()) => return Err(Error::Gone(why)),
+            State::Gone(why) => return Err(Error::Gone(format!("{}: {why}", port.name()))),
+        }
+    }
+    Ok(finished)
+}
+
+impl Deref for Ports {
+    type Target = [Box<dyn Port>];
+
+    fn deref(&self) -> &Self::Target {
+        &self.ports
+    }
+}
+
+impl DerefMut for Ports {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.ports
+    }
+}

@@ -1,0 +1,88 @@
+//! A NIC that lies: in its registers and in its steps.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use ringpass_memory::Burst;
+use ringpass_port::Queues;
+use ringpass_registers::ixgbe::{bits::*, *};
+
+use super::device::Device;
+use super::doorbells::Doorbells;
+use super::liar::Liar;
+use super::lies::Lie;
+use super::limits::BURST;
+use super::registers::canonical;
+
+/// Steps that the link stays down in a flap.
+const DOWN: u64 = 1000;
+
+impl Device {
+    /// Carries out a driver's read of a register, with lies applied.
+    pub(super) fn mmio_read(&mut self, offset: u32, doorbells: &Doorbells) -> u32 {
+        let value = if self.is_removed() { u32::MAX } else { self.read(offset, doorbells) };
+        let Some(liar) = self.liar.as_ref().filter(|_| !self.is_removed()) else { return value };
+        self.registers.find(canonical(offset)).map_or(value, |access| liar.register(Id::ALL[access.row], value))
+    }
+
+    /// Carries out a driver's write to a register, unless a lie suppresses it.
+    pub(super) fn mmio_write(&mut self, offset: u32, value: u32, doorbells: &Doorbells) {
+        let stays_enabled = |liar: &Arc<Liar>| {
+            let id = self.registers.find(canonical(offset)).map(|access| Id::ALL[access.row]);
+            matches!(id, Some(Id::RXDCTL | Id::TXDCTL))
+                && value & RXDCTL_ENABLE == 0
+                && liar.is_active(Lie::DisableNever)
+        };
+        if !self.is_removed() && !self.liar.as_ref().is_some_and(stays_enabled) {
+            self.write(offset, value, doorbells);
+        }
+    }
+
+    fn is_removed(&self) -> bool {
+        self.liar.as_ref().is_some_and(|liar| liar.is_active(Lie::Removed))
+    }
+
+    /// Passes the lies to the NIC's parts, after each reset.
+    pub(super) fn attach_liar(&mut self) {
+        self.rx.iter_mut().for_each(|ring| ring.liar = self.liar.clone());
+        self.tx.iter_mut().for_each(|ring| ring.liar = self.liar.clone());
+    }
+
+    /// Returns whether a step is due although nothing has happened.
+    pub(super) fn lies_pending(&self) -> bool {
+        self.liar
+            .as_ref()
+            .is_some_and(|liar| liar.down.load(Ordering::Relaxed) > 0 || liar.lies.when(Lie::InterruptStorm).is_some())
+    }
+
+    /// Tells the lies of a step. For a removed NIC returns the number of frames taken from the wire and lost,
+    /// which replaces the step.
+    #[cold]
+    pub(super) fn lie(&mut self, wire: &mut Queues) -> Option<usize> {
+        let liar = self.liar.clone()?;
+        self.counters.lies = liar.triggered();
+        if self.is_removed() {
+            return Some(wire.rx.rx_burst(&mut Burst::new(BURST)));
+        }
+        match liar.down.load(Ordering::Relaxed) {
+            0 if self.link.up && liar.lies.when(Lie::LinkFlap).is_some() => {
+                let frames = liar.frames();
+                if frames > liar.seen.swap(frames, Ordering::Relaxed) && liar.triggers(Lie::LinkFlap) {
+                    liar.down.store(DOWN, Ordering::Relaxed);
+                    self.set_link(false);
+                }
+            }
+            0 => {}
+            rounds => {
+                liar.down.store(rounds - 1, Ordering::Relaxed);
+                if rounds == 1 {
+                    self.set_link(true);
+                }
+            }
+        }
+        if liar.triggers(Lie::InterruptStorm) {
+            self.interrupts.storm();
+        }
+        None
+    }
+}

@@ -1,0 +1,16 @@
+//! Exact in-process software models of network cards: the driver's side of a device (its PCI function) and the
+//! wire's side.
+//!
+//! A model has no thread of its own. Tests step it by hand; a [`Runner`] steps it for a program.
+
+#![deny(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod dma;
+pub mod ixgbe;
+pub mod lies;
+mod runner;
+mod vector;
+pub mod virtio;
+
+pub use runner::{Interest, Model, Runner};

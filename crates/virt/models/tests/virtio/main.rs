@@ -1,0 +1,16 @@
+//! Tests of the virtio network model against the specification with a minimal driver: one test for each
+//! behaviour, stepped by hand with a scripted wire.
+
+mod control;
+#[allow(dead_code, reason = "each test uses a part")]
+mod driver;
+mod interrupts;
+mod lies;
+mod malformed;
+mod offloads;
+mod receive;
+mod registers;
+mod served;
+mod transmit;
+#[path = "../common/wire.rs"]
+mod wire;

@@ -1,0 +1,29 @@
+//! The vhost-user back-end as a port: receives what a guest (a virtual machine or another process) sends and
+//! sends to the guest, through the virtqueues in the guest's memory.
+//!
+//! [`Vhost`] is the port and `rx` and `tx` are its queues. `vring` holds one virtqueue of the guest, which
+//! both the packet path and the session access. `lend` lends the buffers of a virtqueue to NIC queues that
+//! receive into them directly. `backend` is the vhost-user device that a session drives.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod announce;
+mod backend;
+mod backoff;
+mod bytes;
+mod chained;
+mod counters;
+mod fault;
+mod lend;
+mod negotiated;
+mod port;
+mod rx;
+mod rx_chain;
+mod shared;
+mod tx;
+mod tx_chain;
+mod vring;
+
+pub use backend::Backend;
+pub use negotiated::DEFAULT_FEATURES;
+pub use port::{CopyMode, CopyModes, Vhost};

@@ -1,0 +1,179 @@
+//! The vhost port: opening it, and its control side.
+
+use std::any::Any;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock, PoisonError};
+
+use ringpass_lending::answer_lending;
+use ringpass_memory::Mempool;
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats, VhostConfig};
+use ringpass_vhost_user::{Endpoint, Server, ServerHandle};
+use ringpass_virtio::features::offer;
+
+use crate::backend::Backend;
+use crate::negotiated::{DEFAULT_FEATURES, offered};
+use crate::rx::{Rx, longest_frame};
+use crate::shared::Shared;
+use crate::tx::Tx;
+
+/// A port whose other end is a guest's virtio network device.
+///
+/// The port works without a guest. When a guest leaves, the link goes down until the next guest connects.
+pub struct Vhost {
+    name: String,
+    shared: Arc<Shared>,
+    /// Vhost-user server, which starts to accept guests when the queues are taken.
+    server: Option<Server>,
+    control: SharedServer,
+    failed: Option<String>,
+    queues: Vec<Queues>,
+}
+
+/// Handle of the vhost-user server, which keeps serving guests as long as the port or one of its queues
+/// exists.
+pub(crate) type SharedServer = Arc<OnceLock<ServerHandle>>;
+
+/// Whether frames are copied. Copying is skipped only for measurements: the receiver then sees the previous
+/// content of its buffers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyMode {
+    /// Frames are copied.
+    #[default]
+    Copied,
+    /// Only lengths and headers are passed on.
+    Skipped,
+}
+
+impl CopyMode {
+    /// Returns a mask that is applied to the lengths of copies: all ones to copy, 0 to skip the copy.
+    pub(crate) fn mask(self) -> usize {
+        match self {
+            Self::Copied => usize::MAX,
+            Self::Skipped => 0,
+        }
+    }
+}
+
+/// Copy mode of each direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyModes {
+    /// Frames that the guest sends.
+    pub from_guest: CopyMode,
+    /// Frames that the guest receives.
+    pub to_guest: CopyMode,
+}
+
+/// Largest number of pool buffers that one frame may take.
+const MAX_FRAME_BUFFERS: usize = 64;
+
+impl Vhost {
+    /// Opens a port for the guest at a vhost-user socket. A listening socket is created at once; guests are
+    /// accepted or connected to only when the queues have been taken.
+    pub fn open(config: &VhostConfig, port: &PortConfig, pool: &Mempool, copies: CopyModes) -> Result<Self, Error> {
+        let VhostConfig { path, role, queues, features } = config;
+        let name = format!("vhost:{}", path.display());
+        let wrong = |why: String| Error::Other(format!("{name}: {why}"));
+        let features = offer(DEFAULT_FEATURES, features.as_deref().unwrap_or_default()).map_err(wrong)?;
+        let port = PortConfig { queues: queues.unwrap_or(port.queues), ..*port };
+        let (mut vhost, backend) = Self::new(&name, features, &port, pool, copies)?;
+        let endpoint = Endpoint { path: path.clone(), role: *role };
+        let server = Server::open(endpoint, Box::new(backend)).map_err(|error| wrong(error.to_string()))?;
+        vhost.server = Some(server);
+        Ok(vhost)
+    }
+
+    /// Creates a port without a vhost-user server, and the device that the caller's sessions drive. Of
+    /// `features`, those are offered that the offloads in `config` allow.
+    pub fn new(
+        name: &str,
+        features: u64,
+        config: &PortConfig,
+        pool: &Mempool,
+        copies: CopyModes,
+    ) -> Result<(Self, Backend), Error> {
+        let shared = Shared::new(config.queues, config.mtu, config.offloads)?;
+        let (longest, size) = (longest_frame(&shared), pool.buffer_size());
+        if longest > MAX_FRAME_BUFFERS * size {
+            let least = longest.div_ceil(MAX_FRAME_BUFFERS);
+            let why = format!("{name}: buffers of {size} bytes are too short for its frames; make them {least}");
+            return Err(Error::Other(why));
+        }
+        let control = SharedServer::default();
+        let queues = (0..config.queues).map(|queue| Queues {
+            rx: Box::new(Rx::new(queue, &shared, pool, copies.from_guest, &control)),
+            tx: Box::new(Tx::new(queue, &shared, pool, copies.to_guest, &control)),
+        });
+        let (queues, backend) = (queues.collect(), Backend::new(&shared, offered(features, config.offloads)));
+        Ok((Self { name: name.into(), shared, server: None, control, failed: None, queues }, backend))
+    }
+}
+
+impl Port for Vhost {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        MacAddress::default()
+    }
+
+    fn link(&mut self) -> Link {
+        Link { up: self.shared.is_up(), mbps: 0 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.shared.counters.stats()
+    }
+
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        let Shared { sessions, guest_faults, counters, lending_enabled, lendings, .. } = &*self.shared;
+        let mut counters = vec![
+            ("sessions", sessions.load(Relaxed)),
+            ("guest_faults", guest_faults.load(Relaxed)),
+            ("mapped_packets", counters.mapped.load(Relaxed)),
+        ];
+        // Once a NIC receives into the guest's buffers: how many buffers of the host it had to use instead.
+        if lending_enabled.load(Relaxed) {
+            counters.push(("mapped_host_buffers", lendings.iter().map(|lending| lending.host_buffers()).sum()));
+        }
+        counters
+    }
+
+    fn state(&mut self) -> State {
+        self.failed.as_ref().map_or(State::Running, |why| State::Gone(why.clone()))
+    }
+
+    fn take_queues(&mut self) -> Vec<Queues> {
+        // Threads start only now, because the process drops its privileges before and a thread could keep them.
+        match self.server.take().map(Server::start) {
+            Some(Ok(control)) => drop(self.control.set(control)),
+            Some(Err(error)) => self.failed = Some(error.to_string()),
+            None => {}
+        }
+        std::mem::take(&mut self.queues)
+    }
+
+    fn extension(&mut self, request: &mut dyn Any) {
+        answer_lending(request, |pair| {
+            self.shared.lending_enabled.store(true, Relaxed);
+            self.shared.lendings.get(pair).cloned()
+        });
+    }
+
+    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        let lendings = &self.shared.lendings;
+        let mapped = lendings.iter().filter(|lending| lending.has_borrower()).count();
+        let how = match mapped {
+            0 => "frames are copied".into(),
+            _ => format!("{mapped} mapped: what is received for it lies in its buffers; other frames are copied"),
+        };
+        let first = format!("{} pair(s) of queues for a guest, {how}", lendings.len());
+        let last = self.shared.last_end.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last.iter().map(|why| format!("the last guest: {why}"));
+        std::iter::once(first).chain(last).collect()
+    }
+}

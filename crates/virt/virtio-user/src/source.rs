@@ -1,0 +1,106 @@
+//! Connections to back-ends, accepted or initiated.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringpass_ipc::{AcceptWait, Connecting, Listener, connect};
+use ringpass_port::{Error, Role};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// How long to wait for the first back-end: until it connects, or until it accepts after others in its queue.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Role of the front-end in making connections.
+pub(crate) enum ConnectionSource {
+    /// Back-ends connect to this socket.
+    Listen(Listener),
+    /// The back-end listens at this path.
+    Connect(PathBuf),
+}
+
+/// Why there is no back-end at the moment.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NoBackend {
+    /// No back-end is listening.
+    #[error("does a back-end listen there? {0}")]
+    Absent(Errno),
+    /// Connecting failed for another reason.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl ConnectionSource {
+    pub(crate) fn open(path: &Path, role: Role) -> Result<Self, Error> {
+        Ok(match role {
+            Role::Listen => Self::Listen(Listener::bind(path).map_err(other)?),
+            Role::Connect => Self::Connect(path.into()),
+        })
+    }
+
+    /// Returns whether the front-end is the one that listens.
+    pub(crate) fn listens(&self) -> bool {
+        matches!(self, Self::Listen(_))
+    }
+
+    /// Returns the descriptor that becomes readable when a back-end connects, and the longest time to wait. Both
+    /// are `None` if the front-end connects.
+    pub(crate) fn wait_on(&self) -> (Option<BorrowedFd<'_>>, Option<Duration>) {
+        match self {
+            Self::Listen(listener) => match listener.wait_on() {
+                AcceptWait::Readable(fd) => (Some(fd), None),
+                AcceptWait::Pause(left) => (None, Some(left)),
+            },
+            Self::Connect(_) => (None, None),
+        }
+    }
+
+    /// Accepts or connects to a back-end, without waiting.
+    pub(crate) fn try_connect(&self) -> Result<Option<OwnedFd>, NoBackend> {
+        match self {
+            Self::Listen(listener) => Ok(listener.accept(|_, error| {
+                tracing::warn!("{}: a back-end was turned away: {error}", listener.path().display());
+            })),
+            Self::Connect(path) => match connect(path).map_err(|error| NoBackend::Failed(error.to_string()))? {
+                Connecting::Connected(socket) => Ok(Some(socket)),
+                Connecting::Queued => Ok(None),
+                Connecting::Refused(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => Err(NoBackend::Absent(errno)),
+                Connecting::Refused(Errno::ACCESS) => Err(NoBackend::Failed(format!(
+                    "{} may not be connected to by this user; open that socket to it, or let this end be the server",
+                    path.display()
+                ))),
+                Connecting::Refused(errno) => Err(NoBackend::Failed(format!("{}: {errno}", path.display()))),
+            },
+        }
+    }
+
+    /// Accepts or connects to the first back-end, waiting up to [`CONNECT_TIMEOUT`].
+    pub(crate) fn wait_connect(&self) -> Result<OwnedFd, Error> {
+        let start = Instant::now();
+        while start.elapsed() < CONNECT_TIMEOUT {
+            match (self.try_connect(), self) {
+                (Ok(Some(socket)), _) => return Ok(socket),
+                (Ok(None), Self::Listen(_)) => wait(self.wait_on()),
+                (Ok(None), Self::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
+                (Err(nobody), _) => return Err(other(nobody)),
+            }
+        }
+        let what = match self {
+            Self::Listen(listener) => format!("no back-end has connected to {}", listener.path().display()),
+            Self::Connect(path) => format!("the back-end at {} lets nobody in", path.display()),
+        };
+        Err(Error::Other(format!("{what} within {} s; start it first, or sooner", CONNECT_TIMEOUT.as_secs())))
+    }
+}
+
+fn wait((descriptor, limit): (Option<BorrowedFd<'_>>, Option<Duration>)) {
+    let limit = Timespec::try_from(limit.unwrap_or(Duration::from_millis(100))).expect("a short time");
+    let mut fds: Vec<_> = descriptor.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+    // An interrupted wait is treated as a timeout.
+    let _ = poll(&mut fds, Some(&limit));
+}
+
+fn other(error: impl std::fmt::Display) -> Error {
+    Error::Other(error.to_string())
+}

@@ -1,8 +1,0 @@
-//! The device's side of split and packed rings: against the driver's side, and against guests that keep to no rule.
-
-mod book;
-mod guest;
-mod honest;
-mod hostile;
-mod inflight;
-mod threads;
