@@ -4,24 +4,31 @@
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-build: ## Build the program, optimised (target/release/ringpass), the benchmarks and the library for programs of netmap beside it
+build: ## Build the program, optimised (target/release/ringpass), the benchmarks and the libraries for C and for netmap programs
 	@scripts/rust
-	cargo build --release -p ringpass-cli -p ringpass-bench -p ringpass-netmap-preload
+	cargo build --release -p ringpass-cli -p ringpass-bench -p ringpass-netmap-preload -p ringpass-c
 
 PREFIX ?= /usr/local
 built = $(or $(CARGO_TARGET_DIR),target)/release
 to = $(DESTDIR)$(PREFIX)
+version = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
 # By a root who has no Rust: what is built is installed. The loader learns of the library unless a package is being made.
 install: ## Install what was built, for all users: sudo make install [PREFIX=/usr/local] [DESTDIR=]
-	@test -x $(built)/ringpass -a -x $(built)/ringpass-bench -a -f $(built)/libringpass_netmap.so || \
+	@test -x $(built)/ringpass -a -x $(built)/ringpass-bench -a -f $(built)/libringpass_netmap.so -a -f $(built)/libringpass_c.so || \
 		{ echo "make install: nothing is built in $(built) yet: make build, then sudo make install" >&2; exit 1; }
 	install -D -m 755 $(built)/ringpass $(built)/ringpass-bench -t $(to)/bin
-	install -D -m 644 $(built)/libringpass_netmap.so $(to)/lib/libringpass_netmap.so
+	install -D -m 644 $(built)/libringpass_netmap.so -t $(to)/lib
+	install -D -m 644 $(built)/libringpass_c.so $(to)/lib/libringpass.so.0
+	ln -sf libringpass.so.0 $(to)/lib/libringpass.so
+	install -D -m 644 crates/ringpass-c/include/ringpass.h -t $(to)/include
+	install -d $(to)/lib/pkgconfig
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(version)|' crates/ringpass-c/ringpass.pc.in >$(to)/lib/pkgconfig/ringpass.pc
 	$(ldconfig)
 
 uninstall: ## Remove what make install has installed, with the same PREFIX and DESTDIR
-	rm -f $(to)/bin/ringpass $(to)/bin/ringpass-bench $(to)/lib/libringpass_netmap.so
+	rm -f $(addprefix $(to)/, bin/ringpass bin/ringpass-bench lib/libringpass_netmap.so lib/libringpass.so lib/libringpass.so.0 \
+		include/ringpass.h lib/pkgconfig/ringpass.pc)
 	$(ldconfig)
 
 ldconfig = $(if $(DESTDIR),,@test "$$(id -u)" != 0 || PATH=$$PATH:/usr/sbin:/sbin ldconfig)

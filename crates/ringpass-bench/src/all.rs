@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<(), Error> {
     let plots = folder.join("plots");
     let os = |path: &Path| {
         let what = path.display().to_string();
-        move |source| Error::Os { what, source }
+        move |source| Error::os(what, source)
     };
     fs::create_dir_all(&plots).map_err(os(&plots))?;
     // Fails now rather than after half an hour.
@@ -142,7 +142,7 @@ pub fn run(args: &Args) -> Result<(), Error> {
 
 /// Runs this program with these arguments and returns its standard output.
 fn output(arguments: &[&str], command: &str) -> Result<String, Error> {
-    let os = |source| Error::Os { what: command.to_owned(), source };
+    let os = |source| Error::os(command, source);
     let run = Command::new("/proc/self/exe").args(arguments).stderr(Stdio::inherit()).output().map_err(os)?;
     match run.status.success() {
         true => Ok(String::from_utf8_lossy(&run.stdout).into_owned()),

@@ -17,7 +17,7 @@ use super::tsc;
 pub fn used(process: u32) -> Result<Duration, Error> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(process as i32));
     let time = clock.and_then(ClockId::now).map(Duration::from);
-    time.map_err(|errno| Error::Os { what: format!("the processor time of process {process}"), source: errno.into() })
+    time.map_err(|errno| Error::os(format!("the processor time of process {process}"), errno))
 }
 
 /// Returns whether a thread that reads each packet can have used as little as `used` for `packets`. Less than

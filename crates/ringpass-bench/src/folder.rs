@@ -12,7 +12,7 @@ impl TempDir {
     pub fn new(bench: &str) -> Result<Self, Error> {
         let path = std::env::temp_dir().join(format!("ringpass-{bench}-{}", std::process::id()));
         let made = std::fs::create_dir_all(&path);
-        made.map_err(|source| Error::Os { what: path.display().to_string(), source })?;
+        made.map_err(|source| Error::os(path.display().to_string(), source))?;
         Ok(Self(path))
     }
 

@@ -64,7 +64,7 @@ struct Counts {
 }
 
 fn child(arguments: &[String], functions: &[&str], rounds: u64) -> Result<Counts, Error> {
-    let os = |what: &str, source: io::Error| Error::Os { what: what.into(), source };
+    let os = |what: &str, source: io::Error| Error::os(what, source);
     let file = std::env::temp_dir().join(format!("ringpass-callgrind-{}", std::process::id()));
     let program = std::env::current_exe().map_err(|error| os("this program's own file", error))?;
     let mut command = Command::new("valgrind");

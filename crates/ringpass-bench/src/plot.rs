@@ -76,7 +76,7 @@ pub struct Panel {
 
 /// Creates the directory for plots, so that an unusable path fails before anything is measured.
 pub fn make_directory(directory: &Path) -> Result<(), Error> {
-    let error = |source| Error::Os { what: format!("--svg {} (name a directory)", directory.display()), source };
+    let error = |source| Error::os(format!("--svg {} (name a directory)", directory.display()), source);
     fs::create_dir_all(directory).map_err(error)
 }
 
@@ -255,7 +255,7 @@ pub fn save(path: &Path, size: (u32, u32), draw: impl FnOnce(&Area) -> Result<()
         root.present()
     })();
     drawn.map_err(|error| Error::Fault(format!("the plot {}: {error}", path.display())))?;
-    fs::write(path, picture).map_err(|source| Error::Os { what: format!("writing {}", path.display()), source })?;
+    fs::write(path, picture).map_err(|source| Error::os(format!("writing {}", path.display()), source))?;
     errln!("wrote {}", path.display());
     Ok(())
 }

@@ -33,7 +33,7 @@ fn lines(of: impl Read + Send + 'static) -> Receiver<String> {
 
 /// Returns the path of the program `ringpass`, beside this one.
 pub fn ringpass() -> Result<PathBuf, Error> {
-    let own = std::env::current_exe().map_err(|source| Error::Os { what: "this program's own file".into(), source })?;
+    let own = std::env::current_exe().map_err(|source| Error::os("this program's own file", source))?;
     let ringpass = own.with_file_name("ringpass");
     match ringpass.exists() {
         true => Ok(ringpass),
@@ -67,7 +67,7 @@ impl Process {
             .stderr(Stdio::piped())
             .spawn();
         let what = || format!("starting ringpass {}", arguments.join(" "));
-        let mut child = spawned.map_err(|source| Error::Os { what: what(), source })?;
+        let mut child = spawned.map_err(|source| Error::os(what(), source))?;
         let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let (lines, errors) = (lines(output.expect("piped")), lines(errors.expect("piped")));
         Ok(Self { child, input: input.expect("piped"), lines, errors })
@@ -124,7 +124,7 @@ impl Process {
     /// Sends a line that lets the process begin.
     pub fn begin(&mut self) -> Result<(), Error> {
         let written = self.input.write_all(b"\n");
-        written.map_err(|source| Error::Os { what: "a process of this bench".into(), source })
+        written.map_err(|source| Error::os("a process of this bench", source))
     }
 }
 

@@ -52,6 +52,7 @@ fn code(error: &Error) -> c_int {
         Error::NotFound(_) | Error::NoDriver(_) => RINGPASS_NOT_FOUND,
         Error::Os { source, .. } | Error::Memory(ringpass_memory::Error::Os { source, .. }) => os_code(source),
         Error::Memory(_) | Error::NoHugePages(_) => RINGPASS_NO_MEMORY,
+        Error::Gone(_) => RINGPASS_GONE,
         _ => RINGPASS_FAILED,
     }
 }
@@ -121,7 +122,8 @@ mod tests {
         assert_eq!([2, 6, 19].map(os), [RINGPASS_NOT_FOUND; 3]);
         assert_eq!([12, 22, 5].map(os), [RINGPASS_NO_MEMORY, RINGPASS_INVALID, RINGPASS_FAILED]);
         assert_eq!(code(&Error::Address("?".into())), RINGPASS_INVALID);
-        assert_eq!(code(&Error::Other("?".into())), RINGPASS_FAILED);
+        assert_eq!(code(&Error::Gone("it".into())), RINGPASS_GONE);
+        assert_eq!(code(&Error::Fault("?".into())), RINGPASS_FAILED);
     }
 
     #[test]

@@ -27,5 +27,5 @@ pub fn run(args: Args) -> Result<(), Error> {
     let program = beside.ok().filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("ringpass-bench"));
     let source = Command::new(program).args(args.arguments).exec();
     let what = "ringpass-bench, the benchmarks, is not beside ringpass nor on PATH; in the source: cargo build --release -p ringpass-bench";
-    Err(Error::Os { what: what.into(), source })
+    Err(Error::os(what, source))
 }

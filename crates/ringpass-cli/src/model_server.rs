@@ -180,8 +180,8 @@ fn serve_all<D: Device + Send + 'static>(
     }
     let status: Vec<CardStatus> = served_cards.iter().map(|served| served.status.clone()).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
-    let epoll = epoll.map_err(|errno| Error::Os { what: "a set to wait on".into(), source: errno.into() })?;
-    prepare_notifiers().map_err(|source| Error::Os { what: "interrupts for guests".into(), source })?;
+    let epoll = epoll.map_err(|errno| Error::os("a set to wait on", errno))?;
+    prepare_notifiers().map_err(|source| Error::os("interrupts for guests", source))?;
     let mut wires = Ports::new(wires, pool, needs);
     run.enter_sandbox(wires.needs())?;
     for (served, wire) in served_cards.iter_mut().zip(&mut *wires) {

@@ -73,7 +73,7 @@ impl Run {
         let workers = Workers::new(&config)?;
         catch_first_signal()?;
         let limit = ringpass_ipc::raise_descriptor_limit();
-        limit.map_err(|source| Error::Os { what: "raising the limit of file descriptors".into(), source })?;
+        limit.map_err(|source| Error::os("raising the limit of file descriptors", source))?;
         Ok(Self { config, printer: Printer::new(json), notes: Vec::new(), workers })
     }
 

@@ -49,5 +49,5 @@ pub fn catch_first_signal() -> Result<(), Error> {
 }
 
 fn signal_error(source: io::Error) -> Error {
-    Error::Os { what: "taking Ctrl-C".into(), source }
+    Error::os("taking Ctrl-C", source)
 }

@@ -2,8 +2,8 @@
 //! ordinary user who may use sudo: the installation of packages, the first build, `make install`, the tour, a guest.
 //!
 //! Two things are provided, because this test has no network: Rust is the toolchain that built this test, with
-//! the crates that it has downloaded, in the place where rustup would put them; and apt has README's packages
-//! in its cache (`scripts/lab`).
+//! the crates that it has downloaded, in the place where rustup would put them; and apt has the pages'
+//! packages in its cache (`scripts/lab`).
 
 mod common;
 
@@ -175,7 +175,15 @@ fn a_newcomer_does_what_the_readme_says() {
         }
     }
 
-    bare.line("test -x /usr/local/bin/ringpass && sudo make uninstall && ! test -e /usr/local/bin/ringpass");
+    let mut printed = String::new();
+    for line in commands("docs/applications.md", "C") {
+        printed = bare.line(&line);
+    }
+    assert!(printed.starts_with('{'), "{printed}");
+
+    bare.line(
+        "test -x /usr/local/bin/ringpass && sudo make uninstall && ! find /usr/local -name '*ringpass*' | grep .",
+    );
     bare.line("make install DESTDIR=$HOME/package PREFIX=/usr && test -f ~/package/usr/lib/libringpass_netmap.so");
     bare.line("make uninstall DESTDIR=$HOME/package PREFIX=/usr && ! find ~/package -type f | grep .");
 

@@ -133,7 +133,7 @@ impl Workers {
             work(worker);
         };
         let thread = std::thread::Builder::new().name(format!("{name}-{index}").chars().take(15).collect()).spawn(body);
-        self.threads.push(thread.map_err(|source| Error::Os { what: format!("a thread for {name}"), source })?);
+        self.threads.push(thread.map_err(|source| Error::os(format!("a thread for {name}"), source))?);
         self.counters.push(counters);
         Ok(())
     }

@@ -33,7 +33,7 @@ pub trait BorrowingQueue {
 impl<Q: RxQueue + ?Sized> BorrowingQueue for Q {
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
         let none = "only queues of Intel's cards and of other guests can be mapped to a guest's";
-        let mut request = BorrowingRequest { lending: lending.clone(), answer: Err(Error::Other(none.into())) };
+        let mut request = BorrowingRequest { lending: lending.clone(), answer: Err(Error::Unsupported(none.into())) };
         self.extension(&mut request);
         request.answer
     }

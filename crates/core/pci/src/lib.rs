@@ -50,20 +50,20 @@ pub trait PciDevice: Send + Sync {
     /// process may still open files. Only the calling thread and threads that are started later may use the
     /// region, and only while this device lives.
     fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
-        Err(Error::Other(format!("BAR {bar} of this device cannot be reached over its bus")))
+        Err(Error::Unsupported(format!("BAR {bar} of this device cannot be reached over its bus")))
     }
 
     /// Returns the first `len` bytes of a memory BAR, whole pages, to which others may write at any time. An
     /// error if they cannot be mapped.
     fn memory(&self, bar: usize, len: usize) -> Result<Arc<ForeignMemory>, Error> {
         let _ = len;
-        Err(Error::Other(format!("BAR {bar} of this device cannot be mapped as memory over its bus")))
+        Err(Error::Unsupported(format!("BAR {bar} of this device cannot be mapped as memory over its bus")))
     }
 
     /// Reads the device's configuration space from `offset` on; an error beyond its end.
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         let _ = out;
-        Err(Error::Other(format!("the configuration space at {offset:#x} cannot be read over this device's bus")))
+        Err(Error::Unsupported(format!("the configuration space at {offset:#x} cannot be read over this device's bus")))
     }
 
     /// Returns the kind of addresses that the device uses for DMA.
@@ -84,7 +84,9 @@ pub trait PciDevice: Send + Sync {
     /// [`unmap_foreign`](Self::unmap_foreign).
     fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
         let _ = memory;
-        Err(Error::Other("the card cannot be given a guest's memory: only VFIO, vfio-user and models do that".into()))
+        Err(Error::Unsupported(
+            "the card cannot be given a guest's memory: only VFIO, vfio-user and models do that".into(),
+        ))
     }
 
     /// Takes memory of another process from the device. The device must have been told to stop using it before.

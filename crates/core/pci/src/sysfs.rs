@@ -128,9 +128,8 @@ impl SysfsPci {
         let config = OpenOptions::new().read(true).write(true).open(&path).map_err(failed(&path))?;
         let path = directory.join("resource");
         let bars = bars(&fs::read_to_string(&path).map_err(failed(&path))?);
-        rustix::fs::flock(&config, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-            Error::Other(format!("{address} is driven by another Ringpass already; end that one first"))
-        })?;
+        rustix::fs::flock(&config, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| Error::Busy(format!("{address} is driven by another Ringpass already; end that one first")))?;
         let mut command = [0; 2];
         config.read_exact_at(&mut command, COMMAND).map_err(failed(&directory))?;
         let mut bind = None;
@@ -164,7 +163,7 @@ impl SysfsPci {
         if let Some(mapped) = self.mapped[bar].get() {
             return Ok(mapped.clone());
         }
-        let mapping = |source| Error::Os { what: format!("mapping BAR {bar} of {}", self.address), source };
+        let mapping = |source| Error::os(format!("mapping BAR {bar} of {}", self.address), source);
         let BarInfo { start, len, kind } = self.bars[bar];
         if kind != BarKind::Memory {
             return Err(mapping(io::Error::other("it is no memory; this card cannot be driven")));
@@ -191,7 +190,7 @@ impl SysfsPci {
 
 fn refused(address: &str, path: &Path, source: io::Error) -> Error {
     let remedy = if source.kind() == io::ErrorKind::PermissionDenied { " (run as root)" } else { "" };
-    Error::Os { what: format!("taking {address}: {}{remedy}", path.display()), source }
+    Error::os(format!("taking {address}: {}{remedy}", path.display()), source)
 }
 
 impl Drop for SysfsPci {
@@ -227,7 +226,7 @@ impl PciDevice for SysfsPci {
         match self.bars.get(bar).map(|bar| bar.kind) {
             Some(BarKind::Memory) => Ok(self.map_bar(bar)?),
             Some(BarKind::IoPorts) => self.io_ports(bar),
-            Some(BarKind::None) | None => Err(Error::Other(format!("{} has no BAR {bar}", self.address))),
+            Some(BarKind::None) | None => Err(Error::Unsupported(format!("{} has no BAR {bar}", self.address))),
         }
     }
 
@@ -235,7 +234,7 @@ impl PciDevice for SysfsPci {
         let there = self.bars.get(bar).copied().unwrap_or_default();
         if there.kind != BarKind::Memory || len as u64 > there.len {
             let size = there.len;
-            return Err(Error::Other(format!(
+            return Err(Error::Unsupported(format!(
                 "{}: {len} bytes of memory at BAR {bar}, which has {size}",
                 self.address
             )));
@@ -246,7 +245,7 @@ impl PciDevice for SysfsPci {
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         read_at(&self.config, offset as u64, out).map_err(|source| {
             let what = format!("{}: reading its configuration space at {offset:#x}", self.address);
-            Error::Os { what, source }
+            Error::os(what, source)
         })
     }
 

@@ -1,7 +1,6 @@
 //! A device in another process, through vfio-user: registers by messages, doorbells in shared memory, and DMA
 //! directly into this process's regions.
 
-use std::fmt;
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -188,30 +187,45 @@ impl VfioUser {
     }
 }
 
-fn failed<E: fmt::Display>(name: &str) -> impl Fn(E) -> Error {
-    move |error| Error::Other(format!("{name}: {error}"))
+/// Returns a function that makes a session's error the port's.
+fn failed(name: &str) -> impl Fn(ringpass_vfio_user::Error) -> Error {
+    use ringpass_vfio_user::Error as Session;
+    move |error| {
+        let text = error.to_string();
+        let error = match error {
+            Session::Connecting(error) => error.into(),
+            Session::Os { what, source } => Error::os(what, source),
+            Session::ConnectionLost(_) => Error::Gone(text),
+            Session::Refused { errno, .. } => Error::refused(errno, text),
+        };
+        error.of(name)
+    }
 }
 
 impl RemoteBar {
     /// Finds the region of doorbells and maps it.
     fn new(connection: &Arc<Connection>, name: &str) -> Result<Self, Error> {
+        let faulty = |why: &dyn std::fmt::Display| Error::Fault(format!("{name}: {why}"));
         let mut client = connection.client();
         let regions = client.device_info().map_err(failed(name))?.regions.min(MAX_REGIONS);
         for index in PCI_REGIONS..regions {
             let (info, file) = client.region_info(index).map_err(failed(name))?;
             let (Some(doorbells), Some(file)) = (info.doorbells, file) else { continue };
-            let memory = ForeignMemory::map(file.as_fd(), info.offset, info.size as usize).map_err(failed(name))?;
-            let asleep = cell(&memory, doorbells.asleep).ok_or_else(|| failed(name)("a bell outside its region"))?;
+            let memory = ForeignMemory::map(file.as_fd(), info.offset, info.size as usize);
+            let memory = memory.map_err(|error| faulty(&error))?;
+            let asleep = cell(&memory, doorbells.asleep).ok_or_else(|| faulty(&"a bell outside its region"))?;
             let (_, events) = client.region_io_events(index).map_err(failed(name))?;
             // Without an eventfd the waker is silent: the device then polls.
             // SAFETY: `cell` has checked that the word is inside `memory`, which `RemoteBar` holds. Clones of
             // the waker are given out by `Bar::waker` only, to doorbells, each of which keeps its BAR alive.
             let waker = unsafe { DeviceWaker::new(asleep.cast(), events.into_iter().next()) };
-            let waker = waker.map_err(failed(name))?;
+            let waker = waker.map_err(|error| faulty(&error))?;
             let connection = connection.clone();
             return Ok(Self { connection, doorbells, memory, waker, dummy_doorbell: Box::default() });
         }
-        Err(failed(name)("the device has no doorbells in shared memory; only a model of 'ringpass model' has them"))
+        Err(Error::Unsupported(format!(
+            "{name}: the device has no doorbells in shared memory; only a model of 'ringpass model' has them"
+        )))
     }
 }
 
@@ -279,7 +293,7 @@ impl PciDevice for VfioUser {
                 let description = "registers by messages (vfio-user)".into();
                 Ok(Arc::new(IndirectRegion { region_io, len: len as usize, description }))
             }
-            _ => Err(failed(&self.name)(format!("the device has no BAR {bar}"))),
+            _ => Err(Error::Unsupported(format!("{}: the device has no BAR {bar}", self.name))),
         }
     }
 
@@ -289,9 +303,10 @@ impl PciDevice for VfioUser {
         let there = info.areas.first().map_or(info.size, |area| if area.offset == 0 { area.size } else { 0 });
         match file.filter(|_| bar < BARS && info.mappable && len as u64 <= there) {
             Some(file) => Ok(ForeignMemory::map(file.as_fd(), info.offset, len)?),
-            None => {
-                Err(failed(&self.name)(format!("{len} bytes of memory at BAR {bar}, of which {there} can be mapped")))
-            }
+            None => Err(Error::Unsupported(format!(
+                "{}: {len} bytes of memory at BAR {bar}, of which {there} can be mapped",
+                self.name
+            ))),
         }
     }
 
@@ -319,7 +334,7 @@ impl PciDevice for VfioUser {
     fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
         let (iova, len) = (memory.as_ptr() as u64, memory.mapped_len() as u64);
         let Some(file) = memory.file() else {
-            return Err(failed(&self.name)("memory without its file cannot be passed on"));
+            return Err(Error::Unsupported(format!("{}: memory without its file cannot be passed on", self.name)));
         };
         self.foreign
             .add(memory, || self.client().dma_map(iova, len, file, Access::ReadWrite).map_err(failed(&self.name)))
@@ -348,7 +363,7 @@ impl PciDevice for VfioUser {
         let events: Vec<EventWaiter> = (0..vectors.min(there))
             .map(|_| EventWaiter::new())
             .collect::<Result<_, _>>()
-            .map_err(failed(&self.name))?;
+            .map_err(|error: std::io::Error| Error::os(self.name.as_str(), error))?;
         let shared: Vec<BorrowedFd<'_>> = events.iter().map(EventWaiter::event).collect();
         client.set_vectors(MSIX, &shared).map_err(failed(&self.name))?;
         Ok(events)

@@ -46,9 +46,6 @@ pub enum Error {
     /// The device or peer breaks its protocol, or a part of this program has failed.
     #[error("{0}")]
     Fault(String),
-    /// An error without a variant of its own. The text gives cause and remedy.
-    #[error("{0}")]
-    Other(String),
     /// The user has interrupted the program.
     #[error("interrupted")]
     Interrupted,
@@ -87,9 +84,13 @@ impl Error {
         Self::classified(errno, why.clone()).unwrap_or(Self::Fault(why))
     }
 
-    /// Puts a name in front of the text.
+    /// Puts the port's name in front of the text, unless the text begins with it.
     pub fn of(self, name: &str) -> Self {
-        let text = format!("{name}: {self}");
+        let text = self.to_string();
+        if text.starts_with(name) {
+            return self;
+        }
+        let text = format!("{name}: {text}");
         match self {
             Self::Address(_) => Self::Address(text),
             Self::Config(_) => Self::Config(text),
@@ -100,7 +101,7 @@ impl Error {
             Self::Unsupported(_) => Self::Unsupported(text),
             Self::Gone(_) => Self::Gone(text),
             Self::Os { what, source } => Self::Os { what: format!("{name}: {what}"), source },
-            Self::Fault(_) | Self::Other(_) => Self::Fault(text),
+            Self::Fault(_) => Self::Fault(text),
             Self::Interrupted | Self::NoHugePages(_) | Self::Memory(_) => self,
         }
     }

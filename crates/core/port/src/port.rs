@@ -185,7 +185,7 @@ pub trait Port: Send {
 
     /// Steers received frames that match `rule` to one of the queues. Fails where the port cannot.
     fn steer(&mut self, _rule: &Rule, _queue: usize) -> Result<(), Error> {
-        Err(Error::Other(format!("{} cannot steer frames to queues; only network cards can", self.name())))
+        Err(Error::Unsupported(format!("{} cannot steer frames to queues; only network cards can", self.name())))
     }
 
     /// Handles a request that only some kinds of port know; see [`RxQueue::extension`].

@@ -6,10 +6,8 @@ use std::time::Duration;
 
 use ringpass_memory::Mempool;
 use ringpass_pci::PciDevice;
-use ringpass_port::{Error, PortConfig};
+use ringpass_port::{Error, HangFlags, PortConfig};
 use ringpass_registers::{Readable, Reg, Window};
-
-use crate::hang::HangFlags;
 
 /// Error bits in the status of a written-back descriptor.
 #[derive(Clone, Copy)]
@@ -52,7 +50,7 @@ impl Device {
     /// Polls a register for up to 1 s until the bits in `mask` equal `want`; an error if they do not.
     pub(crate) fn wait(&self, reg: Reg<impl Readable + Copy>, mask: u32, want: u32) -> Result<(), Error> {
         self.window.wait(reg, mask, want, Duration::from_secs(1)).map_err(|timeout| {
-            Error::Other(format!("the card does not answer: {timeout}; reset it or power it off and on"))
+            Error::Gone(format!("the card does not answer: {timeout}; reset it or power it off and on"))
         })
     }
 }

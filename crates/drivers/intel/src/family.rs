@@ -61,7 +61,7 @@ pub trait Family: Send + Sized {
 
     /// Steers the frames that match a rule to a queue of the port.
     fn steer(&mut self, _window: &Window, _rule: &Rule, _queue: usize) -> Result<(), Error> {
-        Err(Error::Other("the driver of this card does not steer frames to queues".into()))
+        Err(Error::Unsupported("the driver of this card does not steer frames to queues".into()))
     }
 
     /// Stops the card. Called when port and queues are gone.

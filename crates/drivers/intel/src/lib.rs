@@ -8,7 +8,7 @@
 //! - `rx` and `tx`: from a burst of packets to descriptors; `ring`: the descriptors, with the buffers that belong to
 //!   them;
 //! - what these two use when it is asked for: `rx_offload`, `tx_offload`, `mapped` (buffers of guests), `completion`,
-//!   `interrupt`, `hang`.
+//!   `interrupt`.
 //!
 //! Section numbers without the name of a card refer to the *Intel 82599 10 GbE Controller Datasheet*, except in `igb`.
 
@@ -18,7 +18,6 @@ mod completion;
 mod device;
 mod family;
 mod frame;
-mod hang;
 pub mod igb;
 mod interrupt;
 pub mod ixgbe;

@@ -49,13 +49,13 @@ impl MappedRx {
     pub(crate) fn new(ring: &Ring, lending: &Arc<Lending>, least: usize) -> Result<Self, Error> {
         let bus = &ring.device.bus;
         if bus.addressing() == Addressing::Physical {
-            return Err(Error::Other(
+            return Err(Error::Unsupported(
                 "a queue of a card without an IOMMU cannot be mapped to a guest's: the card could write anywhere; bind it to \
                  vfio-pci"
                     .into(),
             ));
         }
-        let borrower = Borrower::new(lending, Box::new(BusGrant(bus.clone())), least).map_err(Error::Other)?;
+        let borrower = Borrower::new(lending, Box::new(BusGrant(bus.clone())), least).map_err(Error::Unsupported)?;
         Ok(Self { borrower, starved: None, own: ring.posted(), stuck: false })
     }
 

@@ -5,13 +5,12 @@ use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Mempool, PageSize};
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats, TX_HANG_TIMEOUT};
 use ringpass_registers::ixgbe::VENDOR;
 
 use crate::completion::HeadWriteBack;
 use crate::device::{Device, QueueContext};
 use crate::family::Family;
-use crate::hang::HangFlags;
 use crate::interrupt::Interrupt;
 use crate::memory::{Memory, ring_memory};
 use crate::ring::Ring;
@@ -43,7 +42,7 @@ impl<F: Family> IntelPort<F> {
         check(config, F::MAX_MTU)?;
         let model = Self::supports(bus.id()).unwrap_or("unknown card");
         if config.spread == Spread::Steered && !F::STEERS {
-            return Err(Error::Other(format!(
+            return Err(Error::Unsupported(format!(
                 "{name}: this driver does not steer an {model}'s frames; take --spread hash"
             )));
         }
@@ -96,7 +95,7 @@ impl<F: Family> IntelPort<F> {
 fn check(config: &PortConfig, largest_mtu: usize) -> Result<(), Error> {
     let PortConfig { queues, rx_ring, tx_ring, mtu, .. } = *config;
     let ring = |size: usize| size.is_power_of_two() && (64..=4096).contains(&size);
-    let ensure = |right, otherwise| if right { Ok(()) } else { Err(Error::Other(otherwise)) };
+    let ensure = |right, otherwise| if right { Ok(()) } else { Err(Error::Config(otherwise)) };
     let rings = format!("rings of {rx_ring} and {tx_ring} descriptors; take a power of two, 64 to 4096");
     ensure(ring(rx_ring) && ring(tx_ring), rings)?;
     ensure((1..=16).contains(&queues), format!("{queues} queues; the card has 1 to 16"))?;
@@ -166,7 +165,11 @@ impl<F: Family> Port for IntelPort<F> {
         if gone {
             State::Gone(format!("{}: the card is gone; its registers read as ones", self.name))
         } else if self.device.hang.is_hung(link) {
-            State::Gone(HangFlags::report(&self.name))
+            State::Gone(format!(
+                "{}: the card has sent nothing for {} s, or does not stop a queue; reset it, or power it off and on",
+                self.name,
+                TX_HANG_TIMEOUT.as_secs()
+            ))
         } else {
             State::Running
         }

@@ -3,13 +3,12 @@
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Packet, Reclaimer};
-use ringpass_port::{Error, TxQueue};
+use ringpass_port::{Error, TxQueue, TxWatchdog};
 use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::completion::{HeadWriteBack, RS_INTERVAL};
 use crate::device::QueueContext;
 use crate::frame::{MIN_FRAME, OVERHEAD, SEND};
-use crate::hang::TxWatchdog;
 use crate::ring::Ring;
 use crate::tx_offload::TxOffload;
 
@@ -127,7 +126,7 @@ impl TxQueue for Tx {
         }
         self.ring.publish(tail);
         if !burst.is_empty() {
-            self.watchdog.check(self.ring.head, &self.ring.device.hang);
+            self.watchdog.check(self.ring.head as u64, &self.ring.device.hang);
         }
         packets - burst.len()
     }

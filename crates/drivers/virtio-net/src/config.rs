@@ -45,17 +45,17 @@ impl DeviceConfig {
         let PortConfig { mtu, queues, .. } = *config;
         if let Some(most) = self.mtu.filter(|&most| mtu > most.into()) {
             let what = format!("an MTU of {mtu}; the card has at most {most}");
-            return Err(Error::Other(format!("{what}: --mtu {most}, or in QEMU: host_mtu={mtu}")));
+            return Err(Error::Unsupported(format!("{what}: --mtu {most}, or in QEMU: host_mtu={mtu}")));
         }
         let most = self.pairs;
         if !(1..=MAX_PAIRS).contains(&most) {
-            return Err(Error::Other(format!(
+            return Err(Error::Fault(format!(
                 "the card says that it has {most} pairs of queues; do without: --queues 1"
             )));
         }
         if queues > most.into() {
             let what = format!("{queues} queues; the card has {most} pairs");
-            return Err(Error::Other(format!("{what}: --queues {most}, or in QEMU: -netdev …,queues={queues}")));
+            return Err(Error::Unsupported(format!("{what}: --queues {most}, or in QEMU: -netdev …,queues={queues}")));
         }
         Ok(())
     }

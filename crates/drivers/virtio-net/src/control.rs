@@ -91,6 +91,6 @@ impl<Q: Virtqueue + 'static> Control for ControlQueue<Q> {
             Ok(code) => format!("it answers {code}"),
             Err(why) => why,
         };
-        Err(Error::Other(format!("the card did not carry out the command {command:?}: {why}")))
+        Err(Error::Fault(format!("the card did not carry out the command {command:?}: {why}")))
     }
 }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringpass_pci::PciDevice;
+use ringpass_port::HangFlags;
 use ringpass_virtio::driver::Virtqueue;
 
-use crate::hang::HangFlags;
 use crate::transport::Transport;
 
 /// Device status bits (VIRTIO 1.3, 2.1).

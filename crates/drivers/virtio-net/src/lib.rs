@@ -9,7 +9,6 @@ mod assembler;
 mod config;
 mod control;
 mod device;
-mod hang;
 mod negotiate;
 mod queues;
 mod ring;
@@ -24,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_memory::Mempool;
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats, TX_HANG_TIMEOUT};
 use ringpass_virtio::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VQ, MQ};
 
 use config::{DeviceConfig, MAC_AT};
@@ -69,7 +68,7 @@ impl VirtioNet {
     /// Received packets come from `pool`. Packets to be sent must come from it too: no other packet memory is
     /// mapped for the card.
     pub fn open(bus: Arc<dyn PciDevice>, name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        let transport = transport::find(&bus).map_err(named(name))?;
+        let transport = transport::find(&bus).map_err(|error| error.of(name))?;
         Self::open_over(transport, bus, name, config, pool)
     }
 
@@ -83,7 +82,7 @@ impl VirtioNet {
         pool: &Mempool,
     ) -> Result<Self, Error> {
         let device = Arc::new(Device::new(transport, bus));
-        Self::bring_up(device, name, config, pool).map_err(named(name))
+        Self::bring_up(device, name, config, pool).map_err(|error| error.of(name))
     }
 
     /// Initialises the device in the steps of section 3.1.1.
@@ -103,7 +102,7 @@ impl VirtioNet {
                 transport.set_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK);
                 if transport.status() & status::FEATURES_OK == 0 {
                     let features = negotiated.features;
-                    return Err(Error::Other(format!("the card offered features {features:#x} and refuses them now")));
+                    return Err(Error::Fault(format!("the card offered features {features:#x} and refuses them now")));
                 }
             }
             (negotiated, DeviceConfig::read(&mut **transport, negotiated.features)?)
@@ -140,7 +139,7 @@ impl VirtioNet {
     }
 
     fn command(&mut self, command: Command) -> Result<(), Error> {
-        let none = || Error::Other(format!("the card has no control queue to be told {command:?} by"));
+        let none = || Error::Unsupported(format!("the card has no control queue to be told {command:?} by"));
         self.control.as_mut().ok_or_else(none)?.command(command)
     }
 
@@ -152,7 +151,7 @@ impl VirtioNet {
             // 5.1.4.3: legacy devices have the address in writable configuration.
             self.device.transport().write_config(MAC_AT, &mac.0)?;
         } else {
-            return Err(Error::Other(format!("{}: the card keeps its MAC address", self.name)));
+            return Err(Error::Unsupported(format!("{}: the card keeps its MAC address", self.name)));
         }
         self.mac = mac;
         self.config.mac = self.config.mac.map(|_| mac);
@@ -183,22 +182,16 @@ impl VirtioNet {
         // No hang detection where the transport outlives its device: the socket shows whether the back-end is
         // alive, and the back-end decides when it starts to move packets.
         let stuck = self.device.hang.is_hung(now.link) && !transport.outlives_device();
-        stuck.then(hang::report)
-    }
-}
-
-/// Returns a function that prefixes an error with the port's name.
-fn named(name: &str) -> impl Fn(Error) -> Error {
-    move |error| match error {
-        Error::Other(why) => Error::Other(format!("{name}: {why}")),
-        error => error,
+        stuck.then(|| {
+            format!("the card has sent nothing for {} s; check its back-end on the host", TX_HANG_TIMEOUT.as_secs())
+        })
     }
 }
 
 fn check(config: &PortConfig) -> Result<(), Error> {
     let PortConfig { queues, rx_ring, tx_ring, mtu, spread, .. } = *config;
     let ring = |size: usize| size.is_power_of_two() && (64..=32_768).contains(&size);
-    let ensure = |right, otherwise| if right { Ok(()) } else { Err(Error::Other(otherwise)) };
+    let ensure = |right, otherwise| if right { Ok(()) } else { Err(Error::Config(otherwise)) };
     let rings = format!("rings of {rx_ring} and {tx_ring} descriptors; take a power of two, 64 to 32768");
     ensure(ring(rx_ring) && ring(tx_ring), rings)?;
     ensure((1..=128).contains(&queues), format!("{queues} queues; take 1 to 128"))?;
@@ -273,13 +266,13 @@ impl Port for VirtioNet {
 
     fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {
         if self.features & CTRL_RX == 0 {
-            return Err(Error::Other(format!("{}: the card decides which addresses it receives for", self.name)));
+            return Err(Error::Unsupported(format!("{}: the card decides which addresses it receives for", self.name)));
         }
         self.command(Command::Promiscuous(on))
     }
 
     fn steer(&mut self, _: &Rule, _: usize) -> Result<(), Error> {
-        Err(Error::Other(format!("{}: {UNSTEERED}", self.name)))
+        Err(Error::Unsupported(format!("{}: {UNSTEERED}", self.name)))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -228,7 +228,7 @@ const NAMES: [(u64, &str); 9] = [
 /// Rejects offers that cannot be used.
 fn check(offered: u64, circumstances: &NegotiationContext) -> Result<(), Error> {
     let &NegotiationContext { config, legacy, iommu, pairs, .. } = circumstances;
-    let ensure = |right, otherwise: &str| if right { Ok(()) } else { Err(Error::Other(otherwise.to_owned())) };
+    let ensure = |right, otherwise: &str| if right { Ok(()) } else { Err(Error::Unsupported(otherwise.to_owned())) };
     ensure(
         legacy || offered & VERSION_1 != 0,
         "the card's modern interface lacks VERSION_1, which it must offer; use it with its legacy interface",

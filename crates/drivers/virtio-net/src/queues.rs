@@ -141,7 +141,7 @@ impl QueueBuilder<'_> {
         let mut transport = self.device.transport();
         let largest = transport.queue_size(number);
         let size = match largest {
-            0 => return Err(Error::Other(format!("the card has no queue {number}; ask for fewer queues"))),
+            0 => return Err(Error::Unsupported(format!("the card has no queue {number}; ask for fewer queues"))),
             largest if transport.is_legacy() => largest,
             // Packed rings may have any size, but a power of two is just as good.
             largest => 1 << largest.min(wanted as u16).ilog2(),

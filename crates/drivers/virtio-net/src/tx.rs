@@ -1,12 +1,11 @@
 //! The transmit queue (VIRTIO 1.3, 5.1.6.2).
 
 use ringpass_memory::{Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
-use ringpass_port::TxQueue;
+use ringpass_port::{TxQueue, TxWatchdog};
 use ringpass_virtio::driver::{Broken, DeviceAccess, HandedOver, InflightPolicy, Virtqueue};
 use ringpass_virtio::features::HOST_ECN;
 use ringpass_virtio::net_header;
 
-use crate::hang::TxWatchdog;
 use crate::negotiate::{MAX_SEGMENTS, MIN_FRAME_LEN, Negotiated};
 use crate::ring::{Counters, Ring};
 

@@ -37,7 +37,8 @@ impl SparePackets {
     /// [`MAX_FRAME_SEGMENTS`].
     pub(crate) fn of(pool: &Mempool, len: usize) -> Result<usize, Error> {
         let (size, least) = (pool.buffer_size(), len.div_ceil(MAX_FRAME_SEGMENTS));
-        let error = || Error::Other(format!("buffers of {size} bytes are too short for its frames; make them {least}"));
+        let error =
+            || Error::Config(format!("buffers of {size} bytes are too short for its frames; make them {least}"));
         Some(len.div_ceil(size)).filter(|&buffers| buffers <= MAX_FRAME_SEGMENTS).ok_or_else(error)
     }
 

@@ -4,9 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::{
-    Error, Link, MacAddress, Port, PortStatus, Queues, RxQueue, State, Stats, TxQueue, WakeSource, Wakeable,
-};
+use ringpass_port::{Link, Port, PortStatus, Queues, RxQueue, State, Stats, TxQueue, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::need_wakeup::NeedWakeup;
@@ -123,10 +121,6 @@ impl Port for CableEnd {
         &self.name
     }
 
-    fn mac(&self) -> MacAddress {
-        MacAddress::default()
-    }
-
     fn link(&mut self) -> Link {
         Link { up: !self.status.is_gone(), mbps: 0 }
     }
@@ -141,13 +135,5 @@ impl Port for CableEnd {
 
     fn take_queues(&mut self) -> Vec<Queues> {
         std::mem::take(&mut self.queues)
-    }
-
-    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
-        Ok(())
-    }
-
-    fn notes(&self) -> Vec<String> {
-        Vec::new()
     }
 }

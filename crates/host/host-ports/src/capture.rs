@@ -88,7 +88,7 @@ impl Capture {
             let shared = shared.clone();
             move || drain(writer, tracks, &shared)
         });
-        self.thread = Some(thread.map_err(|source| Error::Os { what: "a thread that writes".into(), source })?);
+        self.thread = Some(thread.map_err(|source| Error::os("a thread that writes", source))?);
         Ok(queues)
     }
 
@@ -258,7 +258,7 @@ impl PortDecorator for Capture {
         let inner = self.inner.finish();
         match self.lost() {
             0 => inner,
-            lost => Err(Error::Other(format!(
+            lost => Err(Error::Fault(format!(
                 "{}: {lost} packets are not in {}, because writing was too slow or failed",
                 self.name, self.file
             ))),

@@ -64,19 +64,18 @@ struct Tx {
 impl PacketSocket {
     /// Opens a port on an Ethernet interface, or on loopback, which has the same framing.
     pub fn open(interface: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        let wrong = |what: &'static str| {
-            move |source: io::Error| Error::Os { what: format!("packet:{interface}: {what}"), source }
-        };
+        let wrong =
+            |what: &'static str| move |source: io::Error| Error::os(format!("packet:{interface}: {what}"), source);
         let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
         let index = interfaces.index(interface).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NODEV) => {
-                Error::Other(format!("packet:{interface}: no such interface; 'ip link' shows those there are"))
+                Error::NotFound(format!("packet:{interface}: no such interface; 'ip link' shows those there are"))
             }
             _ => wrong("looking for the interface")(error),
         })?;
         let (kind, mac) = interfaces.hardware(interface).map_err(wrong("reading the hardware address"))?;
         if !matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
-            return Err(Error::Other(format!("packet:{interface}: no Ethernet interface; take one that is")));
+            return Err(Error::Unsupported(format!("packet:{interface}: no Ethernet interface; take one that is")));
         }
         let mut notes = notes(&interfaces, interface, config).map_err(wrong("reading the interface's state"))?;
 
@@ -189,10 +188,10 @@ impl PacketSocket {
 fn open_socket(interface: &str) -> Result<OwnedFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS => Error::Other(format!(
+        Errno::PERM | Errno::ACCESS => Error::Permission(format!(
             "packet:{interface}: packet sockets are not permitted; run as root or with CAP_NET_RAW"
         )),
-        errno => Error::Os { what: format!("packet:{interface}: a packet socket"), source: errno.into() },
+        errno => Error::os(format!("packet:{interface}: a packet socket"), errno),
     })
 }
 
@@ -411,8 +410,7 @@ impl Port for PacketSocket {
             return Ok(());
         }
         let option = if on { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
-        self.set_membership(option)
-            .map_err(|source| Error::Os { what: format!("{}: promiscuous mode", self.name), source })?;
+        self.set_membership(option).map_err(|source| Error::os(format!("{}: promiscuous mode", self.name), source))?;
         self.promiscuous.store(on, Relaxed);
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Flags, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MAX_L2_HEADER_LEN, MacAddress, PcapConfig, Port, PortConfig, PortStatus, Queues, ReplaySpeed, RxQueue,
+    Error, Link, MAX_L2_HEADER_LEN, PcapConfig, Port, PortConfig, PortStatus, Queues, ReplaySpeed, RxQueue,
     SoftwareOffload, State, Stats, TxQueue, WakeSource, Wakeable, fits_mtu, frame_fits_mtu,
 };
 
@@ -88,13 +88,13 @@ impl Pcap {
         let path = config.input.as_deref().or(config.output.as_deref()).unwrap_or(Path::new(""));
         let name = format!("pcap:{}", path.display());
         if port.queues > 1 {
-            return Err(Error::Other(format!("{name}: a capture file has one queue; leave out --queues")));
+            return Err(Error::Config(format!("{name}: a capture file has one queue; leave out --queues")));
         }
         let reader = config.input.as_deref().map(Reader::open).transpose()?;
         let canonical = |path: &Option<std::path::PathBuf>| path.as_deref().and_then(|path| path.canonicalize().ok());
         if config.input.is_some() && canonical(&config.output).is_some_and(|out| canonical(&config.input) == Some(out))
         {
-            return Err(Error::Other(format!("{name}: input and output are the same file; name another output")));
+            return Err(Error::Config(format!("{name}: input and output are the same file; name another output")));
         }
         let writer = config.output.as_deref().map(Writer::create).transpose()?;
 
@@ -288,10 +288,6 @@ impl Port for Pcap {
         &self.name
     }
 
-    fn mac(&self) -> MacAddress {
-        MacAddress::default()
-    }
-
     fn link(&mut self) -> Link {
         Link { up: !self.status.is_gone(), mbps: 0 }
     }
@@ -311,13 +307,9 @@ impl Port for Pcap {
         std::mem::take(&mut self.queues)
     }
 
-    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
-        Ok(())
-    }
-
     fn finish(&mut self) -> Result<(), Error> {
         match self.status.state() {
-            State::Gone(why) => Err(Error::Other(why)),
+            State::Gone(why) => Err(Error::Gone(why)),
             State::Running | State::Finished => Ok(()),
         }
     }

@@ -60,8 +60,7 @@ impl Tap {
     /// created here is deleted with the port and its queues. Its owner can attach without privileges to an
     /// interface that exists, is up and has the right MTU.
     pub fn open(name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        let wrong =
-            |what: &'static str| move |source: io::Error| Error::Os { what: format!("tap:{name}: {what}"), source };
+        let wrong = |what: &'static str| move |source: io::Error| Error::os(format!("tap:{name}: {what}"), source);
         let Offloads { checksum, tso, .. } = config.offloads;
         // Frames have a virtio-net header only if it has a use.
         let vnet = Some(Offloads { checksum: checksum || tso, ..config.offloads }).filter(|offloads| offloads.checksum);
@@ -116,12 +115,13 @@ fn open_tun(name: &str) -> Result<OwnedFd, Error> {
             Errno::NODEV | Errno::NXIO => "; the kernel lacks the driver: modprobe tun",
             _ => "",
         };
-        Error::Other(format!("tap:{name}: {TUN}: {}{remedy}", io::Error::from(errno)))
+        Error::refused(errno, format!("tap:{name}: {TUN}: {}{remedy}", io::Error::from(errno)))
     })
 }
 
 fn attach_error(name: &str, config: &PortConfig, error: io::Error) -> Error {
-    let why = match Errno::from_io_error(&error) {
+    let errno = Errno::from_io_error(&error);
+    let why = match errno {
         Some(Errno::PERM) => "not permitted; run as root or with CAP_NET_ADMIN".into(),
         Some(Errno::BUSY) => {
             format!("another program has this interface (or its queues); end it or take another name; {error}")
@@ -134,7 +134,13 @@ fn attach_error(name: &str, config: &PortConfig, error: io::Error) -> Error {
         Some(Errno::TOOBIG) => format!("the kernel does not support {} queues for a TAP; ask for fewer", config.queues),
         _ => format!("making the interface: {error}"),
     };
-    Error::Other(format!("tap:{name}: {why}"))
+    let text = format!("tap:{name}: {why}");
+    match errno {
+        Some(Errno::NAMETOOLONG) => Error::Address(text),
+        Some(Errno::INVAL) => Error::Busy(text),
+        Some(Errno::TOOBIG) => Error::Unsupported(text),
+        errno => Error::refused(errno.unwrap_or(Errno::IO), text),
+    }
 }
 
 /// Returns whether an error of reading or writing means that the interface was deleted.
@@ -297,11 +303,6 @@ impl Port for Tap {
 
     fn take_queues(&mut self) -> Vec<Queues> {
         std::mem::take(&mut self.queues)
-    }
-
-    /// Does nothing: a TAP passes on all that the kernel sends through it, whatever the destination address.
-    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
-        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

@@ -14,7 +14,7 @@ use ringpass_lending::{BorrowingQueue, Lender, Lending, LendingPort, answer_borr
 use ringpass_memory::{Burst, Loans};
 use ringpass_port::{
     Error, FaultsConfig, Idle, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, Rule, RxQueue,
-    State, Stats, TxQueue, WakeSource, Wakeable,
+    TxQueue, WakeSource, Wakeable,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -213,16 +213,8 @@ impl Port for Able {
         Link { up: true, mbps: 7 }
     }
 
-    fn stats(&mut self) -> Stats {
-        Stats::default()
-    }
-
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         vec![("able", 7)]
-    }
-
-    fn state(&mut self) -> State {
-        State::Running
     }
 
     fn take_queues(&mut self) -> Vec<Queues> {

@@ -38,7 +38,7 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     pub(crate) fn new() -> Result<Self, Error> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-            .map_err(|errno| Error::Os { what: "an eventfd for a datapath".into(), source: errno.into() })?;
+            .map_err(|errno| Error::os("an eventfd for a datapath", errno))?;
         Ok(Self { changes: Mutex::default(), pending: AtomicBool::new(false), event })
     }
 

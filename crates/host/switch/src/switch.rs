@@ -84,14 +84,14 @@ impl Switch {
     /// slot.
     pub fn new(config: &Config, rules: &[PortPolicy]) -> Result<Self, Error> {
         if !(2..=MAX_PORTS).contains(&rules.len()) {
-            return Err(Error::Other(format!("a switch has 2 to {MAX_PORTS} ports, not {}", rules.len())));
+            return Err(Error::Config(format!("a switch has 2 to {MAX_PORTS} ports, not {}", rules.len())));
         }
         let ageing = u16::try_from(config.ageing.as_secs()).ok().filter(|ageing| (1..=32_400).contains(ageing));
         let Some(ageing) = ageing else {
-            return Err(Error::Other("stations age after 1 to 32400 seconds (9 hours)".into()));
+            return Err(Error::Config("stations age after 1 to 32400 seconds (9 hours)".into()));
         };
         if !(1..=1 << 24).contains(&config.table) {
-            return Err(Error::Other("the MAC table has room for 1 to 16777216 stations".into()));
+            return Err(Error::Config("the MAC table has room for 1 to 16777216 stations".into()));
         }
         let mut members = Box::new([0; 4096]);
         for (vlan, members) in members.iter_mut().enumerate().take(usize::from(NO_VLAN)) {
@@ -117,7 +117,7 @@ impl Switch {
     fn add_static(&self, port: usize, rules: &PortPolicy) -> Result<(), Error> {
         for &(mac, vlan) in &rules.stations {
             let vlan = vlan.unwrap_or(self.shared.ports[port].untagged);
-            let wrong = |why: String| Err(Error::Other(format!("port '{}': station {mac}: {why}", rules.name)));
+            let wrong = |why: String| Err(Error::Config(format!("port '{}': station {mac}: {why}", rules.name)));
             if mac.0[0] & 1 != 0 || number(mac) == 0 {
                 return wrong("no station has a group address, or zeros".into());
             }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, PortStatus, Queues, State, Stats};
+use ringpass_port::{Error, Link, Port, PortConfig, PortStatus, Queues, State, Stats};
 
 use crate::client::{self, Client, Parts, shared_error};
 use crate::queues::{RECEIVING, Rings, SENDING, queues};
@@ -25,10 +25,10 @@ impl NetmapPort {
     /// Opens a port by name at the socket of the serving process. A single queue uses all rings that the name
     /// covers. Of several queues, each uses one Tx ring and one Rx ring, and the port must have that many.
     pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        let other = |error: &dyn std::fmt::Display| Error::Other(format!("{name}: {error}"));
-        let mut parsed: PortName = name.parse().map_err(|error| other(&error))?;
+        let mut parsed: PortName =
+            name.parse().map_err(|error: crate::request::BadName| Error::Address(error.to_string()).of(name))?;
         if config.queues > 1 && parsed.mode != Mode::AllNic {
-            return Err(other(&format!("one ring is for one queue, not {}", config.queues)));
+            return Err(Error::Config(format!("{name}: one ring is for one queue, not {}", config.queues)));
         }
         let status = Arc::new(PortStatus::new(config.queues));
         let (clients, queues_of, notes, others) = Default::default();
@@ -39,7 +39,7 @@ impl NetmapPort {
             if config.queues > 1 {
                 (parsed.mode, parsed.ring, more.rings) = (Mode::OneNic, queue as u16, [config.queues as u16; 2]);
             }
-            let opened = client::Port::open(&parsed, socket, more).map_err(|error| other(&error))?;
+            let opened = client::Port::open(&parsed, socket, more).map_err(|error| Error::from(error).of(name))?;
             let Parts { register, rings: [tx, rx], buffers, call_event, others, client, .. } = opened.into();
             port.others = others;
             if queue == 0 {
@@ -50,16 +50,16 @@ impl NetmapPort {
                 ));
             }
             for ring in rx {
-                let call_event = call_event.try_clone().map_err(|error| other(&error))?;
+                let call_event = call_event.try_clone().map_err(|error| Error::os(name, error))?;
                 all.rx.push((ring, Some(call_event)));
             }
             all.tx.extend(tx);
             port.clients.push(client);
             places = Some(buffers);
         }
-        let places = places.ok_or_else(|| other(&"a port without queues"))?;
+        let places = places.ok_or_else(|| Error::Config(format!("{name}: a port without queues")))?;
         let opened = queues(all, &places, config, pool, &port.status);
-        port.queues = opened.map_err(|error| other(&shared_error(&error.to_string(), &port.others)))?;
+        port.queues = opened.map_err(|error| Error::Busy(shared_error(&error.to_string(), &port.others)).of(name))?;
         Ok(port)
     }
 }
@@ -67,10 +67,6 @@ impl NetmapPort {
 impl Port for NetmapPort {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn mac(&self) -> MacAddress {
-        MacAddress::default()
     }
 
     fn link(&mut self) -> Link {
@@ -95,11 +91,6 @@ impl Port for NetmapPort {
 
     fn take_queues(&mut self) -> Vec<Queues> {
         std::mem::take(&mut self.queues)
-    }
-
-    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
-        // Everything that the other side sends is received anyway.
-        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

@@ -46,11 +46,11 @@ pub fn queues(
     let (tx, rx) = (rings.tx.len(), rings.rx.len());
     if config.queues > tx.min(rx) {
         let queues = config.queues;
-        return Err(Error::Other(format!(
+        return Err(Error::Config(format!(
             "{queues} queues of a netmap port with {tx} rings to send and {rx} to receive"
         )));
     }
-    let wrong = |error: SyncError| Error::Other(format!("a ring of this netmap port: {error}"));
+    let wrong = |error: SyncError| Error::Fault(format!("a ring of this netmap port: {error}"));
     let mut received: Vec<Vec<_>> = (0..config.queues).map(|_| Vec::new()).collect();
     for (number, (ring, wake)) in rings.rx.into_iter().enumerate() {
         received[number % config.queues].push((RingCursor::new(ring).map_err(wrong)?, wake));

@@ -52,7 +52,7 @@ impl Passthrough {
     ) -> Result<Self, Error> {
         let os = |what: &str| {
             let what = what.to_owned();
-            move |source| Error::Os { what, source }
+            move |source| Error::os(what, source)
         };
         prepare_notifiers().map_err(os("interrupts for guests"))?;
         let (memory, port) = (Server::new(memory_at, Memdev::new(memory)), Server::new(port_at, Ptnet::new(port)));

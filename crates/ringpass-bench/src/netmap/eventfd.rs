@@ -9,7 +9,7 @@ use rustix::io::{read, write};
 
 /// Returns the shortest and the average round trip between two cores in µs.
 pub fn round_trips(cores: [CoreId; 2], time: Duration) -> Result<[f64; 2], Error> {
-    let os = |errno: rustix::io::Errno| Error::Os { what: "an eventfd".into(), source: errno.into() };
+    let os = |errno: rustix::io::Errno| Error::os("an eventfd", errno);
     let [there, back] = [eventfd(0, EventfdFlags::CLOEXEC), eventfd(0, EventfdFlags::CLOEXEC)];
     let (there, back) = (there.map_err(os)?, back.map_err(os)?);
     let one = 1_u64.to_ne_bytes();

@@ -31,7 +31,7 @@ pub fn check() -> Result<(), Error> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::NotFound(format!(
             "{PROGRAM} is missing: sudo apt install dpdk-dev (or --peer none, to measure without it)"
         ))),
-        Err(source) => Err(Error::Os { what: format!("starting {PROGRAM}"), source }),
+        Err(source) => Err(Error::os(format!("starting {PROGRAM}"), source)),
     }
 }
 
@@ -69,7 +69,7 @@ impl Testpmd {
     /// Starts testpmd without waiting for it. Both of its threads, that of the prompt and the one that moves
     /// packets, run on one core.
     fn spawn(device: &str, core: CoreId, site: &Testbed) -> Result<Self, Error> {
-        let failed = |source| Error::Os { what: format!("starting {PROGRAM}"), source };
+        let failed = |source| Error::os(format!("starting {PROGRAM}"), source);
         let (reader, writer) = io::pipe().map_err(failed)?;
         // Standard output is a pipe; without `stdbuf` it would be fully buffered.
         let mut command = Command::new("stdbuf");
@@ -97,7 +97,7 @@ impl Testpmd {
 
     fn send_command(&mut self, command: &str) -> Result<(), Error> {
         let said = writeln!(self.prompt, "{command}");
-        said.map_err(|source| Error::Os { what: format!("telling {PROGRAM} to {command}"), source })
+        said.map_err(|source| Error::os(format!("telling {PROGRAM} to {command}"), source))
     }
 
     /// Returns the next line that contains `what`.

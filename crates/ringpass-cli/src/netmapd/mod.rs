@@ -131,7 +131,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let start = Instant::now();
     let mut busy = start;
     while !interrupted() && run.config.time.is_none_or(|time| start.elapsed() < time) {
-        server.poll_once(TICK).map_err(|source| Error::Os { what: "waiting for programs".into(), source })?;
+        server.poll_once(TICK).map_err(|source| Error::os("waiting for programs", source))?;
         vales.borrow_mut().tick(start.elapsed());
         for (name, why) in server.tick() {
             errln!("netmap:{name} is gone: {why}");

@@ -98,7 +98,7 @@ read_from! {
 /// Reads a configuration file.
 pub fn read(path: &Path) -> Result<Plan, Error> {
     let name = path.display();
-    let text = read_limited(path).map_err(|source| Error::Os { what: format!("--config {name}"), source })?;
+    let text = read_limited(path).map_err(|source| Error::os(format!("--config {name}"), source))?;
     parse(&text).map_err(|why| Error::Config(format!("{name}{why}")))
 }
 

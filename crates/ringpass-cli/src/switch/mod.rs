@@ -112,7 +112,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut run = args.options.run()?;
     let table_requested = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR1, table_requested.clone())
-        .map_err(|source| Error::Os { what: "taking SIGUSR1".into(), source })?;
+        .map_err(|source| Error::os("taking SIGUSR1", source))?;
     let mut addresses = Vec::new();
     for port in &plans {
         addresses.push((&port.address[..], mapping::config(port, &run.config)?));

@@ -30,7 +30,7 @@ pub(crate) fn start(path: &Path, config: &Config, needs: &mut Needs) -> Result<(
             "{path}: a port that connects to a socket needs a connector in the sandbox; set Config::connector, or use Sandbox::Off"
         )));
     };
-    let failed = |source| Error::Os { what: format!("a process that connects to {}", path.display()), source };
+    let failed = |source| Error::os(format!("a process that connects to {}", path.display()), source);
     let (own, other) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
         .map_err(|errno| failed(errno.into()))?;
     let mut command = Command::new(program);
@@ -64,7 +64,7 @@ fn without_links(path: &Path) -> PathBuf {
 /// # Errors
 /// If standard input is no socket, or the sandbox cannot be entered.
 pub fn run(path: &Path) -> Result<(), Error> {
-    let failed = |source| Error::Os { what: "standard input".into(), source };
+    let failed = |source| Error::os("standard input", source);
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
     let enter = || -> Result<(), String> {
         privileges::keep_for_connecting()?;

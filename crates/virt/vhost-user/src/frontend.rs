@@ -40,6 +40,16 @@ pub enum SessionError {
     Refused(Command),
 }
 
+impl From<SessionError> for ringpass_port::Error {
+    fn from(error: SessionError) -> Self {
+        let text = error.to_string();
+        match error {
+            SessionError::Closed | SessionError::ConnectionLost(_) => Self::Gone(text),
+            SessionError::Refused(_) => Self::Unsupported(text),
+        }
+    }
+}
+
 impl From<ConnectionLost> for SessionError {
     fn from(lost: ConnectionLost) -> Self {
         match lost {

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use ringpass_lending::answer_lending;
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, State, Stats, VhostConfig};
+use ringpass_port::{Error, Link, Port, PortConfig, Queues, State, Stats, VhostConfig};
 use ringpass_vhost_user::{Endpoint, Server, ServerHandle};
 use ringpass_virtio::features::offer;
 
@@ -72,12 +72,12 @@ impl Vhost {
     pub fn open(config: &VhostConfig, port: &PortConfig, pool: &Mempool, copies: CopyModes) -> Result<Self, Error> {
         let VhostConfig { path, role, queues, features } = config;
         let name = format!("vhost:{}", path.display());
-        let wrong = |why: String| Error::Other(format!("{name}: {why}"));
-        let features = offer(DEFAULT_FEATURES, features.as_deref().unwrap_or_default()).map_err(wrong)?;
+        let features = offer(DEFAULT_FEATURES, features.as_deref().unwrap_or_default())
+            .map_err(|why| Error::Config(why).of(&name))?;
         let port = PortConfig { queues: queues.unwrap_or(port.queues), ..*port };
         let (mut vhost, backend) = Self::new(&name, features, &port, pool, copies)?;
         let endpoint = Endpoint { path: path.clone(), role: *role };
-        let server = Server::open(endpoint, Box::new(backend)).map_err(|error| wrong(error.to_string()))?;
+        let server = Server::open(endpoint, Box::new(backend)).map_err(|error| Error::from(error).of(&name))?;
         vhost.server = Some(server);
         Ok(vhost)
     }
@@ -96,7 +96,7 @@ impl Vhost {
         if longest > MAX_FRAME_BUFFERS * size {
             let least = longest.div_ceil(MAX_FRAME_BUFFERS);
             let why = format!("{name}: buffers of {size} bytes are too short for its frames; make them {least}");
-            return Err(Error::Other(why));
+            return Err(Error::Config(why));
         }
         let control = SharedServer::default();
         let queues = (0..config.queues).map(|queue| Queues {
@@ -111,10 +111,6 @@ impl Vhost {
 impl Port for Vhost {
     fn name(&self) -> &str {
         &self.name
-    }
-
-    fn mac(&self) -> MacAddress {
-        MacAddress::default()
     }
 
     fn link(&mut self) -> Link {
@@ -158,10 +154,6 @@ impl Port for Vhost {
             self.shared.lending_enabled.store(true, Relaxed);
             self.shared.lendings.get(pair).cloned()
         });
-    }
-
-    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
-        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

@@ -160,7 +160,7 @@ impl RxQueue for Rx {
     }
 
     fn extension(&mut self, request: &mut dyn Any) {
-        answer_borrowing(request, |lending| self.receiver.chain_to(lending).map_err(Error::Other));
+        answer_borrowing(request, |lending| self.receiver.chain_to(lending).map_err(Error::Unsupported));
     }
 }
 

@@ -47,7 +47,7 @@ impl Shared {
     pub(crate) fn new(pairs: usize, mtu: usize, offloads: Offloads) -> Result<Arc<Self>, Error> {
         let vrings: Arc<[Vring]> = (0..2 * pairs).map(|_| Vring::default()).collect();
         let kicks = (0..pairs).map(|_| WakeFd::new()).collect::<Result<_, _>>();
-        let kicks = kicks.map_err(|source| Error::Os { what: "a descriptor to wait on".into(), source })?;
+        let kicks = kicks.map_err(|source| Error::os("a descriptor to wait on", source))?;
         Ok(Arc::new_cyclic(|shared| Self {
             lendings: (0..pairs).map(|pair| VringLender::lending(2 * pair, &vrings, shared)).collect(),
             vrings,

@@ -49,16 +49,15 @@ pub(crate) struct State {
 impl UserDevice {
     /// Creates the device and connects to the first back-end.
     pub(crate) fn open(name: &str, config: &VirtioUserConfig, port: &PortConfig) -> Result<Arc<Self>, Error> {
-        let other = |error: String| Error::Other(format!("{name}: {error}"));
         let text = config.features.as_deref().unwrap_or_default();
-        let wanted = offer(BACKEND_FEATURES, text).map_err(other)?;
-        let named = offer(0, text).map_err(other)? & !(MAC | STATUS | MQ);
-        ringpass_ipc::prepare_notifiers().map_err(|error| other(error.to_string()))?;
-        let source = ConnectionSource::open(&config.path, config.role).map_err(|error| other(error.to_string()))?;
-        let socket = source.wait_connect().map_err(|error| other(error.to_string()))?;
-        let session = Session::negotiate(socket).map_err(|error| other(error.to_string()))?;
+        let wanted = offer(BACKEND_FEATURES, text).map_err(Error::Config)?;
+        let named = offer(0, text).map_err(Error::Config)? & !(MAC | STATUS | MQ);
+        ringpass_ipc::prepare_notifiers().map_err(|error| Error::os(name, error))?;
+        let source = ConnectionSource::open(&config.path, config.role)?;
+        let socket = source.wait_connect()?;
+        let session = Session::negotiate(socket).map_err(Error::from)?;
         let pairs = port.queues as u16;
-        let ensure = |right, otherwise: String| if right { Ok(()) } else { Err(other(otherwise)) };
+        let ensure = |right, otherwise: String| if right { Ok(()) } else { Err(Error::Unsupported(otherwise)) };
         let missing = (named | VERSION_1) & !(session.features & BACKEND_FEATURES);
         ensure(missing == 0, format!("the back-end does not offer {}", features::describe(missing)))?;
         ensure(
@@ -70,7 +69,7 @@ impl UserDevice {
             BackendSetup { mtu: port.mtu as u16, track_inflight: config.inflight, ..BackendSetup::default() };
         let state = State { backend_setup, session: Some(session), abandoned: false };
         let offered = wanted & state.session.as_ref().map_or(0, |session| session.features);
-        let reconnect_thread = ReconnectThread::new().map_err(|error| other(error.to_string()))?;
+        let reconnect_thread = ReconnectThread::new()?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             source,
@@ -189,7 +188,7 @@ impl PciDevice for UserDevice {
     }
 
     fn window(&self) -> Result<Window, Error> {
-        Err(Error::Other("a vhost-user back-end has no registers".into()))
+        Err(Error::Unsupported("a vhost-user back-end has no registers".into()))
     }
 
     fn addressing(&self) -> Addressing {
@@ -210,7 +209,7 @@ impl PciDevice for UserDevice {
     }
 
     fn interrupts(&self, vectors: usize) -> Result<Vec<EventWaiter>, Error> {
-        let failed = |source| Error::Os { what: "an eventfd".into(), source };
+        let failed = |source| Error::os("an eventfd", source);
         let events = (0..vectors).map(|_| EventWaiter::new()).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         let copies = events.iter().map(|event| event.event().try_clone_to_owned()).collect::<Result<Vec<_>, _>>();
         self.state().backend_setup.calls = copies.map_err(failed)?;
@@ -221,5 +220,5 @@ impl PciDevice for UserDevice {
 /// Creates an eventfd to share with a back-end.
 pub(crate) fn event() -> Result<OwnedFd, Error> {
     let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    made.map_err(|errno| Error::Os { what: "an eventfd".into(), source: errno.into() })
+    made.map_err(|errno| Error::os("an eventfd", errno))
 }

@@ -38,12 +38,12 @@ impl VirtioUser {
     /// no other memory.
     pub fn open(name: &str, config: &VirtioUserConfig, port: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let port = PortConfig { queues: config.queues.unwrap_or(port.queues), ..*port };
-        let device = UserDevice::open(name, config, &port)?;
+        let device = UserDevice::open(name, config, &port).map_err(|error| error.of(name))?;
         let bus: Arc<dyn PciDevice> = device.clone();
         let driver = VirtioNet::open_over(Box::new(Backend::new(&device)), bus, name, &port, pool);
         // A failure of the session is the cause of the driver's error.
         match device.failure() {
-            Some(why) => Err(Error::Other(format!("{name}: {why}"))),
+            Some(why) => Err(Error::Gone(why.clone()).of(name)),
             None => Ok(Self { driver: driver?, device }),
         }
     }

@@ -102,7 +102,7 @@ fn watch(device: &UserDevice) {
                 continue;
             }
             Ok(None) | Err(NoBackend::Absent(_)) => None,
-            Err(NoBackend::Failed(why)) => Some(why),
+            Err(nobody) => Some(nobody.to_string()),
         };
         if let Some(why) = trouble.filter(|why| *why != told) {
             warn!("{}: {why}; trying again", device.name);

@@ -26,15 +26,29 @@ pub(crate) enum NoBackend {
     /// No back-end is listening.
     #[error("does a back-end listen there? {0}")]
     Absent(Errno),
+    /// This user may not connect.
+    #[error("{} may not be connected to by this user; open that socket to it, or let this end be the server", .0.display())]
+    Denied(PathBuf),
     /// Connecting failed for another reason.
     #[error("{0}")]
     Failed(String),
 }
 
+impl From<NoBackend> for Error {
+    fn from(error: NoBackend) -> Self {
+        let why = error.to_string();
+        match error {
+            NoBackend::Absent(_) => Self::NotFound(why),
+            NoBackend::Denied(_) => Self::Permission(why),
+            NoBackend::Failed(_) => Self::Gone(why),
+        }
+    }
+}
+
 impl ConnectionSource {
     pub(crate) fn open(path: &Path, role: Role) -> Result<Self, Error> {
         Ok(match role {
-            Role::Listen => Self::Listen(Listener::bind(path).map_err(other)?),
+            Role::Listen => Self::Listen(Listener::bind(path)?),
             Role::Connect => Self::Connect(path.into()),
         })
     }
@@ -66,10 +80,7 @@ impl ConnectionSource {
                 Connecting::Connected(socket) => Ok(Some(socket)),
                 Connecting::Queued => Ok(None),
                 Connecting::Refused(errno @ (Errno::NOENT | Errno::CONNREFUSED)) => Err(NoBackend::Absent(errno)),
-                Connecting::Refused(Errno::ACCESS) => Err(NoBackend::Failed(format!(
-                    "{} may not be connected to by this user; open that socket to it, or let this end be the server",
-                    path.display()
-                ))),
+                Connecting::Refused(Errno::ACCESS) => Err(NoBackend::Denied(path.clone())),
                 Connecting::Refused(errno) => Err(NoBackend::Failed(format!("{}: {errno}", path.display()))),
             },
         }
@@ -83,14 +94,14 @@ impl ConnectionSource {
                 (Ok(Some(socket)), _) => return Ok(socket),
                 (Ok(None), Self::Listen(_)) => wait(self.wait_on()),
                 (Ok(None), Self::Connect(_)) => std::thread::sleep(Duration::from_millis(1)),
-                (Err(nobody), _) => return Err(other(nobody)),
+                (Err(nobody), _) => return Err(nobody.into()),
             }
         }
         let what = match self {
             Self::Listen(listener) => format!("no back-end has connected to {}", listener.path().display()),
             Self::Connect(path) => format!("the back-end at {} lets nobody in", path.display()),
         };
-        Err(Error::Other(format!("{what} within {} s; start it first, or sooner", CONNECT_TIMEOUT.as_secs())))
+        Err(Error::NotFound(format!("{what} within {} s; start it first, or sooner", CONNECT_TIMEOUT.as_secs())))
     }
 }
 
@@ -99,8 +110,4 @@ fn wait((descriptor, limit): (Option<BorrowedFd<'_>>, Option<Duration>)) {
     let mut fds: Vec<_> = descriptor.into_iter().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     // An interrupted wait is treated as a timeout.
     let _ = poll(&mut fds, Some(&limit));
-}
-
-fn other(error: impl std::fmt::Display) -> Error {
-    Error::Other(error.to_string())
 }

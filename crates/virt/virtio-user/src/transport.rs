@@ -62,9 +62,9 @@ impl Transport for Backend {
         match stopped {
             Ok(()) | Err(SessionError::Closed) if !state.abandoned => Ok(()),
             Ok(()) | Err(SessionError::Closed) => {
-                Err(Error::Other("a back-end that was given up may still use the rings".into()))
+                Err(Error::Fault("a back-end that was given up may still use the rings".into()))
             }
-            Err(error) => Err(Error::Other(error.to_string())),
+            Err(error) => Err(error.into()),
         }
     }
 
@@ -95,28 +95,28 @@ impl Transport for Backend {
     #[allow(unsafe_code, reason = "the trait's method is unsafe")]
     unsafe fn start_queue(&mut self, queue: u16, setup: &QueueSetup) -> Result<Box<dyn Notify>, Error> {
         let kick = event()?;
-        let other = |error: String| Error::Other(format!("the kick of queue {queue}: {error}"));
-        let signal = EventNotifier::new(kick.try_clone().map_err(|error| other(error.to_string()))?);
-        let signal = signal.map_err(|error| other(error.to_string()))?;
+        let what = || format!("the kick of queue {queue}");
+        let signal = EventNotifier::new(kick.try_clone().map_err(|error| Error::os(what(), error))?);
+        let signal = signal.map_err(|error| Error::Fault(format!("{}: {error}", what())))?;
         self.device.state().backend_setup.rings.push(Ring { number: queue, setup: *setup, kick, queue: None });
         Ok(Box::new(Kick(signal)))
     }
 
     fn reset_queue(&mut self, queue: u16) -> Result<(), Error> {
-        Err(Error::Other(format!("queue {queue} cannot be reset alone")))
+        Err(Error::Unsupported(format!("queue {queue} cannot be reset alone")))
     }
 
     fn read_config(&mut self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         let config = self.config();
         let end = offset.checked_add(out.len());
         let bytes = end.and_then(|end| config.get(offset..end));
-        let beyond = || Error::Other(format!("the configuration has {} bytes", config.len()));
+        let beyond = || Error::Unsupported(format!("the configuration has {} bytes", config.len()));
         out.copy_from_slice(bytes.ok_or_else(beyond)?);
         Ok(())
     }
 
     fn write_config(&mut self, _: usize, _: &[u8]) -> Result<(), Error> {
-        Err(Error::Other("a back-end has no configuration that could be written".into()))
+        Err(Error::Unsupported("a back-end has no configuration that could be written".into()))
     }
 
     fn pairs(&self) -> Pairs {

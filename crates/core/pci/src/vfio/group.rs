@@ -57,7 +57,7 @@ impl Group {
     fn open(number: u32, address: &str) -> Result<Self, Error> {
         let wrong = |what: &str| {
             let what = format!("{address} through VFIO: {what}");
-            move |source: io::Error| Error::Os { what, source }
+            move |source: io::Error| Error::os(what, source)
         };
         let group =
             open(Path::new("/dev/vfio").join(number.to_string())).map_err(|errno| refused(address, number, errno))?;
@@ -67,7 +67,9 @@ impl Group {
         let container = open("/dev/vfio/vfio".into()).map_err(|errno| wrong("/dev/vfio/vfio")(errno.into()))?;
         if !request::supported(&container).map_err(wrong("asking about the IOMMU"))? {
             let remedy = "load its driver: sudo modprobe vfio_iommu_type1";
-            return Err(Error::Other(format!("{address} through VFIO: the kernel has no type 1 IOMMU; {remedy}")));
+            return Err(Error::Unsupported(format!(
+                "{address} through VFIO: the kernel has no type 1 IOMMU; {remedy}"
+            )));
         }
         request::set_container(&group, &container).map_err(wrong("a container for its group"))?;
         request::set_iommu(&container).map_err(|source| {
@@ -97,7 +99,7 @@ impl Group {
                 Some(Errno::BUSY) => format!("{address} is driven by another program; end that one first"),
                 _ => format!("{address} through VFIO: opening the device"),
             };
-            Error::Os { what, source }
+            Error::os(what, source)
         })
     }
 
@@ -152,7 +154,7 @@ impl Group {
 
     fn outside(&self, address: &str, iova: u64) -> Error {
         let last = self.ranges.iter().map(|&(_, last)| last).max().unwrap_or(0);
-        Error::Other(format!(
+        Error::Unsupported(format!(
             "{address} through VFIO: its IOMMU takes addresses up to {last:#x} without some gaps, the memory lies at \
              {iova:#x}; use the card as root through another driver than vfio-pci"
         ))
@@ -171,7 +173,7 @@ pub fn group_of(address: &str) -> Option<u32> {
 
 fn number(address: &str) -> Result<u32, Error> {
     group_of(address).ok_or_else(|| {
-        Error::Other(format!(
+        Error::Unsupported(format!(
             "{address} is behind no IOMMU; turn it on: intel_iommu=on on the kernel's command line, or AMD-Vi in the \
              firmware's set-up; or use the card as root, bound to no driver"
         ))
@@ -181,7 +183,7 @@ fn number(address: &str) -> Result<u32, Error> {
 /// Returns the error for a group's file that could not be opened.
 fn refused(address: &str, number: u32, errno: Errno) -> Error {
     let path = format!("/dev/vfio/{number}");
-    Error::Other(match errno {
+    let text = match errno {
         Errno::NOENT => {
             let sysfs = format!("{DEVICES}/{address}");
             format!(
@@ -195,7 +197,8 @@ fn refused(address: &str, number: u32, errno: Errno) -> Error {
         }
         Errno::BUSY => format!("{address}: {path} is used by another program; end that one first"),
         errno => format!("{address} through VFIO: {path}: {}", io::Error::from(errno)),
-    })
+    };
+    Error::refused(errno, text)
 }
 
 /// Returns the error for a group that is not viable. It is viable when each of its devices is bound to VFIO or
@@ -208,7 +211,7 @@ fn not_viable(address: &str, number: u32) -> Error {
         Some(format!("{member} ({driver})"))
     });
     let kept: Vec<String> = kept.collect();
-    Error::Other(format!(
+    Error::Busy(format!(
         "{address} through VFIO: the IOMMU cannot tell it from other devices of its group {number}, which the kernel \
          uses: {}; bind these to vfio-pci too, or put the card into another slot",
         kept.join(", ")
@@ -242,5 +245,5 @@ fn map_error(address: &str, len: usize, limit: Option<u64>, source: io::Error) -
         ),
         _ => format!("{address} through VFIO: mapping {} KiB for the card", len >> 10),
     };
-    Error::Os { what, source }
+    Error::os(what, source)
 }

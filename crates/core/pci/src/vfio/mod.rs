@@ -82,7 +82,7 @@ impl Vfio {
             Ok(vfio_region_info::default())
         };
         let info = asked.map_err(wrong(&self.address, "asking about its registers"))?;
-        let none = || Error::Other(format!("{} through VFIO: it has no BAR {bar}", self.address));
+        let none = || Error::Unsupported(format!("{} through VFIO: it has no BAR {bar}", self.address));
         if info.size == 0 { Err(none()) } else { Ok(info) }
     }
 
@@ -99,7 +99,7 @@ impl Vfio {
 
 fn wrong(address: &str, what: &str) -> impl FnOnce(io::Error) -> Error {
     let what = format!("{address} through VFIO: {what}");
-    move |source| Error::Os { what, source }
+    move |source| Error::os(what, source)
 }
 
 /// Returns whether a region can be mapped. I/O ports cannot, nor can registers that share a page with other
@@ -137,7 +137,10 @@ impl PciDevice for Vfio {
         let info = self.bar(0)?;
         if !mappable(&info) {
             let why = "BAR 0 cannot be mapped (it is no memory, or smaller than a page)";
-            return Err(Error::Other(format!("{} through VFIO: {why}; this card cannot be driven", self.address)));
+            return Err(Error::Unsupported(format!(
+                "{} through VFIO: {why}; this card cannot be driven",
+                self.address
+            )));
         }
         Ok(Window::new(self.map_bar(0, &info)?))
     }
@@ -159,7 +162,7 @@ impl PciDevice for Vfio {
         let info = self.bar(bar)?;
         if !mappable(&info) || len as u64 > info.size {
             let why = format!("{len} bytes of memory at BAR {bar}, which has {} or cannot be mapped", info.size);
-            return Err(Error::Other(format!("{} through VFIO: {why}", self.address)));
+            return Err(Error::Unsupported(format!("{} through VFIO: {why}", self.address)));
         }
         Ok(ForeignMemory::map_device(self.device.as_fd(), info.offset, len)?)
     }
@@ -201,11 +204,11 @@ impl PciDevice for Vfio {
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {
         let bits = if on { BUS_MASTER } else { 0 };
         let changed = change_command(&self.device, &self.config, bits, BUS_MASTER);
-        changed.map_err(|source| Error::Os { what: format!("{}: bus master", self.address), source })
+        changed.map_err(|source| Error::os(format!("{}: bus master", self.address), source))
     }
 
     fn interrupts(&self, vectors: usize) -> Result<Vec<EventWaiter>, Error> {
-        let wrong = |source| Error::Os { what: format!("{}: interrupts through VFIO", self.address), source };
+        let wrong = |source| Error::os(format!("{}: interrupts through VFIO", self.address), source);
         let mut most = 0;
         for kind in [VFIO_PCI_MSIX_IRQ_INDEX, VFIO_PCI_MSI_IRQ_INDEX] {
             let count = request::vectors(&self.device, kind).map_err(wrong)?;
@@ -221,7 +224,7 @@ impl PciDevice for Vfio {
             0 => Ok(Vec::new()),
             most => {
                 let what = format!("{}: {vectors} interrupt vectors; the card has {most}", self.address);
-                Err(Error::Other(format!("{what}; use fewer queues")))
+                Err(Error::Unsupported(format!("{what}; use fewer queues")))
             }
         }
     }

@@ -59,15 +59,15 @@ impl Steering {
 
     /// Steers the frames that match a rule to a queue of the port.
     pub(crate) fn add(&mut self, window: &Window, rule: &Rule, queue: usize) -> Result<(), Error> {
-        let full = |what| Err(Error::Other(format!("no {what} filter of the card is left")));
+        let full = |what| Err(Error::Unsupported(format!("no {what} filter of the card is left")));
         match *rule {
             _ if queue >= self.queues => {
-                Err(Error::Other(format!("there is no queue {queue}; the last is {}", self.queues - 1)))
+                Err(Error::Config(format!("there is no queue {queue}; the last is {}", self.queues - 1)))
             }
             Rule::Address { .. } if self.spread != Spread::Steered => {
-                Err(Error::Other("steering by address needs pools; open the port with --spread steered".into()))
+                Err(Error::Config("steering by address needs pools; open the port with --spread steered".into()))
             }
-            Rule::Address { vlan: Some(4096..), .. } => Err(Error::Other("VLAN ids go from 0 to 4095".into())),
+            Rule::Address { vlan: Some(4096..), .. } => Err(Error::Config("VLAN ids go from 0 to 4095".into())),
             Rule::Address { .. } if self.addresses == Self::ADDRESSES => full("address"),
             Rule::Address { vlan: Some(_), .. } if self.vlans == Self::VLANS => full("VLAN"),
             Rule::Address { mac, vlan } => {

@@ -78,7 +78,7 @@ fn list(bus: &dyn PciDevice) -> Result<Vec<(u8, usize)>, Error> {
 }
 
 fn wrong(how: String) -> Error {
-    Error::Other(format!("the list of the card's PCI capabilities {how}, so the card cannot be driven"))
+    Error::Fault(format!("the list of the card's PCI capabilities {how}, so the card cannot be driven"))
 }
 
 /// Returns the modern interface's structures; `None` if the card has no such interface. The first structure of

@@ -44,7 +44,7 @@ impl Legacy {
         let header = bus.region(0)?;
         if header.len() < CONFIG_WITH_MSIX {
             let what = format!("BAR 0 has {} bytes, too few for the legacy interface of virtio", header.len());
-            return Err(Error::Other(format!("{what}; this card cannot be driven")));
+            return Err(Error::Fault(format!("{what}; this card cannot be driven")));
         }
         Ok(Self { header, msix_control: msix_control(&**bus)?, bus: bus.clone() })
     }
@@ -68,10 +68,10 @@ fn page(size: u16, addresses: Addresses) -> Result<u32, Error> {
     let used = available.and_then(|at| at.checked_add(6 + 2 * len)?.checked_next_multiple_of(LEGACY_ALIGN as u64));
     if !descriptors.is_multiple_of(1 << PAGE_SHIFT) || available != Some(driver) || used != Some(device) {
         let what = format!("descriptors at {descriptors:#x}, available ring at {driver:#x}, used ring at {device:#x}");
-        return Err(Error::Other(format!("a legacy card's queue of {size} does not lie so: {what}")));
+        return Err(Error::Fault(format!("a legacy card's queue of {size} does not lie so: {what}")));
     }
     u32::try_from(descriptors >> PAGE_SHIFT).map_err(|_| {
-        Error::Other(format!("a legacy card takes queues below 16 TiB; this one lies at {descriptors:#x}"))
+        Error::Unsupported(format!("a legacy card takes queues below 16 TiB; this one lies at {descriptors:#x}"))
     })
 }
 
@@ -120,7 +120,7 @@ impl Transport for Legacy {
         let size = self.queue_size(queue);
         if size != setup.size {
             let what = format!("queue {queue} of this legacy card has {size} descriptors, not {}", setup.size);
-            return Err(Error::Other(what));
+            return Err(Error::Fault(what));
         }
         let page = page(size, setup.addresses)?;
         if self.msix_is_on()? {
@@ -129,7 +129,7 @@ impl Transport for Legacy {
                 self.header.read16(QUEUE_MSIX_VECTOR)
             })?;
         } else if setup.vector.is_some() {
-            return Err(Error::Other(format!("queue {queue}: MSI-X is not on, so it has no interrupt vectors")));
+            return Err(Error::Unsupported(format!("queue {queue}: MSI-X is not on, so it has no interrupt vectors")));
         }
         self.header.write32(QUEUE_ADDRESS, page);
         Ok(Box::new(Doorbell {
@@ -141,7 +141,7 @@ impl Transport for Legacy {
     }
 
     fn reset_queue(&mut self, queue: u16) -> Result<(), Error> {
-        Err(Error::Other(format!("queue {queue}: legacy cards are reset as a whole only")))
+        Err(Error::Unsupported(format!("queue {queue}: legacy cards are reset as a whole only")))
     }
 
     /// Reads until two consecutive reads agree, as there is no generation counter that shows whether the
@@ -157,7 +157,7 @@ impl Transport for Legacy {
             }
             out.copy_from_slice(&again);
         }
-        Err(Error::Other("the device's configuration changes all the time".into()))
+        Err(Error::Fault("the device's configuration changes all the time".into()))
     }
 
     fn write_config(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {

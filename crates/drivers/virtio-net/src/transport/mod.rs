@@ -177,7 +177,7 @@ fn wait_for_zero(what: &str, ones: u16, mut read: impl FnMut() -> u16) -> Result
             value if value == ones => return Err(gone()),
             value if late => {
                 let ms = RESET_TIMEOUT.as_millis();
-                return Err(Error::Other(format!("{what} did not end within {ms} ms; it reads {value:#x}")));
+                return Err(Error::Gone(format!("{what} did not end within {ms} ms; it reads {value:#x}")));
             }
             _ => std::thread::sleep(Duration::from_micros(50)),
         }
@@ -190,15 +190,15 @@ fn set_vector(queue: u16, vector: Option<u16>, write: impl FnOnce(u16) -> u16) -
     let wanted = vector.unwrap_or(NO_VECTOR);
     match write(wanted) {
         found if found == wanted => Ok(()),
-        NO_VECTOR => {
-            Err(Error::Other(format!("the card refuses interrupt vector {wanted} for queue {queue}; use fewer queues")))
-        }
-        found => Err(Error::Other(format!("the card took vector {found} for queue {queue} instead of {wanted}"))),
+        NO_VECTOR => Err(Error::Unsupported(format!(
+            "the card refuses interrupt vector {wanted} for queue {queue}; use fewer queues"
+        ))),
+        found => Err(Error::Fault(format!("the card took vector {found} for queue {queue} instead of {wanted}"))),
     }
 }
 
 fn gone() -> Error {
-    Error::Other("the device is gone: its registers read as ones".into())
+    Error::Gone("the device is gone: its registers read as ones".into())
 }
 
 /// The part of a region that is the device-specific configuration.
@@ -213,7 +213,7 @@ impl ConfigRegion<'_> {
         let inside = offset.checked_add(count).is_some_and(|end| end <= self.len);
         let error = || {
             let (len, end) = (self.len, offset.saturating_add(count));
-            Error::Other(format!("the device's configuration has {len} bytes; it cannot be reached up to {end}"))
+            Error::Fault(format!("the device's configuration has {len} bytes; it cannot be reached up to {end}"))
         };
         inside.then(|| self.start + offset).ok_or_else(error)
     }

@@ -59,7 +59,7 @@ impl Modern {
                 return Ok((region, place));
             }
             let size = region.len();
-            Err(Error::Other(format!(
+            Err(Error::Fault(format!(
                 "the card's {what} structure cannot be {len} bytes at {offset:#x} of BAR {bar}, which has {size}"
             )))
         };
@@ -88,7 +88,7 @@ impl Modern {
     }
 
     fn config(&self) -> Result<ConfigRegion<'_>, Error> {
-        let none = || Error::Other("the card has no device configuration".into());
+        let none = || Error::Fault("the card has no device configuration".into());
         let (region, place) = self.device.as_ref().ok_or_else(none)?;
         Ok(ConfigRegion { region: &**region, start: place.offset, len: place.len })
     }
@@ -103,7 +103,7 @@ impl Modern {
         let inside = usize::from(self.read16(QUEUE_NOTIFY_OFF)).checked_mul(self.multiplier);
         let inside = inside.filter(|offset| offset.checked_add(payload.width()).is_some_and(|end| end <= place.len));
         let offset = inside.map(|inside| place.offset + inside).filter(|offset| offset.is_multiple_of(payload.width()));
-        let error = || Error::Other(format!("the card's doorbell of queue {queue} lies outside its notification area"));
+        let error = || Error::Fault(format!("the card's doorbell of queue {queue} lies outside its notification area"));
         Ok(Doorbell { region: region.clone(), offset: offset.ok_or_else(error)?, queue, payload })
     }
 }
@@ -168,7 +168,7 @@ impl Transport for Modern {
         let size = self.read16(QUEUE_SIZE);
         if size != setup.size {
             let what = format!("the card takes {size} descriptors for queue {queue} instead of {}", setup.size);
-            return Err(Error::Other(what));
+            return Err(Error::Fault(what));
         }
         set_vector(queue, setup.vector, |vector| {
             self.write16(QUEUE_MSIX_VECTOR, vector);
@@ -185,7 +185,7 @@ impl Transport for Modern {
 
     fn reset_queue(&mut self, queue: u16) -> Result<(), Error> {
         if self.len < WITH_QUEUE_RESET {
-            return Err(Error::Other("the card offers to reset queues one by one, but has no register for it".into()));
+            return Err(Error::Fault("the card offers to reset queues one by one, but has no register for it".into()));
         }
         self.write16(QUEUE_SELECT, queue);
         self.write16(QUEUE_RESET, 1);
@@ -203,7 +203,7 @@ impl Transport for Modern {
                 return Ok(());
             }
         }
-        Err(Error::Other("the device's configuration changes all the time".into()))
+        Err(Error::Fault("the device's configuration changes all the time".into()))
     }
 
     fn write_config(&mut self, offset: usize, bytes: &[u8]) -> Result<(), Error> {

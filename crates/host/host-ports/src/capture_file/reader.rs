@@ -39,7 +39,7 @@ impl Reader {
     /// Opens a file and checks its format and link type.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
-        let stream = Stream::open(path).map_err(|source| Error::Os { what: format!("capture file {name}"), source })?;
+        let stream = Stream::open(path).map_err(|source| Error::os(format!("capture file {name}"), source))?;
         let format = Format::PcapNg(Section::new());
         let mut reader = Self { name, stream, format, records: 0, lent: 0 };
         reader.start().map_err(|fault| reader.error(fault))?;
@@ -142,7 +142,7 @@ impl Reader {
 
     fn error(&self, fault: ReadError) -> Error {
         let place = || format!("at byte {}, after packet {}", self.stream.position(), self.records);
-        Error::Other(match fault {
+        Error::Fault(match fault {
             ReadError::Truncated => format!("capture file {}: truncated {}", self.name, place()),
             ReadError::Damaged(why) if self.records == 0 => format!("capture file {}: {why}", self.name),
             ReadError::Damaged(why) => format!("capture file {}: damaged {}: {why}", self.name, place()),

@@ -123,7 +123,7 @@ impl Writer {
             };
             io::Result::Ok((File::create(path)?, compressor))
         };
-        let opened = open().map_err(|source| Error::Os { what: format!("capture file {name}"), source });
+        let opened = open().map_err(|source| Error::os(format!("capture file {name}"), source));
         let (file, compression) = opened?;
         let mut writer = Self {
             name,
@@ -178,7 +178,7 @@ impl Writer {
         original_len: usize,
     ) -> Result<(), Error> {
         if frame.len() > MAX_FRAME {
-            return Err(Error::Other(format!("capture file {}: a frame of {} bytes", self.name, frame.len())));
+            return Err(Error::Fault(format!("capture file {}: a frame of {} bytes", self.name, frame.len())));
         }
         let original = original_len as u64;
         let (len, original_len) = ((frame.len() as u32).to_le_bytes(), (original_len as u32).to_le_bytes());
@@ -259,7 +259,7 @@ impl Writer {
     /// Adds the record of a frame of `bytes` bytes to the block.
     fn put(&mut self, parts: &[&[u8]], bytes: u64) -> Result<(), Error> {
         if self.failed {
-            return Err(Error::Other(format!("capture file {}: writing has failed before", self.name)));
+            return Err(Error::Fault(format!("capture file {}: writing has failed before", self.name)));
         }
         parts.iter().for_each(|part| self.block.extend_from_slice(part));
         self.gathered.packets += 1;
@@ -268,7 +268,7 @@ impl Writer {
     }
 
     fn error(&self, source: io::Error) -> Error {
-        Error::Os { what: format!("capture file {}: writing", self.name), source }
+        Error::os(format!("capture file {}: writing", self.name), source)
     }
 }
 

@@ -71,7 +71,7 @@ impl Tunnel {
         let Config { vni, local, remote, .. } = config;
         let station =
             |address: Ipv4Addr| !address.is_multicast() && !address.is_unspecified() && !address.is_broadcast();
-        let wrong = |why: String| Err(Error::Other(format!("VXLAN: {why}")));
+        let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
         if vni >= 1 << 24 {
             return wrong(format!("{vni} is no VNI; those go from 0 to 16777215"));
         }

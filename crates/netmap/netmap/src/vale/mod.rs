@@ -46,7 +46,7 @@ const MAX_FRAME_BUFFERS: usize = 64;
 
 /// Creates the eventfd by which programs wake a port's queues.
 pub(crate) fn kick() -> Result<Arc<WakeFd>, Error> {
-    let kick = WakeFd::new().map_err(|source| Error::Os { what: "an eventfd to kick".into(), source })?;
+    let kick = WakeFd::new().map_err(|source| Error::os("an eventfd to kick", source))?;
     Ok(Arc::new(kick))
 }
 
@@ -75,7 +75,7 @@ impl Shared {
     pub(crate) fn queues(self: &Arc<Self>, pool: &Mempool) -> Result<Queues, Error> {
         if pool.buffer_size() * MAX_FRAME_BUFFERS < MAX_FRAME_LEN {
             let least = MAX_FRAME_LEN / MAX_FRAME_BUFFERS;
-            return Err(Error::Other(format!("netmap ports need packet buffers of {least} bytes or more")));
+            return Err(Error::Config(format!("netmap ports need packet buffers of {least} bytes or more")));
         }
         // Rings carry no offload requests, so all offloads are done in software.
         let tx = SoftwareOffload::new(Tx::new(self), Flags::default(), pool);

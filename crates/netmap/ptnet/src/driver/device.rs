@@ -53,13 +53,13 @@ impl Rings {
         let (read, write) = words(&registers);
         // Ends whatever the device still does for a previous owner.
         if !stop(&registers) {
-            return Err(Error::Other("the device does not stop; is its host gone?".into()));
+            return Err(Error::Gone("the device does not stop; is its host gone?".into()));
         }
         write(FEATURES, 0);
         let counts = RINGS.map(|at| read(at) as usize);
         if counts.contains(&0) || counts.iter().any(|&count| count > 64) || counts.iter().sum::<usize>() > 64 {
             let [tx, rx] = counts;
-            return Err(Error::Other(format!("a netmap port with {tx} rings to send and {rx} to receive")));
+            return Err(Error::Fault(format!("a netmap port with {tx} rings to send and {rx} to receive")));
         }
         let number = read(MEMORY_ID) as u16;
         let memdev = memory(number)?;
@@ -82,7 +82,7 @@ impl Rings {
         let status = read(CONTROL);
         if status != 0 || read(HEADER_LEN) != 0 {
             let why = std::io::Error::from_raw_os_error(status as i32);
-            return Err(Error::Other(format!("the device does not start: {why}")));
+            return Err(Error::Fault(format!("the device does not start: {why}")));
         }
         let kick = |entry: usize| -> Notifier {
             let (device, at) = (device.clone(), KICKS as usize + 4 * entry);
@@ -92,7 +92,7 @@ impl Rings {
         let rings = attach_each(&shared, interface as usize, &csb.into(), kick);
         let rings = rings.filter(|rings| rings.each_ref().map(Vec::len) == counts);
         let rings = rings
-            .ok_or_else(|| Error::Other(format!("the port's rings do not lie in its memory, at {interface:#x}")))?;
+            .ok_or_else(|| Error::Fault(format!("the port's rings do not lie in its memory, at {interface:#x}")))?;
         let [[c, d, e, f], [_, _, a, b]] = MAC.map(|at| read(at).to_be_bytes());
         Ok(Self { rings, interrupts, buffers, mac: MacAddress([a, b, c, d, e, f]), device })
     }

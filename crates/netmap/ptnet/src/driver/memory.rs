@@ -29,7 +29,7 @@ pub fn find_memory(number: u16) -> Result<Arc<dyn PciDevice>, Error> {
         }
     }
     let what = format!("no memory device (1b36:000c) with number {number} for this netmap port: {why}");
-    Err(Error::Other(format!("{what}; its host passes both devices")))
+    Err(Error::NotFound(format!("{what}; its host passes both devices")))
 }
 
 fn read_number(bus: &dyn PciDevice) -> Result<u16, Error> {
@@ -38,7 +38,7 @@ fn read_number(bus: &dyn PciDevice) -> Result<u16, Error> {
 
 /// Maps a port's memory. Returns it with the buffers in it.
 pub(crate) fn map(bus: &dyn PciDevice, number: u16) -> Result<(Memory, Buffers), Error> {
-    let wrong = |why: String| Error::Other(format!("the memory device (1b36:000c) of this netmap port: {why}"));
+    let wrong = |why: String| Error::Fault(format!("the memory device (1b36:000c) of this netmap port: {why}"));
     if bus.id() != MEMDEV {
         let DeviceId { vendor, device } = bus.id();
         return Err(wrong(format!("it is a {vendor:04x}:{device:04x}")));

@@ -31,12 +31,9 @@ impl PtnetPort {
         config: &PortConfig,
         pool: &Mempool,
     ) -> Result<Self, Error> {
-        let named = |error| match error {
-            Error::Other(why) => Error::Other(format!("{name}: {why}")),
-            error => error,
-        };
+        let named = |error: Error| error.of(name);
         if !(68..=9710).contains(&config.mtu) {
-            return Err(named(Error::Other(format!("an MTU of {}; take 68 to 9710", config.mtu))));
+            return Err(named(Error::Config(format!("an MTU of {}; take 68 to 9710", config.mtu))));
         }
         let opened = Rings::open(bus, memory, pool.region().config()).map_err(named)?;
         let Rings { rings: [tx, rx], interrupts, buffers, mac, device } = opened;
@@ -87,11 +84,6 @@ impl Port for PtnetPort {
 
     fn take_queues(&mut self) -> Vec<Queues> {
         std::mem::take(&mut self.queues)
-    }
-
-    fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {
-        // The port receives whatever its other side sends.
-        Ok(())
     }
 
     fn notes(&self) -> Vec<String> {

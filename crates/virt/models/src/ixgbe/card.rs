@@ -242,14 +242,14 @@ impl PciDevice for Card {
     }
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        self.shared.change(|device| device.map(region)).map_err(|error| Error::Other(error.to_string()))
+        self.shared.change(|device| device.map(region)).map_err(|error| Error::Fault(error.to_string()))
     }
 
     fn map_foreign(&self, memory: &Arc<ForeignMemory>) -> Result<(), Error> {
         let iova = memory.as_ptr() as u64;
         self.foreign.add(memory, || {
             let mapped = self.map_at(iova, memory.clone().into(), Access::ReadWrite);
-            mapped.map_err(|error| Error::Other(error.to_string()))
+            mapped.map_err(|error| Error::Fault(error.to_string()))
         })
     }
 

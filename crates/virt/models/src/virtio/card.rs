@@ -144,12 +144,12 @@ impl PciDevice for VirtioCard {
     }
 
     fn window(&self) -> Result<Window, Error> {
-        Err(Error::Other("a virtio card has no registers of 32 bits alone".into()))
+        Err(Error::Unsupported("a virtio card has no registers of 32 bits alone".into()))
     }
 
     fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
         if !self.shared.access(|device| device.has_bar(bar)) {
-            return Err(Error::Other(format!("the model has no registers in BAR {bar}")));
+            return Err(Error::Unsupported(format!("the model has no registers in BAR {bar}")));
         }
         let len = if bar == layout::LEGACY_BAR { layout::LEGACY_LEN } else { layout::MODERN_LEN };
         Ok(Arc::new(BarRegion { shared: self.shared.clone(), bar, len }))
@@ -157,7 +157,10 @@ impl PciDevice for VirtioCard {
 
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         if offset.checked_add(out.len()).is_none_or(|end| end as u64 > ConfigSpace::SIZE) {
-            return Err(Error::Other(format!("a configuration space ends before {offset:#x} and {} bytes", out.len())));
+            return Err(Error::Unsupported(format!(
+                "a configuration space ends before {offset:#x} and {} bytes",
+                out.len()
+            )));
         }
         match self.shared.access(|device| device.is_removed()) {
             true => out.fill(0xff),
@@ -175,7 +178,7 @@ impl PciDevice for VirtioCard {
     }
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        self.shared.change(|device| device.dma.add(region)).map_err(|error| Error::Other(error.to_string()))
+        self.shared.change(|device| device.dma.add(region)).map_err(|error| Error::Fault(error.to_string()))
     }
 
     fn set_bus_master(&self, on: bool) -> Result<(), Error> {

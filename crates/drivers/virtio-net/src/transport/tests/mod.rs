@@ -121,19 +121,20 @@ impl PciDevice for Card {
     }
 
     fn window(&self) -> Result<Window, Error> {
-        Err(Error::Other("no window".into()))
+        Err(Error::Unsupported("no window".into()))
     }
 
     fn region(&self, bar: usize) -> Result<Arc<dyn IoRegion>, Error> {
         match self.bars.get(&bar) {
             Some(memory) => Ok(memory.clone()),
-            None => Err(Error::Other(format!("no BAR {bar}"))),
+            None => Err(Error::Unsupported(format!("no BAR {bar}"))),
         }
     }
 
     fn read_config(&self, offset: usize, out: &mut [u8]) -> Result<(), Error> {
         let config = self.config.lock().unwrap();
-        let bytes = config.get(offset..offset + out.len()).ok_or_else(|| Error::Other("beyond the end".into()))?;
+        let bytes =
+            config.get(offset..offset + out.len()).ok_or_else(|| Error::Unsupported("beyond the end".into()))?;
         out.copy_from_slice(bytes);
         Ok(())
     }
