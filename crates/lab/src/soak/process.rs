@@ -38,7 +38,7 @@ impl Launcher {
     fn command(&self, arguments: &[String], netmap: &str) -> Command {
         let mut command = Command::new(&self.ringpass);
         command.args(arguments).process_group(0);
-        command.env("RINGPASS_NETMAP_SOCKET", self.folder.join(netmap)).env("RUST_LOG", "ringpass::open=info");
+        command.env("RINGPASS_NETMAP_SOCKET", self.folder.join(netmap)).env("RUST_LOG", "ringpass::ports=info");
         command
     }
 
