@@ -10,6 +10,25 @@ from typing import final
 
 from typing_extensions import Buffer
 
+__all__ = [
+    "BusyError",
+    "ClosedError",
+    "Error",
+    "FaultError",
+    "GoneError",
+    "InvalidError",
+    "Link",
+    "NotFoundError",
+    "NotPermittedError",
+    "OutOfMemoryError",
+    "Packet",
+    "Port",
+    "Ports",
+    "Stats",
+    "UnsupportedError",
+    "open",
+]
+
 class Error(Exception):
     """Base of all errors of this module: one line, with cause and remedy."""
 
@@ -130,19 +149,19 @@ class Port:
         """Send frames (bytes, Packet, anything with a buffer) from the front of the list, without waiting.
 
         Returns how many were taken. The others were not sent; a Packet among them can be sent again. Frames that the port can
-        never send, such as those longer than its MTU allows, are taken and counted in `stats.tx_drops`. InvalidError is raised,
-        and nothing sent, if a frame has more than 65,557 bytes, which no port sends.
+        never send, such as those longer than its MTU allows, are taken and counted in `stats.tx_drops`. If a frame has more than
+        65,557 bytes, which no port sends, InvalidError is raised and nothing is sent.
         """
 
     def set_promiscuous(self, on: bool) -> None:
         """Set whether the port receives frames for any MAC address, or only for its own, broadcast and multicast."""
 
 @final
-class Ports(Sequence[Port]):
-    """Ports that were opened together. As a context manager, closes them at the end."""
+class Ports:
+    """Ports that were opened together, in the order of their addresses. As a context manager, closes them at the end."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Port: ...  # type: ignore[override]
+    def __getitem__(self, index: int, /) -> Port: ...
     def __iter__(self) -> Iterator[Port]: ...
     def __enter__(self) -> Ports: ...
     def __exit__(
@@ -164,7 +183,7 @@ def open(
     rejoin: bool = False,
     huge_pages: bool | None = None,
     poll: bool = False,
-    take_over: Sequence[str] = (),
+    take_over: Sequence[str] = ...,
 ) -> Ports:
     """Open ports at addresses such as "0000:01:00.0", "tap:a" or "model:null".
 

@@ -52,7 +52,10 @@ impl Drop for Hold {
 /// Where the frame is.
 enum Content {
     /// In the pool, in one buffer of private memory.
-    Pooled { packet: ringpass::Packet, _hold: Hold },
+    Pooled {
+        packet: ringpass::Packet,
+        _hold: Hold,
+    },
     /// In memory of its own.
     Copied(Vec<u8>),
     Sent,

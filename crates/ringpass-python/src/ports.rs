@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple};
 use ringpass::{
     Address, Burst, Config, Idle, Notices, PageSize, PortConfig, RxQueue, State, TxQueue, WakeSource, Wakeable,
 };
@@ -251,6 +251,10 @@ impl Ports {
         port.map(|port| port.clone_ref(py)).ok_or_else(|| PyIndexError::new_err("there is no port of this number"))
     }
 
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        PyTuple::new(py, &self.ports)?.try_iter()
+    }
+
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -421,8 +425,9 @@ impl Port {
     fn send(&self, py: Python<'_>, frames: &Bound<'_, PyAny>, queue: usize) -> PyResult<usize> {
         let mut items = Vec::new();
         for frame in frames.try_iter()? {
-            // An iterator may be endless, and not of Python code that signals interrupt.
+            // An iterator may be endless, and not be Python code, which other threads and signals interrupt.
             if items.len() % MAX_BATCH == MAX_BATCH - 1 {
+                py.detach(|| ());
                 py.check_signals()?;
             }
             items.push(Item::new(&frame?)?);

@@ -82,51 +82,39 @@ def pair(tmp_path):
 
 
 class Namespace:
-    """A network namespace. As a context manager, moves the calling thread there and back."""
+    """A network namespace that has no name, so that it ends with this process if not before, and is entered while it exists."""
 
-    numbers = itertools.count()
     libc = ctypes.CDLL(None, use_errno=True)
+    NEWNET = 0x40000000  # CLONE_NEWNET
 
-    def __init__(self):
-        self.name = f"rpy-{os.getpid():x}-{next(self.numbers)}"
-        self.outside = []
-        self.ip("netns", "add", self.name)
-
-    @staticmethod
-    def ip(*arguments):
-        """Run ip(8)."""
-        subprocess.run(["ip", *arguments], check=True, timeout=60)
-
-    def move(self, to):
-        newnet = 0x40000000  # CLONE_NEWNET
-        if self.libc.setns(to, newnet):
-            raise OSError(ctypes.get_errno(), "setns")
+    def call(self, function, *arguments):
+        if function(*arguments):
+            error = ctypes.get_errno()
+            raise OSError(error, f"{function.__name__}: {os.strerror(error)}")
 
     def __enter__(self):
-        self.outside.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC))
-        inside = os.open(f"/run/netns/{self.name}", os.O_RDONLY | os.O_CLOEXEC)
-        with contextlib.closing(os.fdopen(inside)):
-            self.move(inside)
+        self.outside = open("/proc/thread-self/ns/net")
+        self.call(self.libc.unshare, self.NEWNET)
+        # The kernel would send frames of its own.
+        for which in ("all", "default"):
+            with contextlib.suppress(FileNotFoundError), open(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6", "w") as file:
+                file.write("1")
         return self
 
     def __exit__(self, *_):
-        outside = self.outside.pop()
-        self.move(outside)
-        os.close(outside)
+        with self.outside:
+            self.call(self.libc.setns, self.outside.fileno(), self.NEWNET)
+
+    @staticmethod
+    def ip(*arguments):
+        """Run ip(8) in the namespace of this thread."""
+        subprocess.run(["ip", *arguments], check=True, timeout=60)
 
 
 @pytest.fixture
 def namespace():
-    """Make a network namespace without IPv6, whose kernel would send frames of its own, and enter it for the test."""
+    """Run the test's thread, and those that it starts, in a network namespace of its own."""
     if os.geteuid() != 0:
         pytest.fail("namespaces need root; scripts/python-test runs the tests with sudo")
-    namespace = Namespace()
-    try:
-        with namespace:
-            with contextlib.suppress(FileNotFoundError):
-                for which in ("all", "default"):
-                    with open(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6", "w") as file:
-                        file.write("1")
-            yield namespace
-    finally:
-        namespace.ip("netns", "del", namespace.name)
+    with Namespace() as namespace:
+        yield namespace
