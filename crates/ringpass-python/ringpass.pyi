@@ -187,6 +187,8 @@ def open(
 ) -> Ports:
     """Open ports at addresses such as "0000:01:00.0", "tap:a" or "model:null".
 
+    Waits for other processes at those addresses, each for 30 s at most; signals are handled afterwards.
+
     queues: queue pairs of each port, 1 to 64. rx_ring, tx_ring: descriptors, powers of two from 64 to 4096. mtu: 68 to 9710.
     rejoin: when the interface of a TAP or packet socket is deleted, wait for one of the same name. huge_pages: None for huge
     pages if enough are free. poll: waits never sleep. take_over: cards that are taken even if their kernel interface is in use.

@@ -88,7 +88,7 @@ struct Tx {
 /// handler may close the ports, and on this very thread.
 struct Pair {
     rx: Mutex<Option<Rx>>,
-    /// Whether a thread is receiving. It has the lock only while it does not have the GIL, or does not wait.
+    /// Whether a thread is receiving. It locks `rx` for each slice of its wait, and not in between.
     receiving: AtomicBool,
     tx: Mutex<Option<Tx>>,
 }
@@ -174,7 +174,7 @@ impl Shared {
         finished
     }
 
-    /// Whether a packet lies in the memory that all of these ports can reach.
+    /// Whether a packet lies in the memory that these ports can reach.
     fn owns(&self, packet: &ringpass::Packet) -> bool {
         let start = self.region.at(0).addr();
         (start..start + self.region.len()).contains(&packet.as_ptr().addr())
