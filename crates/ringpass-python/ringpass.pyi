@@ -1,7 +1,7 @@
 """Packet I/O in user space: network cards, virtual machines, netmap and the kernel as ports.
 
-Packets are received into one pool of buffers. Holding many of them starves the ports of buffers; bytes(packet) makes a copy
-that does not.
+Packets are received into one pool of buffers and stay there without being copied, up to 256 of them for each queue pair; if a
+program holds more, further ones are copied, so that the ports do not run out of buffers.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -9,6 +9,25 @@ from types import TracebackType
 from typing import final
 
 from typing_extensions import Buffer
+
+__all__ = [
+    "BusyError",
+    "ClosedError",
+    "Error",
+    "FaultError",
+    "GoneError",
+    "InvalidError",
+    "Link",
+    "NotFoundError",
+    "NotPermittedError",
+    "OutOfMemoryError",
+    "Packet",
+    "Port",
+    "Ports",
+    "Stats",
+    "UnsupportedError",
+    "open",
+]
 
 class Error(Exception):
     """Base of all errors of this module: one line, with cause and remedy."""
@@ -28,6 +47,12 @@ class BusyError(Error):
 class OutOfMemoryError(Error):
     """Too little memory, or too few huge pages."""
 
+class UnsupportedError(Error):
+    """The device, port or kernel cannot do that."""
+
+class FaultError(Error):
+    """A device or peer breaks its protocol, or a part of the library has failed."""
+
 class GoneError(Error):
     """The device, interface or peer behind a port has disappeared."""
 
@@ -42,7 +67,9 @@ class Packet:
     Where another process shares the pool (vfio-user:, virtio-user:, vale0:, netmap:), the frame was copied when it was
     received, so that nobody changes it while it is read.
 
-    Sending a packet uses it up. BufferError is raised if it is used afterwards, or sent while it has a memoryview.
+    Sending a packet uses it up: BufferError is raised if it is used afterwards. It is also raised if a packet is sent while it
+    has a memoryview, so no view ever shows a buffer that is somebody else's. Ports that were opened by another call of open()
+    send a copy.
     """
 
     def __len__(self) -> int: ...
@@ -115,25 +142,26 @@ class Port:
         """Receive up to `max` packets, of which at most 256 come at a time.
 
         If there are none, waits up to `wait` seconds (which may be math.inf) without the GIL. The wait ends early at the end
-        of a capture file, with KeyboardInterrupt, and with ClosedError or GoneError.
+        of a capture file, with what a signal handler raises (KeyboardInterrupt), and with ClosedError or GoneError.
         """
 
     def send(self, frames: Iterable[Buffer], queue: int = 0) -> int:
         """Send frames (bytes, Packet, anything with a buffer) from the front of the list, without waiting.
 
         Returns how many were taken. The others were not sent; a Packet among them can be sent again. Frames that the port can
-        never send, such as those longer than its MTU allows, are taken and counted in `stats.tx_drops`.
+        never send, such as those longer than its MTU allows, are taken and counted in `stats.tx_drops`. If a frame has more than
+        65,557 bytes, which no port sends, InvalidError is raised and nothing is sent.
         """
 
     def set_promiscuous(self, on: bool) -> None:
         """Set whether the port receives frames for any MAC address, or only for its own, broadcast and multicast."""
 
 @final
-class Ports(Sequence[Port]):
-    """Ports that were opened together. As a context manager, closes them at the end."""
+class Ports:
+    """Ports that were opened together, in the order of their addresses. As a context manager, closes them at the end."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Port: ...  # type: ignore[override]
+    def __getitem__(self, index: int, /) -> Port: ...
     def __iter__(self) -> Iterator[Port]: ...
     def __enter__(self) -> Ports: ...
     def __exit__(
@@ -155,9 +183,11 @@ def open(
     rejoin: bool = False,
     huge_pages: bool | None = None,
     poll: bool = False,
-    take_over: Sequence[str] = (),
+    take_over: Sequence[str] = ...,
 ) -> Ports:
     """Open ports at addresses such as "0000:01:00.0", "tap:a" or "model:null".
+
+    Waits for other processes at those addresses, each for 30 s at most; signals are handled afterwards.
 
     queues: queue pairs of each port, 1 to 64. rx_ring, tx_ring: descriptors, powers of two from 64 to 4096. mtu: 68 to 9710.
     rejoin: when the interface of a TAP or packet socket is deleted, wait for one of the same name. huge_pages: None for huge

@@ -12,6 +12,13 @@ create_exception!(ringpass, NotFoundError, Error, "There is no such device, inte
 create_exception!(ringpass, NotPermittedError, Error, "This user may not do that.");
 create_exception!(ringpass, BusyError, Error, "Somebody else uses it: the kernel, a process, another thread.");
 create_exception!(ringpass, OutOfMemoryError, Error, "Too little memory, or too few huge pages.");
+create_exception!(ringpass, UnsupportedError, Error, "The device, port or kernel cannot do that.");
+create_exception!(
+    ringpass,
+    FaultError,
+    Error,
+    "A device or peer breaks its protocol, or a part of the library has failed."
+);
 create_exception!(ringpass, GoneError, Error, "The device, interface or peer behind a port has disappeared.");
 create_exception!(ringpass, ClosedError, Error, "The ports were closed.");
 
@@ -26,11 +33,19 @@ pub fn exception(error: ringpass::Error) -> PyErr {
         ringpass::Error::Busy(_) => BusyError::new_err(text),
         ringpass::Error::Permission(_) => NotPermittedError::new_err(text),
         ringpass::Error::NotFound(_) | ringpass::Error::NoDriver(_) => NotFoundError::new_err(text),
+        ringpass::Error::Unsupported(_) => UnsupportedError::new_err(text),
         ringpass::Error::Gone(_) => GoneError::new_err(text),
+        ringpass::Error::Fault(_) => FaultError::new_err(text),
         ringpass::Error::Os { source, .. } | ringpass::Error::Memory(Memory::Os { source, .. }) => {
             os_exception(&source, text)
         }
-        ringpass::Error::Memory(_) | ringpass::Error::NoHugePages(_) => OutOfMemoryError::new_err(text),
+        ringpass::Error::NoHugePages(_) | ringpass::Error::Memory(Memory::HugePages { .. }) => {
+            OutOfMemoryError::new_err(text)
+        }
+        ringpass::Error::Memory(Memory::PhysicalHidden) => NotPermittedError::new_err(text),
+        ringpass::Error::Memory(Memory::PhysicalOnOrdinaryPages | Memory::PhysicalShared) => {
+            UnsupportedError::new_err(text)
+        }
         _ => Error::new_err(text),
     }
 }
@@ -44,6 +59,7 @@ fn os_exception(error: &io::Error, text: String) -> PyErr {
         (io::ErrorKind::ResourceBusy | io::ErrorKind::AddrInUse, _) => BusyError::new_err(text),
         (io::ErrorKind::OutOfMemory, _) => OutOfMemoryError::new_err(text),
         (io::ErrorKind::InvalidInput, _) => InvalidError::new_err(text),
+        (io::ErrorKind::Unsupported, _) => UnsupportedError::new_err(text),
         _ => Error::new_err(text),
     }
 }

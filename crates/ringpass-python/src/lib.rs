@@ -11,7 +11,8 @@ mod ports;
 mod module {
     #[pymodule_export]
     use crate::error::{
-        BusyError, ClosedError, Error, GoneError, InvalidError, NotFoundError, NotPermittedError, OutOfMemoryError,
+        BusyError, ClosedError, Error, FaultError, GoneError, InvalidError, NotFoundError, NotPermittedError,
+        OutOfMemoryError, UnsupportedError,
     };
     #[pymodule_export]
     use crate::packet::Packet;

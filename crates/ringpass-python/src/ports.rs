@@ -1,23 +1,30 @@
 //! Ports: opening, receiving, sending, closing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::{PyBytes, PyDict, PyIterator, PyTuple};
 use ringpass::{
     Address, Burst, Config, Idle, Notices, PageSize, PortConfig, RxQueue, State, TxQueue, WakeSource, Wakeable,
 };
-use ringpass_memory::{Cache, MAX_BATCH};
+use ringpass_memory::{Cache, DmaRegion, MAX_BATCH};
 
 use crate::error::{BusyError, GoneError, InvalidError, closed, exception};
-use crate::packet::Packet;
+use crate::packet::{Held, Packet};
 
-/// How long a wait lasts before Python's signals are handled, and the port's state is looked at.
+/// How long a wait lasts before Python's signals are handled, and how often the port's state is looked at.
 const SLICE: Duration = Duration::from_millis(50);
+
+/// Received packets of a queue pair that may stay in the pool while Python holds them; further ones are copied. The pool has
+/// 1024 buffers for each pair beside its rings.
+const MAX_HELD: usize = MAX_BATCH;
+
+/// Longest frame that may be sent, in bytes: the longest IP packet behind two VLAN tags.
+const MAX_FRAME_LEN: usize = 14 + 8 + 65535;
 
 /// Counters of a port since it was opened. Bytes are those of the frames, without CRC.
 #[pyclass(frozen, get_all, module = "ringpass")]
@@ -67,6 +74,8 @@ impl Link {
 struct Rx {
     queue: Box<dyn RxQueue>,
     idle: Idle,
+    /// When the port's state was last looked at.
+    checked: Instant,
 }
 
 /// The sending half of a queue pair, and free buffers.
@@ -75,11 +84,31 @@ struct Tx {
     cache: Cache,
 }
 
-/// A queue pair. The halves are `None` once the ports are closed. A receiver holds its lock while it waits, without the GIL; a
-/// sender always has the GIL.
+/// A queue pair. The halves are `None` once the ports are closed. No lock is held while code of Python may run: a signal
+/// handler may close the ports, and on this very thread.
 struct Pair {
     rx: Mutex<Option<Rx>>,
+    /// Whether a thread is receiving. It locks `rx` for each slice of its wait, and not in between.
+    receiving: AtomicBool,
     tx: Mutex<Option<Tx>>,
+}
+
+/// The right to receive from a queue, until dropped.
+struct Turn<'a>(&'a AtomicBool);
+
+impl<'a> Turn<'a> {
+    fn take(receiving: &'a AtomicBool) -> PyResult<Self> {
+        match receiving.swap(true, Ordering::Acquire) {
+            true => Err(BusyError::new_err("another thread receives from this queue")),
+            false => Ok(Self(receiving)),
+        }
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
 }
 
 /// What `Ports` and each `Port` share.
@@ -91,8 +120,10 @@ struct Shared {
     /// Final counters, once closed.
     last: Mutex<Vec<ringpass::Stats>>,
     closing: AtomicBool,
-    /// Whether nobody else can write to the pool's memory.
-    private: bool,
+    /// Memory of the ports' packets; the ports can send no other.
+    region: Arc<DmaRegion>,
+    /// Counter of packets that Python holds in the pool. `None` if somebody else can write to its memory: then all are copied.
+    held: Option<Arc<Held>>,
     notes: Vec<String>,
 }
 
@@ -116,14 +147,18 @@ impl Shared {
         let mut ports = ringpass::open(addresses, config)?;
         let private = addresses.iter().all(|address| address.parse().is_ok_and(|address| keeps_private(&address)));
         let pool = ports.pool().clone();
+        let region = pool.region().clone();
         let pair = |queues: ringpass::Queues| Pair {
-            rx: Mutex::new(Some(Rx { queue: queues.rx, idle: Idle::new(config.poll) })),
+            rx: Mutex::new(Some(Rx { queue: queues.rx, idle: Idle::new(config.poll), checked: Instant::now() })),
+            receiving: AtomicBool::new(false),
             tx: Mutex::new(Some(Tx { queue: queues.tx, cache: pool.cache() })),
         };
-        let pairs = ports.take_queues().into_iter().map(|pairs| pairs.into_iter().map(pair).collect()).collect();
+        let pairs: Vec<Vec<Pair>> =
+            ports.take_queues().into_iter().map(|pairs| pairs.into_iter().map(pair).collect()).collect();
+        let held = private.then(|| Held::new(MAX_HELD * pairs.iter().flatten().count()));
         let names = ports.iter().map(|port| port.name().to_owned()).collect();
         let (notes, closing, last) = (ports.notes(), AtomicBool::new(false), Mutex::default());
-        Ok(Self { control: Mutex::new(Some(ports)), pairs, names, last, closing, private, notes })
+        Ok(Self { control: Mutex::new(Some(ports)), pairs, names, last, closing, region, held, notes })
     }
 
     /// Closes everything, once receivers that wait have noticed.
@@ -139,8 +174,21 @@ impl Shared {
         finished
     }
 
+    /// Whether a packet lies in the memory that these ports can reach.
+    fn owns(&self, packet: &ringpass::Packet) -> bool {
+        let start = self.region.at(0).addr();
+        (start..start + self.region.len()).contains(&packet.as_ptr().addr())
+    }
+
     fn port<R>(&self, index: usize, with: impl FnOnce(&mut dyn ringpass::Port) -> R) -> PyResult<R> {
         lock(&self.control).as_mut().map(|ports| with(&mut *ports[index])).ok_or_else(closed)
+    }
+}
+
+impl Drop for Shared {
+    /// Closes ports that nobody has closed, in the same order.
+    fn drop(&mut self) {
+        let _ = self.close();
     }
 }
 
@@ -203,6 +251,10 @@ impl Ports {
         port.map(|port| port.clone_ref(py)).ok_or_else(|| PyIndexError::new_err("there is no port of this number"))
     }
 
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        PyTuple::new(py, &self.ports)?.try_iter()
+    }
+
     fn __enter__(slf: Py<Self>) -> Py<Self> {
         slf
     }
@@ -250,12 +302,28 @@ impl Port {
         pair.ok_or_else(|| PyIndexError::new_err("the port has no queue of this number"))
     }
 
-    /// Receives until there is a packet, `until` has passed, or the ports are being closed.
-    fn receive_until(&self, rx: &mut Rx, burst: &mut Burst, until: Instant) {
-        let mut deadline = Deadline(until);
-        while rx.queue.rx_burst(burst) == 0 && Instant::now() < until && !self.shared.closing.load(Ordering::Relaxed) {
-            rx.idle.after(0, &mut [&mut *rx.queue, &mut deadline]);
+    /// Fails from the start of a close on, whoever has which lock: the thread that closes waits for those who receive.
+    fn check_open(&self) -> PyResult<()> {
+        if self.shared.closing.load(Ordering::Relaxed) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Waits until there is a packet, `until` has passed, or the ports are being closed.
+    fn receive_until(&self, pair: &Pair, burst: &mut Burst, until: Instant) {
+        let (mut rx, mut deadline) = (lock(&pair.rx), Deadline(until));
+        let Some(Rx { queue, idle, .. }) = rx.as_mut() else { return };
+        while queue.rx_burst(burst) == 0 && Instant::now() < until && !self.shared.closing.load(Ordering::Relaxed) {
+            idle.after(0, &mut [&mut **queue, &mut deadline]);
         }
+    }
+
+    /// Receives what is there. Returns whether the port's state should be looked at, which takes longer than a look at the queue.
+    fn receive_now(&self, pair: &Pair, burst: &mut Burst) -> PyResult<bool> {
+        let mut rx = lock(&pair.rx);
+        let rx = rx.as_mut().ok_or_else(closed)?;
+        Ok(rx.queue.rx_burst(burst) == 0 && rx.checked.elapsed() >= SLICE && {
+            rx.checked = Instant::now();
+            true
+        })
     }
 
     /// Returns whether the port has delivered all of its input.
@@ -279,16 +347,21 @@ impl<'py> Item<'py> {
         if let Ok(packet) = object.cast::<Packet>() {
             return Ok(Self::Packet(packet.clone()));
         }
-        if let Ok(bytes) = object.cast::<PyBytes>() {
-            return Ok(Self::Bytes(bytes.as_bytes().to_vec()));
+        let bytes = match object.cast::<PyBytes>() {
+            Ok(bytes) => bytes.as_bytes().to_vec(),
+            Err(_) => PyBuffer::<u8>::get(object)?.to_vec(object.py())?,
+        };
+        // A longer one might never fit into the pool, and a caller who repeats what was not taken would never end.
+        match bytes.len() {
+            ..=MAX_FRAME_LEN => Ok(Self::Bytes(bytes)),
+            len => Err(InvalidError::new_err(format!("a frame of {len} bytes; the longest have {MAX_FRAME_LEN}"))),
         }
-        Ok(Self::Bytes(PyBuffer::<u8>::get(object)?.to_vec(object.py())?))
     }
 
     /// Returns the packet to be sent; `None` if the pool is empty.
-    fn packet(&self, cache: &mut Cache) -> PyResult<Option<ringpass::Packet>> {
+    fn packet(&self, shared: &Shared, cache: &mut Cache) -> PyResult<Option<ringpass::Packet>> {
         match self {
-            Self::Packet(packet) => packet.get().take(|bytes| copy_in(cache, bytes)),
+            Self::Packet(packet) => packet.get().take(|packet| shared.owns(packet), |bytes| copy_in(cache, bytes)),
             Self::Bytes(bytes) => Ok(copy_in(cache, bytes)),
         }
     }
@@ -324,34 +397,41 @@ impl Port {
         if max == 0 {
             return Err(InvalidError::new_err("max: a number of packets from 1"));
         }
-        let mut rx = match self.pair(queue)?.rx.try_lock() {
-            Ok(rx) => rx,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                return Err(BusyError::new_err("another thread receives from this queue"));
-            }
-        };
-        let rx = rx.as_mut().ok_or_else(closed)?;
+        let pair = self.pair(queue)?;
+        self.check_open()?;
+        let _turn = Turn::take(&pair.receiving)?;
         let mut burst = Burst::new(max);
-        rx.queue.rx_burst(&mut burst);
-        while burst.is_empty() && until.is_none_or(|until| Instant::now() < until) {
+        // A dead port ends also loops that never wait.
+        let mut ended = self.receive_now(pair, &mut burst)? && self.is_finished()?;
+        while burst.is_empty() && !ended && until.is_none_or(|until| Instant::now() < until) {
             let slice = Instant::now() + SLICE;
             let slice = until.map_or(slice, |until| until.min(slice));
-            py.detach(|| self.receive_until(rx, &mut burst, slice));
+            py.detach(|| self.receive_until(pair, &mut burst, slice));
             if burst.is_empty() {
                 py.check_signals()?;
-                if self.is_finished()? {
-                    break;
-                }
+                self.check_open()?;
+                ended = self.is_finished()?;
             }
         }
-        Ok(burst.drain().map(|packet| Packet::new(packet, self.shared.private)).collect())
+        if ended && burst.is_empty() {
+            // Frames that came between the last look at the queue and the one at the state.
+            self.receive_now(pair, &mut burst)?;
+        }
+        Ok(burst.drain().map(|packet| Packet::new(packet, self.shared.held.as_ref())).collect())
     }
 
     /// Sends frames from the front of the list, without waiting, and returns their number.
     #[pyo3(signature = (frames, queue = 0))]
-    fn send(&self, frames: &Bound<'_, PyAny>, queue: usize) -> PyResult<usize> {
-        let items = frames.try_iter()?.map(|frame| Item::new(&frame?)).collect::<PyResult<Vec<_>>>()?;
+    fn send(&self, py: Python<'_>, frames: &Bound<'_, PyAny>, queue: usize) -> PyResult<usize> {
+        let mut items = Vec::new();
+        for frame in frames.try_iter()? {
+            // An iterator may be endless, and not be Python code, which other threads and signals interrupt.
+            if items.len() % MAX_BATCH == MAX_BATCH - 1 {
+                py.detach(|| ());
+                py.check_signals()?;
+            }
+            items.push(Item::new(&frame?)?);
+        }
         let mut tx = lock(&self.pair(queue)?.tx);
         let Tx { queue, cache } = tx.as_mut().ok_or_else(closed)?;
         let mut sent = 0;
@@ -359,7 +439,7 @@ impl Port {
             let mut burst = Burst::new(MAX_BATCH);
             let mut failure = None;
             for item in chunk {
-                match item.packet(cache) {
+                match item.packet(&self.shared, cache) {
                     Ok(Some(packet)) => burst.push(packet),
                     Ok(None) => break,
                     Err(error) => {
@@ -372,7 +452,7 @@ impl Port {
             sent += taken;
             for (item, packet) in chunk[taken..].iter().zip(burst.drain()) {
                 if let Item::Packet(place) = item {
-                    place.get().put_back(packet, self.shared.private);
+                    place.get().put_back(packet, self.shared.held.as_ref());
                 }
             }
             match failure {
