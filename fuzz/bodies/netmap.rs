@@ -72,8 +72,8 @@ pub fn rings(data: &[u8]) {
     let application = PortRing::Kring(Application::new(ring, &csb, 0, &(Arc::new(|| ()) as _)));
     for (what, a, b) in steps(data) {
         match what % 12 {
-            0 => csb.application(0).write(a, b, 0),
-            1 => csb.server(0).write(a, b),
+            0 => csb.atok(0).write(a, b, 0),
+            1 => csb.ktoa(0).write(a, b),
             2 => application.ring().header().head.store(a, Relaxed),
             3 => application.ring().header().cur.store(a, Relaxed),
             4 => application.ring().set(a % slots, Slot { buffer: b, len: a as u16, ..Slot::default() }),
@@ -83,16 +83,16 @@ pub fn rings(data: &[u8]) {
             8 => {
                 if let Ok(given) = served.poll_released() {
                     for n in 0..given.min(a) {
-                        if let Some((start, len)) = region.check(served.ring().slot(served.given(n))) {
+                        if let Some((start, len)) = region.check(served.ring().slot(served.hwcur_plus(n))) {
                             assert!(
                                 region.memory().bytes(start, len).is_some() && start >= region.pools().buffers_at()
                             );
                         }
                     }
-                    served.take(given.min(a));
+                    served.advance_hwcur(given.min(a));
                 }
             }
-            9 => served.give(a.min(served.room())),
+            9 => served.advance_hwtail(a.min(served.room())),
             10 => _ = served.publish(),
             _ => _ = served.arm(b),
         }
@@ -126,8 +126,8 @@ pub fn pipes(data: &[u8]) {
             0 => ring.header().head.store(a, Relaxed),
             1 => ring.header().cur.store(a, Relaxed),
             2 => ring.set(a % slots, Slot { buffer: b, flags: ringpass_netmap::Flags(a as u16), ..Slot::default() }),
-            3 => csb.application(0).write(a, b, 0),
-            4 => csb.server(0).write(a, b),
+            3 => csb.atok(0).write(a, b, 0),
+            4 => csb.ktoa(0).write(a, b),
             5 => _ = from.sync(),
             6 => _ = to.sync(),
             7 => _ = from.arm(),

@@ -11,6 +11,20 @@ use crate::sandbox::Needs;
 /// Open ports with the pool that their packets come from, in the order of their addresses. Dereferences to a slice of
 /// [`Port`]s.
 ///
+/// ```
+/// use ringpass::{Config, Port};
+///
+/// let mut ports = ringpass::open(["model:null", "null"], &Config::default())?;
+/// let queues = ports.take_queues();
+/// for port in ports.iter_mut() {
+///     let stats = port.stats();
+///     println!("{}: {} frames received, {} lost", port.name(), stats.rx_packets, stats.rx_drops);
+/// }
+/// drop(queues);
+/// assert_eq!(ports.close(), 0, "all buffers have come back");
+/// # Ok::<(), ringpass::Error>(())
+/// ```
+///
 /// The queues are taken once and may then move to other threads. A device is stopped when its port and all of its queues have been
 /// dropped.
 pub struct Ports {

@@ -10,6 +10,21 @@ pub const MAX_BATCH: usize = 256;
 
 /// Up to [`MAX_BATCH`] packets in a fixed array, without allocation. Dereferences to a slice of them.
 ///
+/// ```
+/// use ringpass_memory::{Burst, Mempool, MempoolConfig};
+///
+/// let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() })?;
+/// let mut burst = Burst::new(32);
+/// pool.cache().alloc(&mut burst);
+/// for packet in burst.iter_mut() {
+///     packet.set_len(60);
+/// }
+/// assert_eq!((burst.len(), burst.room()), (32, 0));
+/// burst.clear();
+/// assert_eq!((burst.len(), pool.outstanding(1)), (0, 0));
+/// # Ok::<(), ringpass_memory::Error>(())
+/// ```
+///
 /// When it is dropped or cleared, the buffers of its packets are returned together, by pool.
 pub struct Burst {
     /// Packets in `start..end` are initialised.

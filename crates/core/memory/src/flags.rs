@@ -3,6 +3,19 @@
 use std::ops::{BitOr, BitOrAssign};
 
 /// A set of flags of a packet. They mean the same on every port.
+///
+/// ```
+/// use ringpass_memory::{Flags, Mempool, MempoolConfig};
+///
+/// # let pool = Mempool::new(&MempoolConfig { buffers: 1, ..Default::default() })?;
+/// # let mut packet = pool.alloc().expect("a free buffer");
+/// packet.add_flags(Flags::L3_GOOD | Flags::L4_BAD); // as a card does that has checked both
+/// packet.set_vlan(7);
+/// assert!(packet.flags().any(Flags::L3_BAD | Flags::L4_BAD), "one of them is wrong");
+/// packet.clear_flags(Flags::VLAN);
+/// assert_eq!((packet.vlan(), packet.flags()), (None, Flags::L3_GOOD | Flags::L4_BAD));
+/// # Ok::<(), ringpass_memory::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(u16);
 

@@ -76,6 +76,21 @@ impl Drop for Buffer {
 /// }
 /// ```
 ///
+/// Headers are read as copies, and written back:
+///
+/// ```
+/// # use ringpass_memory::{Mempool, MempoolConfig};
+/// # let pool = Mempool::new(&MempoolConfig { buffers: 1, ..Default::default() })?;
+/// # let mut packet = pool.alloc().expect("a free buffer");
+/// # assert!(packet.copy_from(&[[2; 6], [4; 6], [0; 6]].concat()));
+/// if let (Some(to), Some(from)) = (packet.array::<6>(0), packet.array::<6>(6)) {
+///     packet.write(0, &from);
+///     packet.write(6, &to);
+/// }
+/// # assert_eq!((packet.array(0), packet.array(6)), (Some([4; 6]), Some([2; 6])));
+/// # Ok::<(), ringpass_memory::Error>(())
+/// ```
+///
 /// Dropping it returns the buffer, on any thread. Many packets are better dropped as a [`Burst`](crate::Burst),
 /// which returns their buffers together.
 #[derive(Debug)]

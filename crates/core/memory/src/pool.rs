@@ -12,7 +12,16 @@ use crate::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
 /// Bytes kept free in front of a received frame, for headers that are added later.
 pub const HEADROOM: usize = 128;
 
-/// Configuration of a [`Mempool`].
+/// Configuration of a [`Mempool`]. The default has 4096 buffers of 2048 bytes on ordinary pages.
+///
+/// ```
+/// use ringpass_memory::{Mempool, MempoolConfig};
+///
+/// let jumbo = MempoolConfig { buffers: 256, size: 9728, ..Default::default() };
+/// assert_eq!(Mempool::new(&jumbo)?.buffer_size(), 9728);
+/// assert!(Mempool::new(&MempoolConfig { size: 33_000, ..jumbo }).is_err());
+/// # Ok::<(), ringpass_memory::Error>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct MempoolConfig {
     /// Number of buffers: 1 to 16,777,216.
@@ -30,6 +39,17 @@ impl Default for MempoolConfig {
 }
 
 /// A handle to a pool of buffers. Clones refer to the same pool.
+///
+/// ```
+/// use ringpass_memory::{Mempool, MempoolConfig};
+///
+/// let pool = Mempool::new(&MempoolConfig { buffers: 1, ..Default::default() })?;
+/// let packet = pool.alloc().expect("a free buffer");
+/// assert!(pool.alloc().is_none() && pool.exhausted() == 1);
+/// drop(packet);
+/// assert!(pool.alloc().is_some());
+/// # Ok::<(), ringpass_memory::Error>(())
+/// ```
 ///
 /// The memory lives until every handle is dropped and every buffer has come back.
 #[derive(Debug)]

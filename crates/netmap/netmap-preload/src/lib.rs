@@ -15,6 +15,8 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+#[allow(unsafe_code, reason = "a mutex that is held over `fork`")]
+mod change_lock;
 mod control;
 mod epoll;
 #[allow(unsafe_code, reason = "functions of the C library, with the pointers of programs")]

@@ -1,10 +1,13 @@
-//! Objects behind file descriptors, by number. A lookup takes a few loads and never blocks.
+//! Objects behind file descriptors, by number. A lookup takes a few loads and never blocks. Where the kernel
+//! duplicates or closes a descriptor that has an object, both change in one step, under [`Table::lock`].
 
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwapOption, Guard};
+
+use crate::change_lock::ChangeLock;
 
 /// Descriptors of one part of the table, and number of parts.
 const PART: usize = 1024;
@@ -15,12 +18,14 @@ type Part<T> = Box<[ArcSwapOption<T>]>;
 pub struct Table<T> {
     parts: [OnceLock<Part<T>>; PART],
     count: AtomicUsize,
+    /// Held while the kernel's descriptors and this table change together.
+    pub lock: ChangeLock,
 }
 
 impl<T> Table<T> {
     /// Creates an empty table.
     pub const fn new() -> Self {
-        Self { parts: [const { OnceLock::new() }; PART], count: AtomicUsize::new(0) }
+        Self { parts: [const { OnceLock::new() }; PART], count: AtomicUsize::new(0), lock: ChangeLock::new() }
     }
 
     /// Whether the table has no entries.
@@ -57,6 +62,39 @@ impl<T> Table<T> {
         let was = part[fd % PART].swap(to);
         self.count.fetch_sub(usize::from(!set) + usize::from(was.is_some()), Relaxed);
         Ok(was)
+    }
+
+    /// Duplicates a descriptor and the object behind it, in one step. `kernel` makes the new descriptor and
+    /// returns its number, which is `to` if that is given, or -1 if it fails.
+    pub fn duplicate(&self, old: i32, to: Option<i32>, kernel: impl FnOnce() -> i32) -> i32 {
+        let held = self.lock.hold();
+        let object = self.get(old).and_then(|there| (*there).clone());
+        // Lookups take no lock. So an object is entered before its descriptor and removed after it: in between,
+        // other threads find an object, not the kernel's file behind one.
+        let early = to.filter(|&to| to != old && object.is_some());
+        let mut replaced = early.and_then(|to| self.set(to, object.clone()).unwrap_or_default());
+        let new = kernel();
+        match early {
+            Some(to) if new < 0 => drop(self.set(to, replaced.take())),
+            None if new >= 0 && new != old => replaced = self.set(new, object.clone()).unwrap_or_default(),
+            _ => {}
+        }
+        // First the lock: dropping an object may take a while.
+        drop(held);
+        drop(replaced);
+        new
+    }
+
+    /// Closes a descriptor by `kernel` and removes the object behind it, in one step. Removed first, because
+    /// another thread may be given the number as soon as the kernel has closed it.
+    pub fn close(&self, fd: i32, kernel: impl FnOnce() -> i32) -> i32 {
+        let held = self.lock.hold();
+        let removed = self.set(fd, None);
+        let result = kernel();
+        // First the lock: dropping an object may take a while.
+        drop(held);
+        drop(removed);
+        result
     }
 
     /// Returns the descriptors in a range that have an object.
@@ -107,6 +145,68 @@ mod tests {
         assert_eq!(**seen.as_ref().unwrap(), 5);
         drop(seen);
         assert_eq!(Arc::strong_count(&thing), 1);
+    }
+
+    #[test]
+    fn an_object_is_there_before_its_descriptor_and_goes_after_it() {
+        let table = Table::new();
+        let at = |fd| table.get(fd).map(|there| **there.as_ref().unwrap());
+        table.set(3, Some(Arc::new(3))).unwrap();
+        let duplicate = |old, to, new, during: Option<i32>| {
+            let kernel = || {
+                assert_eq!(at(9), during, "while the kernel duplicates {old}");
+                new
+            };
+            assert_eq!(table.duplicate(old, to, kernel), new);
+            at(9)
+        };
+        assert_eq!(duplicate(3, Some(9), 9, Some(3)), Some(3));
+        assert_eq!(duplicate(4, Some(9), -1, Some(3)), Some(3), "refused by the kernel");
+        assert_eq!(duplicate(4, Some(9), 9, Some(3)), None, "4 is another file");
+        assert_eq!(duplicate(3, Some(9), -1, Some(3)), None, "refused by the kernel");
+        assert_eq!((duplicate(3, None, 7, None), at(7)), (None, Some(3)));
+        assert_eq!((duplicate(3, Some(3), 3, None), at(3)), (None, Some(3)));
+        assert_eq!((duplicate(3, Some(1 << 20), 1 << 20, None), at(1 << 20)), (None, None), "out of range");
+        assert_eq!((table.close(7, || at(7).map_or(0, |_| -1)), at(7)), (0, None));
+        assert_eq!(table.count.load(Relaxed), 1);
+    }
+
+    /// Descriptors of a kernel: each has the number of an object, or 0 for another file. Whatever threads do at the
+    /// same time, the table has the kernel's objects in the end.
+    #[test]
+    fn threads_duplicate_and_close_and_the_table_agrees_with_the_kernel() {
+        use std::sync::Barrier;
+        use std::sync::atomic::AtomicI32;
+        const FDS: i32 = 5;
+        let (table, kernel) = (Table::new(), [const { AtomicI32::new(0) }; FDS as usize]);
+        let turn = Barrier::new(3);
+        for round in 0..3000 {
+            for fd in [0, 1] {
+                kernel[fd as usize].store(fd + 1, Relaxed);
+                table.set(fd, Some(Arc::new(fd + 1))).unwrap();
+            }
+            std::thread::scope(|scope| {
+                for thread in 0..3 {
+                    let (table, kernel, turn) = (&table, &kernel, &turn);
+                    scope.spawn(move || {
+                        turn.wait();
+                        for step in 0..4 {
+                            let (old, to) = ((thread + step) % FDS, (thread * round + step) % FDS);
+                            let file = |fd: i32| &kernel[fd as usize];
+                            if step == 3 {
+                                table.close(old, || (file(old).store(0, Relaxed), 0).1);
+                            } else {
+                                table.duplicate(old, Some(to), || {
+                                    (file(to).store(file(old).load(Relaxed), Relaxed), to).1
+                                });
+                            }
+                        }
+                    });
+                }
+            });
+            let objects = (0..FDS).map(|fd| table.get(fd).map_or(0, |there| **there.as_ref().unwrap()));
+            assert_eq!(objects.collect::<Vec<_>>(), kernel.each_ref().map(|file| file.load(Relaxed)), "round {round}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod support;
 use std::io::Error;
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ fn program() {
         ("fork", fork),
         ("legacy", legacy),
         ("dup", dup),
+        ("replace", replace),
         ("exclusive", exclusive),
         ("exchange", exchange),
     ]);
@@ -287,6 +289,52 @@ fn dup(_: &[String]) {
 fn copies_of_a_descriptor_are_the_port() {
     let lab = Lab::new();
     lab.play(&["dup"]);
+    lab.all_free();
+}
+
+/// Threads make a number now a port and now a file, while the program forks. The kernel and the library agree on
+/// which it is.
+fn replace(_: &[String]) {
+    const TO: c_int = 200;
+    let port = Port::new("x{1");
+    // SAFETY: the path is NUL-terminated.
+    let file = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+    let is_port = || nm::errno(nm::ioctl(TO, 0x6994, null_mut())) == 0;
+    let is_file = || std::fs::read_link(format!("/proc/self/fd/{TO}")).unwrap().ends_with("null");
+    // A thread that panics would leave the other waiting.
+    let (turn, mismatches) = (Barrier::new(2), AtomicU32::new(0));
+    std::thread::scope(|scope| {
+        for old in [port.fd, file] {
+            let (turn, mismatches) = (&turn, &mismatches);
+            scope.spawn(move || {
+                for _ in 0..5000 {
+                    turn.wait();
+                    // SAFETY: `old` is this program's, and nothing else has the number `TO`.
+                    let duplicated = unsafe { libc::dup2(old, TO) } == TO;
+                    let agree = !turn.wait().is_leader() || is_port() != is_file();
+                    mismatches.fetch_add(u32::from(!duplicated || !agree), Relaxed);
+                }
+            });
+        }
+        for _ in 0..100 {
+            // SAFETY: the child makes system calls only, with descriptors of its own, and ends by `_exit`.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::_exit(c_int::from(libc::dup2(port.fd, TO) != TO || libc::close(TO) != 0));
+                }
+                let mut status = 0;
+                assert_eq!((libc::waitpid(child, &mut status, 0), status), (child, 0));
+            }
+        }
+    });
+    assert_eq!(mismatches.into_inner(), 0);
+}
+
+#[test]
+fn a_number_is_what_the_kernel_has_it_be() {
+    let lab = Lab::new();
+    lab.play(&["replace"]);
     lab.all_free();
 }
 

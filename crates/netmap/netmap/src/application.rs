@@ -32,11 +32,11 @@ impl Application {
     }
 
     fn atok(&self) -> &CsbAtok {
-        self.csb.application(self.entry)
+        self.csb.atok(self.entry)
     }
 
     fn ktoa(&self) -> &CsbKtoa {
-        self.csb.server(self.entry)
+        self.csb.ktoa(self.entry)
     }
 
     /// Reads the server's positions. Both are checked to be below the number of slots.

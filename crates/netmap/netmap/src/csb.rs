@@ -39,37 +39,37 @@ pub struct CsbKtoa {
 /// Both halves of the CSB entries of all rings of a port: Tx rings, then Rx rings.
 #[cfg(not(loom))]
 pub struct Csb {
-    application: Cells<CsbAtok>,
-    server: Cells<CsbKtoa>,
+    atok: Cells<CsbAtok>,
+    ktoa: Cells<CsbKtoa>,
 }
 
 #[cfg(not(loom))]
 impl Csb {
-    /// Returns the `entries` entries whose halves begin at the offsets `application` and `server`; `None` if
+    /// Returns the `entries` entries whose halves begin at the offsets `atok` and `ktoa`; `None` if
     /// they are not inside the memory, or not aligned.
-    pub fn new(memory: &Memory, application: usize, server: usize, entries: usize) -> Option<Self> {
-        Self::from_halves((memory, application), (memory, server), entries)
+    pub fn new(memory: &Memory, atok: usize, ktoa: usize, entries: usize) -> Option<Self> {
+        Self::from_halves((memory, atok), (memory, ktoa), entries)
     }
 
     /// Like [`new`](Self::new), with each half in a memory of its own.
-    pub fn from_halves(application: (&Memory, usize), server: (&Memory, usize), entries: usize) -> Option<Self> {
-        let (application, server) = (application.0.cells(application.1, entries)?, server.0.cells(server.1, entries)?);
-        Some(Self { application, server })
+    pub fn from_halves(atok: (&Memory, usize), ktoa: (&Memory, usize), entries: usize) -> Option<Self> {
+        let (atok, ktoa) = (atok.0.cells(atok.1, entries)?, ktoa.0.cells(ktoa.1, entries)?);
+        Some(Self { atok, ktoa })
     }
 
     /// Number of entries.
     pub fn entries(&self) -> usize {
-        self.server.len()
+        self.ktoa.len()
     }
 
-    /// The half of an entry that the application writes.
-    pub fn application(&self, entry: usize) -> &CsbAtok {
-        &self.application[entry]
+    /// The half of an entry that the application writes (netmap's `atok`, application to kernel).
+    pub fn atok(&self, entry: usize) -> &CsbAtok {
+        &self.atok[entry]
     }
 
-    /// The half of an entry that the server writes.
-    pub fn server(&self, entry: usize) -> &CsbKtoa {
-        &self.server[entry]
+    /// The half of an entry that the server writes, in place of the kernel (netmap's `ktoa`).
+    pub fn ktoa(&self, entry: usize) -> &CsbKtoa {
+        &self.ktoa[entry]
     }
 }
 

@@ -26,8 +26,8 @@ impl Kring {
     /// If the CSB has no such entry.
     pub fn new(direction: Direction, ring: Ring, csb: &Arc<Csb>, entry: usize) -> Self {
         let positions = Positions::new(direction, ring.slots());
-        csb.application(entry).write(positions.hwcur(), positions.hwcur(), 0);
-        csb.server(entry).write(positions.hwcur(), positions.hwtail());
+        csb.atok(entry).write(positions.hwcur(), positions.hwcur(), 0);
+        csb.ktoa(entry).write(positions.hwcur(), positions.hwtail());
         Self { ring, direction, csb: csb.clone(), entry, positions }
     }
 
@@ -48,69 +48,70 @@ impl Kring {
     }
 
     /// Reads the application's positions and returns how many slots it has released since: frames to be sent,
-    /// or slots whose frames it has read. The first of them is [`given`](Self::given)`(0)`.
+    /// or slots whose frames it has read. The first of them is [`hwcur_plus`](Self::hwcur_plus)`(0)`.
     #[inline]
     pub fn poll_released(&self) -> Result<u32, InvalidPositions> {
-        let (head, cur, _) = self.csb.application(self.entry).read();
+        let (head, cur, _) = self.csb.atok(self.entry).read();
         self.positions.check(head, cur)
     }
 
-    /// Position of the `n`-th released slot.
+    /// Position of the `n`-th released slot: `n` slots after `hwcur`.
     #[inline]
-    pub fn given(&self, n: u32) -> u32 {
+    pub fn hwcur_plus(&self, n: u32) -> u32 {
         self.positions.after(self.positions.hwcur(), n)
     }
 
-    /// Marks the first `slots` released slots as processed.
+    /// Marks the first `slots` released slots as processed: advances `hwcur`.
     #[inline]
-    pub fn take(&mut self, slots: u32) {
-        self.positions.take(slots);
+    pub fn advance_hwcur(&mut self, slots: u32) {
+        self.positions.advance_hwcur(slots);
     }
 
     /// Number of slots that neither belong to the application nor wait to be processed: slots of sent frames
     /// not yet returned to it (Tx), or slots that can take received frames (Rx). The first of them is
-    /// [`free`](Self::free)`(0)`.
+    /// [`hwtail_plus`](Self::hwtail_plus)`(0)`.
     #[inline]
     pub fn room(&self) -> u32 {
-        self.positions.free()
+        self.positions.room()
     }
 
-    /// Position of the `n`-th such slot.
+    /// Position of the `n`-th such slot: `n` slots after `hwtail`.
     #[inline]
-    pub fn free(&self, n: u32) -> u32 {
+    pub fn hwtail_plus(&self, n: u32) -> u32 {
         self.positions.after(self.positions.hwtail(), n)
     }
 
-    /// Hands the first `slots` of them to the application, with the next [`publish`](Self::publish).
+    /// Hands the first `slots` of them to the application, with the next [`publish`](Self::publish): advances
+    /// `hwtail`.
     #[inline]
-    pub fn give(&mut self, slots: u32) {
-        self.positions.give(slots);
+    pub fn advance_hwtail(&mut self, slots: u32) {
+        self.positions.advance_hwtail(slots);
     }
 
     /// Publishes `hwcur` and `hwtail`. Returns whether the application wants to be woken.
     #[inline]
     pub fn publish(&self) -> bool {
-        self.csb.server(self.entry).write(self.positions.hwcur(), self.positions.hwtail());
-        self.csb.application(self.entry).appl_needs_kick()
+        self.csb.ktoa(self.entry).write(self.positions.hwcur(), self.positions.hwtail());
+        self.csb.atok(self.entry).appl_needs_kick()
     }
 
     /// Resets both sides to the server's positions, after the application has set invalid ones. Slots that were
     /// released but not processed belong to the application again.
     pub fn restart(&self) {
         let (cur, tail) = (self.positions.hwcur(), self.positions.hwtail());
-        self.csb.application(self.entry).write(cur, cur, 0);
-        self.csb.server(self.entry).write(cur, tail);
+        self.csb.atok(self.entry).write(cur, cur, 0);
+        self.csb.ktoa(self.entry).write(cur, tail);
     }
 
     /// Before blocking: requests a kick from the application, then checks once more. Returns whether still no
     /// more than `seen` slots are released, so that the caller may block.
     pub fn arm(&self, seen: u32) -> Result<bool, InvalidPositions> {
-        self.csb.server(self.entry).set_need_kick(true);
+        self.csb.ktoa(self.entry).set_need_kick(true);
         Ok(self.poll_released()? == seen)
     }
 
     /// After blocking: no longer requests a kick.
     pub fn disarm(&self) {
-        self.csb.server(self.entry).set_need_kick(false);
+        self.csb.ktoa(self.entry).set_need_kick(false);
     }
 }

@@ -38,12 +38,12 @@ pub const NEED_KICK_OFFSET: usize = 2;
 impl PipeChannel {
     /// The half of the entry that the sender writes.
     fn sent(&self) -> &CsbAtok {
-        self.csb.application(self.entry)
+        self.csb.atok(self.entry)
     }
 
     /// The half of the entry that the receiver writes.
     fn released(&self) -> &CsbKtoa {
-        self.csb.server(self.entry)
+        self.csb.ktoa(self.entry)
     }
 
     /// Number of slots that both rings have.
@@ -105,10 +105,10 @@ impl Sender {
             receiver.set_new(at(n), sender.slot(at(n)));
         }
         if given > 0 {
-            positions.take(given);
+            positions.advance_hwcur(given);
             self.0.sent().write(positions.hwcur(), cur, 0);
             self.1.set(&positions);
-            if csb.server(entry + NEED_KICK_OFFSET).kern_needs_kick() {
+            if csb.ktoa(entry + NEED_KICK_OFFSET).kern_needs_kick() {
                 notify();
             }
         }
@@ -116,7 +116,7 @@ impl Sender {
     }
 
     pub(crate) fn set_need_kick(&self, call: bool) {
-        self.0.csb.application(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
+        self.0.csb.atok(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
     }
 }
 
@@ -160,7 +160,7 @@ impl Receiver {
         }
         if given > 0 {
             self.0.released().write(positions.after(first, given), 0);
-            if csb.application(entry + NEED_KICK_OFFSET).appl_needs_kick() {
+            if csb.atok(entry + NEED_KICK_OFFSET).appl_needs_kick() {
                 notify();
             }
         }
@@ -168,6 +168,6 @@ impl Receiver {
     }
 
     pub(crate) fn set_need_kick(&self, call: bool) {
-        self.0.csb.server(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
+        self.0.csb.ktoa(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
     }
 }

@@ -92,22 +92,22 @@ impl Positions {
 
     /// Advances `hwcur`: `slots` of the slots that [`check`](Self::check) returned are processed.
     #[inline]
-    pub fn take(&mut self, slots: u32) {
+    pub fn advance_hwcur(&mut self, slots: u32) {
         debug_assert!(slots <= self.distance(self.cur, self.tail));
         self.cur = self.after(self.cur, slots);
     }
 
     /// Number of further slots that the application could get.
     #[inline]
-    pub fn free(&self) -> u32 {
+    pub fn room(&self) -> u32 {
         self.slots - 1 - self.distance(self.cur, self.tail)
     }
 
     /// Advances `hwtail`: the application gets `slots` more slots, with sent frames returned or with received
     /// ones.
     #[inline]
-    pub fn give(&mut self, slots: u32) {
-        debug_assert!(slots <= self.free());
+    pub fn advance_hwtail(&mut self, slots: u32) {
+        debug_assert!(slots <= self.room());
         self.tail = self.after(self.tail, slots);
     }
 }
@@ -125,7 +125,7 @@ mod tests {
                 let ring = Positions { slots, cur, tail };
                 let walk: Vec<u32> = (0..slots).map(|n| (cur + n) % slots).collect();
                 let own = walk.iter().position(|&slot| slot == tail).unwrap();
-                assert_eq!(ring.free() as usize, slots as usize - 1 - own);
+                assert_eq!(ring.room() as usize, slots as usize - 1 - own);
                 for (head, wake) in (0..slots + 2).flat_map(|head| (0..slots + 2).map(move |wake| (head, wake))) {
                     let place = |of| walk[..=own].iter().position(|&slot| slot == of);
                     let right = place(head).zip(place(wake)).filter(|(head, wake)| head <= wake);
@@ -142,15 +142,15 @@ mod tests {
     #[test]
     fn slots_go_round() {
         let (mut tx, mut rx) = (Positions::new(Direction::Tx, 4), Positions::new(Direction::Rx, 4));
-        assert_eq!((tx.hwcur(), tx.hwtail(), tx.free()), (0, 3, 0));
-        assert_eq!((rx.hwcur(), rx.hwtail(), rx.free()), (0, 0, 3));
+        assert_eq!((tx.hwcur(), tx.hwtail(), tx.room()), (0, 3, 0));
+        assert_eq!((rx.hwcur(), rx.hwtail(), rx.room()), (0, 0, 3));
         for round in 1..20 {
             assert_eq!(tx.check(tx.after(tx.hwcur(), 3), tx.hwtail()), Ok(3));
-            tx.take(3);
-            assert_eq!(tx.free(), 3);
-            tx.give(3);
-            rx.give(2);
-            rx.take(rx.check(rx.hwtail(), rx.hwtail()).unwrap());
+            tx.advance_hwcur(3);
+            assert_eq!(tx.room(), 3);
+            tx.advance_hwtail(3);
+            rx.advance_hwtail(2);
+            rx.advance_hwcur(rx.check(rx.hwtail(), rx.hwtail()).unwrap());
             assert_eq!((tx.hwcur(), rx.hwcur()), (round * 3 % 4, round * 2 % 4));
         }
         let error = rx.check(7, 0).unwrap_err().to_string();

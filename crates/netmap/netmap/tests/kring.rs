@@ -60,14 +60,14 @@ proptest! {
             match step {
                 Step::GiveUp(n) => application.release_slots(n.min(application.own())),
                 Step::Sync => prop_assert_eq!(application.sync(), Ok(())),
-                Step::Take(n) => served.take(n.min(served.poll_released().unwrap())),
-                Step::Give(n) => served.give(n.min(served.room())),
+                Step::Take(n) => served.advance_hwcur(n.min(served.poll_released().unwrap())),
+                Step::Give(n) => served.advance_hwtail(n.min(served.room())),
                 Step::Tell => prop_assert!(!served.publish()),
             }
             let mut owners = vec![0; slots as usize];
             (0..application.own()).for_each(|n| owners[application.position(n) as usize] += 1);
-            (0..served.poll_released().unwrap()).for_each(|n| owners[served.given(n) as usize] += 1);
-            (0..served.room()).for_each(|n| owners[served.free(n) as usize] += 1);
+            (0..served.poll_released().unwrap()).for_each(|n| owners[served.hwcur_plus(n) as usize] += 1);
+            (0..served.room()).for_each(|n| owners[served.hwtail_plus(n) as usize] += 1);
             prop_assert!(owners.iter().all(|&owners| owners <= 1), "{:?}", owners);
             prop_assert!(owners.iter().sum::<u32>() < slots, "one is nobody's");
         }
@@ -84,19 +84,19 @@ fn programs_and_servers_that_lie() {
     application.sync().unwrap();
     assert_eq!(served.poll_released(), Ok(3));
     for (cur, tail) in [(8, 7), (0, 8), (0, u32::MAX)] {
-        csb.server(63).write(cur, tail);
+        csb.ktoa(63).write(cur, tail);
         assert_eq!(application.sync(), Err(SyncError::Peer(cur, tail)));
     }
-    csb.server(63).write(3, 2);
+    csb.ktoa(63).write(3, 2);
     application.sync().unwrap();
     assert_eq!(application.own(), 7);
     for (head, cur) in [(8, 8), (2, 1), (0, 8), (u32::MAX, 3)] {
-        csb.application(63).write(head, cur, 0);
+        csb.atok(63).write(head, cur, 0);
         served.poll_released().unwrap_err();
         served.arm(0).unwrap_err();
     }
-    csb.application(63).write(3, 7, 0);
-    served.take(served.poll_released().unwrap());
+    csb.atok(63).write(3, 7, 0);
+    served.advance_hwcur(served.poll_released().unwrap());
     assert_eq!(served.room(), 3);
 }
 
@@ -126,11 +126,11 @@ fn nobody_sleeps_through_a_wake_up() {
                         continue;
                     }
                     for at in 0..n {
-                        assert_eq!(served.ring().slot(served.given(at)).pointer, next);
+                        assert_eq!(served.ring().slot(served.hwcur_plus(at)).pointer, next);
                         next += 1;
                     }
-                    served.take(n);
-                    served.give(n);
+                    served.advance_hwcur(n);
+                    served.advance_hwtail(n);
                     if served.publish() {
                         let _ = call.try_send(());
                     }

@@ -152,11 +152,11 @@ fn ends_that_say_what_cannot_be() {
     release_slots(rx.ring(), 1);
     assert!(matches!(rx.sync(), Err(SyncError::Program(_))));
     assert_eq!(rx.ring().head_and_cur(), (0, 0));
-    csb.server(1).write(u32::MAX, 0);
+    csb.ktoa(1).write(u32::MAX, 0);
     assert_eq!(tx.sync(), Err(SyncError::Peer(0, u32::MAX)));
     assert_eq!(rx.sync(), Err(SyncError::Peer(0, u32::MAX)));
-    csb.server(1).write(0, 0);
-    csb.application(1).write(8, 8, 0);
+    csb.ktoa(1).write(0, 0);
+    csb.atok(1).write(8, 8, 0);
     assert_eq!(rx.sync(), Err(SyncError::Peer(8, 0)));
 }
 

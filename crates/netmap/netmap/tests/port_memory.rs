@@ -49,22 +49,22 @@ fn round_trip(region: &Region, theirs: &Memory, tx: &PortRing, rx: &PortRing, se
     let [from, to] = served;
     assert_eq!(from.poll_released(), Ok(5));
     for n in 0..5 {
-        let bytes = frame(region, region.memory(), from.ring().slot(from.given(n)));
-        let position = to.free(n);
+        let bytes = frame(region, region.memory(), from.ring().slot(from.hwcur_plus(n)));
+        let position = to.hwtail_plus(n);
         let slot = Slot { len: bytes.len() as u16, ..to.ring().slot(position) };
         write(region, region.memory(), slot, &bytes);
         to.ring().set(position, slot);
     }
-    from.take(5);
-    from.give(5);
-    to.give(5);
+    from.advance_hwcur(5);
+    from.advance_hwtail(5);
+    to.advance_hwtail(5);
     assert!(!from.publish() && !to.publish());
     assert_eq!((rx.sync(), rx.own()), (Ok(()), 5));
     let came: Vec<Vec<u8>> = (0..5).map(|n| frame(region, theirs, rx.ring().slot(rx.position(n)))).collect();
     assert!(came == frames);
     rx.release_slots(5);
     assert_eq!((rx.sync(), to.poll_released()), (Ok(()), Ok(5)));
-    to.take(5);
+    to.advance_hwcur(5);
     assert_eq!((tx.sync(), tx.own()), (Ok(()), tx.ring().slots() - 1));
 }
 

@@ -119,7 +119,7 @@ impl Ptnet {
         let Some(csb) = &self.csb else { return 0 };
         let mut moved = 0;
         for (entry, relay) in self.relays.iter_mut().enumerate() {
-            let passed = relay.pass(csb.application(entry), csb.server(entry), &self.counters);
+            let passed = relay.pass(csb.atok(entry), csb.ktoa(entry), &self.counters);
             moved += usize::from(passed.moved);
             if passed.call
                 && let Some(signal) = &self.vectors[entry]
@@ -135,13 +135,13 @@ impl Ptnet {
     /// [`sync_rings`](Self::sync_rings) once more before sleeping.
     pub fn arm(&mut self) {
         let Some(csb) = &self.csb else { return };
-        self.relays.iter().enumerate().for_each(|(entry, relay)| relay.arm(csb.server(entry)));
+        self.relays.iter().enumerate().for_each(|(entry, relay)| relay.arm(csb.ktoa(entry)));
     }
 
     /// Disables kicks and wake-ups after a sleep.
     pub fn disarm(&mut self) {
         let Some(csb) = &self.csb else { return };
-        self.relays.iter().enumerate().for_each(|(entry, relay)| relay.disarm(csb.server(entry)));
+        self.relays.iter().enumerate().for_each(|(entry, relay)| relay.disarm(csb.ktoa(entry)));
     }
 
     fn command(&mut self, command: u32) {
@@ -164,7 +164,7 @@ impl Ptnet {
         let addresses = self.csb_at.map(|[high, low]| u64::from(high) << 32 | u64::from(low));
         let csb = self.find(addresses).ok_or(Errno::FAULT)?;
         for (entry, relay) in self.relays.iter_mut().enumerate() {
-            relay.begin(csb.application(entry), csb.server(entry)).map_err(|_| Errno::IO)?;
+            relay.begin(csb.atok(entry), csb.ktoa(entry)).map_err(|_| Errno::IO)?;
         }
         count(&self.counters.creates);
         (self.created, self.csb) = (Some(addresses), Some(csb));

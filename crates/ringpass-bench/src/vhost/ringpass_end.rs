@@ -3,11 +3,14 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::channel;
+use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use ringpass::{Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, State, cycles};
+use ringpass::{
+    Burst, Config, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, State, Workers, cycles,
+};
 use ringpass_memory::{Cache, RegionConfig};
 use ringpass_port::{Role, VhostConfig, VirtioUserConfig};
 use ringpass_vhost::{CopyModes, Vhost};
@@ -17,9 +20,11 @@ use super::pairing::{Kind, Layout, Ring, Testbed, TrafficEnd, WorkDone, Workload
 
 /// A port with its thread.
 pub struct RingpassEnd {
+    /// Dropped first, which waits for the thread.
+    _workers: Workers,
+    thread: Thread,
     port: Box<dyn Port>,
     shared: Arc<TrafficState>,
-    thread: Option<JoinHandle<()>>,
     before: (Instant, u64, u64),
 }
 
@@ -84,9 +89,16 @@ impl RingpassEnd {
         let mut port = open(&config, &pool, Some(features(ring, layout)))?;
         let queues = port.take_queues().remove(0);
         let shared = Arc::new(TrafficState::default());
-        let worker = TrafficThread { queues, cache: pool.cache(), shared: shared.clone() };
-        let thread = thread::spawn(move || worker.run(core));
-        Ok(Self { port, shared, thread: Some(thread), before: (Instant::now(), 0, 0) })
+        let traffic = TrafficThread { queues, cache: pool.cache(), shared: shared.clone() };
+        let mut workers = Workers::new(&Config { cpu: vec![core.id], ..Config::default() })?;
+        let (started, thread) = channel();
+        // Counts and waits by itself rather than by `Worker`: as testpmd does, so that the two compare.
+        workers.spawn("traffic", move |_| {
+            let _ = started.send(thread::current());
+            traffic.run();
+        })?;
+        let thread = thread.recv().expect("the thread sends this first");
+        Ok(Self { _workers: workers, thread, port, shared, before: (Instant::now(), 0, 0) })
     }
 
     fn now(&self) -> (Instant, u64, u64) {
@@ -95,7 +107,7 @@ impl RingpassEnd {
 
     fn order(&mut self, order: usize) {
         self.shared.order.store(order, Ordering::Relaxed);
-        self.thread.iter().for_each(|thread| thread.thread().unpark());
+        self.thread.unpark();
     }
 }
 
@@ -131,7 +143,6 @@ impl TrafficEnd for RingpassEnd {
 impl Drop for RingpassEnd {
     fn drop(&mut self) {
         self.order(TrafficState::END);
-        let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
@@ -155,8 +166,7 @@ struct TrafficThread {
 }
 
 impl TrafficThread {
-    fn run(mut self, core: CoreId) {
-        core_affinity::set_for_current(core);
+    fn run(mut self) {
         let mut burst = Burst::new(RingpassEnd::BURST);
         loop {
             match self.shared.order.load(Ordering::Relaxed) {

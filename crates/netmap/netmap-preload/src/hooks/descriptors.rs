@@ -2,42 +2,61 @@
 
 use libc::{F_DUPFD, F_DUPFD_CLOEXEC, c_int, c_long, c_uint};
 
-use super::{TABLE, set};
+use super::{TABLE, owns_table, remove};
 use crate::next;
 
-/// Copies the entry of `old` to `new`, after the kernel has duplicated the descriptor.
-fn track_dup(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && new != old && !TABLE.is_empty() {
-        let before = next::errno();
-        let there = TABLE.get(old);
-        if there.is_some() || TABLE.get(new).is_some() {
-            set(new, there.and_then(|there| (*there).clone()));
+/// Duplicates `old` by `kernel`, to the number `to` if that is given. A port behind `old` is then behind the new
+/// descriptor too, and one that was behind `to` no longer is.
+fn duplicate(old: c_int, to: Option<c_int>, kernel: impl FnOnce() -> c_int) -> c_int {
+    if TABLE.is_empty() || !owns_table() {
+        return kernel();
+    }
+    let mut errno = 0;
+    let kernel = || {
+        let new = kernel();
+        errno = next::errno();
+        new
+    };
+    let new = match to {
+        // A number that another thread may use too, now or at the same time.
+        Some(_) => TABLE.duplicate(old, to, kernel),
+        None if TABLE.get(old).is_some() => TABLE.duplicate(old, None, kernel),
+        // The entry is of a descriptor that was closed behind this library's back.
+        None => {
+            let new = kernel();
+            if new != old && TABLE.get(new).is_some() {
+                remove(new);
+            }
+            new
         }
-        next::set_errno(before);
-    }
+    };
+    next::set_errno(errno);
     new
-}
-
-/// Removes the entry of a descriptor, before the kernel closes it: afterwards another thread may get the same
-/// number.
-fn untrack(fd: c_int) {
-    if TABLE.get(fd).is_some() {
-        let before = next::errno();
-        set(fd, None);
-        next::set_errno(before);
-    }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close(fd: c_int) -> c_int {
-    untrack(fd);
-    // SAFETY: the argument is passed on unchanged from the program, which upholds the contract of `close`.
-    unsafe { next::close(fd) }
+    if TABLE.get(fd).is_none() || !owns_table() {
+        // SAFETY: the argument is passed on unchanged from the program, which upholds the contract of `close`.
+        return unsafe { next::close(fd) };
+    }
+    let mut errno = 0;
+    let result = TABLE.close(fd, || {
+        // Not the C library's `close`: a thread that is cancelled in it would keep the lock.
+        // SAFETY: the program upholds the contract of `close`, and the system call has no other.
+        let result = unsafe { libc::syscall(libc::SYS_close, fd) } as c_int;
+        errno = next::errno();
+        result
+    });
+    next::set_errno(errno);
+    result
 }
 
 fn untrack_range(first: c_uint, last: c_uint) {
-    if !TABLE.is_empty() {
-        TABLE.fds_in_range(first as usize..=last as usize).into_iter().for_each(untrack);
+    if !TABLE.is_empty() && owns_table() {
+        let before = next::errno();
+        TABLE.fds_in_range(first as usize..=last as usize).into_iter().for_each(remove);
+        next::set_errno(before);
     }
 }
 
@@ -61,33 +80,35 @@ unsafe extern "C" fn closefrom(first: c_int) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup(fd: c_int) -> c_int {
     // SAFETY: the argument is passed on unchanged from the program, which upholds the contract of `dup`.
-    track_dup(fd, unsafe { next::dup(fd) })
+    duplicate(fd, None, || unsafe { next::dup(fd) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `dup2`.
-    track_dup(fd, unsafe { next::dup2(fd, to) })
+    duplicate(fd, Some(to), || unsafe { next::dup2(fd, to) })
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `dup3`.
-    track_dup(fd, unsafe { next::dup3(fd, to, flags) })
+    duplicate(fd, Some(to), || unsafe { next::dup3(fd, to, flags) })
 }
 
-fn after_fcntl(fd: c_int, command: c_int, result: c_int) -> c_int {
-    if matches!(command, F_DUPFD | F_DUPFD_CLOEXEC) { track_dup(fd, result) } else { result }
+fn duplicates(command: c_int) -> bool {
+    matches!(command, F_DUPFD | F_DUPFD_CLOEXEC)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `fcntl`.
-    after_fcntl(fd, command, unsafe { next::fcntl(fd, command, argument) })
+    let kernel = || unsafe { next::fcntl(fd, command, argument) };
+    if duplicates(command) { duplicate(fd, None, kernel) } else { kernel() }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int {
     // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `fcntl64`.
-    after_fcntl(fd, command, unsafe { next::fcntl64(fd, command, argument) })
+    let kernel = || unsafe { next::fcntl64(fd, command, argument) };
+    if duplicates(command) { duplicate(fd, None, kernel) } else { kernel() }
 }

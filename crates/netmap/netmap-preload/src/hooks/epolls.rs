@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, epoll_event, pollfd, sigset_t, timespec};
 use rustix::io::Errno;
 
-use super::polls::{milliseconds, sleep, time};
+use super::polls::{SignalMask, milliseconds, sleep, time};
 use super::{Entry, TABLE, answer, last_errno, netmap};
 use crate::epoll::{Change, Set};
 use crate::next;
@@ -50,7 +50,11 @@ fn watch(epoll: c_int, fd: c_int, open: &Arc<Open>, change: Change) -> Result<()
         if last_errno() != Errno::NOENT {
             return Err(last_errno());
         }
-        TABLE.set(epoll, Some(Arc::new(Entry::Epoll(Set::default())))).map_err(|_| Errno::BADF)?;
+        let _held = TABLE.lock.hold();
+        // Another thread may have made the set meanwhile.
+        if TABLE.get(epoll).is_none() {
+            TABLE.set(epoll, Some(Arc::new(Entry::Epoll(Set::default())))).map_err(|_| Errno::BADF)?;
+        }
     }
     match TABLE.get(epoll).as_deref().and_then(|found| found.as_deref()) {
         Some(Entry::Epoll(set)) => set.change(fd, open, change),
@@ -67,7 +71,7 @@ unsafe fn epoll_mixed(
     set: &Set,
     (events, most): (*mut epoll_event, c_int),
     limit: Option<Duration>,
-    mask: *const sigset_t,
+    mask: SignalMask<'_>,
 ) -> Result<usize, Errno> {
     let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?;
     let start = Instant::now();
@@ -108,7 +112,7 @@ unsafe fn answer_epoll(
     epoll: c_int,
     events: (*mut epoll_event, c_int),
     limit: Result<Option<Duration>, Errno>,
-    mask: *const sigset_t,
+    mask: SignalMask<'_>,
 ) -> Option<c_int> {
     let found = TABLE.get(epoll)?;
     let Some(Entry::Epoll(set)) = found.as_deref() else { return None };
@@ -120,7 +124,7 @@ unsafe fn answer_epoll(
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_wait(epoll: c_int, events: *mut epoll_event, most: c_int, limit: c_int) -> c_int {
     // SAFETY: the program calls `epoll_wait` with room for `most` events.
-    unsafe { answer_epoll(epoll, (events, most), Ok(milliseconds(limit)), std::ptr::null()) }
+    unsafe { answer_epoll(epoll, (events, most), Ok(milliseconds(limit)), SignalMask::NONE) }
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `epoll_wait`.
         .unwrap_or_else(|| unsafe { next::epoll_wait(epoll, events, most, limit) })
@@ -134,8 +138,9 @@ unsafe extern "C" fn epoll_pwait(
     limit: c_int,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the program calls `epoll_pwait` with room for `most` events.
-    unsafe { answer_epoll(epoll, (events, most), Ok(milliseconds(limit)), mask) }
+    // SAFETY: the program calls `epoll_pwait` with room for `most` events, and with null or a mask that is
+    // readable until it returns.
+    unsafe { answer_epoll(epoll, (events, most), Ok(milliseconds(limit)), SignalMask::new(mask)) }
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `epoll_pwait`.
         .unwrap_or_else(|| unsafe { next::epoll_pwait(epoll, events, most, limit, mask) })
@@ -149,8 +154,9 @@ unsafe extern "C" fn epoll_pwait2(
     limit: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the program calls `epoll_pwait2` with room for `most` events, and with null or a readable time.
-    unsafe { answer_epoll(epoll, (events, most), time(limit), mask) }
+    // SAFETY: the program calls `epoll_pwait2` with room for `most` events, and with a time and a mask that are
+    // null or readable until it returns.
+    unsafe { answer_epoll(epoll, (events, most), time(limit), SignalMask::new(mask)) }
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `epoll_pwait2`.
         .unwrap_or_else(|| unsafe { next::epoll_pwait2(epoll, events, most, limit, mask) })

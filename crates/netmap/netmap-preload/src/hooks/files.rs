@@ -73,7 +73,18 @@ opens! {
 }
 
 /// The program's own memory, accessed at addresses that the program has passed to `ioctl`.
-struct Memory;
+struct Memory(());
+
+impl Memory {
+    /// Gives access to the memory of a program.
+    ///
+    /// # Safety
+    /// It is used during a call of `ioctl`, at addresses that the program has passed to it or stored in a structure
+    /// that it passed, for as many bytes as netmap's interface has there.
+    unsafe fn of_ioctl() -> Self {
+        Self(())
+    }
+}
 
 impl UserMemory for Memory {
     fn read<const N: usize>(&self, at: u64) -> Result<[u8; N], Errno> {
@@ -81,9 +92,8 @@ impl UserMemory for Memory {
             return Err(Errno::FAULT);
         }
         let mut bytes = [0; N];
-        // SAFETY: `at` is not 0. The program has passed this address to `ioctl`, or stored it in a structure
-        // that it passed, and by netmap's interface `N` readable bytes lie there. `bytes` is a local array of
-        // `N` bytes, so the two do not overlap.
+        // SAFETY: `at` is not 0, and `N` readable bytes lie there, as `of_ioctl` requires. `bytes` is a local array
+        // of `N` bytes, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(at as *const u8, bytes.as_mut_ptr(), N) };
         Ok(bytes)
     }
@@ -92,9 +102,8 @@ impl UserMemory for Memory {
         if at == 0 {
             return Err(Errno::FAULT);
         }
-        // SAFETY: `at` is not 0. The program has passed this address to `ioctl`, or stored it in a structure
-        // that it passed, and netmap's interface lets the reply overwrite `bytes.len()` bytes there. `bytes` is
-        // this library's, so the two do not overlap.
+        // SAFETY: `at` is not 0, and netmap's interface lets the reply overwrite `bytes.len()` bytes there, as
+        // `of_ioctl` requires. `bytes` is this library's, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         Ok(())
     }
@@ -104,7 +113,10 @@ impl UserMemory for Memory {
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
     if let Some(open) = netmap(fd) {
         let before = next::errno();
-        if let Some(result) = control::ioctl(&open, request, argument as u64, &mut Memory) {
+        // SAFETY: `control::ioctl` accesses memory at `argument` and at addresses in structures there, as netmap's
+        // interface defines them.
+        let mut memory = unsafe { Memory::of_ioctl() };
+        if let Some(result) = control::ioctl(&open, request, argument as u64, &mut memory) {
             return answer(before, result.map(|()| 0));
         }
     }

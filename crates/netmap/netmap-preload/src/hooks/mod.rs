@@ -78,25 +78,36 @@ fn last_errno() -> Errno {
 /// Process that owns the table: a child created by `vfork` runs in its parent's memory and must not change it.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// Registers the handler that runs in forked children. To be called before the table has an entry.
+/// Whether this process owns the table; a child by `vfork` does not.
+fn owns_table() -> bool {
+    OWNER.load(Relaxed) == std::process::id() as i32
+}
+
+/// Registers the handlers of `fork`. To be called before the table has an entry.
 fn register_atfork() {
+    extern "C" fn before() {
+        TABLE.lock.acquire();
+    }
+    extern "C" fn in_parent() {
+        // SAFETY: `before` has acquired the lock on this thread.
+        unsafe { TABLE.lock.release() };
+    }
     extern "C" fn in_child() {
         OWNER.store(std::process::id() as i32, Relaxed);
         FORKS.fetch_add(1, Relaxed);
+        // SAFETY: this thread is the copy of the one on which `before` has acquired the lock.
+        unsafe { TABLE.lock.release() };
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         OWNER.store(std::process::id() as i32, Relaxed);
-        // SAFETY: `in_child` may run in the child of a process with several threads: it only stores two atomics
-        // and calls `getpid`, which are async-signal-safe.
-        let _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        // SAFETY: `in_child` may run in the child of a process with several threads: it stores two atomics, calls
+        // `getpid` and `sigprocmask`, which are async-signal-safe, and unlocks a mutex that its thread has locked.
+        let _ = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });
 }
 
-/// Sets or clears the object behind a descriptor, unless this is a child by `vfork`. The previous object is
-/// dropped if nothing else uses it.
-fn set(fd: c_int, to: Option<Arc<Entry>>) {
-    if OWNER.load(Relaxed) == std::process::id() as i32 {
-        drop(TABLE.set(fd, to));
-    }
+/// Removes the object behind a descriptor. It is dropped if nothing else uses it.
+fn remove(fd: c_int) {
+    TABLE.close(fd, || 0);
 }

@@ -1,8 +1,9 @@
 //! `poll`, and what the other waits share with it.
 
-use std::slice;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{ptr, slice};
 
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rustix::io::Errno;
@@ -35,24 +36,41 @@ pub unsafe fn time(limit: *const timespec) -> Result<Option<Duration>, Errno> {
     duration(time.tv_sec, time.tv_nsec).map(Some).ok_or(Errno::INVAL)
 }
 
-/// Returns a wait that uses the C library's `ppoll` with a signal mask, or null for none. The mask must be
-/// valid as long as the result is used.
-pub fn sleep(mask: *const sigset_t) -> impl FnMut(&mut [pollfd], Option<Duration>) -> Result<usize, Errno> {
+/// The signal mask of a program's call, or none. A pointer, as programs need not initialise more of a mask than the
+/// kernel reads.
+#[derive(Clone, Copy)]
+pub struct SignalMask<'a>(*const sigset_t, PhantomData<&'a sigset_t>);
+
+impl SignalMask<'_> {
+    /// No mask: signals stay as they are.
+    pub const NONE: Self = Self(ptr::null(), PhantomData);
+
+    /// Wraps the mask of a program, or null for none.
+    ///
+    /// # Safety
+    /// `mask` is null, or points to a mask that is readable as long as the result is used.
+    pub unsafe fn new(mask: *const sigset_t) -> Self {
+        Self(mask, PhantomData)
+    }
+}
+
+/// Returns a wait that uses the C library's `ppoll` with a signal mask.
+pub fn sleep(mask: SignalMask<'_>) -> impl FnMut(&mut [pollfd], Option<Duration>) -> Result<usize, Errno> {
     move |fds, limit| {
         let limit = limit.map(|limit| timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: limit.subsec_nanos().into(),
         });
-        let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
         // SAFETY: `fds` is a mutable slice of `fds.len()` descriptors; `limit` is null or points to the local
-        // above; `mask` is null or the mask of the program's call, which lasts until this wait returns.
-        let count = unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, limit, mask) };
+        // above; `mask` holds null or a readable mask, as `SignalMask::new` requires.
+        let count = unsafe { next::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, limit, mask.0) };
         usize::try_from(count).map_err(|_| last_errno())
     }
 }
 
 /// `poll` for descriptors of which some are ports.
-pub fn poll_mixed(fds: &mut [pollfd], limit: Option<Duration>, mask: *const sigset_t) -> Result<usize, Errno> {
+pub fn poll_mixed(fds: &mut [pollfd], limit: Option<Duration>, mask: SignalMask<'_>) -> Result<usize, Errno> {
     let (mut watched, mut others, mut is_port) = (Vec::new(), Vec::new(), Vec::new());
     for fd in &*fds {
         let open = netmap(fd.fd);
@@ -95,7 +113,7 @@ unsafe fn fds_with_port<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [
 }
 
 #[inline]
-fn answer_poll(fds: &mut [pollfd], limit: Result<Option<Duration>, Errno>, mask: *const sigset_t) -> c_int {
+fn answer_poll(fds: &mut [pollfd], limit: Result<Option<Duration>, Errno>, mask: SignalMask<'_>) -> c_int {
     let before = next::errno();
     let result = limit.and_then(|limit| match &*fds {
         [one] if one.revents != 0 => Ok(1),
@@ -109,7 +127,7 @@ fn answer_poll(fds: &mut [pollfd], limit: Result<Option<Duration>, Errno>, mask:
 unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, limit: c_int) -> c_int {
     // SAFETY: the program calls `poll` with `count` descriptors, which belong to the call until it returns.
     match unsafe { fds_with_port(fds, count) } {
-        Some(fds) => answer_poll(fds, Ok(milliseconds(limit)), std::ptr::null()),
+        Some(fds) => answer_poll(fds, Ok(milliseconds(limit)), SignalMask::NONE),
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `poll`.
         None => unsafe { next::poll(fds, count, limit) },
     }
@@ -122,7 +140,7 @@ unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, limit: c_int, b
     // SAFETY: the program calls `__poll_chk` with an array of `bytes` bytes, which belongs to the call until it
     // returns, and `inside` descriptors lie in it.
     match unsafe { fds_with_port(fds, inside) } {
-        Some(fds) if inside == count => answer_poll(fds, Ok(milliseconds(limit)), std::ptr::null()),
+        Some(fds) if inside == count => answer_poll(fds, Ok(milliseconds(limit)), SignalMask::NONE),
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `__poll_chk`.
         _ => unsafe { next::__poll_chk(fds, count, limit, bytes) },
@@ -133,8 +151,8 @@ unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, limit: c_int, b
 unsafe extern "C" fn ppoll(fds: *mut pollfd, count: nfds_t, limit: *const timespec, mask: *const sigset_t) -> c_int {
     // SAFETY: the program calls `ppoll` with `count` descriptors, which belong to the call until it returns.
     match unsafe { fds_with_port(fds, count) } {
-        // SAFETY: the program calls `ppoll` with null or a readable time.
-        Some(fds) => answer_poll(fds, unsafe { time(limit) }, mask),
+        // SAFETY: the program calls `ppoll` with a time and a mask that are null or readable until it returns.
+        Some(fds) => unsafe { answer_poll(fds, time(limit), SignalMask::new(mask)) },
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `ppoll`.
         None => unsafe { next::ppoll(fds, count, limit, mask) },
@@ -154,8 +172,9 @@ unsafe extern "C" fn __ppoll_chk(
     // SAFETY: the program calls `__ppoll_chk` with an array of `bytes` bytes, which belongs to the call until it
     // returns, and `inside` descriptors lie in it.
     match unsafe { fds_with_port(fds, inside) } {
-        // SAFETY: the program calls `__ppoll_chk` with null or a readable time.
-        Some(fds) if inside == count => answer_poll(fds, unsafe { time(limit) }, mask),
+        // SAFETY: the program calls `__ppoll_chk` with a time and a mask that are null or readable until it
+        // returns.
+        Some(fds) if inside == count => unsafe { answer_poll(fds, time(limit), SignalMask::new(mask)) },
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `__ppoll_chk`.
         _ => unsafe { next::__ppoll_chk(fds, count, limit, mask, bytes) },

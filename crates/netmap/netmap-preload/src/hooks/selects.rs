@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use libc::{c_int, c_void, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
-use super::polls::{duration, poll_mixed, time};
+use super::polls::{SignalMask, duration, poll_mixed, time};
 use super::{TABLE, answer, netmap};
 use crate::{next, select};
 
@@ -29,7 +29,7 @@ unsafe fn sets<'a>(fds: c_int, sets: [*mut c_void; 3]) -> Option<(usize, select:
 fn select_mixed(
     (fds, mut sets): (usize, select::Sets<'_>),
     limit: Option<Duration>,
-    mask: *const sigset_t,
+    mask: SignalMask<'_>,
 ) -> Result<usize, Errno> {
     let mut polled = select::list(fds, &sets);
     poll_mixed(&mut polled, limit, mask)?;
@@ -59,7 +59,7 @@ unsafe extern "C" fn select(
         Some(time) => time,
         None => None,
     };
-    let result = select_mixed(sets, time, std::ptr::null());
+    let result = select_mixed(sets, time, SignalMask::NONE);
     if let (Some(limit), Some(time)) = (limit, time) {
         // On Linux `select` writes the remaining time.
         let left = time.saturating_sub(start.elapsed());
@@ -82,8 +82,10 @@ unsafe extern "C" fn pselect(
     match unsafe { sets(fds, [read, write, except]) } {
         Some(sets) => {
             let before = next::errno();
-            // SAFETY: the program calls `pselect` with null or a readable time.
-            answer(before, unsafe { time(limit) }.and_then(|limit| select_mixed(sets, limit, mask)))
+            // SAFETY: the program calls `pselect` with a time and a mask that are null or readable until it
+            // returns.
+            let (limit, mask) = unsafe { (time(limit), SignalMask::new(mask)) };
+            answer(before, limit.and_then(|limit| select_mixed(sets, limit, mask)))
         }
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `pselect`.

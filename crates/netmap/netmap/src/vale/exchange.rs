@@ -54,7 +54,7 @@ fn receive_run(
     let span = cache.pool().buffer_size() - MIN_FRAME_LEN;
     let (mut packets, ring, kring) = (cache.packets(most), ring.kring.ring(), &ring.kring);
     for _ in 0..most {
-        let position = kring.given(*done);
+        let position = kring.hwcur_plus(*done);
         let slot = ring.slot(position);
         let len = usize::from(slot.len);
         if slot.flags.any(SPECIAL) || len.wrapping_sub(MIN_FRAME_LEN) > span {
@@ -102,7 +102,7 @@ fn receive_special(
             frame.add_flags(known);
             let mut whole = true;
             for (n, &(buffer, len)) in (first..).zip(&reader.fragments) {
-                let (position, slots) = (ring.kring.given(n), ring.kring.ring());
+                let (position, slots) = (ring.kring.hwcur_plus(n), ring.kring.ring());
                 if let Some(claim) = exchange.claim(buffer) {
                     let other = claim.swap(&mut piece);
                     slots.set_frame(position, other, len, Flags::BUFFER_CHANGED);
@@ -153,7 +153,7 @@ impl Sending<'_> {
             }
             done += 1;
         }
-        ring.kring.give(used);
+        ring.kring.advance_hwtail(used);
         self.close(ring);
         done
     }
@@ -168,7 +168,7 @@ impl Sending<'_> {
         room: u32,
     ) -> Option<(Claim<'a>, u32)> {
         while *used < room {
-            let position = ring.kring.free(*used);
+            let position = ring.kring.hwtail_plus(*used);
             *used += 1;
             if let Some(claim) = exchange.claim(ring.kring.ring().slot(position).buffer) {
                 return Some((claim, position));

@@ -86,7 +86,7 @@ impl Reader {
                 }
                 break;
             }
-            let slot = ring.kring.ring().slot(ring.kring.given(first + slots));
+            let slot = ring.kring.ring().slot(ring.kring.hwcur_plus(first + slots));
             bad += usize::from(slot.flags.any(Flags::INDIRECT) || !holds(slot.buffer, slot.len.into()));
             if slot.flags.any(Flags::NO_LEARN) {
                 known = PacketFlags::NO_LEARN;
@@ -151,17 +151,17 @@ impl Writer {
             if next == room {
                 return WriteResult::Retry;
             }
-            let buffer = kring.ring().slot(kring.free(next)).buffer;
+            let buffer = kring.ring().slot(kring.hwtail_plus(next)).buffer;
             if bytes.holds(buffer, 0) {
                 self.buffers.push(buffer);
             } else {
-                (*used..=next).for_each(|n| kring.ring().set(kring.free(n), self.empty(n - *used)));
+                (*used..=next).for_each(|n| kring.ring().set(kring.hwtail_plus(n), self.empty(n - *used)));
                 self.buffers.clear();
                 (*used, *bad) = (next + 1, *bad + 1);
             }
         }
         let Ok(()) = fragments::write::<Infallible>(packet, bytes, |n, len, flags| {
-            let (position, buffer) = (kring.free(*used + n), self.buffers[n as usize]);
+            let (position, buffer) = (kring.hwtail_plus(*used + n), self.buffers[n as usize]);
             // The cast is lossless: `Buffers::size` limits each fragment to 65,535 bytes, even in a buffer of
             // 65,536.
             kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags);
@@ -186,7 +186,7 @@ impl ValeRing {
     /// Skips the rest of a dropped frame. Returns the next slot after it; a part that has not arrived yet is
     /// skipped later.
     pub(crate) fn skip(&mut self, from: u32, given: u32) -> u32 {
-        let slot = |n: &u32| self.kring.ring().slot(self.kring.given(*n));
+        let slot = |n: &u32| self.kring.ring().slot(self.kring.hwcur_plus(*n));
         let last = (from..given).find(|n| !slot(n).flags.any(Flags::MORE_FRAGMENTS));
         self.skipping = last.is_none();
         last.map_or(given, |last| last + 1)

@@ -77,8 +77,8 @@ impl Receiver {
             BufferAccess::Copied(bytes) => self.receive(ring, given, bytes, burst, tally),
             BufferAccess::ZeroCopy(exchange) => exchange::receive(exchange, (cache, reader), ring, given, burst, tally),
         };
-        ring.kring.take(done);
-        ring.kring.give(done);
+        ring.kring.advance_hwcur(done);
+        ring.kring.advance_hwtail(done);
         done
     }
 
@@ -95,7 +95,7 @@ impl Receiver {
     ) -> u32 {
         let mut done = if ring.skipping { ring.skip(0, given) } else { 0 };
         while done < given && burst.room() > 0 {
-            let some = (done..given).take(MAGAZINE).map(|n| ring.kring.ring().slot(ring.kring.given(n)));
+            let some = (done..given).take(MAGAZINE).map(|n| ring.kring.ring().slot(ring.kring.hwcur_plus(n)));
             let (run, copied) = read_run(bytes, some, &mut self.cache, burst);
             (done, tally.bytes) = (done + run as u32, tally.bytes + copied);
             if done < given && run < MAGAZINE && burst.room() > 0 {

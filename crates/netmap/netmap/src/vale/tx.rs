@@ -134,7 +134,7 @@ impl Sending<'_> {
     #[inline]
     pub(super) fn open(&mut self, ring: &mut ValeRing) {
         let released = ring.poll_released(self.buffer_access, self.counters);
-        ring.kring.take(released);
+        ring.kring.advance_hwcur(released);
     }
 
     #[inline]
@@ -152,7 +152,7 @@ impl Sending<'_> {
             if used == room {
                 break;
             }
-            let (len, position) = (packet.len(), ring.kring.free(used));
+            let (len, position) = (packet.len(), ring.kring.hwtail_plus(used));
             let buffer = ring.kring.ring().slot(position).buffer;
             let plain = !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
             if plain && bytes.put(buffer, 0, packet) {
@@ -173,7 +173,7 @@ impl Sending<'_> {
             done += 1;
         }
         self.monitors.mirror(&packets[seen..done]);
-        ring.kring.give(used);
+        ring.kring.advance_hwtail(used);
         self.tally.bytes += copied;
         done
     }

@@ -153,18 +153,18 @@ impl Server {
         let (mut all, mut call) = (0, false);
         for (tx, rx) in tx.iter_mut().zip(rx) {
             let released = rx.poll_released().unwrap();
-            rx.take(released);
+            rx.advance_hwcur(released);
             let moved = tx.poll_released().unwrap().min(rx.room());
             for n in 0..moved {
-                let (from, to) = (tx.given(n), rx.free(n));
+                let (from, to) = (tx.hwcur_plus(n), rx.hwtail_plus(n));
                 let (sent, free) = (tx.ring().slot(from), rx.ring().slot(to));
                 let flags = Flags(sent.flags.0 & Flags::MORE_FRAGMENTS.0 | Flags::BUFFER_CHANGED.0);
                 rx.ring().set(to, Slot { flags, ..sent });
                 tx.ring().set(from, Slot { buffer: free.buffer, flags: Flags::BUFFER_CHANGED, ..Slot::default() });
             }
-            tx.take(moved);
-            tx.give(tx.room().min(moved));
-            rx.give(moved);
+            tx.advance_hwcur(moved);
+            tx.advance_hwtail(tx.room().min(moved));
+            rx.advance_hwtail(moved);
             if moved + released > 0 {
                 call |= tx.publish() | rx.publish();
             }
