@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use ringpass::{Error, PageSize};
 use ringpass_cli::errln;
-use ringpass_memory::Error as MemoryError;
 use serde::Serialize;
 
 use super::measure::{Bench, Cell, Samples, Stage};
@@ -267,7 +266,7 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
     for &pages in &args.pages {
         match Bench::new(&Cell { driver: Driver::Ixgbe, batch: 32, ring, pages, offloads: false }) {
             Ok(_) => usable.push(pages),
-            Err(error @ Error::Memory(MemoryError::HugePages { .. })) => {
+            Err(error @ Error::NoHugePages(_)) => {
                 errln!("left out {} pages: {error}", pages_name(pages));
                 missing = Some(error);
             }

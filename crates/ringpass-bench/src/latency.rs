@@ -11,7 +11,6 @@ use core_affinity::CoreId;
 use hdrhistogram::Histogram;
 use ringpass::{Burst, Error, PageSize, Queues, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
 use ringpass_cli::errln;
-use ringpass_memory::Error as MemoryError;
 use ringpass_models::Model;
 use serde::Serialize;
 
@@ -111,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let largest = args.ring.iter().copied().max().unwrap_or(512);
     let pages = match Rig::new(Driver::Ixgbe, largest, PageSize::Huge2M, false) {
-        Err(Error::Memory(error @ MemoryError::HugePages { .. })) => {
+        Err(Error::NoHugePages(error)) => {
             errln!("on ordinary pages: {error}");
             PageSize::Ordinary
         }

@@ -102,6 +102,16 @@ fn too_few_huge_pages() {
 }
 
 #[test]
+fn a_bench_measures_what_needs_no_huge_pages() {
+    let _held = without_huge_pages();
+    let large = ["--ring", "4096", "--batch", "256", "--rounds", "2", "--json"];
+    let (status, rows, errors) = ringpass(&[&["bench", "driver"][..], &large].concat());
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(rows.contains(r#""pages":"ordinary""#) && !rows.contains("huge2m"), "{rows}");
+    assert!(errors.contains("left out huge2m pages: ") && errors.contains("nr_hugepages"), "{errors}");
+}
+
+#[test]
 fn permissions() {
     // Without capabilities: inside a user namespace the process is root, but has no rights over interfaces
     // outside.
