@@ -522,15 +522,12 @@ def test_no_address_and_wrong_types():
             kind()
 
 
-unclassified = pytest.mark.xfail(raises=ringpass.Error, strict=False, reason="the library has no fitting variant of Error here yet")
-
-
 @pytest.mark.parametrize(
     "address",
     [
         "pcap:{}/none.pcap",
-        pytest.param("packet:rpy-none", marks=unclassified),
-        pytest.param("ffff:ff:1f.7", marks=unclassified),
+        "packet:rpy-none",
+        "ffff:ff:1f.7",
     ],
 )
 def test_what_does_not_exist(tmp_path, address):
@@ -552,7 +549,7 @@ def another_user():
         os.seteuid(0)
 
 
-@pytest.mark.parametrize("address", ["pcap:{}", pytest.param("packet:lo", marks=unclassified)])
+@pytest.mark.parametrize("address", ["pcap:{}", "packet:lo"])
 def test_what_is_not_permitted(capture, address):
     path = capture([frame()])
     path.chmod(0)
@@ -560,7 +557,6 @@ def test_what_is_not_permitted(capture, address):
         ringpass.open(address.format(path))
 
 
-@unclassified
 @pytest.mark.parametrize("address", ["vhost:{}/socket", "tap:rpy0"])
 def test_what_somebody_else_uses(namespace, tmp_path, address):
     address = address.format(tmp_path)

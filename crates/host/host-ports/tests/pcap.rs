@@ -206,4 +206,9 @@ fn frames_that_do_not_pass_and_wrong_configurations() {
     assert_eq!(read(&path).len(), 4, "the input is untouched");
     assert!(error(input(&path), PortConfig { queues: 2, ..one }).contains("--queues"));
     assert!(error(input(Path::new("/nowhere")), one).contains("/nowhere: No such file"));
+    // Opening a FIFO that nobody writes to would wait for ever.
+    let fifo = directory.path().join("fifo");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).expect("a FIFO");
+    assert!(error(input(&fifo), one).contains("/fifo: no regular file"));
+    assert!(error(input(directory.path()), one).contains("no regular file"));
 }

@@ -1,7 +1,8 @@
 //! The decompressed bytes of a file, read through a buffer that can hold whole records.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, ErrorKind, Read, Seek};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
@@ -65,7 +66,11 @@ impl Stream {
     const BUFFER: usize = 1 << 20;
 
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = File::open(path)?;
+        // Opening a FIFO would wait for its writer.
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("no regular file; copy what it holds into one"));
+        }
         let decoder = Decoder::new(file.try_clone()?)?;
         Ok(Self { file, decoder, buffer: vec![0; Self::BUFFER].into(), base: 0, start: 0, end: 0, failed: false })
     }
