@@ -9,7 +9,7 @@ use common::RINGPASS;
 use common::guest::{Guest, serialize_guests};
 
 #[test]
-fn a_card_in_use_is_left_to_the_kernel_whoever_opens_it() {
+fn a_card_in_use_is_left_to_the_kernel_however_it_is_opened() {
     let _alone = serialize_guests();
     let card = ringpass_lab::nic_address(0);
     let guest = Guest::new().memory(512).program(Path::new(RINGPASS)).nic_with_user_network("virtio-net-pci").boot();

@@ -72,7 +72,7 @@ fn jumbo_frames_cross_the_forwarder() {
 }
 
 #[test]
-fn generated_checksums_are_right_whoever_makes_them() {
+fn checksums_by_hardware_and_software_are_right() {
     let folder = folder();
     let file = folder.path().join("x.pcap");
     let port = format!("pcap:,out={}", text(&file));

@@ -88,7 +88,7 @@ fn the_last_packet_frees_the_pool() {
 }
 
 #[test]
-fn whoever_is_last_frees_the_pool_once() {
+fn the_last_user_frees_the_pool_once() {
     for _ in 0..count(2000, 20) {
         let pool = pool(8, 64);
         let region = Arc::downgrade(pool.region());

@@ -213,7 +213,7 @@ impl RemoteBar {
             let (Some(doorbells), Some(file)) = (info.doorbells, file) else { continue };
             let memory = ForeignMemory::map(file.as_fd(), info.offset, info.size as usize);
             let memory = memory.map_err(|error| faulty(&error))?;
-            let asleep = cell(&memory, doorbells.asleep).ok_or_else(|| faulty(&"a bell outside its region"))?;
+            let asleep = cell(&memory, doorbells.asleep).ok_or_else(|| faulty(&"a doorbell outside its region"))?;
             let (_, events) = client.region_io_events(index).map_err(failed(name))?;
             // Without an eventfd the waker is silent: the device then polls.
             // SAFETY: `cell` has checked that the word is inside `memory`, which `RemoteBar` holds. Clones of

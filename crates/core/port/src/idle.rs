@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_ends_a_sleep_and_those_who_have_nothing_do_not() {
+    fn a_timeout_ends_a_sleep_and_silent_queues_do_not() {
         struct Timer(WakeSource<'static>);
         impl Wakeable for Timer {
             fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {

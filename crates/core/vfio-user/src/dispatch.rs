@@ -300,10 +300,10 @@ fn region_info(index: u32, argsz: u32, device: &mut dyn Device) -> Result<Payloa
 }
 
 fn io_events(index: u32, argsz: u32, device: &mut dyn Device) -> Result<Payload, Fault> {
-    let bell = region(device, index)?.doorbells;
-    let events = bell.map(|(doorbells, _)| IoEvent { offset: doorbells.asleep.into(), size: 4, fd: 0 });
+    let offered = region(device, index)?.doorbells;
+    let events = offered.map(|(doorbells, _)| IoEvent { offset: doorbells.asleep.into(), size: 4, fd: 0 });
     let events: Vec<IoEvent> = events.into_iter().collect();
-    with_descriptor(IoEvent::all_to_bytes(index, &events, argsz)?, bell.map(|(_, event)| event))
+    with_descriptor(IoEvent::all_to_bytes(index, &events, argsz)?, offered.map(|(_, event)| event))
 }
 
 fn set_irqs(

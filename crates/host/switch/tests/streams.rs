@@ -13,7 +13,7 @@ use ringpass_switch::{Counter, Switch};
 /// Two datapaths run on their threads, each with a stream between two ports, while other ports are added, flood
 /// frames and are removed: no frame of the streams and no buffer is lost.
 #[test]
-fn streams_go_on_whoever_comes_and_goes() {
+fn streams_go_on_while_peers_come_and_go() {
     const FRAMES: u32 = 100_000;
     let (pool, mut switch) = (pool(), Switch::new(&free(), &plain(6)).unwrap());
     let datapaths = [(); 2].map(|()| switch.datapath(&pool, 64).unwrap());

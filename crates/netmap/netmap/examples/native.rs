@@ -75,9 +75,9 @@ fn measure(exchanged: bool, receiving: bool, len: usize) -> u64 {
     let shape = Shape { rings: [1; 2], slots: [1024; 2] };
     let (memory, served) = PortMemory::new(&mut region, "x", shape, false).unwrap_or_else(|error| panic!("{error}"));
     let joined = control.join(served, &region.buffer_access()).expect("rings");
-    let bell: Notifier = Arc::new(|| panic!("the joint does not sleep"));
+    let notifier: Notifier = Arc::new(|| panic!("the port does not sleep"));
     let csb = memory.csb().clone().into();
-    let [tx, rx] = attach(region.memory(), memory.interface(), &csb, &bell).expect("rings");
+    let [tx, rx] = attach(region.memory(), memory.interface(), &csb, &notifier).expect("rings");
     let ring = if receiving { &rx[0] } else { &tx[0] };
     if !receiving {
         for position in 0..ring.ring().slots() {

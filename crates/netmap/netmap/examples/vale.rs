@@ -32,13 +32,13 @@ fn port(switch: &mut Switch, place: usize, pool: &Mempool, buffer_size: u32) -> 
     let buffers = Buffers::of(region.memory(), &pools).unwrap();
     let (control, queues) = RingPort::new(served, &buffers, pool).expect("a port");
     switch.insert(place, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
-    let bell: Notifier = Arc::new(|| panic!("the switch does not sleep"));
+    let notifier: Notifier = Arc::new(|| panic!("the switch does not sleep"));
     let theirs = |file: &Arc<DmaRegion>| -> Memory {
         let fd = file.file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
         ForeignMemory::map_shared(fd, 0, file.len()).expect("a mapping").into()
     };
     let mapped = theirs(region.file());
-    let [tx, rx] = attach(&mapped, memory.interface(), &theirs(memory.csb()), &bell).expect("rings");
+    let [tx, rx] = attach(&mapped, memory.interface(), &theirs(memory.csb()), &notifier).expect("rings");
     let (tx, rx) = (tx.into_iter().next().expect("a ring"), rx.into_iter().next().expect("a ring"));
     Port { _control: control, tx, rx, region }
 }

@@ -100,8 +100,8 @@ fn programs_and_servers_that_lie() {
     assert_eq!(served.room(), 3);
 }
 
-fn wait(bell: &Receiver<()>) {
-    bell.recv_timeout(Duration::from_secs(20)).expect("a wake-up");
+fn wait(notifier: &Receiver<()>) {
+    notifier.recv_timeout(Duration::from_secs(20)).expect("a wake-up");
 }
 
 /// Numbers go one way through a ring of each direction; both sides block whenever there is nothing to do.

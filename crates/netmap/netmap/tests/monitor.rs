@@ -28,8 +28,8 @@ impl Watcher {
         let (memory, served) = PortMemory::new(&mut region, "watcher", shape, true).unwrap_or_else(|e| panic!("{e}"));
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
         let control = of.control.monitor(ways, served, &buffers).unwrap();
-        let bell: Notifier = Arc::new(|| ());
-        let [_, rx] = attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &bell).expect("rings");
+        let notifier: Notifier = Arc::new(|| ());
+        let [_, rx] = attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &notifier).expect("rings");
         Self { control, rx, buffers, memory, region }
     }
 

@@ -16,7 +16,7 @@ struct Pipe {
     rx: PortRing,
     csb: Arc<Csb>,
     /// How often each end was woken.
-    bells: [Arc<AtomicUsize>; 2],
+    notifiers: [Arc<AtomicUsize>; 2],
 }
 
 fn pipe(slots: u32) -> Pipe {
@@ -25,7 +25,7 @@ fn pipe(slots: u32) -> Pipe {
     let (_, receiver) = region.ring(Direction::Rx, 0, slots, false).unwrap();
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 4).unwrap());
-    let bells = [Arc::new(AtomicUsize::new(0)), Arc::default()];
+    let notifiers = [Arc::new(AtomicUsize::new(0)), Arc::default()];
     let exchange = |rung: &Arc<AtomicUsize>| {
         let ring = |offset| Ring::new(region.memory(), offset, slots).unwrap();
         let (sender, receiver, csb, rung) = (ring(sender), ring(receiver), csb.clone(), rung.clone());
@@ -38,10 +38,10 @@ fn pipe(slots: u32) -> Pipe {
         }
     };
     Pipe {
-        tx: PortRing::Sender(Sender::new(exchange(&bells[1]))),
-        rx: PortRing::Receiver(Receiver::new(exchange(&bells[0]))),
+        tx: PortRing::Sender(Sender::new(exchange(&notifiers[1]))),
+        rx: PortRing::Receiver(Receiver::new(exchange(&notifiers[0]))),
         csb,
-        bells,
+        notifiers,
     }
 }
 
@@ -161,9 +161,9 @@ fn ends_that_say_what_cannot_be() {
 }
 
 #[test]
-fn bells_ring_for_those_who_asked() {
-    let Pipe { tx: sender, rx: receiver, bells, .. } = pipe(8);
-    let rung = || bells.each_ref().map(|notify| notify.swap(0, Ordering::Relaxed));
+fn notifications_only_where_enabled() {
+    let Pipe { tx: sender, rx: receiver, notifiers, .. } = pipe(8);
+    let rung = || notifiers.each_ref().map(|notify| notify.swap(0, Ordering::Relaxed));
     release_slots(sender.ring(), 7);
     sender.sync().unwrap();
     assert_eq!(rung(), [0, 0], "nobody sleeps");

@@ -35,8 +35,8 @@ fn pipe(slots: u32, size: u32, pool: Mempool) -> Pipe {
     let config = PortConfig { mtu: MTU, ..Default::default() };
     let end = |own: &PortMemory, other: &PortMemory, first: bool| {
         let places = (own.interface(), other.interface());
-        let bell = Arc::new(|| ()) as ringpass_netmap::Notifier;
-        let [tx, rx] = attach_pipe(region.memory(), places, first, &csb_memory, &bell).unwrap();
+        let notifier = Arc::new(|| ()) as ringpass_netmap::Notifier;
+        let [tx, rx] = attach_pipe(region.memory(), places, first, &csb_memory, &notifier).unwrap();
         let rings = Rings { tx, rx: rx.into_iter().map(|ring| (ring, None)).collect() };
         queues(rings, &buffers, &config, &pool, &status[usize::from(!first)]).unwrap().pop().unwrap()
     };

@@ -152,7 +152,7 @@ fn liars_at_work() {
                 for (n, liar) in liars.iter().enumerate() {
                     (0..63).for_each(|_| assert!(liar.put(0, &[&frame(BROADCAST, mac(9), 60)])));
                     liar.sync();
-                    let (shared, kick) = (Shared::of(liar), liar.bell.clone());
+                    let (shared, kick) = (Shared::of(liar), liar.notifier.clone());
                     let (stop, written) = (&stop, &written);
                     scope.spawn(move || written.fetch_add(lie(&shared, n as u64 + 1, stop, || kick()), Relaxed));
                 }

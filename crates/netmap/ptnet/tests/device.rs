@@ -261,7 +261,7 @@ fn rung(event: &OwnedFd) -> bool {
 }
 
 #[test]
-fn interrupts_and_kicks_for_those_who_asked() {
+fn interrupts_and_kicks_only_where_enabled() {
     let mut guest = Guest::started(1, 16);
     let events = [event(), event()];
     for (vector, event) in (0..).zip(&events) {

@@ -180,14 +180,14 @@ impl Drop for LetGo {
 
 /// The port's other side shares the event's open file description, and with it `O_NONBLOCK`.
 #[test]
-fn a_bell_that_blocks_does_not_stop_the_host() {
+fn an_eventfd_that_blocks_does_not_stop_the_host() {
     let folder = tempfile::tempdir().unwrap();
     let mut region = region(1, 64);
-    let [(end, rings, bell), _other] = pipe(&mut region, 64);
-    let theirs = LetGo(bell.try_clone().unwrap());
+    let [(end, rings, kick), _other] = pipe(&mut region, 64);
+    let theirs = LetGo(kick.try_clone().unwrap());
     let interface = end.bind(&mut region, |_, _| true).unwrap() as u32;
     let port = GuestPort { interface, rings, mac: common::mac(1), memory_id: 7 };
-    let host = Host::new(folder.path(), "a", common::shared(&region, 7), port, bell);
+    let host = Host::new(folder.path(), "a", common::shared(&region, 7), port, kick);
     rustix::io::ioctl_fionbio(&theirs.0, false).unwrap();
     let mut guest = Guest::start(&host.path);
     for _ in 0..20 {

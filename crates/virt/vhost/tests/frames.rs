@@ -142,7 +142,7 @@ fn what_a_guest_may_not_send_is_dropped_and_counted() {
 }
 
 #[test]
-fn without_buffers_packets_wait_with_whoever_sends() {
+fn without_buffers_packets_wait_at_the_sender() {
     for features in FEATURES {
         let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 64));
         guest.attach(&mut rig.device);

@@ -41,7 +41,7 @@ pub struct MockDevice {
     pub pause: Duration,
     doorbells: Doorbells,
     cells: OwnedFd,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
 impl MockDevice {
@@ -59,7 +59,7 @@ impl MockDevice {
             pause: Duration::ZERO,
             doorbells: Doorbells { asleep: 1024, cells: vec![cells] },
             cells: memfd(PAGE),
-            bell: event(),
+            doorbell: event(),
         }
     }
 
@@ -95,7 +95,7 @@ impl Device for MockDevice {
             PCI_REGIONS => Region {
                 size: PAGE,
                 mapping: Some(Mapping { file: self.cells.as_fd(), offset: 0, areas: &[] }),
-                doorbells: Some((&self.doorbells, self.bell.as_fd())),
+                doorbells: Some((&self.doorbells, self.doorbell.as_fd())),
                 ..Region::default()
             },
             _ => Region::default(),

@@ -15,12 +15,12 @@ use crate::guest;
 
 /// Wakes the other side.
 #[derive(Default)]
-struct Bell {
+struct Doorbell {
     rung: Mutex<bool>,
     changed: Condvar,
 }
 
-impl Bell {
+impl Doorbell {
     fn ring(&self) {
         *self.rung.lock().unwrap() = true;
         self.changed.notify_one();
@@ -44,8 +44,8 @@ fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::Virtqueue + 'static>(p
     let mut driver = Q::new(&rings, 0, &config).unwrap();
     let memory = guest::memory(&[(&rings, None), (pool.region(), None)]);
     let mut device = D::new(&guest::setup(packed, &config, driver.addresses()), &memory).unwrap();
-    let bells = Arc::new((Bell::default(), Bell::default()));
-    let of_device = bells.clone();
+    let doorbells = Arc::new((Doorbell::default(), Doorbell::default()));
+    let of_device = doorbells.clone();
     let thread = std::thread::spawn(move || {
         let (mut taken, mut count) = (ChainBatch::default(), 0);
         while count < PACKETS {
@@ -74,13 +74,13 @@ fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::Virtqueue + 'static>(p
         assert_eq!(count, want, "more buffers than descriptors and a magazine");
         posted += count;
         if driver.publish().is_some() {
-            bells.0.ring();
+            doorbells.0.ring();
         }
         back += driver.reclaim_used(&mut reclaimer).unwrap();
         if driver.room() == 0 || posted == PACKETS && back < PACKETS {
             driver.arm();
             match driver.reclaim_used(&mut reclaimer).unwrap() {
-                0 => bells.1.wait("driver"),
+                0 => doorbells.1.wait("driver"),
                 some => back += some,
             }
             driver.disarm();

@@ -11,7 +11,7 @@ pub struct Pipe {
     /// First and second end.
     pub ends: [PortMemory; 2],
     /// Eventfds that wake the programs of each end.
-    pub bells: [OwnedFd; 2],
+    pub call_events: [OwnedFd; 2],
     /// Programs that have each end.
     pub users: [Users; 2],
     /// Number of the memory that it lies in.
@@ -26,10 +26,10 @@ impl Pipe {
         name: &str,
         slots: u32,
     ) -> Result<Self, RequestError> {
-        let bells = [super::eventfd()?, super::eventfd()?];
+        let call_events = [super::eventfd()?, super::eventfd()?];
         let names = [format!("{parent}{{{name}"), format!("{parent}}}{name}")];
         let ends = PortMemory::pipe(region, names.each_ref().map(|name| &name[..]), slots)?;
-        Ok(Self { ends, bells, users: Default::default(), memory_id })
+        Ok(Self { ends, call_events, users: Default::default(), memory_id })
     }
 
     /// Resets an end to the positions that its last program has passed on, as that may have died at any point.

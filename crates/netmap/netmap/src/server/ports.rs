@@ -238,8 +238,8 @@ impl Ports {
         let fds = [
             shared(region.file())?.try_clone_to_owned(),
             shared(pipe.ends[0].csb())?.try_clone_to_owned(),
-            pipe.bells[end].try_clone(),
-            pipe.bells[1 - end].try_clone(),
+            pipe.call_events[end].try_clone(),
+            pipe.call_events[1 - end].try_clone(),
         ];
         let fds = descriptors(fds)?;
         let (interface, others) =
@@ -326,14 +326,14 @@ impl Ports {
         }
         let (shape, memory_id) = (port.memory.shape(), port.memory_id());
         let bound = bound(&name, asked, shape)?;
-        let bell = super::eventfd()?;
-        let call = EventNotifier::new(bell.try_clone().map_err(out_of_descriptors)?);
+        let call_event = super::eventfd()?;
+        let call = EventNotifier::new(call_event.try_clone().map_err(out_of_descriptors)?);
         let call = call.map_err(|error| RequestError::new(Errno::NOSYS, error))?;
         let region = port.own.as_mut().map_or_else(|| memories.shared(memory_id), |own| &mut own.region);
         let fds = [
             shared(region.file())?.try_clone_to_owned(),
             shared(port.memory.csb())?.try_clone_to_owned(),
-            Ok(bell),
+            Ok(call_event),
             port.served.kick().try_clone_to_owned(),
         ];
         let fds = descriptors(fds)?;

@@ -54,11 +54,11 @@ impl Vale {
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
         let (control, queues) = RingPort::new(served, &buffers, &self.pool).unwrap();
         self.switch.insert(place, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
-        let (bell, kicks) = bell(&control);
+        let (notifier, kicks) = notifier(&control);
         let (mapped, csb) = (elsewhere(region.file()), elsewhere(memory.csb()));
-        let [tx, rx] = attach(&mapped, memory.interface(), &csb, &bell).expect("rings");
+        let [tx, rx] = attach(&mapped, memory.interface(), &csb, &notifier).expect("rings");
         let buffers = Buffers::of(&mapped, &pools).unwrap();
-        Program { control, tx, rx, buffers, csb, kicks, memory, region, bell }
+        Program { control, tx, rx, buffers, csb, kicks, memory, region, notifier }
     }
 }
 
@@ -109,18 +109,18 @@ pub struct Program {
     pub kicks: Arc<AtomicU64>,
     pub memory: PortMemory,
     pub region: Region,
-    pub bell: Notifier,
+    pub notifier: Notifier,
 }
 
 /// Returns what a program kicks by, and the number of its kicks.
-pub fn bell(port: &dyn ServedPort) -> (Notifier, Arc<AtomicU64>) {
+pub fn notifier(port: &dyn ServedPort) -> (Notifier, Arc<AtomicU64>) {
     let (kicks, kicked) = (Arc::new(AtomicU64::new(0)), port.kick().try_clone_to_owned().unwrap());
     let counter = kicks.clone();
-    let bell = Arc::new(move || {
+    let notifier = Arc::new(move || {
         counter.fetch_add(1, Relaxed);
         rustix::io::write(&kicked, &1u64.to_ne_bytes()).unwrap();
     });
-    (bell, kicks)
+    (notifier, kicks)
 }
 
 /// Maps a region once more, as another process would.

@@ -14,7 +14,7 @@ use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shap
 use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::programs::{bell, elsewhere};
+use crate::programs::{notifier, elsewhere};
 
 /// The wire behind a queue of a port, with the test at its other end.
 #[derive(Clone)]
@@ -168,9 +168,9 @@ impl Port {
         let shape = Shape { rings: [self.wires.len() as u16; 2], slots: [slots; 2] };
         let (memory, served) = PortMemory::new(&mut self.region, "x", shape, false).unwrap_or_else(|e| panic!("{e}"));
         let joined = self.control.join(served, &self.region.buffer_access()).unwrap();
-        let (bell, kicks) = bell(&*joined);
+        let (notifier, kicks) = notifier(&*joined);
         let (mapped, csb) = (elsewhere(self.region.file()), elsewhere(memory.csb()));
-        let [tx, rx] = attach(&mapped, memory.interface(), &csb, &bell).expect("rings");
+        let [tx, rx] = attach(&mapped, memory.interface(), &csb, &notifier).expect("rings");
         let buffers = Buffers::of(&mapped, self.region.pools()).unwrap();
         Program { joined, tx, rx, buffers, csb, kicks, memory }
     }

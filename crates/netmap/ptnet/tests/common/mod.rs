@@ -20,7 +20,7 @@ pub fn event() -> OwnedFd {
 }
 
 /// Returns a notifier that signals an eventfd.
-pub fn bell(event: &OwnedFd) -> Notifier {
+pub fn notifier(event: &OwnedFd) -> Notifier {
     let event = event.try_clone().unwrap();
     Arc::new(move || _ = rustix::io::write(&event, &1u64.to_ne_bytes()))
 }
@@ -54,12 +54,12 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(folder: &Path, name: &str, memory: SharedRegion, port: GuestPort, bell: OwnedFd) -> Self {
+    pub fn new(folder: &Path, name: &str, memory: SharedRegion, port: GuestPort, kick: OwnedFd) -> Self {
         let path = folder.join(name);
         let memory_path = folder.join(format!("{name}.mem"));
         let listeners = [&memory_path, &path].map(|path| Listener::bind(path).unwrap());
-        let bell = EventWaiter::on(bell).unwrap();
-        let mut passthrough = Passthrough::new(memory, port, bell, listeners).unwrap();
+        let kick = EventWaiter::on(kick).unwrap();
+        let mut passthrough = Passthrough::new(memory, port, kick, listeners).unwrap();
         let (counters, stop) = (passthrough.counters().clone(), Arc::new(AtomicBool::new(false)));
         let its = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -102,8 +102,8 @@ pub fn pipe(region: &mut Region, slots: u32) -> [(PortMemory, [Vec<PortRing>; 2]
     let [first, second] = &ends;
     let csb = first.csb().clone().into();
     let rings = |own: &PortMemory, other: &PortMemory, first: bool| {
-        let other_bell = bell(&events[usize::from(first)]);
-        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_bell).unwrap()
+        let other_notifier = notifier(&events[usize::from(first)]);
+        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_notifier).unwrap()
     };
     let rings = [rings(first, second, true), rings(second, first, false)];
     let parts = ends.into_iter().zip(rings).zip(events).map(|((end, rings), event)| (end, rings, event));
@@ -137,7 +137,7 @@ pub fn served(region: &mut Region, rings: u16, slots: u32) -> (Server, GuestPort
     let (memory, served) = PortMemory::new(region, "vale0:1", shape, true).unwrap_or_else(|error| panic!("{error}"));
     let (kicked, calls) = (event(), event());
     let csb = memory.csb().clone().into();
-    let attached = attach(region.memory(), memory.interface(), &csb, &bell(&kicked)).unwrap();
+    let attached = attach(region.memory(), memory.interface(), &csb, &notifier(&kicked)).unwrap();
     let interface = memory.bind(region, |_, _| true).unwrap() as u32;
     let port = GuestPort { interface, rings: attached, mac: mac(9), memory_id: 3 };
     let wake = calls.try_clone().unwrap();

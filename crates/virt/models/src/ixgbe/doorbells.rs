@@ -46,7 +46,7 @@ impl Doorbells {
         Self {
             lines,
             region,
-            sleeper: sleeper.expect("the process has descriptors and asynchronous I/O left for a bell"),
+            sleeper: sleeper.expect("the process has descriptors and asynchronous I/O left for a doorbell"),
         }
     }
 

@@ -42,7 +42,7 @@ impl Kicks {
         #[allow(unsafe_code)]
         let sleeper = unsafe { DeviceSleeper::new(NonNull::from(&*asleep)) };
         Self {
-            sleeper: sleeper.expect("the process has descriptors and asynchronous I/O left for a bell"),
+            sleeper: sleeper.expect("the process has descriptors and asynchronous I/O left for a doorbell"),
             _asleep: asleep,
             queues: (0..queues).map(|_| AtomicU32::new(0)).collect(),
             data: AtomicBool::new(false),

@@ -98,7 +98,7 @@ fn what_is_nobodys_goes_to_the_default_pool() {
 }
 
 #[test]
-fn broadcast_and_multicast_go_to_all_who_want_them() {
+fn broadcast_and_multicast_go_to_all_subscribed_pools() {
     let mut driver = pools(POOLS_64, REPLICATE | NO_DEFAULT);
     driver.window.write(PFVML2FLT.at(1), UNTAGGED | BROADCAST);
     driver.window.write(PFVML2FLT.at(2), UNTAGGED | BROADCAST | ALL_MULTICAST);
