@@ -18,14 +18,14 @@ pub struct Args {
     /// Page to write, in Markdown; its plots go into the folder 'plots' beside it
     #[arg(long, value_name = "FILE")]
     report: PathBuf,
-    /// Measure a part of the cases in fewer rounds: some minutes instead of some forty
+    /// Measure a part of the cases in fewer rounds: a few minutes instead of some fifteen
     #[arg(long)]
     quick: bool,
 }
 
 const EXAMPLES: &str = "EXAMPLES:
-  sudo ringpass bench all --report docs/performance.md         every case, some forty minutes
-  sudo ringpass bench all --quick --report performance.md      a part of them, some minutes";
+  sudo ringpass bench all --report docs/performance.md         every case, some fifteen minutes
+  sudo ringpass bench all --quick --report performance.md      a part of them, a few minutes";
 
 /// One section of the page.
 struct Section {
