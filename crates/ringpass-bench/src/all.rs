@@ -59,7 +59,7 @@ const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Latency of a forwarder",
-        text: "Time that a frame spends in the forwarder, by the size of its rings, below and above saturation, as in figure 9 of ixy's paper.",
+        text: "Time that a frame spends in the forwarder, by the size of its rings, below and above saturation, as in Table 2 of ixy's paper.",
         arguments: &["latency"],
         quick: &["--ring", "512", "-t", "0.5"],
         plots: true,
@@ -108,7 +108,7 @@ pub fn run(args: &Args) -> Result<(), Error> {
         move |source| Error::os(what, source)
     };
     fs::create_dir_all(&plots).map_err(os(&plots))?;
-    // Fails now rather than after half an hour.
+    // Fails now rather than after a quarter of an hour.
     drop(fs::OpenOptions::new().create(true).append(true).open(&args.report).map_err(os(&args.report))?);
     let start = Instant::now();
     let how = if args.quick { "a part of the cases, in few rounds" } else { "all cases" };

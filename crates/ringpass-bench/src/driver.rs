@@ -322,7 +322,10 @@ fn print_peers() {
         let cycles = if from == to { format!("{from}") } else { format!("{from} to {to}") };
         rows.push(vec![peer.name.into(), cycles, format!("{}", peer.instructions)]);
     }
-    table::print("Other drivers, total, measured likewise on another virtual machine (2 cores at 2.7 GHz)", &rows);
+    table::print(
+        "Other drivers, total, measured in the same way on another virtual machine (2 cores at 2.7 GHz)",
+        &rows,
+    );
 }
 
 fn print_offloads(results: &Results) {

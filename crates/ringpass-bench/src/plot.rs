@@ -125,7 +125,7 @@ fn batch(results: &Results) -> [Panel; 2] {
             &[(32, dpdk), (32, paper::DPDK_SCALAR)],
         ),
         marks(
-            "ixy and DPDK, measured likewise",
+            "ixy and DPDK, measured in the same way",
             GREY,
             SeriesStyle::Crosses,
             &[peer.cycles.0, peer.cycles.1, vector.cycles.0].map(|cycles| (32, cycles)),
