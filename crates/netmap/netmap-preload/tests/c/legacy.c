@@ -169,6 +169,8 @@ static void commands(void) {
     GIVES(command("vale9:n", NETMAP_BDG_DELIF), ENXIO, "of a port that does not exist: ENXIO");
     PENDING(command("vale9:nic", NETMAP_BDG_ATTACH) == 0, "NETMAP_BDG_ATTACH of a native port");
     PENDING(command("vale9:nic", NETMAP_BDG_DETACH) == 0, "NETMAP_BDG_DETACH of it");
+    SUCCEEDS(command("vale9:null", NETMAP_BDG_ATTACH), "NETMAP_BDG_ATTACH of a port by its address");
+    SUCCEEDS(command("vale9:null", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of it");
     GIVES(command("vale9:nothing", NETMAP_BDG_DETACH), ENXIO, "NETMAP_BDG_DETACH of a port that does not exist: ENXIO");
     nmr = legacy("vale9:c");
     nmr.nr_cmd = NETMAP_BDG_VNET_HDR, nmr.nr_arg1 = 12;

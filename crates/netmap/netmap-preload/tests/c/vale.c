@@ -1,4 +1,5 @@
-/* VALE switches: what they forward, and the requests that make, list and attach their ports. */
+/* VALE switches: what they forward, and the requests that make, list and attach their ports. The server lets programs attach
+   the port `null`. */
 #include "port.h"
 
 static void forwarding(void) {
@@ -101,6 +102,41 @@ static bool indirect(uint16_t len) {
 static void indirect_slots(void) {
     PENDING(indirect(100), "NS_INDIRECT: a frame that lies in the program's memory");
     PENDING(indirect(65535), "NS_INDIRECT with 65,535 bytes");
+}
+
+/* Bytes of the longer header of virtio-net. */
+#define VNET_HEADER 12
+
+/* Whether a port whose frames have headers sends to one whose frames have headers too, or not. */
+static bool headers_pass(bool received) {
+    const char *names[] = {"vale5:va", "vale5:vb"};
+    struct port ports[2];
+    bool right = true;
+    for (int n = 0; n < 2; n++) {
+        struct nmreq_port_hdr length = {.nr_hdr_len = n == 0 || received ? VNET_HEADER : 0};
+        REQUIRE(port_open(&ports[n], names[n], NR_REG_ALL_NIC, NR_ACCEPT_VNET_HDR) == 0);
+        right &= ask(NETMAP_REQ_PORT_HDR_SET, names[n], &length) == 0;
+    }
+    struct netmap_ring *tx = tx_ring(&ports[0], 0), *rx = rx_ring(&ports[1], 0);
+    if (right) {
+        char *bytes = slot_bytes(tx, tx->head), frame[FRAME] = {0};
+        frame_header(frame, 255, 1);
+        memset(bytes, 0, VNET_HEADER);
+        memcpy(bytes + VNET_HEADER, frame, FRAME);
+        tx->slot[tx->head].len = VNET_HEADER + FRAME, tx->slot[tx->head].flags = 0;
+        advance(tx);
+        right = tx_sync(ports[0].fd) == 0 && poll_port(ports[1].fd, POLLIN, 1000) == POLLIN;
+        size_t before = received ? VNET_HEADER : 0;
+        right = right && rx->slot[rx->head].len == before + FRAME &&
+                memcmp(slot_bytes(rx, rx->head) + before, frame, FRAME) == 0;
+    }
+    port_close(&ports[0]), port_close(&ports[1]);
+    return right;
+}
+
+static void headers(void) {
+    PENDING(headers_pass(true), "frames with headers between two ports that have them");
+    PENDING(headers_pass(false), "frames with headers for a port that has none: they are cut off");
 }
 
 /* A receiver that does not receive. */
@@ -214,13 +250,26 @@ static void attaching(void) {
     struct nmreq_vale_attach body = {.reg = {.nr_mode = NR_REG_ALL_NIC}, .port_index = 999};
     PENDING(attach("vale5:nic", &body) == 0 && body.port_index != 999, "VALE_ATTACH of a native port, and its index");
     struct nmreq_vale_list at;
-    PENDING(list("vale5:nic", &at) == 0, "an attached port is listed");
+    PENDING(list("vale5:nic", &at) == 0, "it is listed");
     PENDING(attach("vale5:nic", &body) == EBUSY, "VALE_ATTACH of a port that is attached: EBUSY");
     PENDING(try_open("nic", NR_REG_ALL_NIC, 0) == EBUSY, "NETMAP_REQ_REGISTER of an attached port: EBUSY");
     PENDING(detach("vale5:nic") == 0, "VALE_DETACH");
     body.reg.nr_mode = NR_REG_NIC_SW;
     PENDING(attach("vale5:nic", &body) == 0, "VALE_ATTACH with NR_REG_NIC_SW: the host's stack, too");
     detach("vale5:nic");
+    /* Ringpass's own way: a port by its address, which the server was started with. */
+    body.reg.nr_mode = NR_REG_ALL_NIC, body.port_index = 999;
+    SUCCEEDS(attach("vale5:null", &body), "VALE_ATTACH of a port by its address");
+    PENDING(body.port_index != 999, "VALE_ATTACH returns the port's index");
+    PENDING(attach("vale5:null", &body) == EBUSY, "VALE_ATTACH of a port that is attached, by its address: EBUSY");
+    PENDING(list("vale5:null", &at) == 0, "an attached port is listed");
+    struct port other = need("vale5:other");
+    send_frame(&other, 255, 1, 1);
+    CHECK(no_frame(&other), "a program sends beside it, and gets nothing back");
+    port_close(&other);
+    SUCCEEDS(detach("vale5:null"), "VALE_DETACH of it");
+    GIVES(detach("vale5:null"), ENXIO, "again: ENXIO");
+    GIVES(attach("vale5:pcap:x", &body), EPERM, "a port that the server was not started with: EPERM");
     struct port port = need("vale5:taken");
     PENDING(attach("vale5:taken", &body) == EBUSY, "VALE_ATTACH of a program's port: EBUSY");
     port_close(&port);
@@ -280,5 +329,5 @@ static void monitors(void) {
     PENDING(try_open("vale5:nobody", NR_REG_ALL_NIC, NR_MONITOR_RX) == EINVAL, "a monitor of a port that is not open: EINVAL");
 }
 
-TOPICS("vale", T(lists), T(forwarding), T(fragments), T(indirect_slots), T(overflow), T(several_rings), T(persistent),
+TOPICS("vale", T(lists), T(forwarding), T(fragments), T(indirect_slots), T(headers), T(overflow), T(several_rings), T(persistent),
        T(attaching), T(polled), T(monitors))
