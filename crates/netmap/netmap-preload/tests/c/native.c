@@ -30,6 +30,13 @@ static void sending(void) {
         CHECK(sent(&port, ring), "are sent, and their slots are the program's again");
     }
     EQUAL(poll_port(port.fd, POLLIN, 50), 0, "it receives nothing");
+    struct netmap_ring *tx = tx_ring(&port, 0);
+    for (int n = 0; n < 3; n++) {
+        put_frame(tx, 255, 1, 1);
+        tx->slot[(tx->head + tx->num_slots - 1) % tx->num_slots].flags = n < 2 ? NS_MOREFRAG : 0;
+    }
+    SUCCEEDS(tx_sync(port.fd), "a frame in three slots");
+    CHECK(sent(&port, 0), "is sent");
 }
 
 /* Programs that share a port, with a ring each. */

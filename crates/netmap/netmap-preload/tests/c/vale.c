@@ -267,7 +267,9 @@ static void attaching(void) {
     send_frame(&other, 255, 1, 1);
     CHECK(no_frame(&other), "a program sends beside it, and gets nothing back");
     port_close(&other);
-    SUCCEEDS(detach("vale5:null"), "VALE_DETACH of it");
+    struct nmreq_vale_detach left = {.port_index = 999};
+    SUCCEEDS(ask(NETMAP_REQ_VALE_DETACH, "vale5:null", &left), "VALE_DETACH of it");
+    PENDING(left.port_index == body.port_index && body.port_index != 999, "VALE_DETACH returns the port's index");
     GIVES(detach("vale5:null"), ENXIO, "again: ENXIO");
     GIVES(attach("vale5:pcap:x", &body), EPERM, "a port that the server was not started with: EPERM");
     struct port port = need("vale5:taken");
