@@ -1,0 +1,227 @@
+/* Descriptors of ports: duplicates, children, other programs and processes, and the order in which things are closed. */
+#include "port.h"
+
+#include <signal.h>
+#include <sys/socket.h>
+
+static void duplicates(void) {
+    struct port port = need("d{1");
+    int one = dup(port.fd), two = fcntl(port.fd, F_DUPFD_CLOEXEC, 100), three = dup2(port.fd, 200);
+    CHECK(one >= 0 && two >= 100 && three == 200, "dup, fcntl and dup2 of a descriptor");
+    CHECK(!tx_sync(one) && !tx_sync(two) && !rx_sync(three), "each is the port");
+    struct nmreq_register reg = {.nr_mode = NR_REG_ALL_NIC};
+    GIVES(request(one, NETMAP_REQ_REGISTER, "d{1", &reg), EBUSY, "so each has a port already: EBUSY");
+    REQUIRE(close(port.fd) == 0);
+    port.fd = -1;
+    SUCCEEDS(tx_sync(one), "the port stays if one is closed");
+    EQUAL(poll_port(two, POLLOUT, 0), POLLOUT, "and can be polled");
+    REQUIRE(close(one) == 0 && close(two) == 0);
+    SUCCEEDS(tx_sync(three), "as long as one is open");
+    GIVES(try_open("d{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), EBUSY, "and is in use");
+    REQUIRE(close(three) == 0);
+    settle();
+    SUCCEEDS(try_open("d{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "the last one ends the registration");
+    int fd = device(), before = dup(fd);
+    reg = (struct nmreq_register){.nr_mode = NR_REG_ALL_NIC};
+    SUCCEEDS(request(fd, NETMAP_REQ_REGISTER, "d{2", &reg), "a descriptor that was duplicated before it has a port");
+    SUCCEEDS(tx_sync(before), "its duplicate has the port, too");
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    REQUIRE(null >= 0 && dup2(null, fd) == fd);
+    GIVES(tx_sync(fd), ENOTTY, "another file in the place of a port: ENOTTY");
+    SUCCEEDS(tx_sync(before), "and the port stays in the other");
+}
+
+static void mappings(void) {
+    struct port port = need("m{1");
+    int protection = PROT_READ | PROT_WRITE;
+    void *again = mmap(NULL, port.reg.nr_memsize, protection, MAP_SHARED, port.fd, 0);
+    CHECK(again != MAP_FAILED, "a second mmap");
+    struct netmap_if *same = (struct netmap_if *)((char *)again + port.reg.nr_offset);
+    CHECK(strcmp(same->ni_name, "m{1") == 0, "maps the same memory");
+    CHECK(mmap(NULL, 4096, protection, MAP_SHARED, port.fd, 0) != MAP_FAILED, "mmap of a part");
+    errno = 0;
+    CHECK(mmap(NULL, port.reg.nr_memsize + 4096, protection, MAP_SHARED, port.fd, 0) == MAP_FAILED && errno == EINVAL,
+          "mmap of more than the memory: EINVAL");
+    errno = 0;
+    CHECK(mmap(NULL, 4096, protection, MAP_SHARED, port.fd, (off_t)1 << 40) == MAP_FAILED && errno == EINVAL,
+          "mmap beyond the memory: EINVAL");
+    struct port other = need("m{2");
+    EQUAL(other.reg.nr_mem_id, port.reg.nr_mem_id, "ports in one memory");
+    REQUIRE(munmap(other.memory, other.reg.nr_memsize) == 0);
+    other.memory = NULL;
+    struct netmap_if *through = (struct netmap_if *)(port.memory + other.reg.nr_offset);
+    CHECK(strcmp(through->ni_name, "m{2") == 0, "one mapping serves both");
+    REQUIRE(close(port.fd) == 0);
+    port.fd = -1;
+    CHECK(port.nifp->ni_tx_rings == 1, "a mapping outlives its descriptor");
+    char byte;
+    errno = 0;
+    CHECK(read(other.fd, &byte, 1) < 0 && errno == EINVAL, "read: EINVAL");
+    errno = 0;
+    CHECK(write(other.fd, &byte, 1) < 0 && errno == EINVAL, "write: EINVAL");
+}
+
+static void closing(void) {
+    struct port port = need("vale11:c");
+    struct nmreq_vale_list at;
+    int fd = device();
+    SUCCEEDS(request(fd, NETMAP_REQ_VALE_LIST, "vale11:c", &at), "a port that is open");
+    REQUIRE(close(port.fd) == 0);
+    port.fd = -1;
+    int error = 0;
+    for (int waits = 0; waits < 100 && error != ENOENT; waits++) {
+        error = request(fd, NETMAP_REQ_VALE_LIST, "vale11:c", &at);
+        usleep(10000);
+    }
+    GIVES(error, ENOENT, "is gone after close, though it is still mapped");
+    memset(slot_bytes(tx_ring(&port, 0), 0), 1, 60);
+    CHECK(munmap(port.memory, port.reg.nr_memsize) == 0, "and may be used until it is unmapped");
+    struct port again = need("vale11:c");
+    REQUIRE(munmap(again.memory, again.reg.nr_memsize) == 0);
+    again.memory = NULL;
+    SUCCEEDS(tx_sync(again.fd), "munmap first leaves the port");
+    EQUAL(poll_port(again.fd, POLLOUT, WAIT), POLLOUT, "which can be polled");
+    REQUIRE(close(again.fd) == 0);
+    errno = 0;
+    CHECK(close(again.fd) < 0 && errno == EBADF, "a second close: EBADF");
+    GIVES(tx_sync(again.fd), EBADF, "NIOCTXSYNC of a closed descriptor: EBADF");
+    again.fd = -1;
+}
+
+/* Waits for a child for a while. Returns its exit status, or -1. */
+static int child_status(pid_t child) {
+    int status = 0;
+    for (int waits = 0; waits < 1000; waits++) {
+        if (waitpid(child, &status, WNOHANG) == child)
+            return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+        usleep(10000);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    return -1;
+}
+
+static void children(void) {
+    struct port a = need("f{1"), b = need("f}1");
+    pid_t child = fork();
+    if (child == 0) {
+        bool received = next_frame(&b) == 1;
+        send_frame(&b, 1, 2, 2);
+        _exit(!received);
+    }
+    send_frame(&a, 2, 1, 1);
+    EQUAL(next_frame(&a), 2, "a child has its parent's port, receives and sends");
+    EQUAL(child_status(child), 0, "and ends");
+    SUCCEEDS(tx_sync(b.fd), "its parent has the port still");
+    SUCCEEDS(tx_sync(a.fd), "each of them");
+    child = fork();
+    if (child == 0) {
+        usleep(300000);
+        send_frame(&b, 1, 2, 3);
+        _exit(0);
+    }
+    close(b.fd);
+    b.fd = -1;
+    EQUAL(next_frame(&a), 3, "a child has the port also after its parent has closed it");
+    EQUAL(child_status(child), 0, "until it ends");
+    settle();
+    SUCCEEDS(try_open("f}1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "then it is free");
+}
+
+static bool send_descriptor(int socket, int fd) {
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    char byte = 0;
+    struct iovec data = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET, part->cmsg_type = SCM_RIGHTS, part->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(part), &fd, sizeof fd);
+    return sendmsg(socket, &message, 0) == 1;
+}
+
+static int received_descriptor(int socket) {
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    char byte;
+    struct iovec data = {.iov_base = &byte, .iov_len = 1};
+    struct msghdr message = {
+        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    struct pollfd readable = {.fd = socket, .events = POLLIN};
+    if (poll(&readable, 1, WAIT) != 1 || recvmsg(socket, &message, 0) != 1)
+        return -1;
+    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+    int fd = -1;
+    if (part && part->cmsg_type == SCM_RIGHTS)
+        memcpy(&fd, CMSG_DATA(part), sizeof fd);
+    return fd;
+}
+
+/* Whether a process that receives the descriptor of a port has the port. */
+static bool passed_to_another(void) {
+    int sockets[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int fd = received_descriptor(sockets[1]);
+        _exit(!(fd >= 0 && tx_sync(fd) == 0 && poll_port(fd, POLLOUT, 0) == POLLOUT));
+    }
+    struct port port = need("r{1");
+    bool sent = send_descriptor(sockets[0], port.fd);
+    bool right = child_status(child) == 0 && sent;
+    port_close(&port);
+    return right;
+}
+
+/* The same within one process. */
+static bool passed_to_itself(void) {
+    int sockets[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+    struct port port = need("r{2");
+    bool right = send_descriptor(sockets[0], port.fd);
+    port_close(&port);
+    int fd = received_descriptor(sockets[1]);
+    return right && fd >= 0 && tx_sync(fd) == 0;
+}
+
+static void passing(void) {
+    PENDING(passed_to_another(), "a descriptor that was sent to another process (SCM_RIGHTS)");
+    PENDING(passed_to_itself(), "a descriptor that was sent to this process");
+}
+
+/* What this program does if another one has executed it: sync the descriptor in its argument. */
+#define INHERITED "RINGPASS_TEST_INHERITED"
+
+__attribute__((constructor)) static void inherited(void) {
+    const char *number = getenv(INHERITED);
+    if (number)
+        _exit(tx_sync(atoi(number)) != 0);
+}
+
+/* The exit status of this program as a child executes it, with the descriptor. */
+static int executed(int fd) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", fd);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv(INHERITED, number, 1);
+        execl("/proc/self/exe", "descriptors", NULL);
+        _exit(99);
+    }
+    return child_status(child);
+}
+
+static void executing(void) {
+    struct port port = need("e{1");
+    EQUAL(executed(port.fd), 1, "a program that is executed does not have a descriptor with O_CLOEXEC");
+    REQUIRE(fcntl(port.fd, F_SETFD, 0) == 0);
+    PENDING(executed(port.fd) == 0, "a descriptor that is kept over exec");
+    SUCCEEDS(tx_sync(port.fd), "the port is unchanged");
+}
+
+TOPICS("descriptors", T(duplicates), T(mappings), T(closing), T(children), T(passing), T(executing))

@@ -1,0 +1,173 @@
+/* Pipes: two ends of which each receives what the other sends, without a copy. */
+#include "port.h"
+
+static void ends(void) {
+    struct port a = need("p{1"), b = need("p}1");
+    EQUAL(a.reg.nr_mem_id, b.reg.nr_mem_id, "both ends lie in one memory");
+    CHECK(strcmp(a.nifp->ni_name, "p{1") == 0 && strcmp(b.nifp->ni_name, "p}1") == 0, "each has its name");
+    EQUAL(a.reg.nr_tx_slots, b.reg.nr_rx_slots, "one sends into as many slots as the other receives from");
+    send_frame(&a, 2, 1, 7);
+    EQUAL(next_frame(&b), 7, "a frame from the first end to the second");
+    send_frame(&b, 1, 2, 8);
+    EQUAL(next_frame(&a), 8, "a frame from the second to the first");
+    CHECK(no_frame(&a) && no_frame(&b), "and no other frame");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    REQUIRE(rx_sync(b.fd) == 0 && tx_sync(a.fd) == 0);
+    uint32_t slot = tx->head, sent = tx->slot[slot].buf_idx;
+    send_frame(&a, 2, 1, 9);
+    REQUIRE(poll_port(b.fd, POLLIN, WAIT) == POLLIN);
+    EQUAL(rx->slot[rx->head].buf_idx, sent, "the receiver's slot names the sender's buffer: nothing is copied");
+    EQUAL(next_frame(&b), 9, "with the frame");
+    struct port other = need("p}2");
+    send_frame(&a, 2, 1, 10);
+    CHECK(no_frame(&other), "a pipe of another name is another pipe");
+    EQUAL(next_frame(&b), 10, "the frame is in the right one");
+}
+
+static void order(void) {
+    struct port a = need("o{1"), b = need("o}1");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    uint32_t sent = 0, received = 0, all = 20 * tx->num_slots + 7;
+    bool right = true;
+    for (int rounds = 0; received < all && rounds < 1000; rounds++) {
+        REQUIRE(poll_port(a.fd, POLLOUT, 0) >= 0);
+        while (sent < all && space(tx) > 0)
+            put_frame(tx, 2, 1, sent++);
+        REQUIRE(tx_sync(a.fd) == 0 && rx_sync(b.fd) == 0);
+        for (; space(rx) > 0; advance(rx))
+            right &= frame_number(rx, rx->head) == received++ && rx->slot[rx->head].len == FRAME;
+    }
+    EQUAL(received, all, "as many frames arrive as were sent, twenty times around the ring");
+    CHECK(right, "in their order, and unchanged");
+}
+
+/* A full pipe. */
+static void full(void) {
+    struct port a = need("f{1"), b = need("f}1");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    uint32_t capacity = tx->num_slots - 1;
+    for (uint32_t number = 0; number < capacity; number++)
+        put_frame(tx, 2, 1, number);
+    SUCCEEDS(tx_sync(a.fd), "as many frames as fit");
+    EQUAL(space(tx), 0, "no slot is left");
+    EQUAL(poll_port(a.fd, POLLOUT, 50), 0, "POLLOUT waits");
+    REQUIRE(rx_sync(b.fd) == 0);
+    EQUAL(space(rx), capacity, "all frames are there");
+    advance(rx);
+    REQUIRE(rx_sync(b.fd) == 0);
+    EQUAL(poll_port(a.fd, POLLOUT, WAIT), POLLOUT, "a slot that the receiver releases is the sender's again");
+    EQUAL(space(tx), 1, "just that one");
+}
+
+static void buffers(void) {
+    struct port a, b;
+    struct nmreq_register extra = {.nr_mode = NR_REG_ALL_NIC, .nr_extra_bufs = 1};
+    REQUIRE(port_open(&a, "b{1", NR_REG_ALL_NIC, 0) == 0 && port_register(&b, "b}1", extra) == 0);
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    uint32_t slot = tx->head, mine = b.nifp->ni_bufs_head;
+    REQUIRE(mine >= 2);
+    send_frame(&a, 2, 1, 1);
+    REQUIRE(poll_port(b.fd, POLLIN, WAIT) == POLLIN);
+    struct netmap_slot *received = &rx->slot[rx->head];
+    b.nifp->ni_bufs_head = received->buf_idx;
+    *(uint32_t *)buffer_at(rx, received->buf_idx) = 0;
+    received->buf_idx = mine;
+    received->flags |= NS_BUF_CHANGED;
+    advance(rx);
+    REQUIRE(rx_sync(b.fd) == 0 && tx_sync(a.fd) == 0);
+    EQUAL(tx->slot[slot].buf_idx, mine, "a buffer that the receiver puts into a slot is the sender's afterwards");
+    CHECK(tx->slot[slot].flags & NS_BUF_CHANGED, "and the slot says that it was changed");
+    /* The other way round: the sender exchanges a buffer. */
+    slot = tx->head;
+    struct port c, d;
+    REQUIRE(port_open(&c, "b{2", NR_REG_ALL_NIC, 0) == 0 && port_open(&d, "b}2", NR_REG_ALL_NIC, 0) == 0);
+    send_frame(&c, 2, 1, 55);
+    REQUIRE(poll_port(d.fd, POLLIN, WAIT) == POLLIN && c.reg.nr_mem_id == a.reg.nr_mem_id);
+    struct netmap_ring *from = rx_ring(&d, 0);
+    struct netmap_slot *in = &from->slot[from->head], *out = &tx->slot[tx->head];
+    uint32_t spare = out->buf_idx;
+    out->buf_idx = in->buf_idx, out->len = in->len, out->flags = NS_BUF_CHANGED;
+    in->buf_idx = spare, in->flags = NS_BUF_CHANGED;
+    advance(from), advance(tx);
+    REQUIRE(rx_sync(d.fd) == 0 && tx_sync(a.fd) == 0);
+    EQUAL(next_frame(&b), 55, "a frame goes from one pipe to another by an exchange of buffers");
+}
+
+/* Frames in several slots appear as a whole. */
+static void fragments(void) {
+    struct port a = need("g{1"), b = need("g}1");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    put_frame(tx, 2, 1, 1);
+    tx->slot[0].flags = NS_MOREFRAG;
+    put_frame(tx, 2, 1, 2);
+    tx->slot[1].flags = NS_MOREFRAG;
+    SUCCEEDS(tx_sync(a.fd), "two slots of a frame of three");
+    EQUAL(poll_port(b.fd, POLLIN, 50), 0, "nothing arrives as long as the last is missing");
+    put_frame(tx, 2, 1, 3);
+    SUCCEEDS(tx_sync(a.fd), "the last slot");
+    EQUAL(poll_port(b.fd, POLLIN, WAIT), POLLIN, "the frame arrives");
+    EQUAL(space(rx), 3, "in three slots");
+    CHECK(rx->slot[0].flags & NS_MOREFRAG && rx->slot[1].flags & NS_MOREFRAG && !(rx->slot[2].flags & NS_MOREFRAG),
+          "NS_MOREFRAG is in all but the last");
+    CHECK(frame_number(rx, 0) == 1 && frame_number(rx, 1) == 2 && frame_number(rx, 2) == 3, "in their order");
+}
+
+/* Ends that come and go. */
+static void closing(void) {
+    struct port a = need("c{1"), b = need("c}1");
+    send_frame(&a, 2, 1, 1);
+    port_close(&a);
+    EQUAL(next_frame(&b), 1, "what was sent before an end was closed arrives");
+    EQUAL(poll_port(b.fd, POLLIN, 50), 0, "the other end stays, without an error");
+    SUCCEEDS(tx_sync(b.fd), "and can sync");
+    a = need("c{1");
+    send_frame(&a, 2, 1, 2);
+    EQUAL(next_frame(&b), 2, "an end that is opened again is connected again");
+    send_frame(&b, 1, 2, 3);
+    EQUAL(next_frame(&a), 3, "both ways");
+    port_close(&b);
+    port_close(&a);
+    b = need("c}1");
+    EQUAL(poll_port(b.fd, POLLIN, 50), 0, "a pipe that both ends have left is a new one");
+    a = need("c{1");
+    send_frame(&b, 1, 2, 4);
+    EQUAL(next_frame(&a), 4, "whichever end comes first");
+}
+
+/* Pipes of ports. */
+static void parents(void) {
+    const char *names[][3] = {{"vale4:p", "vale4:p{1", "vale4:p}1"}, {"nic", "nic{1", "nic}1"}};
+    for (size_t n = 0; n < 2; n++) {
+        struct port parent = need(names[n][0]), a = need(names[n][1]), b = need(names[n][2]);
+        send_frame(&a, 2, 1, 1);
+        EQUAL(next_frame(&b), 1, "a pipe of a port that is open");
+        CHECK(no_frame(&parent), "is apart from the port itself");
+        port_close(&parent);
+        send_frame(&a, 2, 1, 2);
+        EQUAL(next_frame(&b), 2, "and stays if the port is closed");
+        port_close(&a);
+        port_close(&b);
+    }
+}
+
+/* Whether a monitor of a pipe gets a copy of what its end sends or receives. */
+static bool pipe_is_monitored(uint64_t flags) {
+    struct port a = need("m{1"), b = need("m}1"), monitor;
+    if (port_open(&monitor, "m{1", NR_REG_ALL_NIC, flags))
+        return false;
+    if (flags & NR_MONITOR_TX)
+        send_frame(&a, 2, 1, 5);
+    else
+        send_frame(&b, 1, 2, 5), next_frame(&a);
+    bool copied = next_frame_within(&monitor, 1000) == 5;
+    port_close(&monitor), port_close(&a), port_close(&b);
+    return copied;
+}
+
+static void monitors(void) {
+    PENDING(pipe_is_monitored(NR_MONITOR_TX), "a monitor of what an end of a pipe sends");
+    PENDING(pipe_is_monitored(NR_MONITOR_RX), "a monitor of what an end of a pipe receives");
+    PENDING(pipe_is_monitored(NR_ZCOPY_MON | NR_MONITOR_RX), "a monitor of a pipe without a copy");
+}
+
+TOPICS("pipes", T(ends), T(order), T(full), T(buffers), T(fragments), T(closing), T(parents), T(monitors))

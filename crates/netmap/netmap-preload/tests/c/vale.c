@@ -1,0 +1,335 @@
+/* VALE switches: what they forward, and the requests that make, list and attach their ports. The server lets programs attach
+   the port `null`. */
+#include "port.h"
+
+static void forwarding(void) {
+    struct port a = need("vale5:a"), b = need("vale5:b"), c = need("vale5:c");
+    send_frame(&a, 255, 1, 1);
+    EQUAL(next_frame(&b), 1, "a broadcast reaches every other port");
+    EQUAL(next_frame(&c), 1, "all of them");
+    CHECK(no_frame(&a), "but not the port that it comes from");
+    send_frame(&a, 9, 1, 2);
+    CHECK(next_frame(&b) == 2 && next_frame(&c) == 2, "a frame to a station that is not known reaches every other port");
+    send_frame(&b, 1, 2, 3);
+    EQUAL(next_frame(&a), 3, "a frame to a station that has sent reaches its port");
+    CHECK(no_frame(&c), "and no other");
+    struct netmap_ring *tx = tx_ring(&c, 0);
+    put_frame(tx, 255, 3, 4);
+    tx->slot[0].flags = NS_NO_LEARN;
+    REQUIRE(tx_sync(c.fd) == 0);
+    CHECK(next_frame(&a) == 4 && next_frame(&b) == 4, "a broadcast with NS_NO_LEARN");
+    send_frame(&a, 3, 1, 5);
+    CHECK(next_frame(&b) == 5 && next_frame(&c) == 5, "its station was not learned");
+    send_frame(&c, 255, 3, 6);
+    CHECK(next_frame(&a) == 6 && next_frame(&b) == 6, "the same without NS_NO_LEARN");
+    send_frame(&a, 3, 1, 7);
+    EQUAL(next_frame(&c), 7, "now it was learned");
+    CHECK(no_frame(&b), "and no other port gets the frame");
+    struct port other = need("vale6:a");
+    send_frame(&a, 255, 1, 8);
+    CHECK(next_frame(&b) == 8 && no_frame(&other), "another switch is apart");
+}
+
+/* Waits until the first Rx ring has that many frames. */
+static bool arrived(const struct port *port, uint32_t count) {
+    for (int waits = 0; waits < 100 && space(rx_ring(port, 0)) < count; waits++)
+        poll_port(port->fd, POLLIN, 50), usleep(1000);
+    return space(rx_ring(port, 0)) == count;
+}
+
+/* Frames in several slots. */
+static void fragments(void) {
+    struct port a = need("vale5:fa"), b = need("vale5:fb");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    const uint32_t slots = 5, size = tx->nr_buf_size;
+    for (uint32_t n = 0; n < slots; n++) {
+        char *bytes = slot_bytes(tx, tx->head);
+        memset(bytes, (int)n + 1, size);
+        if (n == 0)
+            frame_header(bytes, 255, 1);
+        tx->slot[tx->head].len = n == slots - 1 ? 100 : (uint16_t)size;
+        tx->slot[tx->head].flags = n == slots - 1 ? 0 : NS_MOREFRAG;
+        advance(tx);
+    }
+    SUCCEEDS(tx_sync(a.fd), "a frame in five slots");
+    EQUAL(poll_port(b.fd, POLLIN, WAIT), POLLIN, "arrives");
+    uint32_t total = 0, count = 0;
+    bool flags = true, right = true;
+    for (uint32_t left = space(rx); left > 0; left--, count++) {
+        struct netmap_slot *slot = &rx->slot[rx->head];
+        flags &= !(slot->flags & NS_MOREFRAG) == (left == 1);
+        if (count == 0)
+            EQUAL(NS_RFRAGS(slot), space(rx), "NS_RFRAGS of its first slot counts its slots");
+        for (uint32_t at = count == 0 ? 14 : 0; at < slot->len; at++)
+            right &= slot_bytes(rx, rx->head)[at] == (char)((total + at) / size + 1);
+        total += slot->len;
+        advance(rx);
+    }
+    EQUAL(total, (slots - 1) * size + 100, "with all its bytes");
+    CHECK(flags, "NS_MOREFRAG is in all slots but the last");
+    CHECK(right, "unchanged");
+    send_frame(&a, 255, 1, 9);
+    EQUAL(next_frame(&b), 9, "a frame in one slot after it");
+    put_frame(tx, 255, 1, 1);
+    tx->slot[(tx->head ? tx->head : tx->num_slots) - 1].flags = NS_MOREFRAG;
+    SUCCEEDS(tx_sync(a.fd), "a frame whose rest is missing");
+    CHECK(no_frame(&b), "does not arrive");
+}
+
+/* Whether a frame outside the shared memory arrives. */
+static bool indirect(uint16_t len) {
+    struct port a = need("vale5:ia"), b = need("vale5:ib");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    char *frame = malloc(len);
+    REQUIRE(frame != NULL);
+    memset(frame, 'x', len);
+    frame_header(frame, 255, 1);
+    struct netmap_slot *slot = &tx->slot[tx->head];
+    slot->len = len, slot->flags = NS_INDIRECT, slot->ptr = (uintptr_t)frame;
+    advance(tx);
+    REQUIRE(tx_sync(a.fd) == 0);
+    uint32_t total = 0;
+    bool right = poll_port(b.fd, POLLIN, 500) == POLLIN;
+    for (; space(rx) > 0; advance(rx)) {
+        for (uint32_t at = 0; at < rx->slot[rx->head].len; at++, total++)
+            right &= total < len && slot_bytes(rx, rx->head)[at] == frame[total];
+    }
+    port_close(&a), port_close(&b);
+    free(frame);
+    return right && total == len;
+}
+
+static void indirect_slots(void) {
+    PENDING(indirect(100), "NS_INDIRECT: a frame that lies in the program's memory");
+    PENDING(indirect(65535), "NS_INDIRECT with 65,535 bytes");
+}
+
+/* Bytes of the longer header of virtio-net. */
+#define VNET_HEADER 12
+
+/* Whether a port whose frames have headers sends to one whose frames have headers too, or not. */
+static bool headers_pass(bool received) {
+    const char *names[] = {"vale5:va", "vale5:vb"};
+    struct port ports[2];
+    bool right = true;
+    for (int n = 0; n < 2; n++) {
+        struct nmreq_port_hdr length = {.nr_hdr_len = n == 0 || received ? VNET_HEADER : 0};
+        REQUIRE(port_open(&ports[n], names[n], NR_REG_ALL_NIC, NR_ACCEPT_VNET_HDR) == 0);
+        right &= ask(NETMAP_REQ_PORT_HDR_SET, names[n], &length) == 0;
+    }
+    struct netmap_ring *tx = tx_ring(&ports[0], 0), *rx = rx_ring(&ports[1], 0);
+    if (right) {
+        char *bytes = slot_bytes(tx, tx->head), frame[FRAME] = {0};
+        frame_header(frame, 255, 1);
+        memset(bytes, 0, VNET_HEADER);
+        memcpy(bytes + VNET_HEADER, frame, FRAME);
+        tx->slot[tx->head].len = VNET_HEADER + FRAME, tx->slot[tx->head].flags = 0;
+        advance(tx);
+        right = tx_sync(ports[0].fd) == 0 && poll_port(ports[1].fd, POLLIN, 1000) == POLLIN;
+        size_t before = received ? VNET_HEADER : 0;
+        right = right && rx->slot[rx->head].len == before + FRAME &&
+                memcmp(slot_bytes(rx, rx->head) + before, frame, FRAME) == 0;
+    }
+    port_close(&ports[0]), port_close(&ports[1]);
+    return right;
+}
+
+static void headers(void) {
+    PENDING(headers_pass(true), "frames with headers between two ports that have them");
+    PENDING(headers_pass(false), "frames with headers for a port that has none: they are cut off");
+}
+
+/* A receiver that does not receive. */
+static void overflow(void) {
+    struct port a = need("vale5:oa"), b = need("vale5:ob");
+    struct netmap_ring *tx = tx_ring(&a, 0);
+    uint32_t all = 3 * tx->num_slots, sent = 0;
+    for (int rounds = 0; sent < all && rounds < 1000; rounds++) {
+        if (poll_port(a.fd, POLLOUT, WAIT) != POLLOUT)
+            break;
+        while (sent < all && space(tx) > 0)
+            put_frame(tx, 255, 1, sent++);
+        REQUIRE(tx_sync(a.fd) == 0);
+    }
+    EQUAL(sent, all, "a port that does not receive does not hold up one that sends");
+    EQUAL(next_frame(&b), 0, "it has the first frames");
+}
+
+/* Rings of one port. */
+static void several_rings(void) {
+    struct port a, b = need("vale5:rb");
+    struct nmreq_register two = {.nr_mode = NR_REG_ALL_NIC, .nr_tx_rings = 2, .nr_rx_rings = 2};
+    REQUIRE(port_register(&a, "vale5:ra", two) == 0);
+    put_frame(tx_ring(&a, 1), 255, 1, 1);
+    SUCCEEDS(tx_sync(a.fd), "a frame from the second ring of a port");
+    EQUAL(next_frame(&b), 1, "arrives");
+    send_frame(&b, 1, 2, 2);
+    EQUAL(poll_port(a.fd, POLLIN, WAIT), POLLIN, "a frame for a port with two rings");
+    EQUAL(space(rx_ring(&a, 0)) + space(rx_ring(&a, 1)), 1, "is in one of them");
+}
+
+static int list(const char *name, struct nmreq_vale_list *at) { return ask(NETMAP_REQ_VALE_LIST, name, at); }
+
+static void lists(void) {
+    struct nmreq_vale_list at = {0};
+    int fd = device();
+    GIVES(list("", &at), ENOENT, "VALE_LIST without a switch: ENOENT");
+    GIVES(list("vale5:none", &at), ENOENT, "of a switch that does not exist: ENOENT");
+    PENDING(list("nic", &at) == EINVAL, "of a port that is no VALE port: EINVAL");
+    struct port ports[] = {need("vale5:la"), need("vale5:lb"), need("vale7:lc")};
+    unsigned found = 0, count = 0;
+    at = (struct nmreq_vale_list){0};
+    for (; count < 100; count++, at.nr_port_idx++) {
+        struct nmreq_header request = header(NETMAP_REQ_VALE_LIST, "", &at);
+        int error = nm_ioctl(fd, NIOCCTRL, &request);
+        if (error) {
+            GIVES(error, ENOENT, "the list ends with ENOENT");
+            break;
+        }
+        for (size_t n = 0; n < 3; n++)
+            found |= strcmp(request.nr_name, ports[n].nifp->ni_name) == 0 ? 1u << n : 0;
+    }
+    EQUAL(count, 3, "a list from the beginning has each port once");
+    EQUAL(found, 7, "by its name");
+    struct nmreq_vale_list first, second, third;
+    SUCCEEDS(list("vale5:la", &first), "of a port by its name");
+    SUCCEEDS(list("vale5:lb", &second), "of another");
+    SUCCEEDS(list("vale7:lc", &third), "of one of another switch");
+    CHECK(first.nr_bridge_idx == second.nr_bridge_idx && first.nr_port_idx != second.nr_port_idx, "each has a number");
+    CHECK(third.nr_bridge_idx != first.nr_bridge_idx, "and so has each switch");
+    for (size_t n = 0; n < 3; n++)
+        port_close(&ports[n]);
+    GIVES(list("", &at), ENOENT, "a switch ends with its last port");
+}
+
+static int newif(const char *name, struct nmreq_vale_newif body) { return ask(NETMAP_REQ_VALE_NEWIF, name, &body); }
+static int delif(const char *name) { return ask(NETMAP_REQ_VALE_DELIF, name, NULL); }
+
+static int attach(const char *name, struct nmreq_vale_attach *body) { return ask(NETMAP_REQ_VALE_ATTACH, name, body); }
+static int detach(const char *name) {
+    struct nmreq_vale_detach body = {0};
+    return ask(NETMAP_REQ_VALE_DETACH, name, &body);
+}
+
+/* Ports that stay without a program. */
+static void persistent(void) {
+    struct nmreq_vale_newif body = {.nr_tx_slots = 256, .nr_rx_slots = 128, .nr_tx_rings = 2, .nr_rx_rings = 2};
+    PENDING(newif("vi0", body) == 0, "VALE_NEWIF by a port's own name, without a switch");
+    PENDING(newif("vale5:n0", (struct nmreq_vale_newif){0}) == EINVAL,
+            "VALE_NEWIF with the name of a switch: EINVAL, as VALE_ATTACH names that");
+    delif("vale5:n0");
+    /* Ringpass's own way: the port is made on its switch. */
+    SUCCEEDS(newif("vale5:n1", body), "VALE_NEWIF of a port on a switch");
+    GIVES(newif("vale5:n1", body), EEXIST, "of a port that exists: EEXIST");
+    struct nmreq_vale_list at;
+    SUCCEEDS(list("vale5:n1", &at), "it is listed, without a program");
+    struct port port = need("vale5:n1");
+    CHECK(port.reg.nr_tx_rings == 2 && port.reg.nr_rx_rings == 2, "it has the rings that were requested");
+    CHECK(port.reg.nr_tx_slots == 256 && port.reg.nr_rx_slots == 128, "and the slots");
+    port_close(&port);
+    SUCCEEDS(list("vale5:n1", &at), "it stays after its program");
+    port = need("vale5:n1");
+    PENDING(delif("vale5:n1") == EBUSY, "VALE_DELIF of a port in use: EBUSY");
+    port_close(&port);
+    newif("vale5:n2", (struct nmreq_vale_newif){0});
+    SUCCEEDS(delif("vale5:n2"), "VALE_DELIF");
+    GIVES(list("vale5:n2", &at), ENOENT, "it is gone");
+    GIVES(delif("vale5:n2"), ENXIO, "VALE_DELIF of a port that does not exist: ENXIO");
+    struct nmreq_vale_newif usual = {0};
+    int fd = device();
+    SUCCEEDS(request(fd, NETMAP_REQ_VALE_NEWIF, "vale5:n3", &usual), "VALE_NEWIF with the default sizes");
+    PENDING(usual.nr_tx_slots == 1024 && usual.nr_rx_slots == 1024 && usual.nr_tx_rings == 1 && usual.nr_rx_rings == 1,
+            "VALE_NEWIF returns the sizes in use");
+    PENDING(usual.nr_mem_id > 1, "VALE_NEWIF returns the number of the memory");
+    SUCCEEDS(delif("vale5:n3"), "VALE_DELIF");
+    delif("vale5:n1"), delif("vi0");
+}
+
+/* Ports that a program attaches. */
+static void attaching(void) {
+    struct nmreq_vale_attach body = {.reg = {.nr_mode = NR_REG_ALL_NIC}, .port_index = 999};
+    PENDING(attach("vale5:nic", &body) == 0 && body.port_index != 999, "VALE_ATTACH of a native port, and its index");
+    struct nmreq_vale_list at;
+    PENDING(list("vale5:nic", &at) == 0, "it is listed");
+    PENDING(attach("vale5:nic", &body) == EBUSY, "VALE_ATTACH of a port that is attached: EBUSY");
+    PENDING(try_open("nic", NR_REG_ALL_NIC, 0) == EBUSY, "NETMAP_REQ_REGISTER of an attached port: EBUSY");
+    PENDING(detach("vale5:nic") == 0, "VALE_DETACH");
+    body.reg.nr_mode = NR_REG_NIC_SW;
+    PENDING(attach("vale5:nic", &body) == 0, "VALE_ATTACH with NR_REG_NIC_SW: the host's stack, too");
+    detach("vale5:nic");
+    /* Ringpass's own way: a port by its address, which the server was started with. */
+    body.reg.nr_mode = NR_REG_ALL_NIC, body.port_index = 999;
+    SUCCEEDS(attach("vale5:null", &body), "VALE_ATTACH of a port by its address");
+    PENDING(body.port_index != 999, "VALE_ATTACH returns the port's index");
+    PENDING(attach("vale5:null", &body) == EBUSY, "VALE_ATTACH of a port that is attached, by its address: EBUSY");
+    PENDING(list("vale5:null", &at) == 0, "an attached port is listed");
+    struct port other = need("vale5:other");
+    send_frame(&other, 255, 1, 1);
+    CHECK(no_frame(&other), "a program sends beside it, and gets nothing back");
+    port_close(&other);
+    struct nmreq_vale_detach left = {.port_index = 999};
+    SUCCEEDS(ask(NETMAP_REQ_VALE_DETACH, "vale5:null", &left), "VALE_DETACH of it");
+    PENDING(left.port_index == body.port_index && body.port_index != 999, "VALE_DETACH returns the port's index");
+    GIVES(detach("vale5:null"), ENXIO, "again: ENXIO");
+    GIVES(attach("vale5:pcap:x", &body), EPERM, "a port that the server was not started with: EPERM");
+    struct port port = need("vale5:taken");
+    PENDING(attach("vale5:taken", &body) == EBUSY, "VALE_ATTACH of a program's port: EBUSY");
+    port_close(&port);
+    CHECK(attach("vale5:nobody", &body) != 0, "VALE_ATTACH of a port that does not exist");
+    GIVES(attach("nic", &body), EINVAL, "VALE_ATTACH without a switch: EINVAL");
+    GIVES(detach("vale5:nobody"), ENXIO, "VALE_DETACH of a port that does not exist: ENXIO");
+    GIVES(detach("nic"), EINVAL, "VALE_DETACH without a switch: EINVAL");
+}
+
+static int polling(uint16_t type, const char *name, uint32_t mode) {
+    struct nmreq_vale_polling body = {.nr_mode = mode, .nr_num_polling_cpus = 1};
+    return ask(type, name, &body);
+}
+
+/* Threads that poll an attached port. */
+static void polled(void) {
+    struct nmreq_vale_attach body = {.reg = {.nr_mode = NR_REG_ALL_NIC}};
+    attach("vale5:nic", &body);
+    const uint16_t on = NETMAP_REQ_VALE_POLLING_ENABLE, off = NETMAP_REQ_VALE_POLLING_DISABLE;
+    PENDING(polling(on, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU) == 0, "VALE_POLLING_ENABLE of an attached port");
+    PENDING(polling(off, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU) == 0, "VALE_POLLING_DISABLE of it");
+    PENDING(polling(on, "vale5:nic", 99) == EINVAL, "VALE_POLLING_ENABLE in a mode that does not exist: EINVAL");
+    detach("vale5:nic");
+    struct port port = need("vale5:p");
+    GIVES(polling(on, "vale5:p", NETMAP_POLLING_MODE_SINGLE_CPU), EOPNOTSUPP, "of a program's port: EOPNOTSUPP");
+    GIVES(polling(off, "vale5:p", NETMAP_POLLING_MODE_SINGLE_CPU), EOPNOTSUPP, "VALE_POLLING_DISABLE: EOPNOTSUPP");
+    PENDING(polling(on, "vale5:nobody", NETMAP_POLLING_MODE_SINGLE_CPU) == ENXIO, "of a port that does not exist: ENXIO");
+    PENDING(polling(on, "nic", NETMAP_POLLING_MODE_SINGLE_CPU) == EINVAL, "of a port that is no VALE port: EINVAL");
+    port_close(&port);
+}
+
+/* Copies of what a port sends and receives. */
+static void monitors(void) {
+    struct port a = need("vale5:ma"), b = need("vale5:mb"), sent, received, both;
+    SUCCEEDS(port_open(&sent, "vale5:ma", NR_REG_ALL_NIC, NR_MONITOR_TX), "NR_MONITOR_TX");
+    SUCCEEDS(port_open(&received, "vale5:ma", NR_REG_ALL_NIC, NR_MONITOR_RX), "NR_MONITOR_RX");
+    SUCCEEDS(port_open(&both, "vale5:ma", NR_REG_ALL_NIC, NR_MONITOR_TX | NR_MONITOR_RX), "both");
+    CHECK(sent.reg.nr_mem_id != a.reg.nr_mem_id, "a monitor that copies has a memory of its own");
+    send_frame(&a, 255, 1, 1);
+    EQUAL(next_frame(&b), 1, "a frame goes its way");
+    EQUAL(next_frame(&sent), 1, "and to the monitor of what is sent");
+    CHECK(no_frame(&received), "not to that of what is received");
+    send_frame(&b, 1, 2, 2);
+    EQUAL(next_frame(&a), 2, "a frame the other way");
+    EQUAL(next_frame(&received), 2, "goes to the monitor of what is received");
+    CHECK(no_frame(&sent), "not to that of what is sent");
+    struct netmap_ring *rx = rx_ring(&both, 0);
+    REQUIRE(arrived(&both, 2));
+    PENDING(rx->slot[rx->head].flags & NS_TXMON, "NS_TXMON marks what was sent");
+    EQUAL(rx->slot[next_slot(rx, rx->head)].flags & NS_TXMON, 0, "and not what was received");
+    CHECK(next_frame(&both) == 1 && next_frame(&both) == 2, "one for both gets both");
+    struct port ring;
+    PENDING(port_register(&ring, "vale5:ma",
+                          (struct nmreq_register){.nr_mode = NR_REG_ONE_NIC, .nr_flags = NR_MONITOR_RX}) == 0,
+            "a monitor of one ring");
+    PENDING(port_open(&ring, "vale5:ma", NR_REG_ALL_NIC, NR_ZCOPY_MON) == 0, "NR_ZCOPY_MON");
+    PENDING(try_open("vale5:nobody", NR_REG_ALL_NIC, NR_MONITOR_RX) == EINVAL, "a monitor of a port that is not open: EINVAL");
+}
+
+TOPICS("vale", T(lists), T(forwarding), T(fragments), T(indirect_slots), T(headers), T(overflow), T(several_rings), T(persistent),
+       T(attaching), T(polled), T(monitors))
