@@ -29,7 +29,8 @@ impl Watcher {
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
         let control = of.control.monitor(ways, served, &buffers).unwrap();
         let notifier: Notifier = Arc::new(|| ());
-        let [_, rx] = attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &notifier).expect("rings");
+        let [_, rx] =
+            attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &notifier).expect("rings");
         Self { control, rx, buffers, memory, region }
     }
 

@@ -14,7 +14,7 @@ use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shap
 use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::programs::{notifier, elsewhere};
+use crate::programs::{elsewhere, notifier};
 
 /// The wire behind a queue of a port, with the test at its other end.
 #[derive(Clone)]
