@@ -1,13 +1,16 @@
 //! `ioctl` on a descriptor of `/dev/netmap`, with requests in the program's memory.
 
 use netmap::Direction;
-use netmap::protocol::{BODY, Request};
+use netmap::protocol::{BODY, Granted, Reply, Request};
 use netmap::request::{
-    Header, Kind, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, PortInfo, Register,
+    Header, InvalidRequest, Kind, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, OptionHeader,
+    PortInfo, Register,
 };
 use rustix::io::Errno;
 
 use crate::open::Open;
+use crate::options::Options;
+use crate::refusal::Refusal;
 
 /// Access to the program's memory. An invalid address other than 0 ends the program, as in any function of the
 /// C library.
@@ -19,7 +22,7 @@ pub trait UserMemory {
 }
 
 /// Executes an `ioctl`; `None` if netmap does not have it.
-pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMemory) -> Option<Result<(), Errno>> {
+pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMemory) -> Option<Result<(), Refusal>> {
     // Programs that keep the request in an `int` pass it sign-extended.
     match request & 0xffff_ffff {
         NIOCTXSYNC => Some(sync(open, Direction::Tx)),
@@ -31,11 +34,15 @@ pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMe
 }
 
 /// Synchronises the rings. A ring with invalid positions is reinitialised, which only `poll` reports.
-fn sync(open: &Open, direction: Direction) -> Result<(), Errno> {
-    let port = open.port().ok_or(Errno::NXIO)?;
+fn sync(open: &Open, direction: Direction) -> Result<(), Refusal> {
+    let none = || Refusal::new(Errno::NXIO, "a descriptor without a port has no rings to synchronise");
+    let port = open.port().ok_or_else(none)?;
     let synced = port.sync(direction);
     port.yield_if_idle(direction);
-    if synced.broken { Err(Errno::IO) } else { Ok(()) }
+    if synced.broken {
+        return Err(Refusal::new(Errno::IO, "the other side of a ring has written positions that do not exist"));
+    }
+    Ok(())
 }
 
 /// Bytes of a request's body.
@@ -50,51 +57,51 @@ fn body_len(kind: Kind) -> usize {
     }
 }
 
-fn control(open: &Open, at: u64, program: &mut impl UserMemory) -> Result<(), Errno> {
+fn control(open: &Open, at: u64, program: &mut impl UserMemory) -> Result<(), Refusal> {
     let bytes = program.read::<{ Header::LEN }>(at)?;
-    let header = Header::parse(&bytes).map_err(|_| Errno::INVAL)?;
-    refuse_options(header.options, program)?;
-    let body = match body_len(header.kind) {
+    let header = Header::parse(&bytes)?;
+    let len = body_len(header.kind);
+    if (len == 0) != (header.body == 0) {
+        return Err(InvalidRequest::Body.into());
+    }
+    let body = match len {
         0 => Vec::new(),
-        _ if header.body == 0 => return Err(Errno::INVAL),
         8 => program.read::<8>(header.body)?.into(),
         16 => program.read::<16>(header.body)?.into(),
         32 => program.read::<32>(header.body)?.into(),
         56 => program.read::<56>(header.body)?.into(),
         _ => program.read::<BODY>(header.body)?.into(),
     };
-    if header.kind == Kind::Register {
-        let asked = Register::parse(body.first_chunk().expect("56 bytes")).map_err(|_| Errno::INVAL)?;
-        let granted = open.register(&header.name, &asked)?;
-        return program.write(header.body, &granted.bytes());
-    }
-    let reply = open.ask(&Request::new(header.kind, &header.name, &body))?;
+    let options = Options::read(header.options, len, program)?;
+    let result = execute(open, &header, body, &options);
+    options.refuse(program)?;
+    let Reply { body, text, .. } = result?;
     if header.kind == Kind::ValeList {
-        program.write(at, &Header::renamed(bytes, &reply.text))?;
+        program.write(at, &Header::renamed(bytes, &text))?;
     }
-    match body_len(header.kind) {
-        0 => Ok(()),
-        len => program.write(header.body, &reply.body[..len]),
+    if len > 0 {
+        program.write(header.body, &body[..len])?;
     }
+    Ok(())
 }
 
-/// Largest number of options in a list: a longer list is a cycle.
-const MAX_OPTIONS: usize = 256;
-/// Offset of the status in an option.
-const STATUS: u64 = 12;
-
-/// Refuses all options, as none is supported: sets the status of each to `EOPNOTSUPP` and fails the request.
-fn refuse_options(first: u64, program: &mut impl UserMemory) -> Result<(), Errno> {
-    let mut at = first;
-    for _ in 0..MAX_OPTIONS {
-        if at == 0 {
-            return if first == 0 { Ok(()) } else { Err(Errno::OPNOTSUPP) };
+/// Executes a request. As in netmap, options fail a registration that has nothing else wrong with it; other
+/// requests ignore options that they do not know.
+fn execute(open: &Open, header: &Header, body: Vec<u8>, options: &Options) -> Result<Reply, Refusal> {
+    match header.kind {
+        Kind::Register => {
+            let asked = Register::parse(body.first_chunk().expect("56 bytes"))?;
+            if !options.is_empty() {
+                open.try_register(&header.name, &asked)?;
+                return Err(Refusal::new(Errno::OPNOTSUPP, format!("{}: options are not supported", header.name)));
+            }
+            Ok(Reply::granted(&open.register(&header.name, &asked)?.bytes(), Granted::default()))
         }
-        let next = u64::from_le_bytes(program.read(at)?);
-        program.write(at.wrapping_add(STATUS), &Errno::OPNOTSUPP.raw_os_error().to_le_bytes())?;
-        at = next;
+        Kind::CsbEnable if !options.has(OptionHeader::CSB) => {
+            Err(Refusal::new(Errno::INVAL, "a request to use a CSB, without the option that names it"))
+        }
+        kind => open.ask(&Request::new(kind, &header.name, &body)),
     }
-    Err(Errno::MSGSIZE)
 }
 
 /// Commands of legacy requests for VALE switches.
@@ -104,9 +111,9 @@ const LIST: u16 = 4;
 const NEWIF: u16 = 6;
 const DELIF: u16 = 7;
 
-fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> Result<(), Errno> {
+fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> Result<(), Refusal> {
     let bytes = program.read::<{ LegacyRequest::LEN }>(at)?;
-    let mut legacy = LegacyRequest::parse(&bytes).map_err(|_| Errno::INVAL)?;
+    let mut legacy = LegacyRequest::parse(&bytes)?;
     let (name, command) = (legacy.name.clone(), legacy.command);
     let ask = |kind: Kind, body: &[u8]| open.ask(&Request::new(kind, &name, body));
     match (request, command) {
@@ -132,17 +139,17 @@ fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> 
             legacy.name = reply.text;
         }
         (_, DELIF) => _ = ask(Kind::ValeDelif, &[])?,
-        _ => return Err(Errno::OPNOTSUPP),
+        _ => return Err(Refusal::new(Errno::OPNOTSUPP, format!("command {command} is not supported"))),
     }
-    program.write(at, &legacy.bytes())
+    Ok(program.write(at, &legacy.bytes())?)
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
 
     /// A program's memory, from address 64 on.
-    struct Memory(Vec<u8>);
+    pub struct Memory(pub Vec<u8>);
 
     const START: u64 = 64;
 
@@ -159,40 +166,19 @@ mod tests {
         }
     }
 
-    impl Memory {
-        /// Creates options at these addresses, each linked to the next.
-        fn options(at: &[u64], last: u64) -> Self {
-            let mut memory = Self(vec![0; 4096]);
-            for (number, &option) in at.iter().enumerate() {
-                let next = at.get(number + 1).copied().unwrap_or(last);
-                memory.write(option, &next.to_le_bytes()).unwrap();
-                memory.write(option + 8, &1_u32.to_le_bytes()).unwrap();
-            }
-            memory
-        }
-
-        fn status(&self, option: u64) -> i32 {
-            i32::from_le_bytes(self.read(option + STATUS).unwrap())
-        }
+    /// Makes a request whose header is at 64, and whose body is at `body`. Returns the error.
+    fn refused(kind: Kind, body: u64) -> Errno {
+        let mut memory = Memory(vec![0; 256]);
+        memory.write(START, &Header::bytes(kind as u16, "x")).unwrap();
+        memory.write(START + 80, &body.to_le_bytes()).unwrap();
+        ioctl(&Open::disconnected(), NIOCCTRL, START, &mut memory).unwrap().unwrap_err().errno
     }
 
     #[test]
-    fn options_are_refused_one_by_one() {
-        assert_eq!(refuse_options(0, &mut Memory(Vec::new())), Ok(()));
-        let at = [64, 200, 128];
-        let mut memory = Memory::options(&at, 0);
-        assert_eq!(refuse_options(64, &mut memory), Err(Errno::OPNOTSUPP));
-        assert_eq!(at.map(|option| memory.status(option)), [Errno::OPNOTSUPP.raw_os_error(); 3]);
-        assert_eq!(memory.read(72), Ok(1_u32.to_le_bytes()), "nothing else is touched");
-        assert_eq!(refuse_options(64, &mut Memory::options(&at, 64)), Err(Errno::MSGSIZE), "a circle");
-        assert_eq!(refuse_options(64, &mut Memory::options(&at, 8)), Err(Errno::FAULT));
-    }
-
-    proptest::proptest! {
-        /// The loop ends, whatever the memory contains.
-        #[test]
-        fn options_of_any_kind_end(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400), first in 0_u64..600) {
-            let _ = refuse_options(first, &mut Memory(bytes));
-        }
+    fn bodies_are_there_exactly_if_a_request_has_one() {
+        assert_eq!(refused(Kind::Register, 0), Errno::INVAL);
+        assert_eq!(refused(Kind::Register, 8), Errno::FAULT);
+        assert_eq!(refused(Kind::ValeDelif, 152), Errno::INVAL);
+        assert_eq!(refused(Kind::CsbEnable, 0), Errno::INVAL, "there is no option with a CSB");
     }
 }

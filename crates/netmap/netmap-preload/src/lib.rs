@@ -24,7 +24,9 @@ mod hooks;
 #[allow(unsafe_code, reason = "functions of the C library, by name")]
 mod next;
 mod open;
+mod options;
 mod parameter;
+mod refusal;
 mod registered;
 mod select;
 mod start;

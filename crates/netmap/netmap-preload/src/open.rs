@@ -1,13 +1,13 @@
 //! An open file of `/dev/netmap`.
 
-use std::io::Write;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use netmap::client::{Client, Error};
+use netmap::client::{Client, Error, Port};
 use netmap::protocol::{Reply, Request};
 use netmap::request::Register;
 use rustix::io::Errno;
 
+use crate::refusal::Refusal;
 use crate::registered::RegisteredPort;
 use crate::start;
 
@@ -18,29 +18,19 @@ pub struct Open {
     port: OnceLock<RegisteredPort>,
 }
 
-/// Prints a line to standard error in one write, as others may write at the same time.
-fn log_error(why: &str) {
-    let _ = std::io::stderr().write_all(format!("ringpass-netmap: {why}\n").as_bytes());
-}
-
-/// Logs an error for the user, and returns the error number for the program.
-fn to_errno(error: Error) -> Errno {
-    match error {
-        Error::Refused { errno, why } => {
-            log_error(&why);
-            errno
-        }
-        Error::NoServer(_) | Error::ConnectionLost(_) | Error::Os(_) => {
-            log_error(&error.to_string());
-            Errno::NXIO
-        }
-    }
+/// Prints an error for the user, and returns the refusal for the program.
+fn printed(error: Error) -> Refusal {
+    let errno = match error {
+        Error::Refused { errno, .. } => errno,
+        Error::NoServer(_) | Error::ConnectionLost(_) | Error::Os(_) => Errno::NXIO,
+    };
+    Refusal::printed(errno, &error.to_string())
 }
 
 impl Open {
     /// Connects to the serving process.
     pub fn new() -> Result<Self, Errno> {
-        let client = start::connect().map_err(to_errno)?;
+        let client = start::connect().map_err(|error| printed(error).errno)?;
         Ok(Self { client: Mutex::new(Some(client)), port: OnceLock::new() })
     }
 
@@ -57,27 +47,37 @@ impl Open {
     }
 
     /// Registers a port. Returns the registration as granted.
-    pub fn register(&self, name: &str, asked: &Register) -> Result<Register, Errno> {
+    pub fn register(&self, name: &str, asked: &Register) -> Result<Register, Refusal> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.port.get().is_some() {
-            return Err(Errno::BUSY);
-        }
-        // A refused registration has used up the connection, and the program may try again.
-        let connected = match client.take() {
-            Some(client) => client,
-            None => start::connect().map_err(to_errno)?,
-        };
-        let port = connected.register(name, asked).map_err(to_errno)?;
+        let port = self.connect_port(&mut client, name, asked)?;
         let registered = self.port.get_or_init(|| RegisteredPort::new(port));
         Ok(registered.port().granted().clone())
     }
 
+    /// Registers a port and ends the registration at once, to find out what is wrong with it.
+    pub fn try_register(&self, name: &str, asked: &Register) -> Result<(), Refusal> {
+        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
+        self.connect_port(&mut client, name, asked).map(drop)
+    }
+
+    fn connect_port(&self, client: &mut Option<Client>, name: &str, asked: &Register) -> Result<Port, Refusal> {
+        if self.port.get().is_some() {
+            return Err(Refusal::new(Errno::BUSY, "this descriptor has a port already; open another one"));
+        }
+        // A refused registration has used up the connection, and the program may try again.
+        let connected = match client.take() {
+            Some(client) => client,
+            None => start::connect().map_err(printed)?,
+        };
+        connected.register(name, asked).map_err(printed)
+    }
+
     /// Sends a request that is not part of the registration, and returns the reply.
-    pub fn ask(&self, request: &Request) -> Result<Reply, Errno> {
+    pub fn ask(&self, request: &Request) -> Result<Reply, Refusal> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
         let mut connected = match client.take() {
             Some(client) => client,
-            None => start::connect().map_err(to_errno)?,
+            None => start::connect().map_err(printed)?,
         };
         let reply = connected.ask(request);
         if self.port.get().is_none() && !matches!(reply, Err(Error::ConnectionLost(_))) {
@@ -85,9 +85,8 @@ impl Open {
         }
         match reply {
             Ok((reply, _)) => Ok(reply),
-            // Not logged: programs make such requests to find out what exists.
-            Err(Error::Refused { errno, .. }) => Err(errno),
-            Err(error) => Err(to_errno(error)),
+            Err(Error::Refused { errno, why }) => Err(Refusal::new(errno, why)),
+            Err(error) => Err(printed(error)),
         }
     }
 }

@@ -3,10 +3,12 @@
 
 mod legacy;
 mod name;
+mod option;
 mod port_info;
 
 pub use legacy::LegacyRequest;
 pub use name::{BadName, PortName};
+pub use option::OptionHeader;
 pub use port_info::PortInfo;
 
 use crate::layout::{API, API_RANGE};
@@ -78,6 +80,9 @@ pub enum InvalidRequest {
     /// A name has no end, or is not UTF-8.
     #[error("a name that does not end, or is not text")]
     Name,
+    /// A request with a body has none, or one without a body has one.
+    #[error("a request whose body is missing, or one too many")]
+    Body,
     /// Unknown registration mode.
     #[error("mode {0} of registration, which netmap does not have")]
     Mode(u32),

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{Entry, TABLE, answer, netmap, register_atfork};
 use crate::control::{self, UserMemory};
 use crate::open::Open;
+use crate::refusal::Refusal;
 use crate::{next, parameter};
 
 /// Opens `/dev/netmap` or the file of the [`parameter`]; `None` for any other path.
@@ -117,7 +118,11 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -
         // interface defines them.
         let mut memory = unsafe { Memory::of_ioctl() };
         if let Some(result) = control::ioctl(&open, request, argument as u64, &mut memory) {
-            return answer(before, result.map(|()| 0));
+            let refused = |refusal: Refusal| {
+                refusal.log();
+                refusal.errno
+            };
+            return answer(before, result.map(|()| 0).map_err(refused));
         }
     }
     // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `ioctl`.
