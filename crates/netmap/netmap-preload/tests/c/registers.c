@@ -49,7 +49,7 @@ static void headers(void) {
     uint64_t body[8] = {0};
     const uint16_t bodiless[] = {NETMAP_REQ_VALE_DELIF, NETMAP_REQ_SYNC_KLOOP_STOP, NETMAP_REQ_CSB_ENABLE};
     for (size_t n = 0; n < sizeof bodiless / sizeof *bodiless; n++)
-        PENDING(ask(bodiless[n], "nothing", body) == EINVAL, "a body where none belongs: EINVAL");
+        CHECK(ask(bodiless[n], "nothing", body) == EINVAL, "a body where none belongs: EINVAL");
     int fd = device(), error = nm_ioctl(fd, NIOCCTRL, NULL);
     CHECK(error == EINVAL || error == EFAULT, "no header: EINVAL or EFAULT");
     CHECK(nm_ioctl(fd, NIOCCONFIG, body) != 0, "NIOCCONFIG, which is for switches of other kernel modules");
