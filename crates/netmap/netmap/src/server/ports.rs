@@ -12,7 +12,7 @@ use ringpass_memory::RegionConfig;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use asked::{admit, bound, descriptors, each_ring, full_name, granted, out_of_descriptors, shared, slots};
+use asked::{admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
 
 use super::budget::{Budget, PrivateMemory};
 use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
@@ -142,7 +142,7 @@ impl Ports {
     /// Returns the pools of the memory that must be allocated for a program before its port is
     /// [registered](Self::register) or [made persistent](Self::set_persistent).
     pub fn needs(&self, name: &str, asked: &Register) -> Result<Vec<Pools>, RequestError> {
-        let name = full_name(name, asked)?;
+        let name = PortName::in_header(name)?;
         let mut needs = Vec::new();
         if name.pipe().is_some() {
             return Ok(needs);
@@ -160,14 +160,14 @@ impl Ports {
         Ok(needs)
     }
 
-    /// Returns the properties that a VALE port would have if a program registered it; `None` if it exists, or
-    /// is no such port.
-    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<PortInfo>, RequestError> {
+    /// Returns the properties that a VALE port would have if a program registered it, and the pools of its memory;
+    /// `None` if it exists, or is no such port.
+    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
         let needs = self.needs(name, asked)?;
         let Some(pools) = needs.first() else { return Ok(None) };
-        let (Shape { rings, slots }, _) = vale_shape(&full_name(name, asked)?, asked)?;
+        let (Shape { rings, slots }, _) = vale_shape(&PortName::in_header(name)?, asked)?;
         let (memory_size, memory_id) = (pools.bytes() as u64, self.free_memory());
-        Ok(Some(PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }))
+        Ok(Some((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *pools)))
     }
 
     /// Registers a port by its name in a request's header.
@@ -177,7 +177,15 @@ impl Ports {
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let name = full_name(name, asked)?;
+        let name = PortName::in_header(name)?;
+        if matches!(asked.mode, Mode::PipeMaster | Mode::PipeSlave) {
+            let why =
+                format!("{name}: modes of pipes are from before API 12; write the pipe's end behind the port's name");
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        if name.pipe().is_some() && !matches!(asked.mode, Mode::AllNic | Mode::OneNic) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name}: pipes have no rings of the host's stack")));
+        }
         if matches!(asked.mode, Mode::Host | Mode::OneHost) {
             return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
         }
@@ -283,7 +291,7 @@ impl Ports {
     }
 
     /// Returns the number for a further memory, and remembers it as the last one given.
-    fn new_memory(&mut self) -> u16 {
+    pub fn new_memory(&mut self) -> u16 {
         self.last_memory = self.free_memory();
         self.last_memory
     }
@@ -337,9 +345,7 @@ impl Ports {
             port.served.kick().try_clone_to_owned(),
         ];
         let fds = descriptors(fds)?;
-        let entry = |(entry, bound): (usize, bool)| u64::from(bound) << entry;
-        let all = each_ring(shape).map(|(direction, id)| bound(direction, id));
-        let entries = all.enumerate().map(entry).sum();
+        let entries = entries(shape, &bound);
         let (interface, others) =
             admit(&name, asked, (number, program), (&port.memory, region, &mut port.users), bound)?;
         port.served.subscribe(number, entries, call);
@@ -398,7 +404,7 @@ impl Ports {
         name: &str,
         asked: Option<(&Register, &mut Requester)>,
     ) -> Result<(), RequestError> {
-        let name = full_name(name, &Register::default())?;
+        let name = PortName::in_header(name)?;
         let none = || RequestError::new(Errno::NXIO, format!("{name} is no port of a VALE switch"));
         if name.vale().is_none() || name.pipe().is_some() {
             return Err(none());
@@ -434,7 +440,7 @@ impl Ports {
 
     /// Returns the rings of a port and the number of its memory, if it is open.
     pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
-        let name = full_name(name, &Register::default())?;
+        let name = PortName::in_header(name)?;
         let pipe = name.pipe().and_then(|(parent, pipe, _)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
         let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));

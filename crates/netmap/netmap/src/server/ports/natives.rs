@@ -38,6 +38,7 @@ impl Ports {
     /// Adds a native port; see [`Server::serve`](crate::server::Server::serve).
     pub fn serve(&mut self, name: &str, port: Box<dyn Native>) -> Result<(), RequestError> {
         let parsed = format!("netmap:{name}").parse::<PortName>()?;
+        PortName::in_header(name)?;
         if parsed.port != name || parsed.mode != Mode::AllNic || parsed.vale().or(name.split_once(['{', '}'])).is_some()
         {
             return Err(RequestError::new(
