@@ -11,7 +11,13 @@ use support::{Lab, Program};
 /// Not a test of its own: what this binary runs when a test starts it to play a part.
 #[test]
 fn program() {
-    support::play(&[("options", options), ("registers", registers), ("legacy", legacy)]);
+    support::play(&[
+        ("options", options),
+        ("registers", registers),
+        ("legacy", legacy),
+        ("nulls", nulls),
+        ("balance", balance),
+    ]);
 }
 
 /// Requests of API 14.
@@ -236,4 +242,101 @@ fn requests_from_before_api_14_are_answered() {
         assert!(text.contains(why), "{why}: {text}");
     }
     lab.all_free();
+}
+
+/// Fields of a registration by their offsets.
+fn field(body: &[u8; 56], at: usize) -> u16 {
+    u16::from_le_bytes([body[at], body[at + 1]])
+}
+
+/// Registers with a memory, and with rings, slots and extra buffers. Returns the descriptor, the error and what
+/// was granted.
+fn register_in(
+    name: &str,
+    (mode, flags): (u32, u64),
+    memory: u16,
+    (rings, slots): ([u16; 2], [u32; 2]),
+    extra: u32,
+) -> (i32, i32, [u8; 56]) {
+    let mut body = nm::registration(mode, 0, flags, 0);
+    body[16..24].copy_from_slice(&slots.map(u32::to_le_bytes).concat());
+    body[24..28].copy_from_slice(&rings.map(u16::to_le_bytes).concat());
+    body[32..34].copy_from_slice(&memory.to_le_bytes());
+    body[40..44].copy_from_slice(&extra.to_le_bytes());
+    let fd = nm::open();
+    (fd, nm::control(fd, 14, nm::REGISTER, name, null_mut(), &mut body), body)
+}
+
+/// Null ports: rings that nobody serves, no rings at all, and extra buffers alone.
+fn nulls(_: &[String]) {
+    const NULL: (u32, u64) = (7, 0);
+    let (some, none) = (([10, 5], [256, 100]), ([0; 2], [0; 2]));
+    assert_eq!(register_in("a", NULL, 0, some, 0).1, libc::EINVAL, "no memory is named");
+    assert_eq!(register_in("a", NULL, 9, some, 0).1, libc::EINVAL, "there is no memory 9");
+    assert_eq!(register_in("a", NULL, 1, ([1, 0], [1, 0]), 0).1, libc::EINVAL, "a ring of one slot");
+    for (name, (rings, slots), extra) in [("a", some, 0), ("a", some, 0), ("", none, 0), ("eth0", none, 100)] {
+        let (fd, error, body) = register_in(name, NULL, 1, (rings, slots), extra);
+        assert_eq!((error, field(&body, 32)), (0, 1), "{name}");
+        assert_eq!(([field(&body, 24), field(&body, 26)], [field(&body, 28), field(&body, 30)]), (rings, [0; 2]));
+        assert_eq!([field(&body, 16), field(&body, 20)].map(u32::from), slots);
+        assert_eq!(field(&body, 40), extra as u16);
+        assert_eq!([0x6994, 0x6995].map(|sync| nm::errno(nm::ioctl(fd, sync, null_mut()))), [0; 2]);
+        assert_eq!(nm::poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], 20), [0]);
+        // Others like it may exist at the same time: it stays open.
+    }
+}
+
+#[test]
+fn null_ports_have_rings_that_nobody_serves() {
+    let lab = Lab::new();
+    lab.play(&["nulls"]);
+    lab.all_free();
+}
+
+/// What netmap's load balancer does: pipes in the memory of its VALE port.
+fn balance(_: &[String]) {
+    let usual = ([0; 2], [0; 2]);
+    let (port, error, granted) = register_in("vale0:lb", (1, 0), 0, usual, 100);
+    let memory = field(&granted, 32);
+    assert_eq!((error, field(&granted, 40), memory > 1), (0, 100, true));
+    let mut groups = Vec::new();
+    for group in 0..2 {
+        let (fd, error, pipe) = register_in(&format!("grp{{{group}"), (1, 0), memory, usual, 0);
+        assert_eq!((error, field(&pipe, 32)), (0, memory));
+        assert_eq!(pipe[8..16], granted[8..16], "the size of the memory");
+        groups.push(fd);
+    }
+    assert_eq!(register_in("grp{9", (1, 0), 77, usual, 0).1, libc::EINVAL);
+    assert_eq!(register_in("grp}0", (1, 0), 1, usual, 0).1, libc::EINVAL, "the pipe is in another memory");
+    assert_eq!(register_in("grp{9", (1, 0), memory, usual, 0).1, libc::ENOMEM, "there is room for two");
+    let ends = [nm::Port::new("grp{1"), nm::Port::new("grp}1")];
+    for round in 0..2_u64 {
+        for first in (0..10_000).step_by(500) {
+            let frames = round * 10_000 + first..round * 10_000 + first + 500;
+            ends[0].send(frames.clone(), 64);
+            ends[1].receive(frames);
+        }
+        // The memory stays until the last pipe is closed.
+        if round == 0 {
+            groups.drain(..).for_each(close);
+            close(port);
+        }
+    }
+    drop(ends);
+    // A pipe lies in the memory of its port without asking.
+    let (port, _, granted) = register_in("vale0:b", (1, 0), 0, usual, 0);
+    let (pipe, error, in_port) = register_in("vale0:b{x", (1, 0), 0, usual, 0);
+    assert_eq!((error, field(&in_port, 32)), (0, field(&granted, 32)));
+    let (other, error, shared) = register_in("vale0:c", (1, 0), 1, usual, 0);
+    assert_eq!((error, field(&shared, 32)), (0, 1));
+    [port, pipe, other].into_iter().for_each(close);
+}
+
+#[test]
+fn pipes_lie_in_the_memory_of_their_port() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = support::part_at("balance", &folder.path().join("netmap.sock"));
+    command.env("RINGPASS_NETMAPD", support::ringpass());
+    let status = Program(command.spawn().unwrap()).ends_within(std::time::Duration::from_secs(60));
+    assert!(status.success(), "{status}");
 }

@@ -163,6 +163,11 @@ impl PortName {
         Ok(rest)
     }
 
+    /// Returns the name of a null port, which may be any text.
+    pub fn null(name: &str) -> Self {
+        Self { port: format!("null:{name}"), mode: Mode::Null, ring: 0, flags: 0, memory_id: 0 }
+    }
+
     /// Parses the name in a request's header, which has neither `netmap:` nor a suffix, except that of a pipe. A
     /// name that nobody can have is that of no port.
     pub fn in_header(name: &str) -> Result<Self, InvalidName> {

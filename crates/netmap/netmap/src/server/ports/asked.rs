@@ -20,7 +20,7 @@ pub(super) fn slots(asked: &Register, direction: usize) -> Result<u32, RequestEr
 }
 
 /// Slots of a ring, by default.
-const SLOTS: u32 = 1024;
+pub const SLOTS: u32 = 1024;
 /// Largest number of slots of a ring.
 const MAX_RING_SLOTS: u32 = 16_384;
 
@@ -45,7 +45,7 @@ pub(super) fn bound(
             Direction::Tx => (flags & register::RX_ONLY == 0, one[0]),
             Direction::Rx => (flags & register::TX_ONLY == 0, one[1]),
         };
-        way && mode != Mode::Null && (mode != Mode::OneNic || id == one)
+        way && (mode != Mode::OneNic || id == one)
     })
 }
 
