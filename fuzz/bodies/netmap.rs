@@ -22,7 +22,9 @@ pub fn requests(data: &[u8]) {
             if let Some(bytes) = data.first_chunk()
                 && let Ok(register) = Register::parse(bytes)
             {
-                assert!(register.bytes() == *bytes, "the same again");
+                let again = register.bytes();
+                // In between lies padding, which is not kept.
+                assert!(again[..44] == bytes[..44] && again[48..] == bytes[48..], "the same again");
             }
         }
         2 => {

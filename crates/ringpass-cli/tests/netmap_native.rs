@@ -96,7 +96,7 @@ fn rings_and_queues() {
     assert!(refused("netmap:x@1").contains("lies in memory 2"));
     assert!(refused("netmap:y@2").contains("lies in memory 1"));
     assert!(refused("vale0:a@2").contains("another port's"));
-    assert!(refused("netmap:p{1@3").contains("pipes lie in memory 1"));
+    assert!(refused("netmap:p{1@3").contains("there is no memory 3"));
     // Not for guests that are not trusted.
     let socket = netmapd.folder.path().join("guest");
     for name in ["netmap:x", "netmap:y"] {

@@ -97,6 +97,9 @@ fn execute(open: &Open, header: &Header, body: Vec<u8>, options: &Options) -> Re
             }
             Ok(Reply::granted(&open.register(&header.name, &asked)?.bytes(), Granted::default()))
         }
+        Kind::PoolsInfoGet if header.name.is_empty() => {
+            Err(Refusal::new(Errno::NXIO, "the pools of a port without a name"))
+        }
         Kind::CsbEnable if !options.has(OptionHeader::CSB) => {
             Err(Refusal::new(Errno::INVAL, "a request to use a CSB, without the option that names it"))
         }
@@ -104,42 +107,65 @@ fn execute(open: &Open, header: &Header, body: Vec<u8>, options: &Options) -> Re
     }
 }
 
-/// Commands of legacy requests for VALE switches.
-const ATTACH: u16 = 1;
-const DETACH: u16 = 2;
-const LIST: u16 = 4;
-const NEWIF: u16 = 6;
-const DELIF: u16 = 7;
+/// Commands of legacy requests.
+mod command {
+    pub const ATTACH: u16 = 1;
+    pub const DETACH: u16 = 2;
+    pub const LIST: u16 = 4;
+    pub const HEADER_SET: u16 = 5;
+    pub const NEWIF: u16 = 6;
+    pub const DELIF: u16 = 7;
+    pub const PASSTHROUGH_CREATE: u16 = 8;
+    pub const PASSTHROUGH_DELETE: u16 = 9;
+    pub const POLLING_ON: u16 = 10;
+    pub const POLLING_OFF: u16 = 11;
+    pub const HEADER_GET: u16 = 12;
+}
 
 fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> Result<(), Refusal> {
     let bytes = program.read::<{ LegacyRequest::LEN }>(at)?;
     let mut legacy = LegacyRequest::parse(&bytes)?;
-    let (name, command) = (legacy.name.clone(), legacy.command);
+    let (name, port, command) = (legacy.name.clone(), legacy.port.clone(), legacy.command);
     let ask = |kind: Kind, body: &[u8]| open.ask(&Request::new(kind, &name, body));
+    let argument = [u32::from(legacy.argument), 0].map(u32::to_le_bytes).concat();
     match (request, command) {
-        (NIOCGINFO, _) => {
-            let asked = PortInfo { memory_id: legacy.register.memory_id, ..PortInfo::default() };
-            let info = PortInfo::parse(ask(Kind::PortInfoGet, &asked.bytes())?.body.first_chunk().expect("64 bytes"));
-            let PortInfo { memory_size, slots, rings, memory_id, .. } = info;
-            legacy.register = Register { memory_size, slots, rings, memory_id, ..legacy.register };
-        }
-        (_, 0) => legacy.register = open.register(&name, &legacy.register)?,
-        (_, NEWIF) => {
-            let Register { slots, rings, memory_id, .. } = &legacy.register;
-            let numbers = [rings[0], rings[1], *memory_id].map(u16::to_le_bytes).concat();
-            ask(Kind::ValeNewif, &[slots.map(u32::to_le_bytes).concat(), numbers].concat())?;
-        }
-        (_, ATTACH) => _ = ask(Kind::ValeAttach, &legacy.register.bytes())?,
-        (_, DETACH) => _ = ask(Kind::ValeDetach, &[])?,
-        (_, LIST) => {
+        (NIOCGINFO, command::LIST) => {
             let place = [u32::from(legacy.argument), u32::from(legacy.register.memory_id)];
             let reply = ask(Kind::ValeList, &place.map(u32::to_le_bytes).concat())?;
             let number = |at: usize| u16::from_le_bytes([reply.body[at], reply.body[at + 1]]);
             (legacy.argument, legacy.register.memory_id) = (number(0), number(4));
             legacy.name = reply.text;
         }
-        (_, DELIF) => _ = ask(Kind::ValeDelif, &[])?,
-        _ => return Err(Refusal::new(Errno::OPNOTSUPP, format!("command {command} is not supported"))),
+        (NIOCGINFO, _) => {
+            let Register { memory_size, slots, rings, memory_id, .. } = legacy.register;
+            let asked = PortInfo { memory_size, slots, rings, memory_id, ..PortInfo::default() };
+            let info = PortInfo::parse(ask(Kind::PortInfoGet, &asked.bytes())?.body.first_chunk().expect("64 bytes"));
+            let PortInfo { memory_size, slots, rings, memory_id, .. } = info;
+            legacy.register = Register { memory_size, slots, rings, memory_id, ..legacy.register };
+        }
+        (_, 0) => legacy.register = open.register(&port, &legacy.register)?,
+        (_, command::NEWIF) => {
+            let Register { slots, rings, memory_id, .. } = &legacy.register;
+            let numbers = [rings[0], rings[1], *memory_id].map(u16::to_le_bytes).concat();
+            ask(Kind::ValeNewif, &[slots.map(u32::to_le_bytes).concat(), numbers].concat())?;
+        }
+        (_, command::ATTACH) => {
+            let reply = ask(Kind::ValeAttach, &legacy.register.bytes())?;
+            legacy.register.memory_id = Register::parse(reply.body.first_chunk().expect("64 bytes"))?.memory_id;
+        }
+        (_, command::DETACH) => _ = ask(Kind::ValeDetach, &[])?,
+        (_, command::HEADER_SET) => _ = ask(Kind::PortHdrSet, &argument)?,
+        (_, command::HEADER_GET) => {
+            let reply = ask(Kind::PortHdrGet, &argument)?;
+            legacy.argument = u16::from_le_bytes([reply.body[0], reply.body[1]]);
+        }
+        (_, command::DELIF) => _ = ask(Kind::ValeDelif, &[])?,
+        (_, command::POLLING_ON) => _ = ask(Kind::ValePollingEnable, &[])?,
+        (_, command::POLLING_OFF) => _ = ask(Kind::ValePollingDisable, &[])?,
+        (_, command::PASSTHROUGH_CREATE | command::PASSTHROUGH_DELETE) => {
+            return Err(Refusal::new(Errno::NOMEM, "netmap's passthrough is served by 'ringpass passthrough'"));
+        }
+        _ => return Err(Refusal::new(Errno::INVAL, format!("command {command}, which netmap does not have"))),
     }
     Ok(program.write(at, &legacy.bytes())?)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use libc::{POLLERR, POLLIN};
 use netmap::client::Client;
-use netmap_sys::netmap::{NETMAP_BDG_LIST, NIOCREGIF, nmreq};
+use netmap_sys::netmap::{NETMAP_BDG_LIST, NIOCGINFO, nmreq};
 use support::Program;
 use support::netmap::{self as nm, Port};
 
@@ -86,7 +86,7 @@ fn control() {
     // SAFETY: a struct of integers, for which zeros are valid.
     let mut request = unsafe { std::mem::zeroed::<nmreq>() };
     (request.nr_version, request.nr_cmd, request.nr_arg2) = (14, NETMAP_BDG_LIST as u16, 1);
-    let list_again = |request: &mut nmreq| nm::errno(nm::ioctl(fd, NIOCREGIF, (&raw mut *request).cast()));
+    let list_again = |request: &mut nmreq| nm::errno(nm::ioctl(fd, NIOCGINFO, (&raw mut *request).cast()));
     assert_eq!(list_again(&mut request), 0);
     assert_eq!((request.nr_arg1, request.nr_arg2, request.nr_name[4] as u8), (1, 0, b'8'));
     let mut info = [0; 32];

@@ -8,7 +8,7 @@ use ringpass_port::{Error, Link, Port, PortConfig, PortStatus, Queues, State, St
 
 use crate::client::{self, Client, Parts, shared_error};
 use crate::queues::{RECEIVING, Rings, SENDING, queues};
-use crate::request::{Mode, PortName, Register};
+use crate::request::{Mode, PortName, Register, register};
 
 /// A port of a VALE switch or an end of a pipe, whose frames are copied between slots and packets.
 pub struct NetmapPort {
@@ -27,6 +27,10 @@ impl NetmapPort {
     pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let mut parsed: PortName =
             name.parse().map_err(|error: crate::request::BadName| Error::Address(error.to_string()).of(name))?;
+        let directions = register::RX_ONLY | register::TX_ONLY;
+        if parsed.flags & directions == directions {
+            return Err(Error::Config(format!("{name}: R and T together leave no ring")));
+        }
         if config.queues > 1 && parsed.mode != Mode::AllNic {
             return Err(Error::Config(format!("{name}: one ring is for one queue, not {}", config.queues)));
         }

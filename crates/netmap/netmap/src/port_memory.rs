@@ -83,7 +83,9 @@ impl PortMemory {
         filled: [bool; 2],
     ) -> Result<(Self, Vec<Ring>), Box<dyn std::error::Error + Send + Sync>> {
         let [tx, rx] = shape.rings.map(usize::from);
-        if tx + rx > ENTRIES || shape.slots.iter().any(|slots| !(2..=1 << 16).contains(slots)) {
+        // Without a ring, the number of slots means nothing.
+        let invalid = |(rings, slots)| rings > 0 && !(2..=1 << 16).contains(&slots);
+        if tx + rx > ENTRIES || [tx, rx].into_iter().zip(shape.slots).any(invalid) {
             return Err("a port has at most 64 rings, of 2 to 65536 slots each".into());
         }
         let name = name.to_owned();
@@ -104,6 +106,7 @@ impl PortMemory {
         for (((direction, rings), slots), filled) in DIRECTIONS.into_iter().zip(rings).zip(slots).zip(filled) {
             for id in 0..=rings {
                 let host = id == rings;
+                let slots = if host { slots.clamp(2, 1 << 16) } else { slots };
                 let (ring, offset) = region.ring(direction, id, slots, filled && !host)?;
                 region.set_ring(self.interface, self.rings.len(), Some(offset));
                 self.rings.push(offset);

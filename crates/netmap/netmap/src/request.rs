@@ -7,7 +7,7 @@ mod option;
 mod port_info;
 
 pub use legacy::LegacyRequest;
-pub use name::{BadName, PortName};
+pub use name::{BadName, InvalidName, PortName};
 pub use option::OptionHeader;
 pub use port_info::PortInfo;
 
@@ -77,8 +77,8 @@ pub enum InvalidRequest {
     /// A reserved field is not 0.
     #[error("a reserved field that is not 0")]
     Reserved,
-    /// A name has no end, or is not UTF-8.
-    #[error("a name that does not end, or is not text")]
+    /// A name is not UTF-8.
+    #[error("a name that is not text")]
     Name,
     /// A request with a body has none, or one without a body has one.
     #[error("a request whose body is missing, or one too many")]
@@ -110,11 +110,11 @@ impl Fields<'_> {
         u64::from_le_bytes(self.take())
     }
 
-    /// Reads a text padded with zeros, at least one.
+    /// Reads a text that ends with a zero, or with the byte before the last.
     fn text<const N: usize>(&mut self) -> Result<String, InvalidRequest> {
         let bytes = self.take::<N>();
-        let text = std::ffi::CStr::from_bytes_until_nul(&bytes).map_err(|_| InvalidRequest::Name)?;
-        text.to_str().map(str::to_owned).map_err(|_| InvalidRequest::Name)
+        let text = bytes[..N - 1].split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8(text.to_vec()).map_err(|_| InvalidRequest::Name)
     }
 }
 
@@ -184,9 +184,9 @@ pub enum Mode {
     NicAndHost,
     /// One ring, by its number.
     OneNic,
-    /// The first end of a pipe, as programs before API 14 requested it.
+    /// The first end of a pipe, as only [legacy requests](LegacyRequest) select it.
     PipeMaster,
-    /// The second end of a pipe, as programs before API 14 requested it.
+    /// The second end of a pipe, as only legacy requests select it.
     PipeSlave,
     /// No rings.
     Null,
@@ -269,10 +269,8 @@ impl Register {
         let slots = [fields.u32(), fields.u32()];
         let (rings, host_rings) = ([fields.u16(), fields.u16()], [fields.u16(), fields.u16()]);
         let (memory_id, ring, mode) = (fields.u16(), fields.u16(), Mode::of(fields.u32())?);
-        let extra_buffers = fields.u32();
-        if fields.u32() != 0 {
-            return Err(InvalidRequest::Reserved);
-        }
+        // Padding follows, in which programs leave anything.
+        let (extra_buffers, _) = (fields.u32(), fields.u32());
         let flags = fields.u64();
         Ok(Self { offset, memory_size, slots, rings, host_rings, memory_id, ring, mode, extra_buffers, flags })
     }
@@ -309,6 +307,7 @@ mod tests {
     fn headers_are_taken_apart() {
         let right = Header { kind: Kind::PortHdrGet, name: "vale0:1".into(), options: 0x1111, body: 0x2222 };
         assert_eq!(Header::parse(&header(14, 7, 0, b"vale0:1")), Ok(right));
+        assert_eq!(Header::parse(&header(14, 1, 0, &[b'x'; 64])).unwrap().name, "x".repeat(63));
         assert_eq!(Header::parse(&header(15, 15, 0, b"")).map(|header| header.kind), Ok(Kind::CsbEnable));
         for (bytes, why) in [
             (header(13, 1, 0, b"x"), InvalidRequest::Version(13)),
@@ -316,7 +315,6 @@ mod tests {
             (header(14, 0, 0, b"x"), InvalidRequest::Kind(0)),
             (header(14, 16, 0, b"x"), InvalidRequest::Kind(16)),
             (header(14, 1, 1, b"x"), InvalidRequest::Reserved),
-            (header(14, 1, 0, &[b'x'; 64]), InvalidRequest::Name),
             (header(14, 1, 0, b"\xff"), InvalidRequest::Name),
         ] {
             assert_eq!(Header::parse(&bytes), Err(why));
@@ -352,6 +350,6 @@ mod tests {
         }
         let mut bytes = bytes;
         bytes[44] = 1;
-        assert_eq!(Register::parse(&bytes), Err(InvalidRequest::Reserved));
+        assert!(Register::parse(&bytes).is_ok(), "padding");
     }
 }

@@ -213,7 +213,7 @@ fn ports_and_memories_tell_what_they_have() {
         assert_eq!(number(&pools, 56), u64::from(POOLS.buffers) | u64::from(POOLS.buffer_size) << 32);
         assert_eq!(number(&pools, 48) + u64::from(POOLS.buffers * POOLS.buffer_size), memory_size);
     }
-    assert_eq!(refused(ask(Kind::PoolsInfoGet, "", &[0, 0, 0, 0, 0, 0, 0, 0, 7])), Errno::NXIO, "memory 7");
+    assert_eq!(refused(ask(Kind::PoolsInfoGet, "", &[0, 0, 0, 0, 0, 0, 0, 0, 7])), Errno::INVAL, "memory 7");
     assert_eq!(refused(ask(Kind::ValeList, "", &[])), Errno::NOENT);
     drop(port);
     server.free(8998);

@@ -5,8 +5,10 @@ use super::{Fields, InvalidRequest, Mode, Register};
 /// A legacy request, as made and as granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegacyRequest {
-    /// Name of the port.
+    /// Name of the port, as it came.
     pub name: String,
+    /// Name of the port in a request's header: with the end of a pipe that the mode of the request selects.
+    pub port: String,
     /// The fields that a registration has, too.
     pub register: Register,
     /// Command for a VALE switch; 0 for a registration.
@@ -17,6 +19,7 @@ pub struct LegacyRequest {
     version: u32,
     ring: u16,
     flags: u32,
+    spare: u32,
 }
 
 /// In the request's `ring`: `poll` does not synchronise Tx rings, or does synchronise Rx rings; mask of the
@@ -45,12 +48,18 @@ impl LegacyRequest {
         let (offset, memory_size) = (fields.u32().into(), fields.u32().into());
         let (slots, rings) = ([fields.u32(), fields.u32()], [fields.u16(), fields.u16()]);
         let (ring, command, argument) = (fields.u16(), fields.u16(), fields.u16());
-        let (memory_id, extra_buffers, flags) = (fields.u16(), fields.u32(), fields.u32());
+        let (memory_id, extra_buffers, flags, spare) = (fields.u16(), fields.u32(), fields.u32(), fields.u32());
         let mode = match flags & MODE {
-            0 if ring & ONE_RING != 0 => Mode::OneNic,
             0 if ring & HOST != 0 => Mode::Host,
+            0 if ring & ONE_RING != 0 => Mode::OneNic,
             0 => Mode::AllNic,
             mode => Mode::of(mode)?,
+        };
+        let number = ring & RING;
+        let (port, mode, number) = match mode {
+            Mode::PipeMaster => (format!("{name}{{{number}"), Mode::AllNic, 0),
+            Mode::PipeSlave => (format!("{name}}}{number}"), Mode::AllNic, 0),
+            mode => (name.clone(), mode, number),
         };
         let came = flags;
         let no_tx_poll = if ring & NO_TX_POLL != 0 { super::register::NO_TX_POLL } else { 0 };
@@ -62,13 +71,13 @@ impl LegacyRequest {
             slots,
             rings,
             memory_id,
-            ring: ring & RING,
+            ring: number,
             mode,
             extra_buffers,
             flags,
             ..Register::default()
         };
-        Ok(Self { name, register, command, argument, version, ring, flags: came })
+        Ok(Self { name, port, register, command, argument, version, ring, flags: came, spare })
     }
 
     /// Serialises the reply: what was granted replaces what was requested.
@@ -80,7 +89,7 @@ impl LegacyRequest {
         );
         let halves = [rings[0], rings[1], self.ring, self.command, self.argument, memory_id];
         bytes.extend(halves.map(u16::to_le_bytes).concat());
-        bytes.extend([extra_buffers, self.flags, 0].map(u32::to_le_bytes).concat());
+        bytes.extend([extra_buffers, self.flags, self.spare].map(u32::to_le_bytes).concat());
         bytes.try_into().expect("60 bytes")
     }
 }
@@ -100,6 +109,7 @@ mod tests {
         }
         bytes[40..42].copy_from_slice(&(NO_TX_POLL | DO_RX_POLL | 5).to_le_bytes());
         bytes[52..56].copy_from_slice(&0x804_u32.to_le_bytes());
+        bytes[56] = 11;
         let request = LegacyRequest::parse(&bytes).unwrap();
         let LegacyRequest { name, command, argument, register, .. } = &request;
         assert_eq!((name.as_str(), *command, *argument), ("em0{1", 7, 8));
@@ -119,7 +129,38 @@ mod tests {
         (granted.register.offset, granted.register.memory_size) = (0x0102_0304, 0x0a0b_0c0d);
         let answer = granted.bytes();
         assert_eq!((&answer[20..24], &answer[24..28]), (&[4, 3, 2, 1][..], &[13, 12, 11, 10][..]));
-        bytes[16] = 13;
-        assert_eq!(LegacyRequest::parse(&bytes), Err(InvalidRequest::Version(13)));
+        for (version, right) in [(13, false), (14, true), (15, true), (16, true)] {
+            bytes[16] = version;
+            assert_eq!(LegacyRequest::parse(&bytes).is_ok(), right, "{version}");
+        }
+    }
+
+    #[test]
+    fn modes_come_from_the_flags_or_from_the_ring() {
+        for (flags, ring, port, mode, number) in [
+            (0, 0, "em0", Mode::AllNic, 0),
+            (0, ONE_RING | 3, "em0", Mode::OneNic, 3),
+            (0, HOST | ONE_RING, "em0", Mode::Host, 0),
+            (1, ONE_RING | 3, "em0", Mode::AllNic, 3),
+            (5, 7, "em0{7", Mode::AllNic, 0),
+            (6, 7 | NO_TX_POLL, "em0}7", Mode::AllNic, 0),
+            (7, 0, "em0", Mode::Null, 0),
+        ] {
+            let mut bytes = [0; 60];
+            bytes[..3].copy_from_slice(b"em0");
+            (bytes[16], bytes[52]) = (14, flags);
+            bytes[40..42].copy_from_slice(&u16::to_le_bytes(ring));
+            let request = LegacyRequest::parse(&bytes).unwrap();
+            let Register { mode: is, ring: of, .. } = request.register;
+            assert_eq!((&request.port[..], is, of), (port, mode, number));
+            assert!(request.bytes() == bytes, "the name stays as it came");
+        }
+        let mut bytes = [b'x'; 60];
+        bytes[16..].fill(0);
+        (bytes[16], bytes[52]) = (14, 15);
+        assert_eq!(LegacyRequest::parse(&bytes), Err(InvalidRequest::Mode(15)));
+        bytes[52] = 0;
+        // A name that does not end loses its last byte.
+        assert_eq!(LegacyRequest::parse(&bytes).unwrap().name, "x".repeat(15));
     }
 }

@@ -7,7 +7,7 @@ use super::COMMON_MEMORY;
 use super::RequestError;
 use super::ports::{Ports, Registered, Requester};
 use crate::protocol::BODY;
-use crate::request::{Fields, Mode, PortInfo, Register};
+use crate::request::{Fields, PortInfo, Register};
 use crate::{Pools, Region, Shape};
 
 /// Concatenates the parts of a reply's body and pads them with zeros.
@@ -25,48 +25,65 @@ pub fn port(
     asked: &[u8; BODY],
     program: Credentials,
 ) -> Result<[u8; BODY], RequestError> {
-    let memory_id = PortInfo::parse(asked.first_chunk().expect("64 bytes")).memory_id;
-    let info = if name.is_empty() {
-        let (memory_id, region) = region(ports, memory_id)?;
-        PortInfo { memory_size: region.file().len() as u64, memory_id, ..PortInfo::default() }
-    } else if let Some((Shape { rings, slots }, memory_id)) = ports.find(name)? {
-        let memory_size = region(ports, memory_id)?.1.file().len() as u64;
-        PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }
-    } else {
-        let asked = Register { mode: Mode::Null, memory_id, ..Register::default() };
-        match ports.would_have(name, &asked)? {
-            Some(info) => info,
-            None => {
-                let mut requester = Requester { program, made: Vec::new() };
-                let Registered { registration, register, .. } = ports.register(name, &asked, &mut requester)?;
-                ports.unregister(registration);
-                let Register { memory_size, slots, rings, host_rings, memory_id, .. } = register;
-                PortInfo { memory_size, slots, rings, host_rings, memory_id }
-            }
-        }
-    };
-    Ok(body(&[&info.bytes()]))
+    let asked = PortInfo::parse(asked.first_chunk().expect("64 bytes"));
+    if name.is_empty() {
+        let (memory_id, region) = region(ports, asked.memory_id)?;
+        // As in netmap, the numbers of rings and slots stay what the program has written.
+        return Ok(body(&[&PortInfo { memory_size: region.file().len() as u64, memory_id, ..asked }.bytes()]));
+    }
+    let PortInfo { slots, rings, memory_id, .. } = asked;
+    let asked = Register { slots, rings, memory_id, ..Register::default() };
+    Ok(body(&[&described(ports, name, &asked, program)?.0.bytes()]))
 }
 
-/// Returns the pools of a memory: that of a port, or, without a name, the one with the given number.
+/// Returns the properties of a port, and the pools of its memory.
+fn described(
+    ports: &mut Ports,
+    name: &str,
+    asked: &Register,
+    program: Credentials,
+) -> Result<(PortInfo, Pools), RequestError> {
+    if asked.memory_id != 0 {
+        region(ports, asked.memory_id)?;
+    }
+    if let Some((Shape { rings, slots }, memory_id)) = ports.find(name)? {
+        let region = region(ports, memory_id)?.1;
+        let memory_size = region.file().len() as u64;
+        return Ok((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *region.pools()));
+    }
+    if let Some(described) = ports.would_have(name, asked)? {
+        return Ok(described);
+    }
+    let mut requester = Requester { program, made: Vec::new() };
+    let Registered { registration, register, granted, .. } = ports.register(name, asked, &mut requester)?;
+    ports.unregister(registration);
+    let Register { memory_size, slots, rings, host_rings, memory_id, .. } = register;
+    Ok((PortInfo { memory_size, slots, rings, host_rings, memory_id }, granted.pools))
+}
+
+/// Returns the pools of a memory: that of a port, or, without a name, the one with the given number. Programs must
+/// name a port; the library, which reads the size of a buffer before there is one, need not.
 pub fn pools(
     ports: &mut Ports,
     name: &str,
     asked: &[u8; BODY],
     program: Credentials,
 ) -> Result<[u8; BODY], RequestError> {
-    let id = match name {
-        "" => u16::from_le_bytes([asked[8], asked[9]]),
-        name => PortInfo::parse(port(ports, name, &[0; BODY], program)?.first_chunk().expect("64 bytes")).memory_id,
+    let id = u16::from_le_bytes([asked[8], asked[9]]);
+    let (id, size, pools) = if name.is_empty() {
+        let (id, region) = region(ports, id)?;
+        (id, region.file().len() as u64, *region.pools())
+    } else {
+        let (info, pools) = described(ports, name, &Register { memory_id: id, ..Register::default() }, program)?;
+        (info.memory_id, info.memory_size, pools)
     };
-    let (id, region) = region(ports, id)?;
-    let Pools { interfaces, ring_bytes, buffers, buffer_size } = *region.pools();
+    let Pools { interfaces, ring_bytes, buffers, buffer_size } = pools;
     let pool = |offset: usize, count: u32, size: u32| {
         [&(offset as u64).to_le_bytes()[..], &[count, size].map(u32::to_le_bytes).concat()].concat()
     };
-    let at = [0, region.pools().rings_at(), region.pools().buffers_at()];
+    let at = [0, pools.rings_at(), pools.buffers_at()];
     Ok(body(&[
-        &(region.file().len() as u64).to_le_bytes(),
+        &size.to_le_bytes(),
         &u64::from(id).to_le_bytes(),
         &pool(at[0], interfaces, (at[1] / interfaces as usize) as u32),
         // Rings vary in length, so the pool is described as one object.
@@ -77,7 +94,7 @@ pub fn pools(
 
 fn region(ports: &Ports, id: u16) -> Result<(u16, &Region), RequestError> {
     let id = if id == 0 { COMMON_MEMORY } else { id };
-    let none = || RequestError::new(Errno::NXIO, format!("there is no memory {id}; ask for 0, or for that of a port"));
+    let none = || RequestError::new(Errno::INVAL, format!("there is no memory {id}; ask for 0, or for that of a port"));
     Ok((id, ports.region(id).ok_or_else(none)?))
 }
 

@@ -28,7 +28,7 @@ use serde_json::Value;
 
 use ports::Ports;
 use session::Session;
-use users::Users;
+use users::{User, Users};
 
 pub use memories::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 pub use native::Native;

@@ -1,19 +1,16 @@
 //! A port with served rings, of a VALE switch or native: its private or shared memory, and the [`ServedPort`]
 //! that moves its frames.
 
-use super::budget::PrivateMemory;
 use super::memories::Memories;
 use super::{RequestError, ServedPort, Users};
 use crate::{BufferAccess, Kring, Pools, PortMemory, Region, Ring, Shape};
 
 /// A port whose rings are served.
 pub struct OpenPort {
-    /// The served rings. Declared before `own`, so that they are dropped before the memory.
+    /// The served rings.
     pub served: Box<dyn ServedPort>,
     /// What the port has allocated from its region.
     pub memory: PortMemory,
-    /// Private memory, if it has some.
-    pub own: Option<PrivateMemory>,
     id: u16,
     /// Programs that have it.
     pub users: Users,
@@ -24,26 +21,29 @@ pub struct OpenPort {
 }
 
 impl OpenPort {
-    /// Creates a port in the memory with number `id`, which is private or shared. `serve` returns what moves
-    /// its frames.
+    /// Creates a port in the memory with number `id`, where it is [counted](Memories::enter) already. `serve`
+    /// returns what moves its frames. On an error the port has left the memory.
     pub fn new(
         name: &str,
         shape: Shape,
-        (id, memory): (u16, PortsMemory<'_>),
+        (id, memories): (u16, &mut Memories),
         serve: impl FnOnce(Vec<Kring>, BufferAccess) -> Result<Box<dyn ServedPort>, RequestError>,
     ) -> Result<Self, RequestError> {
-        let (mut own, shared) = match memory {
-            PortsMemory::PrivateMemory(own) => (Some(own), None),
-            PortsMemory::Shared(region) => (None, Some(region)),
-        };
-        let region = own.as_mut().map(|own| &mut own.region).or(shared).expect("one of them");
+        let created = Self::create(name, shape, (id, memories.region(id)), serve);
+        created.inspect_err(|_| memories.leave(id))
+    }
+
+    fn create(
+        name: &str,
+        shape: Shape,
+        (id, region): (u16, &mut Region),
+        serve: impl FnOnce(Vec<Kring>, BufferAccess) -> Result<Box<dyn ServedPort>, RequestError>,
+    ) -> Result<Self, RequestError> {
         let (memory, served) = PortMemory::new(region, name, shape, id > super::ZERO_COPY_MEMORY)?;
-        let buffer_access = region.buffer_access();
-        match serve(served, buffer_access) {
-            Ok(served) => Ok(Self { served, memory, own, id, users: Users::default(), monitors: 0, persistent: false }),
+        match serve(served, region.buffer_access()) {
+            Ok(served) => Ok(Self { served, memory, id, users: Users::default(), monitors: 0, persistent: false }),
             Err(refusal) => {
                 memory.release(region);
-                own.into_iter().for_each(PrivateMemory::release);
                 Err(refusal)
             }
         }
@@ -59,38 +59,29 @@ impl OpenPort {
         self.id
     }
 
-    /// Region that it lies in.
-    pub fn region<'a>(&'a mut self, memories: &'a mut Memories) -> &'a mut Region {
-        self.own.as_mut().map_or_else(|| memories.shared(self.id), |own| &mut own.region)
-    }
-
     /// Frees all of it, after the switch or port has closed its rings.
     pub fn release(self, memories: &mut Memories) {
-        let Self { served, memory, own, id, .. } = self;
+        let Self { served, memory, id, .. } = self;
         drop(served);
-        match own {
-            Some(own) => own.release(),
-            None => memory.release(memories.shared(id)),
-        }
+        memory.release(memories.region(id));
+        memories.leave(id);
     }
 }
 
-/// Memory of a port.
-pub enum PortsMemory<'a> {
-    /// Memory of its own.
-    PrivateMemory(PrivateMemory),
-    /// Memory that it shares with other ports.
-    Shared(&'a mut Region),
-}
-
-/// Pools of a port's private memory: room for its rings, twice as many buffers as they have, and descriptors
-/// for the port and 62 registrations.
+/// Pools of a port's private memory: room for its rings and for [`PIPES`] pipes of as many slots, twice as many buffers
+/// as the rings have or as many more as those pipes need, and descriptors for the port and 62 registrations.
 pub fn pools(Shape { rings, slots }: Shape, extra_buffers: u32) -> Pools {
     let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
-    let ring_bytes = rings.into_iter().zip(slots).map(bytes).sum::<usize>();
+    // Each end of a pipe has a pair of rings and a pair of the host's. Those that send have buffers.
+    let slots_of_pipe = slots.into_iter().max().unwrap_or_default().max(super::ports::SLOTS);
+    let pipes = PIPES * 2 * 2 * bytes((1, slots_of_pipe));
+    let ring_bytes = rings.into_iter().zip(slots).map(bytes).sum::<usize>() + pipes;
     let filled: u32 = rings.into_iter().zip(slots).map(|(rings, slots)| u32::from(rings) * slots).sum();
     let extra = extra_buffers.min(MAX_EXTRA_BUFFERS);
-    Pools { interfaces: 64, ring_bytes, buffers: 2 + 2 * filled + extra, ..Pools::default() }
+    let spare = filled.max(PIPES as u32 * 2 * slots_of_pipe);
+    Pools { interfaces: 64, ring_bytes, buffers: 2 + filled + spare + extra, ..Pools::default() }
 }
 
+/// Pipes that have room in a port's private memory, as in netmap.
+const PIPES: usize = 2;
 const MAX_EXTRA_BUFFERS: u32 = 1 << 16;

@@ -3,8 +3,9 @@
 mod asked;
 mod monitors;
 mod natives;
+mod nulls;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use ringpass_ipc::{Credentials, EventNotifier};
@@ -12,12 +13,15 @@ use ringpass_memory::RegionConfig;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use asked::{admit, bound, descriptors, each_ring, full_name, granted, out_of_descriptors, shared, slots};
+pub use asked::SLOTS;
+use asked::{admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
 
 use super::budget::{Budget, PrivateMemory};
 use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
-use super::open_port::{OpenPort, PortsMemory, pools};
+use super::open_port::{OpenPort, pools};
 use super::pipes::Pipe;
+use nulls::NullPort;
+
 use super::{Native, RequestError, Switches, Users};
 use crate::protocol::{Granted, RingPeer};
 use crate::request::{Mode, PortInfo, PortName, Register, register};
@@ -79,29 +83,14 @@ const MEMORY: usize = 1 << 30;
 /// Largest number of ports.
 const MAX_OPEN_PORTS: usize = 1000;
 
-/// Returns the rings of a VALE port that is to be created, and whether it lies in the common memory.
-fn vale_shape(name: &PortName, asked: &Register) -> Result<(Shape, bool), RequestError> {
+/// Returns the rings of a VALE port that is to be created.
+fn vale_shape(name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
     let rings = asked.rings.map(|rings| rings.max(1));
     if rings.iter().any(|&rings| rings > MAX_RINGS) {
         let why = format!("{name}: a port has at most {MAX_RINGS} rings a direction");
         return Err(RequestError::new(Errno::INVAL, why));
     }
-    let shape = Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] };
-    match asked.memory_id {
-        0 | COMMON_MEMORY => Ok((shape, asked.memory_id == COMMON_MEMORY)),
-        id => Err(RequestError::new(Errno::INVAL, format!("{name}: memory {id} is another port's"))),
-    }
-}
-
-/// Returns the first number after `last` that no memory has. Numbers wrap, and programs exchange buffers between ports
-/// whose memories have the same one. There are fewer memories than numbers (`MAX_OPEN_PORTS`).
-fn next_memory(last: u16, is_taken: impl Fn(u16) -> bool) -> u16 {
-    let after = |last: u16| last.checked_add(1).unwrap_or(ZERO_COPY_MEMORY + 1);
-    let mut free = after(last);
-    while is_taken(free) {
-        free = after(free);
-    }
-    free
+    Ok(Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] })
 }
 
 /// All registered ports and their memory.
@@ -113,37 +102,31 @@ pub struct Ports {
     natives: BTreeMap<String, Box<dyn Native>>,
     /// Rings of monitoring programs, by the number of their registration.
     monitors: BTreeMap<u64, OpenPort>,
+    /// Null ports, by the number of their registration.
+    nulls: BTreeMap<u64, NullPort>,
     switches: Box<dyn Switches>,
     /// Limit of the private memory.
     pub budget: Budget,
     numbers: u64,
-    last_memory: u16,
 }
 
 impl Ports {
     /// Creates the state without ports. The common memory has these pools.
     pub fn new(common: Pools, switches: Box<dyn Switches>) -> Result<Self, RequestError> {
-        let memories = Memories { common: Region::new(common, &RegionConfig::default())?, exchanged: None };
-        let (pipes, open, natives, monitors) = Default::default();
+        let memories = Memories::new(Region::new(common, &RegionConfig::default())?);
+        let (pipes, open, natives, monitors, nulls) = Default::default();
         let budget = Budget::new(MEMORY);
-        Ok(Self {
-            memories,
-            pipes,
-            open,
-            natives,
-            monitors,
-            switches,
-            budget,
-            numbers: 0,
-            last_memory: ZERO_COPY_MEMORY,
-        })
+        Ok(Self { memories, pipes, open, natives, monitors, nulls, switches, budget, numbers: 0 })
     }
 
     /// Returns the pools of the memory that must be allocated for a program before its port is
     /// [registered](Self::register) or [made persistent](Self::set_persistent).
     pub fn needs(&self, name: &str, asked: &Register) -> Result<Vec<Pools>, RequestError> {
-        let name = full_name(name, asked)?;
         let mut needs = Vec::new();
+        if asked.mode == Mode::Null {
+            return Ok(needs);
+        }
+        let name = PortName::in_header(name)?;
         if name.pipe().is_some() {
             return Ok(needs);
         }
@@ -151,8 +134,9 @@ impl Ports {
         if name.vale().is_some() && !self.open.contains_key(&name.port) {
             // Monitoring a port that does not exist creates it with default rings.
             let usual = Register::default();
-            let (shape, shared) = vale_shape(&name, if monitor { &usual } else { asked })?;
-            needs.extend((!shared).then(|| pools(shape, if monitor { 0 } else { asked.extra_buffers })));
+            let asked = if monitor { &usual } else { asked };
+            let shape = vale_shape(&name, asked)?;
+            needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
         if monitor {
             needs.push(Self::monitor_memory(asked)?.1);
@@ -160,14 +144,14 @@ impl Ports {
         Ok(needs)
     }
 
-    /// Returns the properties that a VALE port would have if a program registered it; `None` if it exists, or
-    /// is no such port.
-    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<PortInfo>, RequestError> {
+    /// Returns the properties that a VALE port would have if a program registered it, and the pools of its memory;
+    /// `None` if it exists, or is no such port.
+    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
         let needs = self.needs(name, asked)?;
         let Some(pools) = needs.first() else { return Ok(None) };
-        let (Shape { rings, slots }, _) = vale_shape(&full_name(name, asked)?, asked)?;
-        let (memory_size, memory_id) = (pools.bytes() as u64, self.free_memory());
-        Ok(Some(PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }))
+        let Shape { rings, slots } = vale_shape(&PortName::in_header(name)?, asked)?;
+        let (memory_size, memory_id) = (pools.bytes() as u64, self.memories.free_number());
+        Ok(Some((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *pools)))
     }
 
     /// Registers a port by its name in a request's header.
@@ -177,16 +161,23 @@ impl Ports {
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let name = full_name(name, asked)?;
+        if asked.mode == Mode::Null {
+            self.check_room()?;
+            return self.register_null(name, asked);
+        }
+        let name = PortName::in_header(name)?;
+        if matches!(asked.mode, Mode::PipeMaster | Mode::PipeSlave) {
+            let why =
+                format!("{name}: modes of pipes are from before API 12; write the pipe's end behind the port's name");
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        if name.pipe().is_some() && !matches!(asked.mode, Mode::AllNic | Mode::OneNic) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name}: pipes have no rings of the host's stack")));
+        }
         if matches!(asked.mode, Mode::Host | Mode::OneHost) {
             return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
         }
-        if self.pipes.len() + self.open.len() + self.monitors.len() >= MAX_OPEN_PORTS {
-            return Err(RequestError::new(
-                Errno::NOSPC,
-                format!("{MAX_OPEN_PORTS} ports are there already; close some"),
-            ));
-        }
+        self.check_room()?;
         if asked.flags & MONITOR != 0 {
             return self.register_monitor(name, asked, requester);
         }
@@ -197,6 +188,16 @@ impl Ports {
         }
     }
 
+    /// Checks that there may be another port.
+    fn check_room(&self) -> Result<(), RequestError> {
+        let ports = self.pipes.len() + self.open.len() + self.monitors.len() + self.nulls.len();
+        if ports >= MAX_OPEN_PORTS {
+            let why = format!("{MAX_OPEN_PORTS} ports are there already; close some");
+            return Err(RequestError::new(Errno::NOSPC, why));
+        }
+        Ok(())
+    }
+
     fn register_pipe(
         &mut self,
         name: PortName,
@@ -205,15 +206,21 @@ impl Ports {
     ) -> Result<Registered, RequestError> {
         let (parent, pipe, first) = name.pipe().expect("a pipe's name");
         let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!first));
-        let id = self.pipes.get(&key).map_or(asked.memory_id.max(COMMON_MEMORY), |pipe| pipe.memory_id);
-        if ![0, id].contains(&asked.memory_id) || self.memories.find(id).is_none() {
-            let why = format!(
-                "{name}: pipes lie in memory {COMMON_MEMORY}, or {ZERO_COPY_MEMORY} if a card has it, as their first program says"
-            );
-            return Err(RequestError::new(Errno::INVAL, why));
+        let id = match self.pipes.get(&key) {
+            Some(pipe) => pipe.memory_id,
+            None if asked.memory_id != 0 => asked.memory_id,
+            None => self.memory_of_parent(parent),
+        };
+        if ![0, id].contains(&asked.memory_id) {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("{name} lies in memory {id}, as its first program said"),
+            ));
         }
+        self.check_memory(&name, id)?;
         if !self.pipes.contains_key(&key) {
-            let made = Pipe::new((id, self.memories.shared(id)), parent, pipe, slots(asked, 0)?)?;
+            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, slots(asked, 0)?)?;
+            self.memories.enter(id);
             self.pipes.insert(key.clone(), made);
         }
         let result = self.register_end(&key, end, name, asked, program);
@@ -221,6 +228,18 @@ impl Ports {
             self.drop_unused(&key);
         }
         result
+    }
+
+    /// Returns the memory in which pipes of a port lie: its own, or the common one if there is no such port.
+    fn memory_of_parent(&self, parent: &str) -> u16 {
+        let native = || self.natives.get(parent).filter(|native| native.exchanges()).map(|_| ZERO_COPY_MEMORY);
+        self.open.get(parent).map(OpenPort::memory_id).or_else(native).unwrap_or(COMMON_MEMORY)
+    }
+
+    /// Checks that there is a memory with this number.
+    fn check_memory(&self, name: &PortName, id: u16) -> Result<(), RequestError> {
+        let none = || RequestError::new(Errno::INVAL, format!("{name}: there is no memory {id}; leave the number out"));
+        self.memories.find(id).map(drop).ok_or_else(none)
     }
 
     fn register_end(
@@ -233,7 +252,7 @@ impl Ports {
     ) -> Result<Registered, RequestError> {
         let number = self.number();
         let pipe = self.pipes.get_mut(key).expect("made before");
-        let region = self.memories.shared(pipe.memory_id);
+        let region = self.memories.region(pipe.memory_id);
         let bound = bound(&name, asked, pipe.ends[end].shape())?;
         let fds = [
             shared(region.file())?.try_clone_to_owned(),
@@ -282,25 +301,20 @@ impl Ports {
         }
     }
 
-    /// Returns the number for a further memory, and remembers it as the last one given.
-    fn new_memory(&mut self) -> u16 {
-        self.last_memory = self.free_memory();
-        self.last_memory
-    }
-
-    /// Returns the number that a further memory would get.
-    fn free_memory(&self) -> u16 {
-        let ports = || self.open.values().chain(self.monitors.values());
-        next_memory(self.last_memory, |number| ports().any(|port| port.memory_id() == number))
+    /// Returns the number of a memory that no program opens.
+    pub fn new_memory(&mut self) -> u16 {
+        self.memories.take_number()
     }
 
     fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
-        let (shape, shared) = vale_shape(name, asked)?;
-        let memory = if shared {
-            (COMMON_MEMORY, PortsMemory::Shared(&mut self.memories.common))
-        } else {
-            let own = requester.take(&pools(shape, asked.extra_buffers))?;
-            (self.new_memory(), PortsMemory::PrivateMemory(own))
+        let shape = vale_shape(name, asked)?;
+        let id = match asked.memory_id {
+            0 => self.memories.add(requester.take(&pools(shape, asked.extra_buffers))?),
+            id => {
+                self.check_memory(name, id)?;
+                self.memories.enter(id);
+                id
+            }
         };
         let (switch, port) = name.vale().expect("a VALE port's name");
         let serve = |served, buffer_access| match buffer_access {
@@ -309,7 +323,7 @@ impl Ports {
                 Err(RequestError::new(Errno::INVAL, "a switch copies frames, which nobody does there"))
             }
         };
-        let port = OpenPort::new(&name.port, shape, memory, serve)?;
+        let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         self.open.insert(name.port.clone(), port);
         Ok(())
     }
@@ -329,7 +343,7 @@ impl Ports {
         let call_event = super::eventfd()?;
         let call = EventNotifier::new(call_event.try_clone().map_err(out_of_descriptors)?);
         let call = call.map_err(|error| RequestError::new(Errno::NOSYS, error))?;
-        let region = port.own.as_mut().map_or_else(|| memories.shared(memory_id), |own| &mut own.region);
+        let region = memories.region(memory_id);
         let fds = [
             shared(region.file())?.try_clone_to_owned(),
             shared(port.memory.csb())?.try_clone_to_owned(),
@@ -337,9 +351,7 @@ impl Ports {
             port.served.kick().try_clone_to_owned(),
         ];
         let fds = descriptors(fds)?;
-        let entry = |(entry, bound): (usize, bool)| u64::from(bound) << entry;
-        let all = each_ring(shape).map(|(direction, id)| bound(direction, id));
-        let entries = all.enumerate().map(entry).sum();
+        let entries = entries(shape, &bound);
         let (interface, others) =
             admit(&name, asked, (number, program), (&port.memory, region, &mut port.users), bound)?;
         port.served.subscribe(number, entries, call);
@@ -353,10 +365,12 @@ impl Ports {
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.
     pub fn unregister(&mut self, registration: Registration) {
         let Registration { name, number, interface, extra } = registration;
-        if let Some((parent, pipe, first)) = name.pipe() {
+        if let Some(null) = self.nulls.remove(&number) {
+            self.unregister_null(null, interface, extra);
+        } else if let Some((parent, pipe, first)) = name.pipe() {
             let key = (parent.to_owned(), pipe.to_owned());
             if let Some(pipe) = self.pipes.get_mut(&key) {
-                let region = self.memories.shared(pipe.memory_id);
+                let region = self.memories.region(pipe.memory_id);
                 region.free_extra_buffers(interface, extra);
                 region.release_interface(interface);
                 pipe.users[usize::from(!first)].leave(number);
@@ -368,7 +382,7 @@ impl Ports {
             self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
             self.drop_unused_port(&name.port);
         } else if let Some(port) = self.open.get_mut(&name.port) {
-            let region = port.region(&mut self.memories);
+            let region = self.memories.region(port.memory_id());
             region.free_extra_buffers(interface, extra);
             region.release_interface(interface);
             port.served.unsubscribe(number);
@@ -381,8 +395,10 @@ impl Ports {
         let unused = |pipe: &Pipe| pipe.users.iter().all(|users| users.count() == 0);
         if self.pipes.get(key).is_some_and(unused) {
             let pipe = self.pipes.remove(key).expect("it is there");
-            let region = self.memories.shared(pipe.memory_id);
+            let region = self.memories.region(pipe.memory_id);
+            let id = pipe.memory_id;
             pipe.release(region);
+            self.memories.leave(id);
         }
     }
 
@@ -398,7 +414,7 @@ impl Ports {
         name: &str,
         asked: Option<(&Register, &mut Requester)>,
     ) -> Result<(), RequestError> {
-        let name = full_name(name, &Register::default())?;
+        let name = PortName::in_header(name)?;
         let none = || RequestError::new(Errno::NXIO, format!("{name} is no port of a VALE switch"));
         if name.vale().is_none() || name.pipe().is_some() {
             return Err(none());
@@ -419,7 +435,9 @@ impl Ports {
     /// Bytes of private memory of all persistent ports.
     pub fn persistent_bytes(&self) -> usize {
         let persistent_ports = self.open.values().filter(|port| port.persistent);
-        persistent_ports.filter_map(|port| port.own.as_ref()).map(PrivateMemory::bytes).sum()
+        // Ports may share a memory.
+        let memories: BTreeSet<u16> = persistent_ports.map(OpenPort::memory_id).collect();
+        memories.into_iter().map(|id| self.memories.bytes(id)).sum()
     }
 
     /// The VALE switches.
@@ -434,7 +452,7 @@ impl Ports {
 
     /// Returns the rings of a port and the number of its memory, if it is open.
     pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
-        let name = full_name(name, &Register::default())?;
+        let name = PortName::in_header(name)?;
         let pipe = name.pipe().and_then(|(parent, pipe, _)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
         let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
@@ -448,9 +466,7 @@ impl Ports {
 
     /// Returns a memory by its number.
     pub fn region(&self, id: u16) -> Option<&Region> {
-        let mut all = self.open.values().chain(self.monitors.values());
-        let own = || all.find(|port| port.memory_id() == id).and_then(|port| Some(&port.own.as_ref()?.region));
-        self.memories.find(id).or_else(own)
+        self.memories.find(id)
     }
 
     /// Status of all ports, by name.
@@ -485,17 +501,5 @@ impl Ports {
             "exchanged": exchanged,
             "memory": {"total": self.budget.state()[0], "used": self.budget.state()[1]},
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn no_two_memories_have_the_same_number() {
-        let is_taken = |number| [3, 4, 6, u16::MAX].contains(&number);
-        assert_eq!([2, 4, 5, u16::MAX - 1].map(|last| next_memory(last, is_taken)), [5, 5, 7, 5]);
-        assert_eq!(next_memory(u16::MAX, |_| false), ZERO_COPY_MEMORY + 1);
     }
 }

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use crate::request::{BadName, InvalidRequest};
+use crate::request::{BadName, InvalidName, InvalidRequest};
 
 /// An error number as netmap defines it, and the reason in a line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +35,18 @@ impl From<InvalidRequest> for RequestError {
 
 impl From<BadName> for RequestError {
     fn from(bad: BadName) -> Self {
-        Self::new(Errno::NXIO, bad)
+        Self::new(Errno::INVAL, bad)
+    }
+}
+
+impl From<InvalidName> for RequestError {
+    fn from(invalid: InvalidName) -> Self {
+        let errno = match invalid {
+            InvalidName::Empty => Errno::NXIO,
+            InvalidName::Pipe(_) => Errno::INVAL,
+            InvalidName::Vale(_) => Errno::NOMEM,
+        };
+        Self::new(errno, invalid)
     }
 }
 

@@ -204,6 +204,9 @@ fn new_interface(request: &Request) -> Register {
     asked
 }
 
+/// Offset of the memory's number in a registration.
+const MEMORY_ID: usize = 32;
+
 fn execute(
     request: &Request,
     registration: &mut Option<Registration>,
@@ -232,7 +235,12 @@ fn execute(
         }
         Kind::ValeAttach => {
             ports.switches().attach(&header.name)?;
-            done(&request.body)
+            let mut attached = request.body;
+            if attached[MEMORY_ID..MEMORY_ID + 2] == [0; 2] {
+                // Programs take a number above 1 for memory that is the port's own.
+                attached[MEMORY_ID..MEMORY_ID + 2].copy_from_slice(&ports.new_memory().to_le_bytes());
+            }
+            done(&attached)
         }
         Kind::ValeDetach => {
             ports.switches().detach(&header.name)?;

@@ -8,46 +8,50 @@ use super::RequestError;
 /// Registrations of a port, or of an end of a pipe.
 #[derive(Default)]
 pub struct Users {
-    /// Programs by the number of their registration.
-    programs: Vec<(u64, Credentials)>,
-    exclusive: bool,
+    programs: Vec<User>,
+}
+
+/// A program that has registered a port.
+pub struct User {
+    /// Number of its registration.
+    pub number: u64,
+    /// Its credentials.
+    pub program: Credentials,
+    /// Its rings: bit N stands for entry N of the CSB.
+    pub rings: u64,
+    /// Whether it has them exclusively.
+    pub exclusive: bool,
 }
 
 impl Users {
-    /// Adds a program, which may request exclusive use. Returns the other programs that have the port, in
-    /// words; empty if there are none.
+    /// Adds a program. Returns the other programs that have some of its rings, in words; empty if there are none.
     ///
     /// # Errors
-    /// `EBUSY` if another program has it exclusively, or if exclusive use was requested and another program has
-    /// it.
-    pub fn admit(
-        &mut self,
-        name: &str,
-        exclusive: bool,
-        (number, program): (u64, Credentials),
-    ) -> Result<String, RequestError> {
-        let others = self.names();
-        if self.exclusive {
+    /// `EBUSY` if another program has one of the rings exclusively, or if exclusive use was requested and another
+    /// program has one of them.
+    pub fn admit(&mut self, name: &str, user: User) -> Result<String, RequestError> {
+        let sharing = || self.programs.iter().filter(|other| other.rings & user.rings != 0);
+        if sharing().any(|other| other.exclusive) {
+            let owners = names(sharing().filter(|other| other.exclusive));
             return Err(RequestError::new(
                 Errno::BUSY,
-                format!("{name}: {others} has it exclusively; end that one first"),
+                format!("{name}: {owners} has it exclusively; end that one first"),
             ));
         }
-        if exclusive && !self.programs.is_empty() {
+        let others = names(sharing());
+        if user.exclusive && !others.is_empty() {
             return Err(RequestError::new(
                 Errno::BUSY,
                 format!("{name}: it was asked for exclusively, and {others} has it"),
             ));
         }
-        self.programs.push((number, program));
-        self.exclusive = exclusive;
+        self.programs.push(user);
         Ok(others)
     }
 
     /// Removes a program.
     pub fn leave(&mut self, number: u64) {
-        self.programs.retain(|&(other, _)| other != number);
-        self.exclusive = false;
+        self.programs.retain(|user| user.number != number);
     }
 
     /// Number of registrations.
@@ -57,14 +61,38 @@ impl Users {
 
     /// Process IDs of the programs.
     pub fn pids(&self) -> Vec<i32> {
-        self.programs.iter().map(|(_, program)| program.pid).collect()
+        self.programs.iter().map(|user| user.program.pid).collect()
     }
+}
 
-    /// Names of the first programs, in words.
-    fn names(&self) -> String {
-        const MAX_NAMES: usize = 4;
-        let names: Vec<_> = self.programs.iter().take(MAX_NAMES).map(|(_, program)| program.to_string()).collect();
-        let more = self.programs.len().saturating_sub(MAX_NAMES);
-        names.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+/// Names of the first programs, in words.
+fn names<'a>(users: impl Iterator<Item = &'a User>) -> String {
+    const MAX_NAMES: usize = 4;
+    let all: Vec<String> = users.map(|user| user.program.to_string()).collect();
+    let more = all.len().saturating_sub(MAX_NAMES);
+    all[..all.len() - more].join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_are_exclusive_one_by_one() {
+        let mut users = Users::default();
+        let mut admit = |number, rings, exclusive| {
+            let program = Credentials { pid: number as i32, uid: 0 };
+            users.admit("x", User { number, program, rings, exclusive }).map_err(|refused| refused.errno)
+        };
+        assert_eq!(admit(1, 0b0001, true), Ok(String::new()));
+        assert_eq!(admit(2, 0b0011, false), Err(Errno::BUSY), "one of them is exclusive");
+        assert_eq!(admit(3, 0b0110, false), Ok(String::new()));
+        assert!(admit(4, 0b0010, false).is_ok_and(|others| others.contains('3') && !others.contains('1')));
+        assert_eq!(admit(5, 0b1100, true), Err(Errno::BUSY));
+        assert_eq!(admit(6, 0b1000, true), Ok(String::new()));
+        assert_eq!(admit(7, 0, true), Ok(String::new()), "no ring is nobody's");
+        users.leave(1);
+        let program = Credentials { pid: 8, uid: 0 };
+        assert!(users.admit("x", User { number: 8, program, rings: 1, exclusive: false }).is_ok());
     }
 }

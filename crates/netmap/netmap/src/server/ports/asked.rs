@@ -7,20 +7,8 @@ use ringpass_memory::DmaRegion;
 use rustix::io::Errno;
 
 use crate::request::{Mode, PortName, Register, register};
-use crate::server::{RequestError, Users};
+use crate::server::{RequestError, User, Users};
 use crate::{Direction, PortMemory, Region, Shape};
-
-/// Returns the full name of a port: a header's name has no `netmap:`, and the oldest requests name pipes by a
-/// number.
-pub(super) fn full_name(name: &str, asked: &Register) -> Result<PortName, RequestError> {
-    let end = match asked.mode {
-        Mode::PipeMaster => format!("{{{}", asked.ring),
-        Mode::PipeSlave => format!("}}{}", asked.ring),
-        _ => String::new(),
-    };
-    let prefix = if name.starts_with("vale") { "" } else { "netmap:" };
-    Ok(format!("{prefix}{name}{end}").parse()?)
-}
 
 /// Returns the requested number of slots of a Tx ring (`direction` 0) or Rx ring (1).
 pub(super) fn slots(asked: &Register, direction: usize) -> Result<u32, RequestError> {
@@ -32,7 +20,7 @@ pub(super) fn slots(asked: &Register, direction: usize) -> Result<u32, RequestEr
 }
 
 /// Slots of a ring, by default.
-const SLOTS: u32 = 1024;
+pub const SLOTS: u32 = 1024;
 /// Largest number of slots of a ring.
 const MAX_RING_SLOTS: u32 = 16_384;
 
@@ -50,26 +38,35 @@ pub(super) fn bound(
     if mode == Mode::OneNic && shape.rings.iter().all(|&rings| ring >= rings) {
         return Err(RequestError::new(Errno::INVAL, format!("{name} has no ring {ring}")));
     }
+    // A direction with fewer rings than the other takes part with its first one.
+    let one = shape.rings.map(|rings| if ring < rings { ring } else { 0 });
     Ok(move |direction, id| {
-        let way = match direction {
-            Direction::Tx => flags & register::RX_ONLY == 0,
-            Direction::Rx => flags & register::TX_ONLY == 0,
+        let (way, one) = match direction {
+            Direction::Tx => (flags & register::RX_ONLY == 0, one[0]),
+            Direction::Rx => (flags & register::TX_ONLY == 0, one[1]),
         };
-        way && mode != Mode::Null && (mode != Mode::OneNic || id == ring)
+        way && (mode != Mode::OneNic || id == one)
     })
 }
 
+/// Returns the rings that a registration covers: bit N stands for entry N of the CSB.
+pub(super) fn entries(shape: Shape, bound: impl Fn(Direction, u16) -> bool) -> u64 {
+    let all = each_ring(shape).map(|(direction, id)| bound(direction, id));
+    all.enumerate().map(|(entry, bound)| u64::from(bound) << entry).sum()
+}
+
 /// Admits a program, with an interface descriptor of its own. Returns the descriptor's offset, and the other
-/// programs that have the port.
+/// programs that have some of its rings.
 pub(super) fn admit(
     name: &PortName,
     asked: &Register,
-    program: (u64, Credentials),
+    (number, program): (u64, Credentials),
     (memory, region, users): (&PortMemory, &mut Region, &mut Users),
     bound: impl Fn(Direction, u16) -> bool,
 ) -> Result<(usize, String), RequestError> {
+    let (rings, exclusive) = (entries(memory.shape(), &bound), asked.flags & register::EXCLUSIVE != 0);
     let interface = memory.bind(region, bound)?;
-    let admitted = users.admit(&name.to_string(), asked.flags & register::EXCLUSIVE != 0, program);
+    let admitted = users.admit(&name.to_string(), User { number, program, rings, exclusive });
     let others = admitted.inspect_err(|_| region.release_interface(interface))?;
     Ok((interface, others))
 }

@@ -6,7 +6,7 @@ use super::asked::slots;
 use super::{Ports, Registered, Requester};
 use crate::request::{Mode, PortName, Register, register};
 use crate::server::RequestError;
-use crate::server::open_port::{OpenPort, PortsMemory, pools};
+use crate::server::open_port::{OpenPort, pools};
 use crate::{BufferAccess, Pools, Shape};
 
 impl Ports {
@@ -54,14 +54,14 @@ impl Ports {
     ) -> Result<Registered, RequestError> {
         let (shape, pools) = Self::monitor_memory(asked)?;
         let own = requester.take(&pools)?;
-        let id = self.new_memory();
+        let id = self.memories.add(own);
         let port = self.open.get_mut(&name.port).expect("made before");
         let ways = [register::MONITOR_TX, register::MONITOR_RX].map(|way| asked.flags & way != 0);
         let serve = |served, buffer_access| match buffer_access {
             BufferAccess::Copied(buffers) => port.served.monitor(ways, served, &buffers),
             BufferAccess::ZeroCopy(_) => unreachable!("a memory of its own has no pool"),
         };
-        let monitor = OpenPort::new(&name.port, shape, (id, PortsMemory::PrivateMemory(own)), serve)?;
+        let monitor = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         let monitor = self.monitors.entry(number).or_insert(monitor);
         let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
         let mut registered =

@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::Ports;
 use super::asked::slots;
 use crate::request::{Mode, PortName, Register};
-use crate::server::open_port::{OpenPort, PortsMemory};
+use crate::server::open_port::OpenPort;
 use crate::server::{COMMON_MEMORY, Native, RequestError, ZERO_COPY_MEMORY};
 use crate::{Region, Shape};
 
@@ -24,7 +24,7 @@ impl Ports {
         }
         let shape = Shape { rings: [native.rings(); 2], slots: [slots(asked, 0)?, slots(asked, 1)?] };
         let serve = |served, buffer_access| native.join(served, &buffer_access);
-        let port = OpenPort::new(&name.port, shape, (id, PortsMemory::Shared(self.memories.shared(id))), serve)?;
+        let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         self.open.insert(name.port.clone(), port);
         Ok(())
     }
@@ -38,6 +38,7 @@ impl Ports {
     /// Adds a native port; see [`Server::serve`](crate::server::Server::serve).
     pub fn serve(&mut self, name: &str, port: Box<dyn Native>) -> Result<(), RequestError> {
         let parsed = format!("netmap:{name}").parse::<PortName>()?;
+        PortName::in_header(name)?;
         if parsed.port != name || parsed.mode != Mode::AllNic || parsed.vale().or(name.split_once(['{', '}'])).is_some()
         {
             return Err(RequestError::new(
