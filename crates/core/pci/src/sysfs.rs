@@ -94,7 +94,8 @@ impl SysfsPci {
     pub fn identify(address: &str) -> Result<DeviceId, Error> {
         let directory = Path::new(DEVICES).join(address);
         let id = number(&directory, "vendor").zip(number(&directory, "device"));
-        let missing = || Error::Address(format!("no PCI device at {address}; 'ringpass list' shows the network cards"));
+        let missing =
+            || Error::NotFound(format!("no PCI device at {address}; 'ringpass list' shows the network cards"));
         id.map(|(vendor, device)| DeviceId { vendor: vendor as u16, device: device as u16 }).ok_or_else(missing)
     }
 
