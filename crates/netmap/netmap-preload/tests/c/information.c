@@ -31,6 +31,7 @@ static void port_info(void) {
     GIVES(tx_sync(fd), ENXIO, "and stays unbound");
     struct nmreq_vale_list list = {0};
     GIVES(ask(NETMAP_REQ_VALE_LIST, "vale2:i", &list), ENOENT, "to ask about a VALE port does not make it");
+    got = (struct nmreq_port_info_get){0};
     GIVES(info("nothing", &got), ENXIO, "of a port that does not exist: ENXIO");
     PENDING(info("nic", &got) == 0 && got.nr_host_tx_rings >= 1 && got.nr_host_rx_rings >= 1, "host rings of a native port");
 }
@@ -48,7 +49,7 @@ static void memory_info(void) {
     SUCCEEDS(info("", &got), "of another memory, by its number");
     EQUAL(got.nr_memsize, port.reg.nr_memsize, "its size");
     got = (struct nmreq_port_info_get){.nr_mem_id = 999};
-    PENDING(info("", &got) == EINVAL, "of a memory that does not exist: EINVAL");
+    CHECK(info("", &got) == EINVAL, "of a memory that does not exist: EINVAL");
 }
 
 static void pools(void) {
