@@ -170,7 +170,7 @@ fn a_pipe_beside_a_card_exchanges_buffers_with_it() {
     }
     assert_eq!(netmapd.status()["pipes"][0]["memory"], 2);
     let refused = netmapd.spawn(&["dump", "netmap:p{1@1"]).wait(Duration::from_secs(10));
-    assert!(refused.0 == Some(1) && refused.2.join(" ").contains("as their first program says"), "{:?}", refused.2);
+    assert!(refused.0 == Some(1) && refused.2.join(" ").contains("as its first program said"), "{:?}", refused.2);
     for program in [bridge, echo] {
         program.signal("KILL");
         program.wait(Duration::from_secs(10));

@@ -115,7 +115,7 @@ fn wrong_ports_get_a_line() {
     for (port, why) in [
         ("x", "NAME=ADDRESS"),
         ("x{1=null", "is no name for a port"),
-        ("vale0:x=null", "is no name for a port"),
+        ("vale0:x=null", "is no netmap port"),
         ("x-1=null", "is no name for a port"),
         ("x=nothing", "nothing"),
     ] {

@@ -319,9 +319,10 @@ impl Ports {
         let (switch, port) = name.vale().expect("a VALE port's name");
         let serve = |served, buffer_access| match buffer_access {
             BufferAccess::Copied(buffers) => self.switches.open(switch, port, served, buffers),
-            BufferAccess::ZeroCopy(_) => {
-                Err(RequestError::new(Errno::INVAL, "a switch copies frames, which nobody does there"))
-            }
+            BufferAccess::ZeroCopy(_) => Err(RequestError::new(
+                Errno::INVAL,
+                "this memory is another port's, whose buffers a card uses; leave the number out",
+            )),
         };
         let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         self.open.insert(name.port.clone(), port);
