@@ -24,7 +24,7 @@ struct Mapped {
     _folder: tempfile::TempDir,
 }
 
-/// Where the card's model runs: in the back-end or in a separate process.
+/// Process in which the card's model runs: in the back-end or in a separate process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Played {
     Inside,

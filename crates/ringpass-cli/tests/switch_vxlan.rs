@@ -8,7 +8,7 @@ use common::guest::tcp_to;
 use common::tunnel::{Options, Tunnel, mapped, pings};
 use common::{Namespace, RINGPASS, folder, text, unique, wait_until};
 
-/// What is behind the switch's other port.
+/// Peer behind the switch's other port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Inside {
     Tap,

@@ -49,7 +49,7 @@ impl Drop for Hold {
     }
 }
 
-/// Where the frame is.
+/// Place of the frame.
 enum Content {
     /// In the pool, in one buffer of private memory.
     Pooled {

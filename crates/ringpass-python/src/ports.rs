@@ -111,7 +111,7 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What `Ports` and each `Port` share.
+/// State that `Ports` and each `Port` share.
 struct Shared {
     /// `None` once closed.
     control: Mutex<Option<ringpass::Ports>>,
@@ -235,7 +235,7 @@ pub fn open(
 pub struct Ports {
     shared: Arc<Shared>,
     ports: Vec<Py<Port>>,
-    /// What the library has chosen on its own.
+    /// Choices that the library has made on its own.
     notices: Arc<Mutex<Vec<String>>>,
 }
 

@@ -39,7 +39,7 @@ pub fn open<A: AsRef<str>>(addresses: impl IntoIterator<Item = A>, config: &Conf
 /// Opens ports as [`open`] does, each with a configuration of its own.
 ///
 /// # Errors
-/// As those of [`open`].
+/// The same as those of [`open`].
 pub fn open_all<A: AsRef<str>>(
     addresses: impl IntoIterator<Item = (A, PortConfig)>,
     config: &Config,

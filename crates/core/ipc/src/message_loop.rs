@@ -16,7 +16,7 @@ pub struct MessageLoop {
     timeout: Duration,
 }
 
-/// What a peer has failed to do within its timeout.
+/// A limit of time that a peer has missed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerTimeout {
     /// Send its first message, or the rest of a message.

@@ -1,4 +1,4 @@
-//! What applications ask of ports and queues: [`Port::extension`] and [`RxQueue::extension`] carry the requests, also
+//! Requests of applications to ports and queues, which [`Port::extension`] and [`RxQueue::extension`] carry, also
 //! through decorators.
 
 use std::any::Any;

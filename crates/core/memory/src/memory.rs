@@ -15,7 +15,7 @@ pub struct Memory {
     mapping: Mapping,
 }
 
-/// What keeps memory mapped.
+/// The owner that keeps memory mapped.
 #[derive(Clone)]
 enum Mapping {
     Own(Arc<DmaRegion>),

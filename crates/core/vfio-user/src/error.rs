@@ -90,7 +90,7 @@ pub enum Error {
     /// A system call failed.
     #[error("{what}: {source}")]
     Os {
-        /// What was attempted.
+        /// The operation that failed.
         what: String,
         /// The kernel's error.
         source: io::Error,

@@ -17,7 +17,7 @@ use crate::rx_offload::FrameAssembler;
 
 /// An Rx queue: a ring of advanced descriptors with free buffers.
 ///
-/// Of each written-back descriptor the driver uses only status and length (and the metadata, with offloads),
+/// The driver uses of each written-back descriptor only status and length (and the metadata, with offloads),
 /// each read once and validated. A packet's buffer is always the one that the driver posted, never an address
 /// read from the descriptor.
 pub(crate) struct Rx {

@@ -19,7 +19,7 @@ const COMMAND: u64 = SEND | TX_EOP;
 pub(crate) struct Tx {
     ring: Ring,
     reclaimer: Reclaimer,
-    /// Where the card reports completion; `None` if it does so in the descriptors.
+    /// Place where the card reports completion; `None` if it does so in the descriptors.
     head: Option<HeadWriteBack>,
     /// Largest frame that can be sent, in bytes beyond [`MIN_FRAME`].
     longest: usize,

@@ -30,7 +30,7 @@ const ALWAYS: u64 = VERSION_1
     | NOTIFICATION_DATA
     | RING_RESET;
 
-/// What feature selection depends on, besides the offered features.
+/// The conditions that feature selection depends on, besides the offered features.
 pub(crate) struct NegotiationContext<'a> {
     pub(crate) config: &'a PortConfig,
     /// Size of a buffer in bytes.

@@ -10,7 +10,7 @@ use crate::{files, read, root};
 /// A file of the tree, as pages of the book link to it: the book has no others than its own.
 const TREE: &str = "https://github.com/ringpass/ringpass/blob/main/";
 
-/// What a page refers to, and what others may link to in it.
+/// The targets of a page's links, and the anchors that others may link to.
 #[derive(Default)]
 struct Page {
     links: Vec<String>,

@@ -71,7 +71,7 @@ programs! { &[]; registers information names pipes native options rings descript
 // A port that programs may attach is opened when they do so, for which there is no way in the sandbox.
 programs! { &["--no-sandbox", "--allow", "null"]; vale legacy }
 
-/// What `layout.c` prints of the header: sizes, offsets and numbers by name.
+/// Returns what `layout.c` prints of the header: sizes, offsets and numbers by name.
 fn header() -> BTreeMap<String, u64> {
     let folder = tempfile::tempdir().expect("a folder");
     let lines = run(&[&compile("layout", folder.path())]);

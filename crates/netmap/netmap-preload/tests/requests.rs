@@ -1,4 +1,4 @@
-//! What netmap answers to requests, and what the user is told, in programs with the library preloaded.
+//! Answers to requests, and lines for the user, in programs with the library preloaded.
 
 mod support;
 
@@ -122,7 +122,7 @@ fn close(fd: i32) {
     unsafe { libc::close(fd) };
 }
 
-/// What ports and memories tell, before and after a port is registered, and which registrations exclude others.
+/// Information about ports and memories, before and after a port is registered, and registrations that exclude others.
 fn registers(_: &[String]) {
     let fd = nm::open();
     let info = |name: &str, memory: u16| {
@@ -293,7 +293,7 @@ fn null_ports_have_rings_that_nobody_serves() {
     lab.all_free();
 }
 
-/// What netmap's load balancer does: pipes in the memory of its VALE port.
+/// The requests of netmap's load balancer: pipes in the memory of its VALE port.
 fn balance(_: &[String]) {
     let usual = ([0; 2], [0; 2]);
     let (port, error, granted) = register_in("vale0:lb", (1, 0), 0, usual, 100);

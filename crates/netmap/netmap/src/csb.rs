@@ -13,7 +13,7 @@ use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 
-/// What the application writes and the server reads (`struct nm_csb_atok`). Offsets: `head` 0, `cur` 4,
+/// Words that the application writes and the server reads (`struct nm_csb_atok`). Offsets: `head` 0, `cur` 4,
 /// `need_kick` 8, `sync_flags` 12.
 #[repr(C)]
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub struct CsbAtok {
     spare: [AtomicU32; 12],
 }
 
-/// What the server writes and the application reads (`struct nm_csb_ktoa`). Offsets: `hwcur` 0, `hwtail` 4,
+/// Words that the server writes and the application reads (`struct nm_csb_ktoa`). Offsets: `hwcur` 0, `hwtail` 4,
 /// `need_kick` 8.
 #[repr(C)]
 #[derive(Default)]

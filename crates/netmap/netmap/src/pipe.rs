@@ -17,7 +17,7 @@ use crate::layout::RESERVED_BUFFERS;
 use crate::position_cache::PositionCache;
 use crate::{Flags, Notifier, Positions, Ring, Slot, SyncError};
 
-/// What both ends of one direction share.
+/// State that both ends of one direction share.
 pub struct PipeChannel {
     /// Ring of the sender.
     pub sender: Ring,

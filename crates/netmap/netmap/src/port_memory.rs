@@ -24,7 +24,7 @@ pub struct Shape {
 const ENTRIES: usize = 64;
 const PAGE: usize = ENTRIES * ENTRY;
 
-/// What a port has allocated from a region, for the serving side.
+/// Objects that a port has allocated from a region, for the serving side.
 pub struct PortMemory {
     name: String,
     shape: Shape,

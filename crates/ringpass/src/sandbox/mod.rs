@@ -25,7 +25,7 @@ pub enum Sandbox {
     Connector,
 }
 
-/// What open ports need of a sandbox beyond the calls of their program.
+/// Permissions that open ports need of a sandbox beyond the calls of their program.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// Calls of vhost-user sessions.

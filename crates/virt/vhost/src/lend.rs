@@ -79,8 +79,8 @@ impl LentQueue {
             size: len as usize - header,
         };
         // SAFETY: the ring hands out no id twice before it is returned. The pieces, with the header in front of
-        // `start`, lie in the memory that the lease was begun with (`Backend::map`), because `Backend::set_memory` ends the lease before it changes the ring's memory. `fits` checked
-        // that they have the least size. The chains are lent out of `taken`, so nothing else in this process uses
+        // `start`, lie in the memory that the lease was begun with (`Backend::map`), because `Backend::set_memory`
+        // ends the lease before it changes the ring's memory. `fits` checked that they have the least size. The chains are lent out of `taken`, so nothing else in this process uses
         // them until they are completed or the lease has ended.
         let lent = unsafe { loans.lend(chains.iter().take_while(fits).map(loan)) };
         self.count += lent;

@@ -33,7 +33,7 @@ pub struct MockDevice {
     pub config: ConfigSpace,
     pub registers: [u8; 4096],
     pub dma: DmaMap,
-    /// What was mapped, until a part of it is unmapped.
+    /// The mapped memory, until a part of it is unmapped.
     pub maps: Vec<(u64, Memory)>,
     pub vectors: Vec<Option<EventNotifier>>,
     pub resets: u32,

@@ -196,7 +196,7 @@ proptest! {
     }
 }
 
-/// What a dead device has written is checked like the writes of a living one.
+/// The writes of a dead device are checked like those of a living one.
 #[test]
 fn a_device_that_lied_before_it_died_breaks_the_queue() {
     fn left<Q: Virtqueue>(kind: Kind, ids: &[u16]) -> Result<HandedOver, Broken> {

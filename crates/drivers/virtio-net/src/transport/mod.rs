@@ -138,7 +138,7 @@ struct Doorbell {
     payload: NotifyPayload,
 }
 
-/// What is written to a doorbell (4.1.5.2).
+/// Value that is written to a doorbell (4.1.5.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotifyPayload {
     Queue,

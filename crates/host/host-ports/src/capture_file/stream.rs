@@ -7,7 +7,7 @@ use std::path::Path;
 
 use flate2::read::MultiGzDecoder;
 
-/// What is wrong with a file.
+/// Fault of a file.
 #[derive(Debug)]
 pub(super) enum ReadError {
     /// It ends in the middle of a structure.

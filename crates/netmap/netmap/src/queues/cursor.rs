@@ -6,7 +6,7 @@ pub(super) struct RingCursor {
     pub(super) ring: PortRing,
     /// First slot that was not released.
     head: u32,
-    /// Where the ring stood at the last sync.
+    /// Position of the ring at the last sync.
     positions: Positions,
 }
 

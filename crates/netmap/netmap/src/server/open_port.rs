@@ -9,7 +9,7 @@ use crate::{BufferAccess, Kring, Pools, PortMemory, Region, Ring, Shape};
 pub struct OpenPort {
     /// The served rings.
     pub served: Box<dyn ServedPort>,
-    /// What the port has allocated from its region.
+    /// Objects that the port has allocated from its region.
     pub memory: PortMemory,
     id: u16,
     /// Programs that have it.

@@ -27,7 +27,7 @@ use crate::protocol::{Granted, RingPeer};
 use crate::request::{Mode, PortInfo, PortName, Register, register};
 use crate::{BufferAccess, Pools, Region, Shape};
 
-/// What a registration holds until it ends.
+/// Resources that a registration holds until it ends.
 pub struct Registration {
     name: PortName,
     /// Number of the registration, never reused.

@@ -1,4 +1,4 @@
-//! What both layouts of a ring have in common, seen from the device.
+//! The parts that both layouts of a ring have in common, seen from the device.
 
 use ringpass_memory::DmaMap;
 

@@ -3,7 +3,7 @@
 /// A used entry for the driver.
 #[derive(Clone, Copy)]
 pub(super) struct Used {
-    /// Where it is written in the ring: index of a split ring, or slot and wrap counter of a packed one.
+    /// Place in the ring where it is written: index of a split ring, or slot and wrap counter of a packed one.
     pub(super) place: u32,
     pub(super) id: u16,
     pub(super) written: u32,
