@@ -1,4 +1,4 @@
-.PHONY: help build install uninstall test book lab lab-shell bench soak fuzz loc clean
+.PHONY: help build install uninstall check test book lab lab-shell bench soak fuzz loc clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -33,6 +33,9 @@ uninstall: ## Remove what make install has installed, with the same PREFIX and D
 
 ldconfig = $(if $(DESTDIR),,@test "$$(id -u)" != 0 || PATH=$$PATH:/usr/sbin:/sbin ldconfig)
 
+check: ## Check what has changed since main's last commit, without root, in a few minutes (ALL=1: everything)
+	@scripts/check $(if $(ALL),all)
+
 test: ## Install what the tests need, then check and test everything
 	@scripts/test
 
@@ -58,5 +61,6 @@ fuzz: ## Run each fuzz target for its share of SECONDS=600 (docs/campaigns.md)
 loc: ## Count the lines of code from the forwarder down to the descriptors
 	@scripts/loc
 
-clean: ## Remove what was built
+clean: ## Remove what was built and what the tests have downloaded
 	cargo clean
+	rm -rf fuzz/target lab lab.new

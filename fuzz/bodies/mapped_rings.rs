@@ -4,7 +4,7 @@
 //! the guest keeps the rules, frames arrive once and in order. Whatever it does, only memory that it made available
 //! is written, all lent buffers are back when a lease ends, and the next guest is served.
 
-#[path = "../../crates/virt/vhost/tests/common/mod.rs"]
+#[path = "../../crates/virt/vhost/tests/it/common/mod.rs"]
 mod common;
 #[path = "shown.rs"]
 mod shown;

@@ -7,7 +7,6 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::host::Namespace;
@@ -32,13 +31,6 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Longest time for a command of [`Guest::run`], also on a busy machine.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
-
-/// Takes the lock that lets only one test of a test binary run guests at a time: two cores are enough for one
-/// guest and its peers.
-pub fn serialize_guests() -> MutexGuard<'static, ()> {
-    static ONE: Mutex<()> = Mutex::new(());
-    ONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Builder of a guest.
 pub struct Builder {

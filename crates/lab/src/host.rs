@@ -24,23 +24,26 @@ pub fn run(command: &[&str]) -> String {
     out.into_owned()
 }
 
-/// Builds a file of the workspace with the profile of this test. For a test, Cargo builds neither a library
-/// that nobody links nor another package's program.
-pub fn built(which: &[&str], file: &str) -> PathBuf {
+/// Returns the path of a file in Cargo's output folder, which `cargo build --workspace --all-targets` has built.
+///
+/// # Panics
+///
+/// If it is missing, or older than one of its sources: no test runs Cargo, which would wait for its lock.
+pub fn built(file: &str) -> PathBuf {
     let binary = std::env::current_exe().expect("this binary");
-    let profile = binary.ancestors().nth(2).and_then(Path::file_name).and_then(|name| name.to_str());
-    let profile = profile.filter(|profile| *profile != "debug").unwrap_or("dev");
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or(env!("CARGO").into()));
-    cargo.args(["build", "--offline", "--message-format=json", "--profile", profile]);
-    cargo.args(which);
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml")]);
-    let output = cargo.stderr(Stdio::inherit()).output().expect("cargo");
-    assert!(output.status.success(), "{file} is not built");
-    let lines = String::from_utf8(output.stdout).expect("text");
-    let messages = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let files = messages.filter_map(|message| message["filenames"].as_array().cloned()).flatten();
-    let mut files = files.filter_map(|file| file.as_str().map(PathBuf::from));
-    files.find(|path| path.ends_with(file)).unwrap_or_else(|| panic!("{file} is not among what was built"))
+    // Test binaries are in `deps`, examples in `examples`.
+    let folder = binary.ancestors().nth(2).expect("Cargo's output folder");
+    let path = folder.join(file);
+    let build = "build it first: cargo build --workspace --all-targets";
+    let modified = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified());
+    let time = modified(&path).unwrap_or_else(|error| panic!("{}: {error}; {build}", path.display()));
+    // Cargo lists a file's sources beside it, as a rule of make.
+    let rule = std::fs::read_to_string(path.with_extension("d")).unwrap_or_default();
+    let sources = rule.split_once(": ").map_or("", |(_, sources)| sources).split_whitespace();
+    if let Some(newer) = sources.map(Path::new).find(|source| modified(source).is_ok_and(|source| source > time)) {
+        panic!("{} is older than {}; {build}", path.display(), newer.display());
+    }
+    path
 }
 
 /// Timeout for events that take a moment on an idle machine.

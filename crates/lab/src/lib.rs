@@ -5,7 +5,6 @@
 //! ```no_run
 //! use ringpass_lab::Guest;
 //!
-//! let _alone = ringpass_lab::serialize_guests();
 //! let guest = Guest::new().cpus(2).device("edu").boot();
 //! assert!(guest.run("cat /sys/bus/pci/devices/*/vendor").contains("0x1234"));
 //! ```
@@ -18,9 +17,7 @@ mod initramfs;
 mod shell;
 pub mod soak;
 
-pub use guest::{
-    Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac, serialize_guests,
-};
+pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
 pub use host::{Namespace, Program, built, run, unique, wait_until};
 pub use shell::{Uplink, shell};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, Output, serialize_guests};
+pub use ringpass_lab::{Builder, Guest, Iommu, Job, Machine, Output};
 use serde_json::{Value, json};
 
 use super::{Namespace, Program, RINGPASS, folder, text, unique, wait_until};

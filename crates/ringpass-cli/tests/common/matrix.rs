@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use ringpass_lab::{Guest, Qemu, serialize_guests};
+use ringpass_lab::{Guest, Qemu};
 use serde_json::Value;
 
 use super::RINGPASS;
@@ -24,7 +24,6 @@ pub struct Kind {
 
 /// Forwards between two cards of each kind in turn, and prints a table of the results.
 pub fn go_through(name: &str, qemu: Qemu, kinds: &[Kind]) {
-    let _alone = serialize_guests();
     let devices: Vec<String> = kinds.iter().map(|kind| device(kind.device)).collect();
     let guest = Guest::new().memory(768).cpus(2).qemu(qemu).program(Path::new(RINGPASS));
     let pairs = Pairs::boot(guest, devices.iter().map(String::as_str));

@@ -22,7 +22,7 @@ pub mod terminal;
 pub mod tunnel;
 pub mod vhost;
 
-pub use ringpass_lab::{Namespace, Program, run, unique, wait_until};
+pub use ringpass_lab::{Namespace, Program, built, run, unique, wait_until};
 
 /// The program under test. A namespace's `ip netns exec` replaces itself by it, so that signals reach it.
 pub const RINGPASS: &str = env!("CARGO_BIN_EXE_ringpass");

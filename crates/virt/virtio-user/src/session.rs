@@ -13,9 +13,10 @@ use ringpass_virtio::driver::{Broken, InflightPolicy};
 use ringpass_virtio::features::*;
 use ringpass_virtio_net::transport::{HandOver, QueueSetup};
 
-/// Time limits of one request, and of all that sets a back-end up.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-const SETUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time limits of one request, and of all that sets a back-end up. A back-end may have gigabytes to map for a request, page
+/// by page where it has an IOMMU.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const SETUP_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Features that the back-end decides on. The others are emulated here or do not exist with this transport: there
 /// is no IOMMU and no control queue, and kicks carry no data.

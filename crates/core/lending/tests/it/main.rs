@@ -1,0 +1,3 @@
+//! Lending of buffers.
+
+mod lending;

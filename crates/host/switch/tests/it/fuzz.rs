@@ -1,0 +1,11 @@
+//! Runs the fuzz target's body over its seeds and many mutations of them.
+
+#[path = "../../../../../fuzz/bodies/mutations.rs"]
+mod mutations;
+#[path = "../../../../../fuzz/bodies/switch_frames.rs"]
+mod switch_frames;
+
+#[test]
+fn frames_of_any_bytes() {
+    mutations::run("switch_frames", 20_000, switch_frames::case);
+}

@@ -1,0 +1,21 @@
+//! Runs the bodies of the fuzz targets over their seeds and many mutations of each.
+
+#[path = "../../../../../fuzz/bodies/mutations.rs"]
+mod mutations;
+#[path = "../../../../../fuzz/bodies/netmap.rs"]
+mod netmap;
+
+#[test]
+fn requests() {
+    mutations::run("netmap_requests", 1_000_000, netmap::requests);
+}
+
+#[test]
+fn rings() {
+    mutations::run("netmap_rings", 50_000, netmap::rings);
+}
+
+#[test]
+fn pipes() {
+    mutations::run("netmap_pipes", 50_000, netmap::pipes);
+}

@@ -1,0 +1,3 @@
+//! The program `ringpass-bench` from its command line.
+
+mod program;

@@ -1,0 +1,152 @@
+//! Tests of invalid input: each gives one line with cause and remedy, exit status 1, and no partial effects.
+
+use std::fs::{self, File};
+
+use crate::common::ringpass;
+use memmap2::{MmapOptions, MmapRaw};
+use ringpass_memory::{PageSize, huge_pages_free};
+use rustix::fs::{FlockOperation, MemfdFlags, flock, ftruncate, memfd_create};
+
+/// Runs a command that must fail with status 1 and print one line that contains all of `parts`.
+fn refused(arguments: &[&str], parts: &[&str]) {
+    let (status, out, errors) = ringpass(arguments);
+    assert_eq!((status, out.as_str()), (Some(1), ""), "{arguments:?}: {errors}");
+    let line = errors.lines().last().unwrap_or_default();
+    assert!(line.starts_with("ringpass: "), "{arguments:?}: {errors}");
+    assert_eq!(errors.lines().filter(|line| line.starts_with("ringpass: ")).count(), 1, "{errors}");
+    for part in parts {
+        assert!(line.contains(part), "{arguments:?}: '{part}' is not in: {line}");
+    }
+}
+
+#[test]
+fn addresses() {
+    refused(&["fwd", "eth0", "null"], &["eth0", "packet:NAME"]);
+    refused(&["fwd", "tap:", "null"], &["tap:NAME"]);
+    // The kernel would turn this name into `ho0`.
+    refused(&["fwd", "tap:ho%d", "null"], &["ho%d", "is no interface name"]);
+    refused(&["fwd", "packet:does-not-exist", "null"], &["does-not-exist"]);
+    refused(&["fwd", "model,device=1234:null", "null"], &["1234", "10fb"]);
+    refused(&["fwd", "ffff:ff:1f.7", "null"], &["ffff:ff:1f.7", "ringpass list"]);
+    // A model's frames lie in the model's own memory, which a DMA device on its wire has not been given.
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("card");
+    for wire in ["model:null", "virtio-user:/nowhere", "vfio-user:/nowhere", "0000:01:00.0"] {
+        let words = [wire, "far end of a model's wire", "TAP"];
+        refused(&["fwd", &format!("model:{wire}"), "null"], &words);
+        refused(&["fwd", &format!("model:faults,drop=0.1:{wire}"), "null"], &words);
+        refused(&["model", "82599", "--no-sandbox", "--socket", socket.to_str().unwrap(), "--wire", wire], &words);
+    }
+    refused(&["fwd", "model:null", "null", "--queues", "17"], &["17", "1 to 16"]);
+}
+
+#[test]
+fn cards_of_others() {
+    // Any PCI device of this machine that is not a network card, so that no working network card is touched.
+    let mut devices = fs::read_dir("/sys/bus/pci/devices").into_iter().flatten().flatten();
+    let class = |device: &fs::DirEntry| fs::read_to_string(device.path().join("class")).unwrap_or_default();
+    let Some(device) = devices.find(|device| !class(device).starts_with("0x02")) else {
+        println!("this machine has no PCI device to be refused");
+        return;
+    };
+    let address = device.file_name().into_string().unwrap();
+    let driver = || fs::read_link(device.path().join("driver")).ok();
+    let before = driver();
+    refused(&["fwd", &address, "null"], &[&address]);
+    assert_eq!(driver(), before, "the kernel driver of a refused card");
+}
+
+/// Reserves all but a few of the free huge pages of 2 MiB, by mappings that are never touched. Tests that use
+/// huge pages must not run at the same time.
+fn without_huge_pages() -> (Option<File>, Vec<MmapRaw>) {
+    let lock = File::open("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages").ok();
+    lock.iter().for_each(|lock| flock(lock, FlockOperation::LockExclusive).expect("a lock"));
+    let mut held = Vec::new();
+    for _ in 0..1000 {
+        let (free, _) = huge_pages_free(PageSize::Huge2M);
+        if free <= 8 {
+            return (lock, held);
+        }
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let file = memfd_create("held", flags).expect("a file on huge pages");
+        ftruncate(&file, (free as u64) << 21).expect("a file on huge pages");
+        // Fails if another process was faster: then fewer pages are left.
+        held.extend(MmapOptions::new().len(free << 21).map_raw(&file));
+    }
+    panic!("others keep giving huge pages back");
+}
+
+#[test]
+fn too_few_huge_pages() {
+    let _held = without_huge_pages();
+    refused(
+        &[
+            "fwd",
+            "model:null",
+            "null",
+            "--hugepages",
+            "on",
+            "--queues",
+            "16",
+            "--rxd",
+            "4096",
+            "--txd",
+            "4096",
+            "-t",
+            "1",
+        ],
+        &["huge pages", "are needed", "are free", "nr_hugepages"],
+    );
+}
+
+#[test]
+fn a_bench_measures_what_needs_no_huge_pages() {
+    let _held = without_huge_pages();
+    let large = ["--ring", "4096", "--batch", "256", "--rounds", "2", "--json"];
+    let (status, rows, errors) = ringpass(&[&["bench", "driver"][..], &large].concat());
+    assert_eq!(status, Some(0), "{errors}");
+    assert!(rows.contains(r#""pages":"ordinary""#) && !rows.contains("huge2m"), "{rows}");
+    assert!(errors.contains("left out huge2m pages: ") && errors.contains("nr_hugepages"), "{errors}");
+}
+
+#[test]
+fn permissions() {
+    // Without capabilities: inside a user namespace the process is root, but has no rights over interfaces
+    // outside.
+    let (_folder, program) = crate::common::for_everybody();
+    let Ok(output) = std::process::Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+        .args([crate::common::text(&program), "fwd", "tap:rpdenied", "null"])
+        .output()
+    else {
+        panic!("this test needs the program setpriv (util-linux)");
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("root") && errors.lines().last().unwrap().starts_with("ringpass: "), "{errors}");
+}
+
+#[test]
+fn command_line() {
+    let (status, _, errors) = ringpass(&["fwd", "null", "null", "--batch", "0"]);
+    assert_eq!(status, Some(2), "{errors}");
+    let (status, _, errors) = ringpass(&["fwd", "null", "null", "--rxd", "100"]);
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("power of two"), "{errors}");
+    for command in ["demo", "fwd", "pktgen", "dump", "echo", "ping", "list", "doctor", "bench"] {
+        let (status, out, _) = ringpass(&[command, "--help"]);
+        assert_eq!(status, Some(0));
+        assert!(out.contains("EXAMPLES"), "{command} --help has no examples");
+    }
+}
+
+#[test]
+fn files_without_an_end() {
+    refused(&["switch", "--config", "/dev/zero"], &["--config /dev/zero", "1048576 bytes"]);
+}
+
+#[test]
+fn frames_longer_than_the_mtu() {
+    refused(&["pktgen", "model:null", "--size", "1514", "--mtu", "1000"], &["1514", "--mtu 1000", "1014"]);
+    refused(&["ping", "null", "--size", "1514", "--mtu", "1000"], &["1514", "1014"]);
+}

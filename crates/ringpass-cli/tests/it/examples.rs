@@ -1,0 +1,132 @@
+//! The examples of the library (crates/ringpass/examples), each at work with a peer: the kernel, this program, another example.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::common::netmap::Netmapd;
+use crate::common::{Namespace, Program, RINGPASS, built, folder, text, wait_until};
+
+/// Returns the path of a built example.
+fn example(name: &str) -> PathBuf {
+    built(&format!("examples/{name}"))
+}
+
+/// Runs an example to its end; returns its output.
+fn run(name: &str, arguments: &[&str]) -> Vec<String> {
+    let path = example(name);
+    let (status, lines, errors) = Program::spawn(&[&[text(&path)], arguments].concat()).wait(Duration::from_secs(60));
+    assert_eq!(status, Some(0), "{name}: {errors:?}");
+    lines
+}
+
+/// Starts an example in a namespace.
+fn spawn(namespace: &Namespace, name: &str, arguments: &[&str]) -> Program {
+    namespace.spawn(&[&[text(&example(name))], arguments].concat())
+}
+
+/// Waits for an interface that an example creates.
+fn interface(namespace: &Namespace, name: &str) {
+    wait_until("the interface", || namespace.run(&["ip", "-o", "link"]).contains(&format!(" {name}:")));
+}
+
+#[test]
+fn examples_are_short_and_each_has_a_test() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ringpass/examples");
+    let tests = include_str!("examples.rs");
+    let mut count = 0;
+    for file in std::fs::read_dir(folder).expect("the examples").map(|entry| entry.expect("an entry").path()) {
+        let code = std::fs::read_to_string(&file).expect("a source file");
+        let lines = code.lines().filter(|line| !line.trim().is_empty() && !line.trim().starts_with("//")).count();
+        assert!(lines <= 40, "{}: {lines} lines of code", file.display());
+        let name = file.file_stem().and_then(|name| name.to_str()).expect("a name");
+        assert!(tests.contains(&format!("\"{name}\"")), "{name} has no test");
+        count += 1;
+    }
+    assert!(count >= 8, "{count} examples");
+}
+
+#[test]
+fn forward_joins_two_networks() {
+    let [middle, a, b] = [(); 3].map(|()| Namespace::new());
+    let _forward = spawn(&middle, "forward", &["model:tap:left", "model:tap:right"]);
+    for (namespace, tap, address) in [(&a, "left", "198.18.0.1/24"), (&b, "right", "198.18.0.2/24")] {
+        interface(&middle, tap);
+        namespace.take(&middle, tap, address);
+    }
+    let pings = a.run(&["ping", "-c", "20", "-i", "0.02", "-W", "20", "198.18.0.2"]);
+    assert!(pings.contains(" 0% packet loss"), "{pings}");
+}
+
+#[test]
+fn echo_answers_probes_and_counts_them() {
+    let namespace = Namespace::new();
+    let echo = spawn(&namespace, "echo", &["model:tap:e"]);
+    interface(&namespace, "e");
+    namespace.run(&["ip", "link", "set", "e", "up"]);
+    let out = namespace.run(&[RINGPASS, "ping", "packet:e", "-c", "5", "--json"]);
+    let last: serde_json::Value = serde_json::from_str(out.lines().last().expect("a summary")).expect("JSON");
+    assert_eq!((&last["probes"], &last["answers"]), (&5.into(), &5.into()), "{out}");
+    wait_until("statistics", || echo.line().contains("rx_packets: 5"));
+}
+
+#[test]
+fn generated_frames_are_one_flow() {
+    let folder = folder();
+    let capture = folder.path().join("frames.pcap");
+    let out = run("generate", &[&format!("pcap:,out={}", text(&capture)), "1000"]);
+    assert!(out[0].starts_with("1000 frames in "), "{out:?}");
+    let flows = run("flows", &[&format!("pcap:{},speed=max", text(&capture))]);
+    let flows: Vec<serde_json::Value> = flows.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let expected = serde_json::json!({"flow": "udp 198.18.0.1:9 198.18.0.2:9", "packets": 1000, "bytes": 60000});
+    assert_eq!(flows, [expected]);
+}
+
+#[test]
+fn the_host_answers_the_kernel() {
+    let namespace = Namespace::new();
+    let _host = spawn(&namespace, "host", &["model:tap:wire", "198.18.0.2"]);
+    interface(&namespace, "wire");
+    namespace.run(&["ip", "address", "add", "198.18.0.1/24", "dev", "wire"]);
+    namespace.run(&["ip", "link", "set", "wire", "up"]);
+    // Sizes with even and odd bytes; the kernel checks the answers' checksums.
+    for size in ["0", "56", "57", "1400"] {
+        let pings = namespace.run(&["ping", "-c", "5", "-i", "0.02", "-W", "20", "-s", size, "198.18.0.2"]);
+        assert!(pings.contains(" 0% packet loss"), "{pings}");
+    }
+    assert!(
+        namespace.run(&["ip", "neighbour"]).contains("198.18.0.2 dev wire lladdr 02:00:00:00:00:"),
+        "ARP was answered"
+    );
+}
+
+#[test]
+fn a_port_of_ones_own_gets_back_what_it_sent() {
+    assert_eq!(run("own_port", &[]), ["sent 1, received 1"]);
+}
+
+#[test]
+fn a_model_does_nothing_between_steps() {
+    let out = run("stepped_model", &[]).join("\n");
+    let parts = ["takes 1 packet(s)", "has sent 0 so far", "moves 1 packet(s)", "has sent 1 now", "tx_packets: 1,"];
+    assert!(parts.iter().all(|part| out.contains(part)), "{out}");
+}
+
+#[test]
+fn frames_of_a_netmap_ring_arrive_in_order() {
+    let netmapd = Netmapd::new(&[]);
+    let capture = netmapd.folder.path().join("frames.pcap");
+    let dump = netmapd.spawn(&["dump", "netmap:x}1", "-c", "1000", "-w", text(&capture)]);
+    wait_until("the receiver", || netmapd.status()["pipes"][0]["registrations"][1] == 1);
+    let socket = format!("RINGPASS_NETMAP_SOCKET={}", text(&netmapd.socket));
+    let program = example("netmap_ring");
+    let out = netmapd.namespace.run(&["env", &socket, text(&program), "netmap:x{1", "1000"]);
+    assert_eq!(out.trim(), "1000 frames in netmap:x{1");
+    let (status, _, errors) = dump.wait(Duration::from_secs(60));
+    assert_eq!(status, Some(0), "{errors:?}");
+    let bytes = std::fs::read(&capture).expect("the capture");
+    let frames: Vec<&[u8]> = bytes[24..].chunks(16 + 60).map(|record| &record[16..]).collect();
+    assert_eq!(frames.len(), 1000);
+    for (number, frame) in (0u32..).zip(frames) {
+        assert_eq!(frame[56..], number.to_be_bytes());
+    }
+}

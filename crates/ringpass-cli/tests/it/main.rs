@@ -1,0 +1,35 @@
+//! The program `ringpass` from its command line, with the kernel, DPDK and its own kind at the other end.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod closed_output;
+mod demo;
+mod disk_full;
+mod examples;
+mod idle;
+mod kernel_traffic;
+mod mapped;
+mod netmap;
+mod netmap_budget;
+mod netmap_exchange;
+mod netmap_native;
+mod offloads;
+mod readme;
+mod rejoin;
+mod replay;
+mod sandbox;
+mod security_page;
+mod soak;
+mod switch;
+mod switch_hostile;
+mod switch_mapped;
+mod switch_vxlan;
+mod vfio_user;
+mod vhost_dpdk;
+mod vhost_kills;
+mod vhost_restart;
+mod virtio_user;
+mod virtio_user_dpdk;
+mod virtio_user_passt;

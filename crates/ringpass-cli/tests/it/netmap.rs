@@ -1,0 +1,254 @@
+//! netmap ports between programs: `ringpass netmapd` and its clients on one machine.
+
+use std::time::Duration;
+
+use crate::common::guest::answered;
+use crate::common::netmap::{Netmapd, frame, receive, send, undisturbed};
+use crate::common::{Namespace, Program, Random, folder, ringpass, text, unique, wait_until};
+use serde_json::Value;
+
+#[test]
+fn ringpass_programs_meet_on_a_switch_and_by_a_pipe() {
+    let netmapd = Netmapd::new(&[]);
+    for [from, to] in [["vale0:a", "vale0:b"], ["netmap:x{1", "netmap:x}1"]] {
+        let dump = netmapd.spawn(&["dump", to, "--count", "1000"]);
+        wait_until("the receiving end", || {
+            // The port on the switch may still exist when the one on the pipe is awaited.
+            let pipe = || netmapd.status()["pipes"].as_array().is_some_and(|pipes| !pipes.is_empty());
+            if to == "vale0:b" { netmapd.counters(to) != Value::Null } else { pipe() }
+        });
+        let send = netmapd.spawn(&["pktgen", from, "--count", "1000", "--rate", "10000", "--json"]);
+        let (status, lines, errors) = dump.wait(Duration::from_secs(30));
+        assert_eq!(status, Some(0), "{errors:?}");
+        assert!(lines.iter().filter(|line| line.contains("198.18.0.1")).count() >= 1000, "{lines:?}");
+        assert_eq!(send.wait(Duration::from_secs(20)).0, Some(0));
+    }
+    // Resources without a user are removed: switch, ports and pipe.
+    wait_until("the ports' end", || netmapd.status()["vale"].as_array().is_some_and(Vec::is_empty));
+    let status = netmapd.status();
+    assert!(status["switches"].as_array().is_some_and(Vec::is_empty), "{status}");
+    assert!(status["pipes"].as_array().is_some_and(Vec::is_empty), "{status}");
+    netmapd.end();
+}
+
+/// Two TAPs on one switch, and a program that receives broadcasts.
+#[test]
+fn the_kernels_traffic_passes_a_switch() {
+    let (middle, taps) = (Namespace::new(), [unique("nm"), unique("nm")]);
+    let attach: Vec<String> = taps.iter().map(|tap| format!("vale0:tap:{tap}")).collect();
+    let netmapd = Netmapd::in_namespace(middle, &["--attach", &attach[0], "--attach", &attach[1]]);
+    let ends = [Namespace::new(), Namespace::new()];
+    for (number, (end, tap)) in ends.iter().zip(&taps).enumerate() {
+        end.take(&netmapd.namespace, tap, &format!("198.18.0.{}/24", number + 1));
+    }
+    let listener = netmapd.open("vale0:listener");
+    wait_until("the first ping", || {
+        let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
+        ping.wait(Duration::from_secs(10)).0 == Some(0)
+    });
+    let pings = ends[0].run(&["ping", "-n", "-c", "100", "-i", "0.005", "-s", "1400", "-w", "60", "198.18.0.2"]);
+    assert!(answered(&pings, 100), "{pings}");
+    // It has received the ARP request, and none of the pings.
+    let frames = receive(&listener, Duration::from_secs(1));
+    assert!(frames.iter().any(|frame| frame[..6] == [0xff; 6]), "{frames:?}");
+    assert!(frames.iter().all(|frame| frame.len() < 1400 || frame[0] & 1 != 0), "somebody else's frames");
+    let stations = netmapd.status()["switches"][0]["stations"].as_array().map(Vec::len);
+    assert!(stations >= Some(2), "{stations:?}");
+    // In its sandbox it opens no further port, and says so.
+    let (status, _, errors) = netmapd.vale(&["attach", "vale0:null"]);
+    assert_eq!(status, Some(1));
+    assert!(errors.contains("--attach vale0:null"), "{errors}");
+    let (status, ..) = netmapd.vale(&["detach", &attach[1]]);
+    assert_eq!(status, Some(0));
+    let gone = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
+    assert_eq!(gone.wait(Duration::from_secs(10)).0, Some(1), "detached");
+    netmapd.end();
+}
+
+#[test]
+fn ports_are_made_attached_and_let_go() {
+    let netmapd = Netmapd::new(&["--no-sandbox", "--allow", "null"]);
+    let right = |arguments: &[&str]| {
+        let (status, _, errors) = netmapd.vale(arguments);
+        assert_eq!(status, Some(0), "{arguments:?}: {errors}");
+    };
+    let wrong = |arguments: &[&str], why: &str| {
+        let (status, _, errors) = netmapd.vale(arguments);
+        assert!(status == Some(1) && errors.contains(why) && !errors.contains('\n'), "{arguments:?}: {errors}");
+    };
+    right(&["new", "vale7:stays", "--slots", "64", "--rings", "2"]);
+    wrong(&["new", "vale7:stays"], "is there already");
+    wrong(&["new", "netmap:x"], "no port of a VALE switch");
+    wrong(&["delete", "vale7:other"], "no port of a VALE switch");
+    let port = netmapd.open("vale7:stays");
+    assert_eq!((port.granted().rings, port.granted().slots), ([2, 2], [64, 64]));
+    drop(port);
+    let entry = |status: &Value| (status["vale"][0]["port"].clone(), status["vale"][0]["stays"].clone());
+    wait_until("the program's end", || netmapd.status()["vale"][0]["registrations"] == 0);
+    assert_eq!(entry(&netmapd.status()), ("vale7:stays".into(), true.into()));
+    right(&["attach", "vale7:null"]);
+    wrong(&["attach", "vale7:null"], "is attached already");
+    wrong(&["attach", "vale7:tap:a/b"], "is no interface name");
+    wrong(&["attach", "vale7:eth0"], "packet:NAME");
+    wrong(&["detach", "vale7:tap:x"], "is not attached");
+    let (_, list, _) = netmapd.vale(&[]);
+    for part in ["vale7", "null (attached)", "vale7:stays: memory 3"] {
+        assert!(list.contains(part), "{list}");
+    }
+    right(&["detach", "vale7:null"]);
+    right(&["delete", "vale7:stays"]);
+    assert!(netmapd.status()["switches"].as_array().is_some_and(Vec::is_empty));
+    netmapd.end();
+}
+
+/// Programs name the port that is to be attached. A port that the process was not started with is not opened,
+/// so a program can neither write files as the server's user nor take cards.
+#[test]
+fn programs_attach_only_what_it_was_started_with() {
+    let folder = folder();
+    let [theirs, own] = ["theirs.pcap", "own.pcap"].map(|name| folder.path().join(name));
+    let [theirs_at, own_at] = [&theirs, &own].map(|path| format!("vale0:pcap:,out={}", text(path)));
+    let netmapd = Netmapd::new(&["--no-sandbox", "--attach", &own_at]);
+    let (status, _, errors) = netmapd.vale(&["attach", &theirs_at]);
+    assert!(status == Some(1) && !errors.contains('\n'), "{errors}");
+    assert!(errors.contains("--allow pcap:,out="), "{errors}");
+    assert!(!theirs.exists(), "a program had a file made");
+    let (status, _, errors) = netmapd.vale(&["attach", "vale0:tap:rpattach"]);
+    assert!(status == Some(1) && errors.contains("--allow tap:rpattach"), "{errors}");
+    // Ports that it was started with may be detached and attached again.
+    for what in ["detach", "attach"] {
+        let (status, _, errors) = netmapd.vale(&[what, &own_at]);
+        assert_eq!(status, Some(0), "{what}: {errors}");
+    }
+    let (status, _, errors) = ringpass(&["netmapd", "--allow", "null"]);
+    assert!(status == Some(2) && errors.contains("--no-sandbox"), "{errors}");
+    netmapd.end();
+}
+
+/// Programs start, send and are killed at any moment, beside two programs whose numbered frames all arrive in
+/// order.
+#[test]
+fn killed_programs_cost_nobody_else_a_frame() {
+    const KILLS: usize = 60;
+    let netmapd = Netmapd::new(&[]);
+    undisturbed(&netmapd, || {
+        let mut random = Random(7);
+        for kill in 0..KILLS {
+            let port = ["vale0:killed", "vale0:killed{p", "netmap:k{1"][kill % 3];
+            let role = ["pktgen", "dump", "echo"][random.below(3) as usize];
+            let program = netmapd.spawn(&[role, port]);
+            std::thread::sleep(Duration::from_millis(random.below(120)));
+            program.signal("KILL");
+            program.wait(Duration::from_secs(10));
+        }
+    });
+    netmapd.end();
+}
+
+#[test]
+fn a_bridge_joins_ports() {
+    let netmapd = Netmapd::new(&[]);
+    for (ends, how) in [(["vale0:left", "vale1:right"], "copied"), (["netmap:a}1", "netmap:b{1"], "exchanged")] {
+        let bridge = netmapd.spawn(&["bridge", ends[0], ends[1]]);
+        let line = bridge.line();
+        assert!(line.contains(how), "{line}");
+        let names = if how == "copied" { ["vale0:from", "vale1:to"] } else { ["netmap:a{1", "netmap:b}1"] };
+        let [from, to] = names.map(|name| netmapd.open(name));
+        let mut next = 0;
+        while next < 5000 {
+            (0..100).for_each(|n| send(&from, &frame(2, 1, next + n)));
+            from.tx()[0].sync().unwrap();
+            let wait_until = next + 100;
+            while next < wait_until {
+                let frames = receive(&to, Duration::from_secs(20));
+                assert!(!frames.is_empty(), "nothing behind {next}");
+                for received in frames {
+                    assert_eq!(received, frame(2, 1, next), "whole, and in order");
+                    next += 1;
+                }
+            }
+        }
+        bridge.signal("INT");
+        let (status, lines, errors) = bridge.wait(Duration::from_secs(10));
+        assert_eq!(status, Some(0), "{errors:?}");
+        assert!(lines.last().is_some_and(|line| line.contains("5000 from A to B")), "{lines:?}");
+    }
+    netmapd.end();
+}
+
+#[test]
+fn nobody_there_and_wrong_names_get_a_line() {
+    let folder = folder();
+    let socket = folder.path().join("none.sock");
+    let (status, _, errors) = crate::common::ringpass(&["vale", "--socket", text(&socket)]);
+    assert!(status == Some(1) && errors.contains("start 'ringpass netmapd'"), "{errors}");
+    let netmapd = Netmapd::new(&[]);
+    for (arguments, why) in [
+        (&["bridge", "vale0:a", "eth0"][..], "write netmap:PORT or valeSWITCH:PORT"),
+        (&["bridge", "vale0:a", "netmap:eth0"], "there are VALE ports"),
+        (&["pktgen", "netmap:eth0"], "there are VALE ports"),
+        (&["passthrough", "netmap:x{1", "--socket", "/tmp/x"], "--trusted"),
+        (&["netmapd", "--socket", text(&netmapd.socket)], "is served by another process"),
+        (&["netmapd", "--socket", text(&socket), "--attach", "tap:x"], "write SWITCH:PORT"),
+    ] {
+        let (status, _, errors) = netmapd.spawn(arguments).wait(Duration::from_secs(20));
+        let last = errors.last().cloned().unwrap_or_default();
+        assert!(status == Some(1) && last.contains(why), "{arguments:?}: {errors:?}");
+    }
+    netmapd.end();
+}
+
+#[test]
+fn a_server_without_programs_sleeps_and_ends_when_told_to() {
+    let netmapd = Netmapd::new(&["--until-idle", "5"]);
+    let port = netmapd.open("vale0:a");
+    std::thread::sleep(Duration::from_millis(500));
+    let stat = |id: u32| {
+        let threads = std::fs::read_dir(format!("/proc/{id}/task")).expect("it runs").flatten();
+        let used = threads.filter_map(|thread| {
+            let text = std::fs::read_to_string(thread.path().join("schedstat")).ok()?;
+            text.split(' ').next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(used.sum())
+    };
+    let id = netmapd.program.as_ref().map(Program::id).expect("it runs");
+    let before = stat(id);
+    std::thread::sleep(Duration::from_secs(2));
+    let used = stat(id) - before;
+    assert!(used < Duration::from_millis(60), "{used:?} in 2 s with a port where nothing happens");
+    drop(port);
+    let mut netmapd = netmapd;
+    let (status, _, errors) = netmapd.program.take().expect("it runs").wait(Duration::from_secs(25));
+    assert_eq!(status, Some(0), "{errors:?}");
+}
+
+/// One row for each case, with its numbers.
+#[test]
+fn bench_netmap_prints_rows() {
+    if crate::common::refused_on_one_cpu("netmap") {
+        return;
+    }
+    let (status, out, errors) = crate::common::ringpass(&[
+        "bench",
+        "netmap",
+        "--only",
+        "throughput,rtt",
+        "--batch",
+        "64",
+        "-t",
+        "0.5",
+        "--rounds",
+        "1",
+        "--json",
+    ]);
+    assert_eq!(status, Some(0), "{errors}");
+    let rows: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    for what in ["pipe", "vale"] {
+        let row = rows.iter().find(|row| row["what"] == what && row["batch"] == 64).expect("a row");
+        assert_eq!(row["path"], "host-host");
+        assert!(row["mpps"].as_f64().is_some_and(|mpps| mpps > 0.0), "{row}");
+        let row = rows.iter().find(|row| row["what"] == what && row["mode"] == "blocking").expect("a row");
+        assert!(row["rtt_us_min"].as_f64().is_some_and(|us| us > 0.0), "{row}");
+        assert!(row["rtt_us_avg"].as_f64() >= row["rtt_us_min"].as_f64(), "{row}");
+    }
+}

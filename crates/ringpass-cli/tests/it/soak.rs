@@ -1,0 +1,21 @@
+//! A short soak: peers are killed for some seconds, to check that the harness of `make soak` works.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use ringpass_lab::soak::{Settings, run};
+
+#[test]
+fn innocent_pairs_lose_nothing_while_peers_are_killed() {
+    let settings =
+        Settings { ringpass: Path::new(crate::common::RINGPASS).into(), time: Duration::from_secs(12), seed: 1 };
+    let summary = run(&settings, &AtomicBool::new(false), &mut |_| ()).expect("all processes start");
+    eprintln!("{summary}");
+    assert!(summary.failures().is_empty(), "{summary}");
+    assert_eq!((summary.lost(), summary.missing()), (0, 0));
+    // Each victim group has made progress, on a machine of any speed.
+    assert!(summary.lanes.iter().all(|lane| lane.kills > 0), "{summary}");
+    assert!(summary.innocents.iter().all(|pair| pair.returned > 1000), "{summary}");
+    assert_eq!((summary.buffers.len(), summary.growth.len()), (11, 10), "{summary}");
+}
