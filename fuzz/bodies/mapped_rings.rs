@@ -4,8 +4,6 @@
 //! the guest keeps the rules, frames arrive once and in order. Whatever it does, only memory that it made available
 //! is written, all lent buffers are back when a lease ends, and the next guest is served.
 
-#[path = "../../crates/virt/vhost/tests/it/common/mod.rs"]
-mod common;
 #[path = "shown.rs"]
 mod shown;
 
@@ -13,8 +11,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::mapped::Mapped;
-use common::{Area, Guest, bytes_of, frame};
+use crate::common::mapped::Mapped;
+use crate::common::{Area, Guest, bytes_of, frame};
 use ringpass_memory::{Flags, Packet};
 use ringpass_vhost_user::{Device, VringBase};
 use ringpass_virtio::device::GuestMemory;

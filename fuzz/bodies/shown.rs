@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ringpass_memory::DmaRegion;
 use ringpass_virtio::features::RING_PACKED;
 
-use super::common::{Area, Guest};
+use crate::common::{Area, Guest};
 
 /// Pattern of memory that nobody has written to.
 const UNTOUCHED: u64 = 0x5a5a_5a5a_5a5a_5a5a;
