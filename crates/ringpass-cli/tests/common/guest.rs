@@ -116,7 +116,11 @@ pub fn carrier(eth: u8) -> String {
 /// Returns whether each of the first `count` pings was answered. With a deadline (`-w`) ping waits for late
 /// answers and continues sending meanwhile; without one it counts them as lost after two round trips.
 pub fn answered(text: &str, count: usize) -> bool {
-    (1..=count).all(|number| text.contains(&format!("icmp_seq={number} ")))
+    let missing: Vec<_> = (1..=count).filter(|number| !text.contains(&format!("icmp_seq={number} "))).collect();
+    if !missing.is_empty() {
+        eprintln!("not answered: {missing:?}; {}", text.lines().rev().take(3).collect::<Vec<_>>().join("; "));
+    }
+    missing.is_empty()
 }
 
 /// Sends TCP for a second to a server that stays up; returns the rate in Mbit/s, which must be at least 1.
