@@ -114,7 +114,8 @@ pub fn carrier(eth: u8) -> String {
 }
 
 /// Returns whether each of the first `count` pings was answered. With a deadline (`-w`) ping waits for late
-/// answers and continues sending meanwhile; without one it counts them as lost after two round trips.
+/// answers and continues sending meanwhile; without one it counts them as lost after two round trips. Many pings
+/// are to adapt to the answers (`-A`): on a busy machine, more than its socket holds would wait for it.
 pub fn answered(text: &str, count: usize) -> bool {
     let missing: Vec<_> = (1..=count).filter(|number| !text.contains(&format!("icmp_seq={number} "))).collect();
     if !missing.is_empty() {

@@ -89,7 +89,7 @@ impl Pairs {
     /// Sends a hundred pings with this many bytes of data, in one frame each; none may be lost.
     pub fn pings_of(&self, pair: usize, size: u32) {
         let (far, size) = (format!("198.18.{pair}.2"), size.to_string());
-        let text = self.a.run(&["ping", "-c", "100", "-i", "0.005", "-s", &size, "-M", "do", "-w", "60", &far]);
+        let text = self.a.run(&["ping", "-A", "-c", "100", "-s", &size, "-M", "do", "-w", "60", &far]);
         assert!(answered(&text, 100), "{text}");
     }
 

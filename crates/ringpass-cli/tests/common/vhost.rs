@@ -85,7 +85,7 @@ impl Backend {
     /// Sends `count` pings of `size` bytes, in one frame each, of which none may be lost.
     pub fn pings(&self, count: usize, size: u32) {
         let (number, size) = (count.to_string(), size.to_string());
-        let ping = ["ping", "-c", &number, "-i", "0.005", "-s", &size, "-M", "do", "-w", "60", &self.guest()];
+        let ping = ["ping", "-A", "-c", &number, "-s", &size, "-M", "do", "-w", "60", &self.guest()];
         let text = self.host.run(&ping);
         assert!(answered(&text, count), "{text}");
     }

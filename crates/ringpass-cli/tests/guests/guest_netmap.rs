@@ -68,7 +68,7 @@ fn untrusted_guests_and_the_hosts_kernel_on_a_switch() {
     pair.traffic();
     for (guest, address) in pair.guests.iter().zip(GUESTS) {
         pings(guest, "198.18.0.1");
-        let ping = host.run(&["ping", "-n", "-c", "100", "-i", "0.01", "-w", "60", address]);
+        let ping = host.run(&["ping", "-A", "-n", "-c", "100", "-w", "60", address]);
         assert!(answered(&ping, 100), "{ping}");
         let rates = [&[][..], &["-R"]].map(|options| tcp_to(&host, address, options));
         eprintln!("host to guest, and back: {rates:.0?} Mbit/s");
@@ -139,7 +139,7 @@ fn mark(netmapd: &Netmapd, host: &Namespace) {
     });
     for (marker, address) in [(MARKERS[1], GUESTS[1]), (MARKERS[2], GUESTS[0])] {
         let pattern: String = marker.bytes().map(|byte| format!("{byte:02x}")).collect();
-        let ping = ["ping", "-n", "-c", "50", "-i", "0.01", "-s", "1000", "-p", &pattern, "-w", "60", address];
+        let ping = ["ping", "-A", "-n", "-c", "50", "-s", "1000", "-p", &pattern, "-w", "60", address];
         assert!(answered(&host.run(&ping), 50));
     }
 }

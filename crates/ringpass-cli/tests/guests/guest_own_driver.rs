@@ -62,7 +62,7 @@ impl Between {
             let first = a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.3"]);
             first.wait(Duration::from_secs(60)).0 == Some(0)
         });
-        let text = a.host.run(&["ping", "-c", "100", "-i", "0.01", "-w", "60", "198.18.1.3"]);
+        let text = a.host.run(&["ping", "-A", "-c", "100", "-w", "60", "198.18.1.3"]);
         assert!(answered(&text, 100), "{text}\n{}", self.guest.run("cat /run/output*"));
         let rate = tcp_from(&b.host, || a.host.run(&["iperf3", "-c", "198.18.1.3", "-t", "2", "-J"]));
         eprintln!("TCP through the guest: {rate:.1} Mbit/s");

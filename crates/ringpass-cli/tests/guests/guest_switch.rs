@@ -40,7 +40,7 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
         wait_until("the first ping", || {
             end.spawn(&["ping", "-c", "1", "-W", "2", address]).wait(Duration::from_secs(60)).0 == Some(0)
         });
-        let text = end.run(&["ping", "-n", "-c", "100", "-i", "0.01", "-s", "1472", "-w", "60", address]);
+        let text = end.run(&["ping", "-A", "-n", "-c", "100", "-s", "1472", "-w", "60", address]);
         assert!(answered(&text, 100), "{text}");
     }
     // There is no answer without a tag, and none from the other VLAN.

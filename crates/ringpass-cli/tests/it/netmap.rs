@@ -46,7 +46,7 @@ fn the_kernels_traffic_passes_a_switch() {
         let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
         ping.wait(Duration::from_secs(10)).0 == Some(0)
     });
-    let pings = ends[0].run(&["ping", "-n", "-c", "100", "-i", "0.005", "-s", "1400", "-w", "60", "198.18.0.2"]);
+    let pings = ends[0].run(&["ping", "-A", "-n", "-c", "100", "-s", "1400", "-w", "60", "198.18.0.2"]);
     assert!(answered(&pings, 100), "{pings}");
     // It has received the ARP request, and none of the pings.
     let frames = receive(&listener, Duration::from_secs(1));

@@ -116,7 +116,7 @@ fn a_bridge_between_cards_exchanges_buffers() {
             let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
             ping.wait(Duration::from_secs(10)).0 == Some(0)
         });
-        let pings = ends[0].run(&["ping", "-n", "-c", "200", "-i", "0.002", "-s", "1400", "-w", "60", "198.18.0.2"]);
+        let pings = ends[0].run(&["ping", "-A", "-n", "-c", "200", "-s", "1400", "-w", "60", "198.18.0.2"]);
         assert!(answered(&pings, 200), "{pings}");
         let ports = netmapd.status()["ports"].clone();
         for port in 0..2 {

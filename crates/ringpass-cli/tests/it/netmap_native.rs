@@ -25,7 +25,7 @@ fn the_kernels_traffic_passes_a_program_with_a_card() {
         let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
         ping.wait(Duration::from_secs(10)).0 == Some(0)
     });
-    let pings = ends[0].run(&["ping", "-n", "-c", "100", "-i", "0.005", "-s", "1400", "-w", "60", "198.18.0.2"]);
+    let pings = ends[0].run(&["ping", "-A", "-n", "-c", "100", "-s", "1400", "-w", "60", "198.18.0.2"]);
     assert!(answered(&pings, 100), "{pings}");
     let port = netmapd.native();
     assert!(port["status"]["link"] == true && port["status"]["mac"] != "00:00:00:00:00:00", "{port}");
