@@ -36,7 +36,12 @@ pub fn run(args: Args) -> Result<(), Error> {
 fn echo(mut queues: Queues, mut worker: Worker) {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
-        let received = queues.rx.rx_burst(&mut burst);
+        let size = worker.allow(worker.batch);
+        // Only near the end of a run with --count.
+        if burst.room() != size.max(1) {
+            burst = Burst::new(size);
+        }
+        let received = if size == 0 { 0 } else { queues.rx.rx_burst(&mut burst) };
         if received > 0 {
             burst.iter_mut().for_each(swap_macs);
             queues.tx.tx_burst(&mut burst);

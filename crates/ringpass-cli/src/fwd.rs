@@ -46,15 +46,25 @@ pub fn start(run: &mut Run, queues: Vec<(Queues, Queues)>) -> Result<(), Error> 
 fn forward(mut a: Queues, mut b: Queues, mut worker: Worker) {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
-        let there = pass(&mut *a.rx, &mut *b.tx, &mut burst, &worker);
-        let back = pass(&mut *b.rx, &mut *a.tx, &mut burst, &worker);
+        let most = worker.allow(2 * worker.batch);
+        let there = pass(&mut *a.rx, &mut *b.tx, &mut burst, &worker, most);
+        let back = pass(&mut *b.rx, &mut *a.tx, &mut burst, &worker, most - there);
         worker.after(there + back, &mut [&mut *a.rx, &mut *b.rx]);
     }
 }
 
-/// Receives a burst and sends it. Frames for which the other port has no room are dropped, as a switch does.
+/// Receives a burst of at most `most` packets and sends it. Frames for which the other port has no room are dropped, as a
+/// switch does.
 #[inline]
-fn pass(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst, worker: &Worker) -> usize {
+fn pass(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst, worker: &Worker, most: usize) -> usize {
+    let size = most.min(worker.batch);
+    if size == 0 {
+        return 0;
+    }
+    // Only near the end of a run with --count.
+    if burst.room() != size {
+        *burst = Burst::new(size);
+    }
     let received = rx.rx_burst(burst);
     if received > 0 {
         tx.tx_burst(burst);

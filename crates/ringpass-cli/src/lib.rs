@@ -36,7 +36,7 @@ use clap::{Parser, Subcommand};
 
 /// Moves Ethernet frames between network cards and programs from user space. Without a subcommand: demo.
 #[derive(Parser)]
-#[command(version, after_help = ADDRESSES, max_term_width = 120)]
+#[command(name = "ringpass", version, after_help = ADDRESSES, max_term_width = 120)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -48,6 +48,10 @@ PORT ADDRESSES:
   model:PORT              a software 82599, driven as a card is, with PORT at the
                           far end of its wire [,mac=MAC] [,device=10fb]
   vfio-user:PATH          a device of another process, as 'ringpass model' serves
+  vhost:PATH              a virtual machine (QEMU, vhost-user) [,client]
+                          [,queues=N] [,mac=MAC]
+  virtio-user:PATH        a back-end of vhost-user in another process [,server]
+                          [,queues=N] [,mac=MAC]
   vale0:a                 a port of a VALE switch of 'ringpass netmapd'
   netmap:x{1, netmap:x}1  the two ends of a pipe, likewise
   tap:NAME                a TAP interface of the kernel, made if need be
@@ -96,7 +100,12 @@ enum Command {
 pub fn main() -> ExitCode {
     output::start_log();
     let without = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
-    let result = match Cli::parse().command.unwrap_or_else(without) {
+    let command = Cli::parse().command.unwrap_or_else(without);
+    output::exit_code(signals::catch_report_requests().and_then(|()| run(command)))
+}
+
+fn run(command: Command) -> Result<(), ringpass::Error> {
+    match command {
         Command::Demo(args) => demo::run(args),
         Command::Fwd(args) => fwd::run(args),
         Command::Switch(args) => switch::run(args),
@@ -115,8 +124,7 @@ pub fn main() -> ExitCode {
         Command::Connector(args) => connector::run(args),
         #[cfg(debug_assertions)]
         Command::SandboxCheck(args) => sandbox_check::run(args),
-    };
-    output::exit_code(result)
+    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,20 @@
 //! Options that the subcommands share.
 
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::connector;
 use crate::run::Run;
 use ringpass::sandbox::Sandbox;
-use ringpass::{Config, Error, Notices, Offloads, PageSize, PortConfig};
+use ringpass::{Address, Config, Error, Notices, Offloads, PageSize, PortConfig};
 
 /// Options of every subcommand that moves packets.
 #[derive(clap::Args, Clone, Debug)]
 #[command(next_help_heading = "Options of every port and worker")]
 pub struct Options {
     /// CPUs that the workers are pinned to, in this order: 2,3
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = cpu)]
     pub cpu: Vec<usize>,
     /// Largest number of packets received and sent together, 1 to 256
     #[arg(long, value_name = "N", default_value = "32", value_parser = within(1..=256))]
@@ -55,7 +56,7 @@ pub struct Options {
     #[arg(long)]
     pub no_sandbox: bool,
     /// Take this card even if its kernel interface is in use
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = card)]
     pub take_over: Vec<String>,
 }
 
@@ -64,6 +65,23 @@ pub fn within(range: RangeInclusive<usize>) -> impl Fn(&str) -> Result<usize, St
     move |text| match text.parse() {
         Ok(value) if range.contains(&value) => Ok(value),
         _ => Err(format!("write a number from {} to {}", range.start(), range.end())),
+    }
+}
+
+fn cpu(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "write numbers of CPUs, as 2,3".into())
+}
+
+/// Parses an IPv4 address.
+pub fn ipv4(text: &str) -> Result<Ipv4Addr, String> {
+    text.parse().map_err(|_| "write an IPv4 address, as 198.18.0.1".into())
+}
+
+/// Parses the address of a card, which may have a port's address around it.
+fn card(text: &str) -> Result<String, String> {
+    match text.parse() {
+        Ok(Address::Pci(card)) => Ok(card),
+        _ => Err("write the PCI address of a card, as 0000:01:00.0; 'ringpass list' shows them".into()),
     }
 }
 

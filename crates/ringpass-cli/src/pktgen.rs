@@ -12,13 +12,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass::{
-    Burst, Error, MacAddress, Mempool, Port, Ports, Queues, RxDecorator, RxQueue, WakeSource, Wakeable, Worker, open,
+    Burst, Error, MacAddress, Mempool, Port, Ports, Queues, RxDecorator, RxQueue, Totals, WakeSource, Wakeable, Worker,
+    open,
 };
 use ringpass_host_ports::Pcap;
 use ringpass_port::{PcapConfig, ReplaySpeed};
 
-use crate::options::{Options, within};
+use crate::options::{Options, ipv4, within};
+use crate::run::RunObserver;
 use crate::signals::interrupted;
+use crate::stats::Fields;
 use frame::{Endpoints, MAX, MIN};
 use generator::{Checksums, Flows, Generator, IMIX};
 use rate::{Paced, Rate};
@@ -53,10 +56,10 @@ pub struct Args {
     #[arg(long, value_name = "MAC")]
     src_mac: Option<MacAddress>,
     /// Destination address
-    #[arg(long, value_name = "IP", default_value = "198.19.0.1")]
+    #[arg(long, value_name = "IP", default_value = "198.19.0.1", value_parser = ipv4)]
     dst_ip: Ipv4Addr,
     /// Source address
-    #[arg(long, value_name = "IP", default_value = "198.18.0.1")]
+    #[arg(long, value_name = "IP", default_value = "198.18.0.1", value_parser = ipv4)]
     src_ip: Ipv4Addr,
     /// UDP destination port
     #[arg(long = "port", value_name = "PORT", default_value = "50000")]
@@ -122,9 +125,41 @@ pub fn run(mut args: Args) -> Result<(), Error> {
         let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
         run.spawn(move |worker| work(source, queues, share, (tracker, window), worker))?;
     }
-    let result = run.control(&mut ports, &mut |_| returned.report());
+    let sizes = args.sizes();
+    let average = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
+    // The frames of a capture have sizes of their own, and may end before the time does.
+    let rate = args.rate.filter(|_| args.pcap.is_none()).and_then(|rate| rate.frames(average));
+    let mut observer = Sending { returned, rate };
+    let result = run.control_with(&mut ports, &mut observer);
     ports.close();
     result
+}
+
+impl Args {
+    /// Returns the sizes of generated frames, in bytes, which take turns.
+    fn sizes(&self) -> Vec<usize> {
+        if self.imix { IMIX.to_vec() } else { vec![self.size] }
+    }
+}
+
+/// Observer of a run that sends.
+struct Sending {
+    returned: Arc<ReturnStats>,
+    /// Frames a second that were asked for, where that is known.
+    rate: Option<f64>,
+}
+
+impl RunObserver for Sending {
+    fn fields(&mut self, _: &Totals) -> Fields {
+        let mut fields = self.returned.report();
+        fields.extend(self.rate.and_then(|rate| self.returned.missed(rate)).unwrap_or_default());
+        fields
+    }
+
+    /// The time for which frames were sent, without the wait for the last ones to come back.
+    fn duration(&self, elapsed: Duration) -> Duration {
+        self.returned.sending_time().unwrap_or(elapsed)
+    }
 }
 
 /// Creates a generator for each worker.
@@ -135,7 +170,7 @@ fn generated(
     pool: &Mempool,
     epoch: Instant,
 ) -> Result<Vec<Box<dyn RxQueue>>, Error> {
-    let sizes = if args.imix { IMIX.to_vec() } else { vec![args.size] };
+    let sizes = args.sizes();
     let (largest, mtu) = (sizes.iter().max().copied().unwrap_or(0), args.options.mtu);
     if largest > mtu + 14 {
         let most = mtu + 14;
@@ -263,6 +298,9 @@ fn work(
         let sent = queues.tx.tx_burst(&mut out);
         left -= sent as u64;
         tracker.sent(sent);
+        if !out.is_empty() {
+            tracker.refused();
+        }
         let received = queues.rx.rx_burst(&mut back);
         let returned = tracker.record_returned(&back);
         back.clear();
@@ -272,6 +310,7 @@ fn work(
         let (mut due, mut backlog) = (WindowedSource { source: &mut *source, reopens }, Backlog(out.len()));
         worker.after(sent + received, &mut [&mut due, &mut backlog, &mut *queues.rx]);
     }
+    tracker.finish_sending();
     // Waits for frames in flight until none has arrived for a while, but not forever. The wait is longer while
     // the last ones are missing, if the run was not interrupted or if a window keeps their number small.
     let end = Instant::now();

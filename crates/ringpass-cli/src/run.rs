@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringpass::sandbox::{self, Needs};
 use ringpass::{Config, Error, Port, Stats, Totals, Worker, Workers, check_ports};
 
-use crate::signals::{catch_first_signal, interrupted};
+use crate::signals::{be_impatient, catch_first_signal, interrupted, report_requested};
 use crate::stats::{Fields, Printer};
 
 /// Callbacks of a subcommand into its run.
@@ -19,6 +19,14 @@ pub trait RunObserver {
         let _ = port;
         Vec::new()
     }
+
+    /// Returns the time that the summary's rates refer to, given that of the whole run.
+    fn duration(&self, elapsed: Duration) -> Duration {
+        elapsed
+    }
+
+    /// Prints what SIGUSR1 asks for besides statistics.
+    fn report(&self) {}
 
     /// Inspects the ports and decides whether the run continues. Called several times a second.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
@@ -94,7 +102,7 @@ impl Run {
         self.workers.spawn("worker", work)
     }
 
-    /// Prints statistics every second until the run ends: by Ctrl-C, `--time`, `--count`, workers that have
+    /// Prints statistics every second, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`, `--count`, workers that have
     /// finished, an input that has ended, or a port that is gone, which is an error. `more` returns the
     /// subcommand's additions.
     pub fn control(self, ports: &mut [Box<dyn Port>], more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
@@ -106,9 +114,11 @@ impl Run {
         self.printer.start(ports, &self.notes);
         let start = Instant::now();
         let failed = self.until_end(start, ports, observer);
+        be_impatient();
         self.workers.stop();
         let elapsed = start.elapsed();
         let joined = self.workers.join();
+        let elapsed = observer.duration(elapsed);
         let mut stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
         // Frames handed to a card are still being sent, so Tx counters are read again. Frames that arrive from
         // now on are not counted.
@@ -151,6 +161,11 @@ impl Run {
             if elapsed >= second {
                 second += Duration::from_secs(1);
                 self.printer.live(elapsed, ports, observer.fields(&totals));
+            }
+            if report_requested() {
+                self.printer.report(elapsed, ports, observer.fields(&totals));
+                observer.report();
+                self.printer.keep_lines();
             }
             match observer.check_ports(ports) {
                 Decision::Failed(error) => return Some(error),

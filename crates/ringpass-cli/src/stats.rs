@@ -94,11 +94,15 @@ impl Printer {
         self.before.1 = ports.iter_mut().map(|port| port.stats()).collect();
     }
 
-    /// Prints the changes since the last call.
+    /// Prints the changes since the last call, if lines are printed during the run.
     pub fn live(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields) {
-        if !self.live {
-            return;
+        if self.live {
+            self.report(elapsed, ports, more);
         }
+    }
+
+    /// Prints the changes since the last call.
+    pub fn report(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields) {
         let stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
         if self.json {
@@ -125,6 +129,11 @@ impl Printer {
         }
         self.print(&lines.join("\n"));
         self.before = (elapsed, stats);
+    }
+
+    /// Leaves the lines that a terminal shows where they are, as something else follows them.
+    pub fn keep_lines(&mut self) {
+        self.overwrite = 0;
     }
 
     /// Prints the totals, with further counters of each port.

@@ -94,7 +94,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 }
 
 /// Prints the status in readable form.
-fn list(status: &Value) {
+pub fn list(status: &Value) {
     let items = |name: &str| status[name].as_array().cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let counters = |value: &Value| {

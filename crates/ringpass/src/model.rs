@@ -75,7 +75,7 @@ impl ModelCard {
             }
             _ => {
                 return Err(format!(
-                    "no model of a {device:04x}; write device=10fb (82599), 1528 (X540), 1041 (virtio)"
+                    "there is no model of the device {device:04x}; write device=10fb (82599), 1528 (X540), 1041 (virtio)"
                 ));
             }
         };

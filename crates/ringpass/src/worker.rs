@@ -59,6 +59,8 @@ struct Control {
     stop: AtomicBool,
     /// Packets moved by all workers; counted only if there is a limit.
     moved: AtomicU64,
+    /// Packets that workers have moved or may move in their current round, likewise.
+    allowed: AtomicU64,
 }
 
 impl Control {
@@ -182,6 +184,8 @@ pub struct Worker {
     /// Largest burst in packets.
     pub batch: usize,
     limit: Option<u64>,
+    /// Packets that this worker may move in its current round, if it has asked.
+    allowed: Option<u64>,
     idle: Idle,
     since: u64,
     counters: Arc<WorkerCounters>,
@@ -193,7 +197,8 @@ impl Worker {
     fn new(config: &Config, shared: &Arc<Control>) -> (Self, Arc<WorkerCounters>) {
         let counters = Arc::new(WorkerCounters::default());
         let (batch, limit, idle) = (config.batch, config.count, Idle::new(config.poll));
-        (Self { batch, limit, idle, since: cycles(), counters: counters.clone(), shared: shared.clone() }, counters)
+        let (own, shared) = (counters.clone(), shared.clone());
+        (Self { batch, limit, allowed: None, idle, since: cycles(), counters: own, shared }, counters)
     }
 
     /// Returns whether the worker is to continue. To be called before each round.
@@ -202,10 +207,25 @@ impl Worker {
         !self.shared.stopped()
     }
 
+    /// Returns how many packets the next round may move: `packets`, or fewer near the limit on the packets of all workers
+    /// ([`Config::count`]), which is then kept exactly. To be called once a round, before anything is received.
+    #[inline]
+    pub fn allow(&mut self, packets: usize) -> usize {
+        let Some(limit) = self.limit else { return packets };
+        let take = |allowed: u64| Some(limit.min(allowed + packets as u64));
+        let before = self.shared.allowed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(limit);
+        let allowed = limit.saturating_sub(before).min(packets as u64);
+        self.allowed = Some(allowed);
+        allowed as usize
+    }
+
     /// Ends a round: counts the packets that it moved, and spins or sleeps if there were none. `sources` are
     /// the queues that may bring more, the same ones each time.
     #[inline]
     pub fn after(&mut self, moved: usize, sources: &mut [&mut dyn Wakeable]) {
+        if let Some(allowed) = self.allowed.take() {
+            self.shared.allowed.fetch_sub(allowed.saturating_sub(moved as u64), Ordering::Relaxed);
+        }
         if moved > 0 {
             let now = cycles();
             add(&self.counters.busy_cycles, now.wrapping_sub(self.since));
@@ -266,5 +286,23 @@ mod tests {
         one.dropped(2);
         let totals = Totals::of(&[counters.clone(), counters], Duration::ZERO);
         assert_eq!((totals.moved, totals.dropped), (130, 4));
+    }
+
+    #[test]
+    fn workers_that_ask_move_no_more_than_the_limit() {
+        let config = Config { count: Some(100), poll: true, ..Default::default() };
+        let shared = Arc::new(Control::default());
+        let ((mut one, _), (mut other, _)) = (Worker::new(&config, &shared), Worker::new(&config, &shared));
+        assert_eq!([one.allow(64), other.allow(64)], [64, 36]);
+        other.after(6, &mut []);
+        assert!(one.running(), "what the first may still move is not yet moved");
+        one.after(60, &mut []);
+        assert_eq!([one.allow(32), other.allow(32)], [32, 2]);
+        one.after(32, &mut []);
+        assert!(other.running());
+        other.after(2, &mut []);
+        assert!(!one.running());
+        assert_eq!(one.allow(32), 0);
+        assert_eq!(Worker::new(&Config::default(), &shared).0.allow(7), 7, "without a limit");
     }
 }

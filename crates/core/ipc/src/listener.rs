@@ -42,6 +42,14 @@ pub enum Error {
         /// Reason: who holds the lock, or who owns the file.
         why: String,
     },
+    /// The folder of the path does not exist.
+    #[error("{path}: there is no folder {folder}; create it, or take another path")]
+    NoFolder {
+        /// Path of the socket.
+        path: PathBuf,
+        /// The folder.
+        folder: PathBuf,
+    },
     /// A system call failed.
     #[error("{what}: {source}")]
     Os {
@@ -125,6 +133,9 @@ impl Listener {
     pub fn bind(path: &Path) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Os { what: format!("listening at {}", path.display()), source };
         let address = address(path)?;
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
+            return Err(Error::NoFolder { path: path.into(), folder: folder.into() });
+        }
         // Of two processes that start at once, the second sees the socket of the first.
         let _lock = Lock::take(path)?;
         if let Ok(there) = fs::symlink_metadata(path) {

@@ -156,6 +156,11 @@ impl FromStr for Address {
             "null" | "tap" | "packet" | "pcap" | "vfio-user" | "vhost" | "virtio-user" => {
                 Err(wrong(format!("options of '{kind}' go behind its argument")))
             }
+            vale if vale.starts_with("vale") => Err(wrong(format!("the port is missing; write {vale}:PORT"))),
+            // A name alone is most often that of an interface.
+            name if !name.is_empty() && !text.contains([':', ',']) => Err(wrong(format!(
+                "no kind of port; for a kernel interface of this name write packet:{name}, else one of {KINDS}"
+            ))),
             _ => Err(wrong(format!("no such kind of port '{kind}'; write one of {KINDS}"))),
         }
     }
@@ -329,7 +334,9 @@ mod tests {
             ("capture:null", "file=FILE"),
             ("faults,drop=2:null", "from 0 to 1"),
             ("faults,drop:null", "drop=VALUE"),
-            ("model:model:nothing", "no such kind"),
+            ("model:model:nothing", "packet:nothing"),
+            ("nothing:x", "no such kind"),
+            ("vale0:", "vale0:PORT"),
         ] {
             let error = text.parse::<Address>().expect_err(text).to_string();
             assert!(error.contains(hint) && !error.contains('\n'), "{text}: {error}");

@@ -77,6 +77,21 @@ impl Error {
         }
     }
 
+    /// Creates the error for a file of the user that cannot be opened. `what` is the file, and what it is for.
+    pub fn file(what: impl Into<String>, source: impl Into<io::Error>) -> Self {
+        let (what, source) = (what.into(), source.into());
+        match source.kind() {
+            io::ErrorKind::NotFound => {
+                Self::NotFound(format!("{what}: there is no such file or folder; check the path"))
+            }
+            io::ErrorKind::PermissionDenied => Self::Permission(format!(
+                "{what}: this user may not open it; change its mode, or run this as its owner"
+            )),
+            io::ErrorKind::IsADirectory => Self::Config(format!("{what}: it is a folder; name a file")),
+            _ => Self::os(what, source),
+        }
+    }
+
     /// Creates the error for a refusal with this error number, whose text is `why`: the variant that fits, else
     /// [`Fault`](Self::Fault).
     pub fn refused(errno: Errno, why: impl Into<String>) -> Self {
@@ -131,6 +146,7 @@ impl From<ringpass_ipc::Error> for Error {
         use ringpass_ipc::Error as Ipc;
         match error {
             Ipc::InUse(_) | Ipc::NoSocket(_) | Ipc::Locked { .. } => Self::Busy(error.to_string()),
+            Ipc::NoFolder { .. } => Self::NotFound(error.to_string()),
             Ipc::Denied { .. } => Self::Permission(error.to_string()),
             Ipc::Os { what, source } => Self::os(what, source),
         }

@@ -95,12 +95,14 @@ pub(crate) fn tap_name(tun: BorrowedFd) -> io::Result<String> {
     Ok(request.name())
 }
 
-/// A socket for requests about interfaces, in the network namespace in which it was opened.
+/// A socket for requests about interfaces, in the network namespace in which it was opened. It is a stream socket
+/// without a connection, which can send nothing to anybody: a datagram socket would reach every socket of the
+/// machine by an address, which no filter of system calls can read.
 pub(crate) struct Interfaces(OwnedFd);
 
 impl Interfaces {
     pub(crate) fn new() -> io::Result<Self> {
-        Ok(Self(socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?))
+        Ok(Self(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?))
     }
 
     fn ask(&self, name: &str, request: libc::c_ulong) -> io::Result<IfReq> {

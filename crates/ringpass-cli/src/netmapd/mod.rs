@@ -15,10 +15,11 @@ use ringpass_ipc::{Listener, prepare_notifiers};
 use ringpass_netmap::Pools;
 use ringpass_netmap::client::default_socket;
 use ringpass_netmap::server::Server;
+use serde_json::json;
 
 use crate::options::{Options, bytes, sandbox_unless, seconds, within};
 use crate::run::Run;
-use crate::signals::interrupted;
+use crate::signals::{be_impatient, interrupted, report_requested};
 use native::{NamedPort, PacketPools};
 use ringpass::sandbox::{Needs, Sandbox};
 use vale::{SwitchesHandle, ValeSwitches};
@@ -72,7 +73,9 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass netmapd --port eth0=0000:01:00.0
       sudo LD_PRELOAD=libringpass_netmap.so pkt-gen -i netmap:eth0 -f rx
   what there is, and who is where:
-      ringpass vale";
+      ringpass vale
+  the same from its own output:
+      kill -USR1 $(pidof ringpass)";
 
 /// Largest number of queues of a port.
 const MAX_QUEUES: usize = 8;
@@ -114,8 +117,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut server = Server::new(listener, pools, switches)?;
     server.limit_memory(memory);
     packets.exchanged.take().into_iter().for_each(|region| server.exchange(region));
-    let mut out = std::io::stdout();
-    let mut notes = vec![format!("netmap ports at {}", path.display())];
+    let json = args.options.json;
+    let place = format!("netmap ports at {}", path.display());
+    let mut notes = if json { Vec::new() } else { vec![place] };
     notes.extend(run.sandbox_notes().iter().cloned());
     notes.extend(vales.borrow_mut().notes());
     notes.extend(natives.iter().flat_map(native::OpenedNative::notes));
@@ -126,8 +130,13 @@ pub fn run(args: Args) -> Result<(), Error> {
         server.serve(&name, native)?;
     }
     // Errors are ignored: standard output may be closed.
-    let _ = notes.into_iter().try_for_each(|note| writeln!(out, "{note}"));
-    let _ = out.flush();
+    let say = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
+    if json {
+        notes.iter().for_each(|note| errln!("{note}"));
+        say(&json!({"event": "start", "socket": path}).to_string());
+    } else {
+        notes.iter().for_each(|note| say(note));
+    }
     let start = Instant::now();
     let mut busy = start;
     while !interrupted() && run.config.time.is_none_or(|time| start.elapsed() < time) {
@@ -135,6 +144,18 @@ pub fn run(args: Args) -> Result<(), Error> {
         vales.borrow_mut().tick(start.elapsed());
         for (name, why) in server.tick() {
             errln!("netmap:{name} is gone: {why}");
+            if json {
+                say(&json!({"event": "gone", "port": name, "why": why}).to_string());
+            }
+        }
+        if report_requested() {
+            let mut status = server.status();
+            if json {
+                status["event"] = "stats".into();
+                say(&status.to_string());
+            } else {
+                crate::vale::list(&status);
+            }
         }
         if server.programs() > 0 {
             busy = Instant::now();
@@ -143,6 +164,7 @@ pub fn run(args: Args) -> Result<(), Error> {
             break;
         }
     }
+    be_impatient();
     // Drops ports and switches, which hold packets, before missing buffers are counted.
     drop((server, vales));
     Ports::new(Vec::new(), pool, needs).close();

@@ -35,6 +35,15 @@ impl FromStr for Rate {
 }
 
 impl Rate {
+    /// Returns the frames a second of this rate, for frames of `len` bytes on average; `None` without a limit.
+    pub fn frames(self, len: f64) -> Option<f64> {
+        match self {
+            Self::Max => None,
+            Self::Packets(rate) => Some(rate),
+            Self::Bits(rate) => Some(rate / (8.0 * len)),
+        }
+    }
+
     /// Returns the share of each of `workers`.
     pub fn share(self, workers: usize) -> Self {
         match self {
@@ -55,7 +64,7 @@ pub struct Pacer {
 
 impl Pacer {
     /// Largest backlog, in seconds of the rate, that a delayed worker catches up with.
-    const MAX_CATCH_UP: f64 = 0.01;
+    const MAX_CATCH_UP: f64 = 0.1;
 
     /// Creates a pacer that starts at `now`.
     pub fn new(rate: Rate, now: Instant) -> Self {
@@ -201,6 +210,6 @@ mod tests {
         let WakeSource::At(time) = pacer.wake(60) else { panic!("a time") };
         assert!((100..101).contains(&time.duration_since(start).as_millis()));
         assert!(matches!(Pacer::new(Rate::Max, start).wake(60), WakeSource::Polled));
-        assert_eq!(sent_after(Rate::Packets(4e6), 60, &[0, 1000]), 40_000, "10 ms of a held up second");
+        assert_eq!(sent_after(Rate::Packets(4e6), 60, &[0, 1000]), 400_000, "100 ms of a held up second");
     }
 }

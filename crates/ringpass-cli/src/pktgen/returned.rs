@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ringpass::Burst;
 use serde_json::Value;
@@ -23,11 +23,33 @@ pub struct ReturnStats {
     duplicate: AtomicU64,
     round_trip_sum: AtomicU64,
     round_trip_max: AtomicU64,
+    /// Nanoseconds after the start at which the last worker stopped sending; 0 while none has.
+    sent_until: AtomicU64,
+    /// Calls in which the port had no room for a frame that was due.
+    refused: AtomicU64,
     /// Set when nobody waits for frames any more: those that are missing then are lost.
     ended: AtomicBool,
 }
 
 impl ReturnStats {
+    /// Returns for how long frames were sent; `None` while no worker has ended.
+    pub fn sending_time(&self) -> Option<Duration> {
+        Some(self.sent_until.load(Relaxed)).filter(|&nanos| nanos > 0).map(Duration::from_nanos)
+    }
+
+    /// Returns how many frames of a rate, in frames a second, were not sent, and why. Late frames of the last
+    /// moment do not count.
+    pub fn missed(&self, rate: f64) -> Option<Fields> {
+        const LAST_MOMENT: f64 = 0.02;
+        let due = rate * (self.sending_time()?.as_secs_f64() - LAST_MOMENT);
+        let missed = (due as u64).saturating_sub(self.sent.load(Relaxed));
+        let why = match self.refused.load(Relaxed) {
+            0 => "this machine held the workers up",
+            _ => "the port had no room",
+        };
+        (missed > 0).then(|| fields([("missed", missed.into()), ("missed_because", why.into())]))
+    }
+
     /// Returns counters of sent, returned, lost, reordered and duplicate frames, and round trips. Until a frame
     /// has come back, only `sent` and `returned` are known.
     pub fn report(&self) -> Fields {
@@ -69,6 +91,16 @@ impl ReturnTracker {
         if frames > 0 {
             self.returned.sent.fetch_add(frames as u64, Relaxed);
         }
+    }
+
+    /// Counts a call in which the port had no room for all frames that were due.
+    pub fn refused(&mut self) {
+        self.returned.refused.fetch_add(1, Relaxed);
+    }
+
+    /// Notes that the worker sends no more.
+    pub fn finish_sending(&mut self) {
+        self.returned.sent_until.fetch_max(self.epoch.elapsed().as_nanos() as u64, Relaxed);
     }
 
     /// Evaluates frames that arrived. Returns how many of them had not arrived before.
@@ -137,6 +169,23 @@ mod tests {
 
     use super::super::frame::{Mark, Template};
     use super::*;
+
+    #[test]
+    fn a_rate_that_was_missed_is_said() {
+        let stats = ReturnStats::default();
+        assert!(stats.missed(1000.0).is_none(), "while it sends");
+        stats.sent_until.store(2_000_000_000, Relaxed);
+        stats.sent.store(1990, Relaxed);
+        assert!(stats.missed(1000.0).is_none(), "but for the last moment");
+        stats.sent.store(1000, Relaxed);
+        let missed = stats.missed(1000.0).unwrap();
+        assert_eq!(
+            (missed["missed"].as_u64(), missed["missed_because"].as_str()),
+            (Some(980), Some("this machine held the workers up"))
+        );
+        stats.refused.store(1, Relaxed);
+        assert_eq!(stats.missed(1000.0).unwrap()["missed_because"], "the port had no room");
+    }
 
     #[test]
     fn what_is_missing_is_lost_once_nothing_more_is_waited_for() {

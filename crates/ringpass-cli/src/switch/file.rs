@@ -98,18 +98,21 @@ read_from! {
 /// Reads a configuration file.
 pub fn read(path: &Path) -> Result<Plan, Error> {
     let name = path.display();
-    let text = read_limited(path).map_err(|source| Error::os(format!("--config {name}"), source))?;
+    let text = read_limited(path).map_err(|source| Error::file(format!("--config {name}"), source))?;
     parse(&text).map_err(|why| Error::Config(format!("{name}{why}")))
 }
 
 /// Parses the text of a file. Error texts begin with `:LINE: ` or `: `.
 fn parse(text: &str) -> Result<Plan, String> {
     let file: File = toml::from_str(text).map_err(|error| {
-        let line = error.span().map_or(String::new(), |span| {
+        let place = error.span().map_or(String::new(), |span| {
             let before = &text.as_bytes()[..span.start.min(text.len())];
-            format!(":{}", 1 + before.iter().filter(|&&byte| byte == b'\n').count())
+            let number = before.iter().filter(|&&byte| byte == b'\n').count();
+            // The line has the key, which the parser's words do not name.
+            format!(":{}: '{}'", 1 + number, text.lines().nth(number).unwrap_or_default().trim())
         });
-        format!("{line}: {}", error.message().replace('\n', " "))
+        let range = |words: &str| words.replace("expected u16", "expected a number from 0 to 65535");
+        format!("{place}: {}", range(&error.message().replace('\n', " ")))
     })?;
     let defaults = Config::default();
     let config = Config {

@@ -6,14 +6,11 @@ mod observer;
 mod plan;
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use ringpass::{Config, Error, Mempool, Port, Worker, open_all};
 use ringpass_lending::BorrowingQueue;
 use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, MAX_PORTS, Switch};
-use signal_hook::consts::SIGUSR1;
 
 use crate::options::{Options, seconds, within};
 use crate::run::RunObserver;
@@ -60,7 +57,7 @@ const EXAMPLES: &str = "EXAMPLES:
   two virtual machines and a card, which receives for the first without copies:
       sudo ringpass switch 0000:01:00.0 vhost:/run/a.sock vhost:/run/b.sock \
           --map 0000:01:00.0=vhost:/run/a.sock@52:54:00:00:00:01
-  who is where: prints the MAC table
+  who is where: prints statistics and the MAC table
       kill -USR1 $(pidof ringpass)
   all that there is to say, in a file:
       sudo ringpass switch --config switch.toml
@@ -110,9 +107,6 @@ pub fn run(args: Args) -> Result<(), Error> {
     plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
     let mut switch = Switch::new(&config, &rules)?;
     let mut run = args.options.run()?;
-    let table_requested = Arc::new(AtomicBool::new(false));
-    signal_hook::flag::register(SIGUSR1, table_requested.clone())
-        .map_err(|source| Error::os("taking SIGUSR1", source))?;
     let mut addresses = Vec::new();
     for port in &plans {
         addresses.push((&port.address[..], mapping::config(port, &run.config)?));
@@ -124,7 +118,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     for datapath in datapaths(&mut switch, &mut ports, (&plans, mapped_queues), &run.config, &pool)? {
         run.spawn(move |worker| work(datapath, worker))?;
     }
-    let mut observer = SwitchObserver::new(switch, plans, table_requested, args.options.json);
+    let mut observer = SwitchObserver::new(switch, plans, args.options.json);
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));
@@ -137,7 +131,14 @@ impl Args {
     fn plan(&self) -> Result<Plan, Error> {
         let mut plan = self.config.as_ref().map_or_else(|| Ok(Plan::default()), |file| file::read(file))?;
         for port in &self.ports {
-            plan.ports.push(PortPlan::parse(port)?);
+            let port = PortPlan::parse(port)?;
+            if let Some(other) = plan.ports.iter().find(|other| other.rules.name == port.rules.name) {
+                let name = &other.rules.name;
+                return Err(Error::Config(format!(
+                    "two ports are called '{name}'; give them names, in a file (--config)"
+                )));
+            }
+            plan.ports.push(port);
         }
         let SwitchConfig { ageing, table, flood, moves, .. } = &mut plan.config;
         *ageing = self.ageing.unwrap_or(*ageing);

@@ -1,7 +1,5 @@
 //! Supervision of a switch: links, lost ports, ageing, statistics, and the MAC table on request.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use ringpass::{Error, Port, State, Totals};
@@ -17,8 +15,6 @@ pub struct SwitchObserver {
     switch: Switch,
     plans: Vec<PortPlan>,
     phases: Vec<PortPhase>,
-    /// Set by SIGUSR1, which requests the MAC table.
-    table_requested: Arc<AtomicBool>,
     json: bool,
     start: Instant,
 }
@@ -33,32 +29,13 @@ enum PortPhase {
 }
 
 impl SwitchObserver {
-    pub fn new(switch: Switch, plans: Vec<PortPlan>, table_requested: Arc<AtomicBool>, json: bool) -> Self {
+    pub fn new(switch: Switch, plans: Vec<PortPlan>, json: bool) -> Self {
         let phases = vec![PortPhase::Running; plans.len()];
-        Self { switch, plans, phases, table_requested, json, start: Instant::now() }
+        Self { switch, plans, phases, json, start: Instant::now() }
     }
 
     fn sum(&self, counter: Counter) -> u64 {
         (0..self.plans.len()).map(|port| self.switch.counts(port).of(counter)).sum()
-    }
-
-    fn show_table(&self) {
-        let name = |entry: &Entry| &self.plans[entry.port].rules.name[..];
-        let entries = self.switch.table();
-        if self.json {
-            let station = |entry: &Entry| {
-                let (mac, seconds) = (entry.mac.to_string(), entry.age.map(|age| age.as_secs()));
-                json!({ "mac": mac, "vlan": entry.vlan, "port": name(entry), "seconds": seconds })
-            };
-            let stations: Vec<_> = entries.iter().map(station).collect();
-            return print_line(&json!({ "event": "table", "stations": stations }).to_string());
-        }
-        print_line(&format!("{:<17}  vlan  {:>7}  port", "station", "seen"));
-        for entry in &entries {
-            let seen = entry.age.map_or("fixed".into(), |age| format!("{} s", age.as_secs()));
-            let vlan = if entry.vlan == 0 { "-".into() } else { entry.vlan.to_string() };
-            print_line(&format!("{}  {vlan:>4}  {seen:>7}  {}", entry.mac, name(entry)));
-        }
     }
 }
 
@@ -76,6 +53,26 @@ impl RunObserver for SwitchObserver {
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
         let tunnel = self.plans[port].tunnel.iter().flat_map(|tunnel| tunnel.counts());
         self.switch.counts(port).named().chain(tunnel).collect()
+    }
+
+    /// Prints the MAC table.
+    fn report(&self) {
+        let name = |entry: &Entry| &self.plans[entry.port].rules.name[..];
+        let entries = self.switch.table();
+        if self.json {
+            let station = |entry: &Entry| {
+                let (mac, seconds) = (entry.mac.to_string(), entry.age.map(|age| age.as_secs()));
+                json!({ "mac": mac, "vlan": entry.vlan, "port": name(entry), "seconds": seconds })
+            };
+            let stations: Vec<_> = entries.iter().map(station).collect();
+            return print_line(&json!({ "event": "table", "stations": stations }).to_string());
+        }
+        print_line(&format!("{:<17}  vlan  {:>7}  port", "station", "seen"));
+        for entry in &entries {
+            let seen = entry.age.map_or("fixed".into(), |age| format!("{} s", age.as_secs()));
+            let vlan = if entry.vlan == 0 { "-".into() } else { entry.vlan.to_string() };
+            print_line(&format!("{}  {vlan:>4}  {seen:>7}  {}", entry.mac, name(entry)));
+        }
     }
 
     /// Removes ports that are gone from the switch. The run continues as long as two are left.
@@ -98,9 +95,6 @@ impl RunObserver for SwitchObserver {
             }
         }
         self.switch.tick(self.start.elapsed());
-        if self.table_requested.swap(false, Ordering::Relaxed) {
-            self.show_table();
-        }
         if self.switch.ports_left() < 2 {
             return Decision::Failed(Error::Gone(format!("fewer than two ports are left; the last to go: {last}")));
         }

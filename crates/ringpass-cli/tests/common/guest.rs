@@ -113,9 +113,14 @@ pub fn carrier(eth: u8) -> String {
     )
 }
 
+/// Returns how ping paces itself. Where its payload has room for a time it adapts to the answers: otherwise more of
+/// them than its socket holds would wait for it on a busy machine.
+pub fn pace(size: u32) -> &'static [&'static str] {
+    if size < 16 { &["-i", "0.005"] } else { &["-A"] }
+}
+
 /// Returns whether each of the first `count` pings was answered. With a deadline (`-w`) ping waits for late
-/// answers and continues sending meanwhile; without one it counts them as lost after two round trips. Many pings
-/// are to adapt to the answers (`-A`): on a busy machine, more than its socket holds would wait for it.
+/// answers and continues sending meanwhile; without one it counts them as lost after two round trips.
 pub fn answered(text: &str, count: usize) -> bool {
     let missing: Vec<_> = (1..=count).filter(|number| !text.contains(&format!("icmp_seq={number} "))).collect();
     if !missing.is_empty() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ringpass_lab::{Builder, Guest, Job, Namespace, Program, Tap, nic_address, wait_until};
 use serde_json::Value;
 
-use super::guest::{answered, tcp_from};
+use super::guest::{answered, pace, tcp_from};
 use super::{folder, noise, text};
 
 /// A guest with pairs of cards.
@@ -88,8 +88,9 @@ impl Pairs {
 
     /// Sends a hundred pings with this many bytes of data, in one frame each; none may be lost.
     pub fn pings_of(&self, pair: usize, size: u32) {
-        let (far, size) = (format!("198.18.{pair}.2"), size.to_string());
-        let text = self.a.run(&["ping", "-A", "-c", "100", "-s", &size, "-M", "do", "-w", "60", &far]);
+        let (far, pace, size) = (format!("198.18.{pair}.2"), pace(size), size.to_string());
+        let ping = ["ping", "-c", "100", "-s", &size, "-M", "do", "-w", "60", &far];
+        let text = self.a.run(&[&ping, pace].concat());
         assert!(answered(&text, 100), "{text}");
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringpass_lab::{Builder, Guest, Namespace, Program, nic_address, wait_until};
 use serde_json::Value;
 
-use super::guest::{answered, tcp_to};
+use super::guest::{answered, pace, tcp_to};
 use super::{RINGPASS, folder, noise, text, unique};
 
 /// A back-end, and the kernel at its far end. The TAP stays when the back-end is killed.
@@ -84,9 +84,9 @@ impl Backend {
 
     /// Sends `count` pings of `size` bytes, in one frame each, of which none may be lost.
     pub fn pings(&self, count: usize, size: u32) {
-        let (number, size) = (count.to_string(), size.to_string());
-        let ping = ["ping", "-A", "-c", &number, "-s", &size, "-M", "do", "-w", "60", &self.guest()];
-        let text = self.host.run(&ping);
+        let (number, size, pace) = (count.to_string(), size.to_string(), pace(size));
+        let ping = ["ping", "-c", &number, "-s", &size, "-M", "do", "-w", "60", &self.guest()];
+        let text = self.host.run(&[&ping, pace].concat());
         assert!(answered(&text, count), "{text}");
     }
 

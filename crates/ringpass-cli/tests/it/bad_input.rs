@@ -140,6 +140,68 @@ fn command_line() {
     }
 }
 
+/// What a newcomer mistypes: the message names the cause and what to write.
+#[test]
+fn mistakes_get_messages_that_say_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (number, range) = (file("a.toml", "[[port]]\naddress = 5"), file("b.toml", "[[port]]\nvlan = 99999"));
+    for (line, message) in [
+        ("fwd vale0: null", "address 'vale0:': the port is missing; write vale0:PORT"),
+        (
+            "fwd eth0 null",
+            "address 'eth0': no kind of port; for a kernel interface of this name write packet:eth0, else",
+        ),
+        ("fwd model,device=abcd:null null", "model:null: there is no model of the device abcd; write device=10fb"),
+        ("fwd pcap:/nosuch null", "capture file /nosuch: there is no such file or folder; check the path"),
+        ("fwd pcap:/tmp null", "capture file /tmp: no regular file; copy what it holds into one"),
+        (
+            "fwd pcap:,out=/nosuch/a.pcap null",
+            "capture file /nosuch/a.pcap: there is no such file or folder; check the path",
+        ),
+        ("switch --config /nosuch", "--config /nosuch: there is no such file or folder; check the path"),
+        (&format!("switch --config {number}"), ":2: 'address = 5': invalid type: integer `5`, expected a string"),
+        (
+            &format!("switch --config {range}"),
+            ":2: 'vlan = 99999': invalid value: integer `99999`, expected a number from 0 to 65535",
+        ),
+        ("switch null null", "two ports are called 'null'; give them names, in a file (--config)"),
+        ("switch tap:x tap:x", "two ports are called 'tap:x'; give them names, in a file (--config)"),
+        (
+            "model 82599 --wire null --socket /nosuch/socket",
+            "/nosuch/socket: there is no folder /nosuch; create it, or take another path",
+        ),
+    ] {
+        refused(&line.split(' ').collect::<Vec<_>>(), &[message]);
+    }
+    for (line, message) in [
+        ("fwd null null --cpu x", "'--cpu <LIST>': write numbers of CPUs, as 2,3"),
+        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IPv4 address, as 198.18.0.1"),
+        ("fwd null null --take-over foo", "'--take-over <ADDRESS>': write the PCI address of a card, as 0000:01:00.0"),
+    ] {
+        let (status, out, errors) = ringpass(&line.split(' ').collect::<Vec<_>>());
+        assert_eq!((status, out.as_str()), (Some(2), ""), "{line}: {errors}");
+        assert!(errors.contains(message), "{line}: {errors}");
+    }
+}
+
+#[test]
+fn the_program_says_its_name_and_all_kinds_of_ports() {
+    let (status, out, _) = ringpass(&["--version"]);
+    assert_eq!((status, out), (Some(0), format!("ringpass {}", env!("CARGO_PKG_VERSION"))));
+    let (status, out, _) = ringpass(&["--help"]);
+    assert_eq!(status, Some(0));
+    for kind in
+        ["0000:01:00.0", "model:", "vfio-user:", "vhost:", "virtio-user:", "vale0:", "netmap:", "tap:", "packet:"]
+    {
+        assert!(out.contains(&format!("  {kind}")), "{kind}: {out}");
+    }
+}
+
 #[test]
 fn files_without_an_end() {
     refused(&["switch", "--config", "/dev/zero"], &["--config /dev/zero", "1048576 bytes"]);

@@ -21,6 +21,7 @@ mod rejoin;
 mod replay;
 mod sandbox;
 mod security_page;
+mod signals;
 mod soak;
 mod switch;
 mod switch_hostile;

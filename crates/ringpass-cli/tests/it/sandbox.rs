@@ -109,6 +109,38 @@ fn every_kind_of_port_works_in_it() {
     }
 }
 
+/// Sends a datagram through each of a program's sockets, as code that has taken it over could.
+#[test]
+fn its_sockets_reach_no_other_service() {
+    let (inside, folder) = (crate::common::Namespace::new(), crate::common::folder());
+    inside.run(&["ip", "link", "add", "va", "type", "veth", "peer", "name", "vb"]);
+    for end in ["va", "vb"] {
+        inside.run(&["ip", "link", "set", end, "up"]);
+    }
+    let path = folder.path().join("service");
+    let service = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    let address = nix::sys::socket::UnixAddr::new(&path).unwrap();
+    let program = inside.spawn(&[RINGPASS, "fwd", "tap:rptap4", "packet:va"]);
+    wait_until("the sandbox", || program.line().contains("seccomp: "));
+    let process = rustix::process::Pid::from_raw(program.id() as i32).unwrap();
+    let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).unwrap();
+    let mut sockets = 0;
+    for file in fs::read_dir(format!("/proc/{}/fd", program.id())).unwrap().flatten() {
+        if !fs::read_link(file.path()).is_ok_and(|target| target.display().to_string().starts_with("socket:")) {
+            continue;
+        }
+        let number = file.file_name().into_string().unwrap().parse().unwrap();
+        let socket = rustix::process::pidfd_getfd(&process, number, rustix::process::PidfdGetfdFlags::empty()).unwrap();
+        let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT;
+        let sent = nix::sys::socket::sendto(std::os::fd::AsRawFd::as_raw_fd(&socket), b"x", &address, flags);
+        assert!(sent.is_err(), "descriptor {number} has sent a datagram to a service");
+        sockets += 1;
+    }
+    assert!(sockets >= 3, "a packet socket, and one for requests of each port: {sockets}");
+    service.set_nonblocking(true).unwrap();
+    assert!(service.recv(&mut [0; 8]).is_err());
+}
+
 #[test]
 fn no_sandbox_leaves_it_off_and_says_so() {
     let program = Program::spawn(&[RINGPASS, "fwd", "null", "null", "--no-sandbox"]);
@@ -263,21 +295,6 @@ fn a_panic_in_the_sandbox_is_reported() {
         assert!(output.status.success() && out.contains("caught"), "{out}{errors}");
         assert!(errors.contains("as it was told to"), "{errors}");
     }
-}
-
-#[test]
-fn a_second_ctrl_c_ends_at_once() {
-    // The cards' thread is stopped, so that the first Ctrl-C cannot end the program.
-    let program = start(&["fwd", "model:null", "null"]);
-    program.signal("STOP");
-    wait_until("all to be stopped", || {
-        threads(program.id()).iter().all(|status| field(status, "State").starts_with('T'))
-    });
-    program.signal("INT");
-    program.signal("TERM");
-    program.signal("CONT");
-    let (status, ..) = program.wait(Duration::from_secs(10));
-    assert_eq!(status, Some(130));
 }
 
 /// A model's wire that connects to a socket needs a connector as any other port does: the sandbox denies `connect`.

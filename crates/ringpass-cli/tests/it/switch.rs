@@ -288,7 +288,7 @@ fn bad_input_gets_one_line() {
     refused(&["switch", "null"], &["2 to 64"]);
     refused(&["switch", "null", "null@4095"], &["null@4095", "1 to 4094"]);
     refused(&["switch", "null", "eth0"], &["eth0", "packet:NAME"]);
-    refused(&["switch", "null", "null", "--ageing", "40000"], &["32400"]);
+    refused(&["switch", "null", "model:null", "--ageing", "40000"], &["32400"]);
     refused(&["switch", "--config", "/does/not/exist"], &["/does/not/exist"]);
     for (config, parts) in [
         ("[[port]]\naddress = \"null\"\nvlans = 3", &["x.toml:3: ", "vlans"][..]),

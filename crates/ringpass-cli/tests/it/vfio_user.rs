@@ -234,7 +234,7 @@ fn bad_input_gets_one_line() {
     let card = text(&path);
     let model = ["model", "82599", "--socket", card];
     refused(&[&model[..], &["--wire", "null", "--wire", "null"]].concat(), &["1 sockets, 2 wires", "each card"]);
-    refused(&[&model[..], &["--wire", "nothing"]].concat(), &["no such kind of port"]);
+    refused(&[&model[..], &["--wire", "nothing"]].concat(), &["no kind of port", "packet:nothing"]);
     refused(&["fwd", &format!("vfio-user:{card}"), "null"], &[card, "is a server running there"]);
     refused(&["fwd", "vfio-user:", "null"], &["vfio-user:PATH"]);
     std::fs::write(&path, "precious").unwrap();

@@ -39,7 +39,7 @@ impl Reader {
     /// Opens a file and checks its format and link type.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let name = path.display().to_string();
-        let stream = Stream::open(path).map_err(|source| Error::os(format!("capture file {name}"), source))?;
+        let stream = Stream::open(path).map_err(|source| Error::file(format!("capture file {name}"), source))?;
         let format = Format::PcapNg(Section::new());
         let mut reader = Self { name, stream, format, records: 0, lent: 0 };
         reader.start().map_err(|fault| reader.error(fault))?;

@@ -123,7 +123,7 @@ impl Writer {
             };
             io::Result::Ok((File::create(path)?, compressor))
         };
-        let opened = open().map_err(|source| Error::os(format!("capture file {name}"), source));
+        let opened = open().map_err(|source| Error::file(format!("capture file {name}"), source));
         let (file, compression) = opened?;
         let mut writer = Self {
             name,

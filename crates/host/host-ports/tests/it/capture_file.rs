@@ -216,9 +216,9 @@ fn what_is_no_ethernet_capture_is_refused_in_one_line() {
         assert!(error.contains(hint) && error.contains("/x: ") && !error.contains('\n'), "{error}");
     }
     let missing = Reader::open(Path::new("/nowhere/x.pcap")).map(drop).expect_err("no such file").to_string();
-    assert!(missing.contains("/nowhere/x.pcap: No such file"), "{missing}");
+    assert!(missing.contains("/nowhere/x.pcap: there is no such file"), "{missing}");
     let missing = Writer::create(Path::new("/nowhere/x.pcap")).map(drop).expect_err("no such folder").to_string();
-    assert!(missing.contains("/nowhere/x.pcap: No such file"), "{missing}");
+    assert!(missing.contains("/nowhere/x.pcap: there is no such file"), "{missing}");
 }
 
 #[test]

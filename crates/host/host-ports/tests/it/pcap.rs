@@ -203,7 +203,7 @@ fn frames_that_do_not_pass_and_wrong_configurations() {
     assert!(error(same, one).contains("the same file"));
     assert_eq!(read(&path).len(), 4, "the input is untouched");
     assert!(error(input(&path), PortConfig { queues: 2, ..one }).contains("--queues"));
-    assert!(error(input(Path::new("/nowhere")), one).contains("/nowhere: No such file"));
+    assert!(error(input(Path::new("/nowhere")), one).contains("/nowhere: there is no such file"));
     // Opening a FIFO that nobody writes to would wait for ever.
     let fifo = directory.path().join("fifo");
     rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RWXU).expect("a FIFO");
