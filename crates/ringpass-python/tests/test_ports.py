@@ -498,7 +498,7 @@ def test_errors_are_exceptions_of_one_family():
         ("", {}, "''"),
         ("tapp:x", {}, "no such kind of port"),
         ("model", {}, "model"),
-        ("model,device=1234:null", {}, "no model of a 1234"),
+        ("model,device=1234:null", {}, "no model of the device 1234"),
         ("pcap:x,speed=never", {}, "never"),
         ("null", {"queues": 0}, "1 to 64"),
         ("null", {"rx_ring": 100}, "power of two"),
