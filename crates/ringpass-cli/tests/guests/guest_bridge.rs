@@ -29,8 +29,8 @@ fn a_guest_bridges_two_cards() {
         a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(std::time::Duration::from_secs(60)).0
             == Some(0)
     });
-    let text = a.host.run(&["ping", "-A", "-c", "1000", "-w", "300", "198.18.3.2"]);
-    assert!(answered(&text, 1000), "{text}");
+    let text = a.host.run(&["ping", "-A", "-c", "300", "-w", "300", "198.18.3.2"]);
+    assert!(answered(&text, 300), "{text}");
     for direction in [&[][..], &["-R"]] {
         let client = [&["iperf3", "-c", "198.18.3.2", "-t", "2", "-J"], direction].concat();
         let rate = tcp_from(&b.host, || a.host.run(&client));
