@@ -13,6 +13,14 @@ built = $(or $(CARGO_TARGET_DIR),target)/release
 to = $(DESTDIR)$(PREFIX)
 version = $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 
+# Symbols lie apart, where debuggers look for them.
+debug = $(DESTDIR)/usr/lib/debug$(PREFIX)
+define without-symbols
+	@install -d $(dir $(debug)/$(1))
+	@objcopy --only-keep-debug $(to)/$(1) $(debug)/$(1).debug && chmod 644 $(debug)/$(1).debug
+	@objcopy --strip-unneeded --add-gnu-debuglink=$(debug)/$(1).debug $(to)/$(1)
+endef
+
 # By a root who has no Rust: what is built is installed. The loader learns of the library unless a package is being made.
 install: ## Install what was built, for all users: sudo make install [PREFIX=/usr/local] [DESTDIR=]
 	@test -x $(built)/ringpass -a -x $(built)/ringpass-bench -a -f $(built)/libringpass_netmap.so -a -f $(built)/libringpass_c.so || \
@@ -20,6 +28,10 @@ install: ## Install what was built, for all users: sudo make install [PREFIX=/us
 	install -D -m 755 $(built)/ringpass $(built)/ringpass-bench -t $(to)/bin
 	install -D -m 644 $(built)/libringpass_netmap.so -t $(to)/lib
 	install -D -m 644 $(built)/libringpass_c.so $(to)/lib/libringpass.so.0
+	$(call without-symbols,bin/ringpass)
+	$(call without-symbols,bin/ringpass-bench)
+	$(call without-symbols,lib/libringpass_netmap.so)
+	$(call without-symbols,lib/libringpass.so.0)
 	ln -sf libringpass.so.0 $(to)/lib/libringpass.so
 	install -D -m 644 crates/ringpass-c/include/ringpass.h -t $(to)/include
 	install -d $(to)/lib/pkgconfig
@@ -29,6 +41,7 @@ install: ## Install what was built, for all users: sudo make install [PREFIX=/us
 uninstall: ## Remove what make install has installed, with the same PREFIX and DESTDIR
 	rm -f $(addprefix $(to)/, bin/ringpass bin/ringpass-bench lib/libringpass_netmap.so lib/libringpass.so lib/libringpass.so.0 \
 		include/ringpass.h lib/pkgconfig/ringpass.pc)
+	rm -f $(addsuffix .debug, $(addprefix $(debug)/, bin/ringpass bin/ringpass-bench lib/libringpass_netmap.so lib/libringpass.so.0))
 	$(ldconfig)
 
 ldconfig = $(if $(DESTDIR),,@test "$$(id -u)" != 0 || PATH=$$PATH:/usr/sbin:/sbin ldconfig)

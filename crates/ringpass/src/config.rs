@@ -36,7 +36,8 @@ pub struct Config {
     pub time: Option<Duration>,
     /// Packets after which workers stop, to the burst. `None`: any number.
     pub count: Option<u64>,
-    /// Sandbox that is to be entered once all ports are open.
+    /// Sandbox that the program will enter, by [`sandbox::enter`](crate::sandbox::enter), once all ports are open: ports prepare what
+    /// they need in it. [`Workers`](crate::Workers) report a first worker that starts without it.
     pub sandbox: Sandbox,
     /// Command line that starts a connector: the helper process that connects to a socket on behalf of a sandboxed process. The
     /// socket's path is appended, and the program must call [`sandbox::run_connector`](crate::sandbox::run_connector) with it.

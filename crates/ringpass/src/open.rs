@@ -47,9 +47,13 @@ pub fn open_all<A: AsRef<str>>(
     let parse = |(address, port_config): (A, PortConfig)| Ok((address.as_ref().parse()?, port_config));
     let (parsed, port_configs): (Vec<Address>, Vec<PortConfig>) =
         addresses.into_iter().map(parse).collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
+    if parsed.is_empty() {
+        return Err(Error::Config("no port to open; name at least one, as tap:a or 0000:01:00.0".into()));
+    }
     port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
     // Queues beyond those of the options count as further ports.
-    let further: usize = port_configs.iter().map(|port_config| port_config.queues - config.port.queues).sum();
+    let further = |port_config: &PortConfig| port_config.queues.saturating_sub(config.port.queues);
+    let further = port_configs.iter().map(further).sum();
     let pool = pool_for(&parsed, further, config)?;
     let mut needs = Needs::default();
     let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);

@@ -9,6 +9,7 @@ use core_affinity::CoreId;
 use ringpass_port::{Error, Idle, Wakeable};
 
 use crate::config::Config;
+use crate::sandbox;
 
 /// Counters of one worker, written by that worker only.
 #[derive(Default)]
@@ -124,7 +125,12 @@ impl Workers {
     /// # Errors
     /// If the kernel grants no thread.
     pub fn spawn(&mut self, name: &str, work: impl FnOnce(Worker) + Send + 'static) -> Result<(), Error> {
-        let Config { cpu, notices, .. } = &self.config;
+        let Config { cpu, notices, sandbox, .. } = &self.config;
+        if sandbox::is_missing(*sandbox) && self.threads.is_empty() {
+            notices.send(
+                "no sandbox: the configuration asks for one; call ringpass::sandbox::enter before the first worker",
+            );
+        }
         let index = self.threads.len();
         let (cpu, notices) = ((!cpu.is_empty()).then(|| cpu[index % cpu.len()]), notices.clone());
         let (worker, counters) = Worker::new(&self.config, &self.control);
@@ -286,6 +292,18 @@ mod tests {
         one.dropped(2);
         let totals = Totals::of(&[counters.clone(), counters], Duration::ZERO);
         assert_eq!((totals.moved, totals.dropped), (130, 4));
+    }
+
+    #[test]
+    fn a_sandbox_that_was_not_entered_is_reported_once() {
+        let (sender, notices) = std::sync::mpsc::channel();
+        let notices_to = crate::Notices::new(move |text| drop(sender.send(text.to_owned())));
+        let config = Config { sandbox: sandbox::Sandbox::Packets, notices: notices_to, ..Default::default() };
+        let mut workers = Workers::new(&config).unwrap();
+        (0..2).for_each(|_| workers.spawn("worker", |_| ()).unwrap());
+        drop(workers);
+        let notices: Vec<_> = notices.try_iter().collect();
+        assert!(notices.len() == 1 && notices[0].contains("call ringpass::sandbox::enter"), "{notices:?}");
     }
 
     #[test]

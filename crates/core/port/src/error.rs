@@ -1,6 +1,6 @@
 //! Errors of ports, by what a program can do about them.
 
-use std::io;
+use std::{fmt, io};
 
 use rustix::io::Errno;
 
@@ -16,7 +16,7 @@ use rustix::io::Errno;
 /// };
 /// assert_eq!(remedy, "run it as root");
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An address that names no port, or one that cannot be used in this place.
@@ -63,6 +63,13 @@ pub enum Error {
         /// The kernel's error.
         source: io::Error,
     },
+}
+
+/// The same text as that of `Display`, so that a `main` that returns the error prints it for people.
+impl fmt::Debug for Error {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, out)
+    }
 }
 
 impl Error {

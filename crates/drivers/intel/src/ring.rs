@@ -147,7 +147,15 @@ impl Ring {
     }
 
     /// Disables the queue, waits until the card reports it as stopped, and drops the posted buffers.
+    ///
+    /// # Errors
+    /// If the card does not stop within a second, or is gone. For one that is gone nothing is waited, because a worker that drops
+    /// its queue has other ports to serve.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
+        // Registers of a card that is gone read as ones; this one has reserved bits that are always 0.
+        if self.device.window.read(self.registers[1]) == u32::MAX {
+            return Err(Error::Gone("the card is gone: its registers read as ones".into()));
+        }
         self.device.window.clear(self.registers[1], ENABLE);
         self.device.wait(self.registers[1], ENABLE, 0)?;
         while self.posted() > 0 {

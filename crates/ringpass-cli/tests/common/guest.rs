@@ -129,31 +129,33 @@ pub fn answered(text: &str, count: usize) -> bool {
     missing.is_empty()
 }
 
-/// Sends TCP for a second to a server that stays up; returns the rate in Mbit/s, which must be at least 1.
+/// Sends TCP to a server that stays up, as [`tcp_by`] does, for a second at a time; returns the rate in Mbit/s.
 pub fn tcp_to(from: &Namespace, to: &str, options: &[&str]) -> f64 {
     tcp_by(|| from.run(&[&["iperf3", "-c", to, "-t", "1", "-J"], options].concat()))
 }
 
-/// Attempts at a measurement of one second, during which a loaded machine may stand still.
-const ATTEMPTS: usize = 3;
+/// Time limit of repeated runs of iperf3, for each of which a loaded machine may stand still.
+const TRAFFIC_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Measures TCP by an iperf3 that `client` runs with `-J`, to a server that stays up; returns the rate in
-/// Mbit/s, which must be at least 1.
+/// Sends TCP by an iperf3 that `client` runs with `-J`, to a server that stays up, until a megabyte has arrived or it flows at
+/// 1 Mbit/s; returns the last rate in Mbit/s.
 pub fn tcp_by(client: impl Fn() -> String) -> f64 {
-    let mut result = Value::Null;
-    for _ in 0..ATTEMPTS {
+    let (start, mut result, mut received) = (Instant::now(), Value::Null, 0);
+    while start.elapsed() < TRAFFIC_TIMEOUT {
         // The server refuses clients for a moment after the previous one.
         wait_until("the iperf3 server", || {
             let text = client();
             result = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
             result["start"]["connected"] != json!([])
         });
-        let bits = result["end"]["sum_received"]["bits_per_second"].as_f64().unwrap_or(0.0);
-        if bits > 1e6 {
+        let sum = &result["end"]["sum_received"];
+        let bits = sum["bits_per_second"].as_f64().unwrap_or(0.0);
+        received += sum["bytes"].as_u64().unwrap_or(0);
+        if bits > 1e6 || received > 1 << 20 {
             return bits / 1e6;
         }
     }
-    panic!("{result}");
+    panic!("{received} bytes in all: {result}");
 }
 
 /// Like [`tcp_by`], with a server in `host` for this client alone.
@@ -199,16 +201,17 @@ fn iperf3(address: &str, sender: Sender, options: &str) -> String {
     format!("iperf3 -c {address} -J {reverse} {options}")
 }
 
-/// Sends TCP between the guest and the far end for two seconds, at 1 Mbit/s at least.
+/// Sends TCP between the guest and the far end, as [`tcp_by`] does, for two seconds at a time.
 pub fn tcp(guest: &Guest, host: &Namespace, address: &str, sender: Sender) {
     let rate = tcp_from(host, || guest.run(&iperf3(address, sender, "-t 2")));
     eprintln!("TCP, {sender:?} sends: {rate:.1} Mbit/s");
 }
 
-/// Sends a hundred datagrams a second for a second; nine of ten must arrive.
+/// Sends a hundred datagrams a second for a second, again and again until nine of ten arrive.
 pub fn udp(guest: &Guest, host: &Namespace, address: &str, sender: Sender) {
     let mut result = String::new();
-    let arrive = (0..ATTEMPTS).any(|_| {
+    let start = Instant::now();
+    let arrive = std::iter::from_fn(|| (start.elapsed() < TRAFFIC_TIMEOUT).then_some(())).any(|()| {
         result = served(host, || guest.run(&iperf3(address, sender, "-u -b 1M -l 1250 -t 1")));
         let value: Value = serde_json::from_str(&result).unwrap_or_else(|error| panic!("{error}: {result}"));
         let sum = &value["end"]["sum"];

@@ -57,6 +57,43 @@ fn forward_joins_two_networks() {
     assert!(pings.contains(" 0% packet loss"), "{pings}");
 }
 
+/// It is what people copy: it ends with its input, with Ctrl-C, and with an error of one line.
+#[test]
+fn forward_ends_as_it_should() {
+    let folder = folder();
+    let [from, to] = ["a.pcap", "b.pcap"].map(|name| folder.path().join(name));
+    let (status, _, errors) = crate::common::ringpass(&["pktgen", &format!("pcap:,out={}", text(&from)), "-c", "1000"]);
+    assert_eq!(status, Some(0), "{errors}");
+    run("forward", &[&format!("pcap:{}", text(&from)), &format!("pcap:,out={}", text(&to))]);
+    let (_, frames, _) = crate::common::ringpass(&["dump", &format!("pcap:{}", text(&to)), "--json"]);
+    assert_eq!(frames.lines().filter(|line| line.contains("UDP") || line.contains("udp")).count(), 1000);
+
+    let program = Program::spawn(&[text(&example("forward")), "model:null", "null"]);
+    wait_until("its notes", || program.line().contains("model:null"));
+    std::thread::sleep(Duration::from_millis(300));
+    program.signal("INT");
+    let (status, _, errors) = program.wait(Duration::from_secs(60));
+    assert_eq!(status, Some(0), "{errors:?}");
+
+    let end = |arguments: &[&str]| {
+        let program = Program::spawn(&[&[text(&example("forward"))], arguments].concat());
+        let (status, _, errors) = program.wait(Duration::from_secs(60));
+        assert_eq!(status, Some(1));
+        errors.last().expect("an error").clone()
+    };
+    assert_eq!(end(&[]), "Error: no port to open; name at least one, as tap:a or 0000:01:00.0");
+    assert!(end(&["null", "eth0"]).starts_with("Error: address 'eth0': no kind of port"));
+
+    let namespace = Namespace::new();
+    let program = spawn(&namespace, "forward", &["tap:gone", "null"]);
+    interface(&namespace, "gone");
+    wait_until("its notes", || program.line().contains("tap:gone"));
+    namespace.run(&["ip", "link", "delete", "gone"]);
+    let (status, _, errors) = program.wait(Duration::from_secs(60));
+    assert_eq!(status, Some(1), "{errors:?}");
+    assert!(errors.last().is_some_and(|error| error.starts_with("Error: tap:gone: ")), "{errors:?}");
+}
+
 #[test]
 fn echo_answers_probes_and_counts_them() {
     let namespace = Namespace::new();

@@ -72,6 +72,48 @@ fn open(netmapd: &Netmapd, name: &str, register: Register) -> Result<Port, Error
     Port::open(&name.parse().expect("a name"), &netmapd.socket, register)
 }
 
+/// Makes a port that stays without a program.
+fn keep(client: &mut Client, name: &str) -> Result<(), Error> {
+    client.ask(&Request::new(Kind::ValeNewif, name, &[0; 16])).map(drop)
+}
+
+/// Returns the number of a program's threads.
+fn threads(program: &Program) -> usize {
+    std::fs::read_dir(format!("/proc/{}/task", program.id())).expect("it runs").count()
+}
+
+#[test]
+fn ports_that_stay_and_switches_have_a_limit_for_each_user() {
+    let netmapd = Netmapd::new(&[]);
+    let mut client = Client::connect(&netmapd.socket).expect("a connection");
+    let program = netmapd.program.as_ref().expect("it runs");
+    let made = (0..200).filter(|number| match keep(&mut client, &format!("vale{number}:a")) {
+        Ok(()) => true,
+        Err(Error::Refused { errno: Errno::NOSPC, why }) => {
+            assert!(why.contains("64") && !why.contains('\n'), "{why}");
+            false
+        }
+        Err(error) => panic!("{error}"),
+    });
+    assert_eq!(made.count(), 64);
+    assert!(threads(program) < 80, "a thread for each switch: {}", threads(program));
+    // Another user has limits of its own, and this one the ports that it has.
+    open(&netmapd, "vale0:b", Register::default()).expect("a port on a switch that is there");
+    match open(&netmapd, "vale100:a", Register::default()).map(drop) {
+        Err(Error::Refused { errno: Errno::NOSPC, why }) => assert!(why.contains("64 switches"), "{why}"),
+        other => panic!("not refused: {other:?}"),
+    }
+    for number in 0..64 {
+        client.ask(&Request::new(Kind::ValeDelif, &format!("vale{number}:a"), &[])).expect("deleted");
+    }
+    wait_until("the ends of their workers", || threads(program) < 5);
+    // Ports that stay on one switch count too.
+    let made = (0..200).filter(|number| keep(&mut client, &format!("vale{}:p{number}", number % 4)).is_ok()).count();
+    assert_eq!(made, 64);
+    open(&netmapd, "vale1:b", Register::default()).expect("programs' ports are not among those that stay");
+    netmapd.end();
+}
+
 fn refusal(result: Result<Port, Error>) -> String {
     match result.map(drop) {
         Err(Error::Refused { errno: Errno::NOMEM, why }) => why,

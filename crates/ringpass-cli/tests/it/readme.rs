@@ -153,6 +153,9 @@ fn a_newcomer_does_what_the_readme_says() {
     }
     // The loader finds the library by its name; otherwise it prints an error and runs the program nevertheless.
     assert_eq!(bare.line("LD_PRELOAD=libringpass_netmap.so true"), "");
+    // What is installed has no symbols; they lie apart.
+    assert!(bare.line("nm /usr/local/bin/ringpass").contains("no symbols"));
+    assert!(bare.line("nm /usr/lib/debug/usr/local/bin/ringpass.debug | head -3").contains(' '));
 
     for line in commands("docs/getting-started.md", "A tour in five minutes") {
         if line.starts_with("exit") {
@@ -179,7 +182,7 @@ fn a_newcomer_does_what_the_readme_says() {
     assert!(printed.contains(r#""packets": 1000"#), "{printed}");
 
     bare.line(
-        "test -x /usr/local/bin/ringpass && sudo make uninstall && ! find /usr/local -name '*ringpass*' | grep .",
+        "test -x /usr/local/bin/ringpass && sudo make uninstall && ! find /usr/local /usr/lib/debug -name '*ringpass*' | grep .",
     );
     bare.line("make install DESTDIR=$HOME/package PREFIX=/usr && test -f ~/package/usr/lib/libringpass_netmap.so");
     bare.line("make uninstall DESTDIR=$HOME/package PREFIX=/usr && ! find ~/package -type f | grep .");

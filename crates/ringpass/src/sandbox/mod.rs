@@ -7,6 +7,8 @@ mod files;
 mod privileges;
 mod syscalls;
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 pub use connector::run as run_connector;
 use ringpass_port::Error;
 
@@ -34,6 +36,14 @@ pub struct Needs {
     pub(crate) rejoin: bool,
     /// Notes on the connectors that were started.
     pub(crate) connectors: Vec<String>,
+}
+
+/// Set once this process is in its sandbox.
+static ENTERED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a process with this configuration should be in the sandbox, and is not.
+pub(crate) fn is_missing(sandbox: Sandbox) -> bool {
+    sandbox != Sandbox::Off && !ENTERED.load(Ordering::Relaxed)
 }
 
 /// Enters the sandbox, which cannot be left again. To be called after the last port was opened and before the
@@ -67,6 +77,7 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Vec<String>, Error> {
         let files = files::deny_all()?;
         let sandbox = if needs.sessions { Sandbox::Sessions } else { sandbox };
         let calls = syscalls::restrict(sandbox, needs.rejoin)?;
+        ENTERED.store(true, Ordering::Relaxed);
         Ok(needs.connectors.iter().cloned().chain([privileges, files, calls]).collect())
     };
     match steps() {

@@ -203,7 +203,7 @@ fn a_card_that_is_gone_is_noticed_and_dropped_in_time() {
         let start = std::time::Instant::now();
         drop(queues);
         drop(port);
-        assert!(start.elapsed().as_secs() < 10, "waits have limits");
+        assert!(start.elapsed().as_millis() < 1500, "each wait for an answer would take a second");
     });
 }
 

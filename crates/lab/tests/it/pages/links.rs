@@ -110,25 +110,6 @@ fn every_page_of_the_book_is_in_its_summary() {
     assert!(missing.is_empty(), "docs/SUMMARY.md lacks {missing:?}");
 }
 
-#[test]
-fn quoted_code_exists() {
-    let (mut count, mut wrong) = (0, Vec::new());
-    for page in files(&root().join("docs"), ".md") {
-        for quote in read(&page).split("{{#include ").skip(1) {
-            let quote = quote.split("}}").next().expect("a text");
-            let (file, anchor) = quote.split_once(':').unwrap_or((quote, ""));
-            let text = std::fs::read_to_string(page.parent().expect("a folder").join(file)).unwrap_or_default();
-            let marks = ["ANCHOR", "ANCHOR_END"].map(|mark| format!("// {mark}: {anchor}\n"));
-            if text.is_empty() || !anchor.is_empty() && marks.iter().any(|mark| !text.contains(mark)) {
-                wrong.push(format!("{}: {quote}", page.display()));
-            }
-            count += 1;
-        }
-    }
-    assert!(count > 5, "only {count} quotes were found");
-    assert!(wrong.is_empty(), "quoted code is missing: {wrong:#?}");
-}
-
 /// Returns the first Rust block of a text, without comments and hidden lines.
 fn first_example(text: &str) -> String {
     let (_, block) = text.split_once("```rust\n").or_else(|| text.split_once("```no_run\n")).expect("an example");

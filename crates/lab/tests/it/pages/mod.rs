@@ -2,6 +2,7 @@
 
 mod architecture;
 mod links;
+mod quotes;
 mod troubleshooting;
 
 use std::fs;

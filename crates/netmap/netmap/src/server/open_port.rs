@@ -16,6 +16,8 @@ pub struct OpenPort {
     pub users: Users,
     /// Number of its monitors.
     pub monitors: usize,
+    /// User ID of the program that made it; 0 for native ports and monitors.
+    pub owner: u32,
     /// Whether it stays without a program.
     pub persistent: bool,
 }
@@ -41,7 +43,9 @@ impl OpenPort {
     ) -> Result<Self, RequestError> {
         let (memory, served) = PortMemory::new(region, name, shape, id > super::ZERO_COPY_MEMORY)?;
         match serve(served, region.buffer_access()) {
-            Ok(served) => Ok(Self { served, memory, id, users: Users::default(), monitors: 0, persistent: false }),
+            Ok(served) => {
+                Ok(Self { served, memory, id, users: Users::default(), monitors: 0, owner: 0, persistent: false })
+            }
             Err(refusal) => {
                 memory.release(region);
                 Err(refusal)

@@ -83,6 +83,11 @@ const MEMORY: usize = 1 << 30;
 /// Largest number of ports.
 const MAX_OPEN_PORTS: usize = 1000;
 
+/// Largest number of ports of one user that stay without a program.
+const MAX_PERSISTENT_PORTS: usize = 64;
+/// Largest number of VALE switches on which one user has ports. Each takes a thread and tables of half a megabyte.
+const MAX_SWITCHES: usize = 64;
+
 /// Returns the rings of a VALE port that is to be created.
 fn vale_shape(name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
     let rings = asked.rings.map(|rings| rings.max(1));
@@ -198,6 +203,28 @@ impl Ports {
         Ok(())
     }
 
+    /// Checks that a user may have a port on this switch.
+    fn check_switches(&self, switch: &str, user: u32) -> Result<(), RequestError> {
+        let own = self.open.iter().filter(|(_, port)| port.owner == user).filter_map(|(name, _)| name.split_once(':'));
+        let own: BTreeSet<&str> = own.map(|(switch, _)| switch).filter(|switch| switch.starts_with("vale")).collect();
+        if own.len() >= MAX_SWITCHES && !own.contains(switch) {
+            let why =
+                format!("this user has ports on {MAX_SWITCHES} switches already; use one of those, or close some");
+            return Err(RequestError::new(Errno::NOSPC, why));
+        }
+        Ok(())
+    }
+
+    /// Checks that a user may have another port that stays without a program.
+    fn check_persistent(&self, user: u32) -> Result<(), RequestError> {
+        let own = self.open.values().filter(|port| port.persistent && port.owner == user).count();
+        if own >= MAX_PERSISTENT_PORTS {
+            let why = format!("{MAX_PERSISTENT_PORTS} ports of this user stay without a program already; delete some");
+            return Err(RequestError::new(Errno::NOSPC, why));
+        }
+        Ok(())
+    }
+
     fn register_pipe(
         &mut self,
         name: PortName,
@@ -308,6 +335,10 @@ impl Ports {
 
     fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
         let shape = vale_shape(name, asked)?;
+        let (switch, port) = name.vale().expect("a VALE port's name");
+        let owner = requester.program.uid;
+        self.check_room()?;
+        self.check_switches(switch, owner)?;
         let id = match asked.memory_id {
             0 => self.memories.add(requester.take(&pools(shape, asked.extra_buffers))?),
             id => {
@@ -316,7 +347,6 @@ impl Ports {
                 id
             }
         };
-        let (switch, port) = name.vale().expect("a VALE port's name");
         let serve = |served, buffer_access| match buffer_access {
             BufferAccess::Copied(buffers) => self.switches.open(switch, port, served, buffers),
             BufferAccess::ZeroCopy(_) => Err(RequestError::new(
@@ -324,7 +354,8 @@ impl Ports {
                 "this memory is another port's, whose buffers a card uses; leave the number out",
             )),
         };
-        let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
+        let mut port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
+        port.owner = owner;
         self.open.insert(name.port.clone(), port);
         Ok(())
     }
@@ -425,7 +456,10 @@ impl Ports {
             Some(_) if self.open.contains_key(&name.port) => {
                 return Err(RequestError::new(Errno::EXIST, format!("{name} is there already")));
             }
-            Some((asked, requester)) => self.make_vale(&name, asked, requester)?,
+            Some((asked, requester)) => {
+                self.check_persistent(requester.program.uid)?;
+                self.make_vale(&name, asked, requester)?;
+            }
             None => {}
         }
         self.open.get_mut(&name.port).ok_or_else(none)?.persistent = persistent;
