@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringpass::sandbox::{self, Needs};
 use ringpass::{Config, Error, Port, Stats, Totals, Worker, Workers, check_ports};
 
-use crate::signals::{be_impatient, catch_first_signal, interrupted, report_requested};
+use crate::signals::{be_impatient, begin_run, catch_first_signal, interrupted, report_requested};
 use crate::stats::{Fields, Printer};
 
 /// Callbacks of a subcommand into its run.
@@ -111,6 +111,7 @@ impl Run {
 
     /// Runs as [`control`](Self::control) does, with an observer that decides on the ports itself.
     pub fn control_with(mut self, ports: &mut [Box<dyn Port>], observer: &mut dyn RunObserver) -> Result<(), Error> {
+        begin_run();
         self.printer.start(ports, &self.notes);
         let start = Instant::now();
         let failed = self.until_end(start, ports, observer);

@@ -2,17 +2,24 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 use ringpass::Error;
+use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
 
 /// Set by SIGINT, SIGTERM and SIGHUP, and when standard output cannot be written to.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Set once the program has had [`GRACE`] to end by itself: the next signal ends it at once.
+/// Set by the first signal while ports are opened, and once the program has had [`GRACE`] to end by itself: the next signal
+/// ends it at once.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
+
+/// Handlers that set [`IMPATIENT`] while ports are opened.
+static AT_START: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
 /// Time within which signals count as one: `timeout` sends two, to the program and to its process group.
 const GRACE: Duration = Duration::from_millis(100);
@@ -54,15 +61,32 @@ pub fn catch_signals() -> Result<(), Error> {
     SIGNALS.iter().try_for_each(|&signal| flag::register(signal, &INTERRUPTED).map(drop)).map_err(signal_error)
 }
 
-/// Like [`catch_signals`], but once [`be_impatient`] was called the next signal ends the process at once. Handlers
-/// are used and not a thread, which would be outside the sandbox.
+/// Like [`catch_signals`], but the second signal ends the process at once, until [`begin_run`] is called, and the next one
+/// after [`be_impatient`]. Handlers are used and not a thread, which would be outside the sandbox.
 ///
 /// # Errors
 /// If the kernel refuses a handler.
 pub fn catch_first_signal() -> Result<(), Error> {
+    let blocked = |errno: nix::Error| signal_error(errno.into());
+    // A signal between two registrations would find the first handler only, which ignores it.
+    let signals: SigSet = SIGNALS.into_iter().filter_map(|signal| Signal::try_from(signal).ok()).collect();
+    signals.thread_block().map_err(blocked)?;
+    // In this order, so that the first signal does not find the flag that it sets.
     let shutdown = |&signal: &i32| flag::register_conditional_shutdown(signal, 130, &IMPATIENT).map(drop);
-    SIGNALS.iter().try_for_each(shutdown).map_err(signal_error)?;
-    catch_signals()
+    let registered = SIGNALS.iter().try_for_each(shutdown).map_err(signal_error).and_then(|()| catch_signals());
+    let at_start: Result<Vec<_>, _> = SIGNALS.iter().map(|&signal| flag::register(signal, &IMPATIENT)).collect();
+    signals.thread_unblock().map_err(blocked)?;
+    registered?;
+    *AT_START.lock().unwrap_or_else(PoisonError::into_inner) = at_start.map_err(signal_error)?;
+    Ok(())
+}
+
+/// Lets signals end the run in good order from now on: what was waited for at the start is there.
+pub fn begin_run() {
+    for handler in AT_START.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        signal_hook::low_level::unregister(handler);
+    }
+    IMPATIENT.store(false, Ordering::Relaxed);
 }
 
 /// Lets the next signal end the process at once, after a moment in which signals still count as the first one. To be

@@ -19,7 +19,7 @@ use serde_json::json;
 
 use crate::options::{Options, bytes, sandbox_unless, seconds, within};
 use crate::run::Run;
-use crate::signals::{be_impatient, interrupted, report_requested};
+use crate::signals::{be_impatient, begin_run, interrupted, report_requested};
 use native::{NamedPort, PacketPools};
 use ringpass::sandbox::{Needs, Sandbox};
 use vale::{SwitchesHandle, ValeSwitches};
@@ -137,6 +137,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     } else {
         notes.iter().for_each(|note| say(note));
     }
+    begin_run();
     let start = Instant::now();
     let mut busy = start;
     while !interrupted() && run.config.time.is_none_or(|time| start.elapsed() < time) {

@@ -56,7 +56,8 @@ fn every_subcommand_answers_sigusr1_with_statistics() {
 #[test]
 fn two_signals_at_once_count_as_one() {
     for _ in 0..10 {
-        let program = start(&["fwd", "model:null", "null"], Signal::SIGINT);
+        let program = Program::spawn(&[RINGPASS, "fwd", "model:null", "null"]);
+        wait_until("its last note", || program.line().contains("seccomp: "));
         program.signal("INT");
         program.signal("INT");
         program.signal("TERM");
@@ -64,6 +65,18 @@ fn two_signals_at_once_count_as_one() {
         assert_eq!(status, Some(0), "{errors:?}");
         assert!(lines.iter().any(|line| line.contains("in all")), "{lines:?}");
     }
+}
+
+#[test]
+fn a_second_signal_ends_a_wait_at_the_start() {
+    let folder = folder();
+    let address = format!("virtio-user:{},server", text(&folder.path().join("socket")));
+    let program = start(&["fwd", &address, "null"], Signal::SIGINT);
+    wait_until("its socket", || folder.path().join("socket").exists());
+    program.signal("INT");
+    program.signal("TERM");
+    let (status, ..) = program.wait(Duration::from_secs(5));
+    assert_eq!(status, Some(130), "long before it gives up the wait");
 }
 
 /// The summary of this run has nowhere to go, as nobody empties the pipe.
