@@ -29,6 +29,8 @@ fn commands(page: &str, section: &str) -> Vec<String> {
     let page = std::fs::read_to_string(Path::new(TREE).join(page)).expect(page);
     let (_, text) = page.split_once(&format!("\n## {section}\n")).unwrap_or_else(|| panic!("no section {section}"));
     let text = text.split_once("\n## ").map_or(text, |(text, _)| text);
+    // Fenced blocks have code, which may be indented too.
+    let text: String = text.split("\n```").step_by(2).collect();
     let code = text.lines().filter_map(|line| line.strip_prefix("    "));
     let lines: Vec<_> = code.filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
     assert!(!lines.is_empty(), "no commands in section {section}");
