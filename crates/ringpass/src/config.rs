@@ -34,7 +34,8 @@ pub struct Config {
     pub cpu: Vec<usize>,
     /// How long a run lasts. `None`: until it is stopped.
     pub time: Option<Duration>,
-    /// Packets after which workers stop, to the burst. `None`: any number.
+    /// Packets after which workers stop: exactly where they ask [`Worker::allow`](crate::Worker::allow), else to the burst. `None`: any
+    /// number.
     pub count: Option<u64>,
     /// Sandbox that the program will enter, by [`sandbox::enter`](crate::sandbox::enter), once all ports are open: ports prepare what
     /// they need in it. [`Workers`](crate::Workers) report a first worker that starts without it.

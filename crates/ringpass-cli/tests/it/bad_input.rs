@@ -140,7 +140,7 @@ fn command_line() {
     }
 }
 
-/// What a newcomer mistypes: the message names the cause and what to write.
+/// Checks the messages for what newcomers mistype: each names the cause and what to write.
 #[test]
 fn mistakes_get_messages_that_say_what_to_write() {
     let folder = tempfile::tempdir().unwrap();

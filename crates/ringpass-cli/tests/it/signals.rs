@@ -118,9 +118,11 @@ fn a_server_prints_json_only() {
     assert!(lines.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines:?}");
 }
 
-/// The last event of a program that has ended: its summary.
-fn summary(lines: &[String]) -> Value {
-    serde_json::from_str(lines.last().expect("a summary")).expect("JSON")
+/// Runs a subcommand to its end; returns its last event, the summary.
+fn summary_of(arguments: &[&str]) -> Value {
+    let (status, out, errors) = ringpass(&[arguments, &["--json"]].concat());
+    assert_eq!(status, Some(0), "{errors}");
+    serde_json::from_str(out.lines().last().expect("a summary")).expect("JSON")
 }
 
 #[test]
@@ -131,23 +133,18 @@ fn a_count_is_kept_exactly() {
     assert_eq!(status, Some(0), "{errors}");
     let input = format!("pcap:{},loop=0", text(&capture));
     for count in ["1", "3", "32", "100"] {
-        let (status, out, errors) = ringpass(&["fwd", &input, &input, "--count", count, "--json"]);
-        assert_eq!(status, Some(0), "{errors}");
-        let ports = &summary(&out.lines().map(str::to_owned).collect::<Vec<_>>())["ports"];
-        let received = |port: usize| ports[port]["rx_packets"].as_u64().unwrap();
-        assert_eq!((received(0) + received(1)).to_string(), count, "{out}");
+        let summary = summary_of(&["fwd", &input, &input, "--count", count]);
+        let received = |port: usize| summary["ports"][port]["rx_packets"].as_u64().unwrap();
+        assert_eq!((received(0) + received(1)).to_string(), count, "{summary}");
     }
-    let (status, out, errors) = ringpass(&["echo", &input, "--count", "5", "--json"]);
-    assert_eq!(status, Some(0), "{errors}");
-    assert_eq!(summary(&out.lines().map(str::to_owned).collect::<Vec<_>>())["ports"][0]["rx_packets"], 5, "{out}");
+    let summary = summary_of(&["echo", &input, "--count", "5"]);
+    assert_eq!(summary["ports"][0]["rx_packets"], 5, "{summary}");
 }
 
 #[test]
 fn a_rate_is_that_of_the_time_in_which_frames_were_sent() {
     let begin = std::time::Instant::now();
-    let (status, out, errors) = ringpass(&["pktgen", "null", "--count", "1000", "--rate", "10k", "--json"]);
-    assert_eq!(status, Some(0), "{errors}");
-    let summary = summary(&out.lines().map(str::to_owned).collect::<Vec<_>>());
+    let summary = summary_of(&["pktgen", "null", "--count", "1000", "--rate", "10k"]);
     let seconds = summary["seconds"].as_f64().unwrap();
     // The generator waits half a second for frames that may come back.
     assert!(seconds >= 0.09 && seconds + 0.4 < begin.elapsed().as_secs_f64(), "{summary}");
@@ -162,7 +159,7 @@ fn a_rate_that_was_missed_is_said_with_its_reason() {
     program.signal("CONT");
     let (status, lines, errors) = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
-    let summary = summary(&lines);
+    let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
     // A tenth of a second is caught up with.
     assert!(summary["missed"].as_u64().is_some_and(|missed| (5_000..30_000).contains(&missed)), "{summary}");
     assert_eq!(summary["missed_because"], "this machine held the workers up");

@@ -41,7 +41,7 @@ pub struct Needs {
 /// Set once this process is in its sandbox.
 static ENTERED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a process with this configuration should be in the sandbox, and is not.
+/// Returns whether a process with this configuration should be in the sandbox, and is not.
 pub(crate) fn is_missing(sandbox: Sandbox) -> bool {
     sandbox != Sandbox::Off && !ENTERED.load(Ordering::Relaxed)
 }

@@ -337,7 +337,6 @@ impl Ports {
         let shape = vale_shape(name, asked)?;
         let (switch, port) = name.vale().expect("a VALE port's name");
         let owner = requester.program.uid;
-        self.check_room()?;
         self.check_switches(switch, owner)?;
         let id = match asked.memory_id {
             0 => self.memories.add(requester.take(&pools(shape, asked.extra_buffers))?),
@@ -457,6 +456,7 @@ impl Ports {
                 return Err(RequestError::new(Errno::EXIST, format!("{name} is there already")));
             }
             Some((asked, requester)) => {
+                self.check_room()?;
                 self.check_persistent(requester.program.uid)?;
                 self.make_vale(&name, asked, requester)?;
             }
