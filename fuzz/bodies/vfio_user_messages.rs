@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 
 use ringpass_memory::{DmaMap, DmaMapError, Memory};
 use ringpass_vfio_user::*;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -193,12 +193,23 @@ fn socket(how: u8, stream: &[u8], files: &Files) {
         // A server that has hung up takes nothing.
         let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
         over = over || session.handle(&mut mock).is_err();
+        wait_for_descriptors(&session);
     }
     drop(theirs);
     for _ in 0..1000 {
+        wait_for_descriptors(&session);
         over = over || session.handle(&mut mock).is_err();
     }
     assert!(over, "a session whose client has gone");
     session.end(&mut mock);
     assert!(mock.maps.is_empty() && mock.vectors == 0, "something is left");
+}
+
+/// Waits until descriptors that the session has been sent are received, for a second at most.
+fn wait_for_descriptors(session: &Session) {
+    if session.is_receiving() {
+        let ready = session.wait_on();
+        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::from_borrowed_fd(ready.0, ready.1)], Some(&limit));
+    }
 }

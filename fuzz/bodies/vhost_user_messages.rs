@@ -13,7 +13,7 @@ use ringpass_port::MacAddress;
 use ringpass_vhost_user::*;
 use ringpass_virtio::device::{GuestMemory, VringConfig};
 use ringpass_virtio::features::{EVENT_IDX, MRG_RXBUF, RING_PACKED, VERSION_1};
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -198,11 +198,22 @@ fn socket(stream: &[u8], files: &Files) {
         // A back-end that has hung up takes nothing.
         let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
         over = over.or_else(|| session.handle(&mut mock).err());
+        wait_for_descriptors(&session);
     }
     drop(theirs);
     for _ in 0..1000 {
+        wait_for_descriptors(&session);
         over = over.or_else(|| session.handle(&mut mock).err());
     }
     session.end(&over.expect("a session whose front-end has gone"), &mut mock);
     assert!(mock.memory.is_none() && mock.running.iter().all(Option::is_none), "something is left");
+}
+
+/// Waits until descriptors that the session has been sent are received, for a second at most.
+fn wait_for_descriptors(session: &Session) {
+    if session.is_receiving() {
+        let ready = session.wait_on();
+        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::from_borrowed_fd(ready.0, ready.1)], Some(&limit));
+    }
 }

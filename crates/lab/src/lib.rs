@@ -9,17 +9,19 @@
 //! assert!(guest.run("cat /sys/bus/pci/devices/*/vendor").contains("0x1234"));
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod guest;
 mod host;
 mod initramfs;
 mod shell;
+mod silent_file;
 pub mod soak;
 
 pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
 pub use host::{Namespace, Program, built, run, unique, wait_until};
 pub use shell::{Uplink, shell};
+pub use silent_file::SilentFile;
 
 /// Returns the command that runs the lab's passt, which serves one vhost-user front-end, with these arguments.
 pub fn passt(arguments: &[&str]) -> Vec<String> {

@@ -15,7 +15,7 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
 use crate::listener::connect_directly;
-use crate::{Connecting, ConnectionLost, Error, ReadStatus, Stream};
+use crate::{Connecting, ConnectionLost, Descriptors, Error, ReadStatus, Stream};
 
 /// Helpers of this process. They are global because a sandbox applies to the whole process.
 static HELPERS: Mutex<Vec<Helper>> = Mutex::new(Vec::new());
@@ -36,7 +36,7 @@ struct Helper {
 /// Makes [`connect`](crate::connect) to this path ask the helper at the other end of `socket`, where
 /// [`run_connect_helper`] runs. Returns once the helper has reported that it is running.
 pub fn register_connect_helper(path: &Path, socket: OwnedFd) -> Result<(), Error> {
-    let mut helper = Helper { path: path.into(), stream: Stream::to_helper(socket, 64), number: 0 };
+    let mut helper = Helper { path: path.into(), stream: Stream::new(socket, 64, Descriptors::Trusted), number: 0 };
     helper.answer()?;
     HELPERS.lock().unwrap_or_else(PoisonError::into_inner).push(helper);
     Ok(())
@@ -99,7 +99,7 @@ impl Helper {
 /// socket at `path` and to nothing else. No component of the path may be a symbolic link, because the owner of
 /// its folder could point the link at another socket.
 pub fn run_connect_helper(socket: OwnedFd, path: &Path) -> ConnectionLost {
-    let mut stream = Stream::new(socket, 64);
+    let mut stream = Stream::new(socket, 64, Descriptors::Refused);
     let mut serve = || -> Result<(), ConnectionLost> {
         stream.send(vec![0; ANSWER], Vec::new())?;
         loop {

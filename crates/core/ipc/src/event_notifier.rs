@@ -144,7 +144,7 @@ pub fn check_eventfd(fd: &OwnedFd) -> Result<(), NotEventfd> {
     // The kernel checks the eventfd before the buffer, so EFAULT means that the eventfd was accepted.
     let nowhere = Iocb {
         opcode: PREAD,
-        file: queue.ready.as_raw_fd() as u32,
+        file: fd.as_raw_fd() as u32,
         buffer: u64::MAX << 12,
         bytes: 8,
         flags: SIGNAL,

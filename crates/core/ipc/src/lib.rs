@@ -4,12 +4,13 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod closing;
 mod connector;
 mod credentials;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod event_notifier;
 mod event_waiter;
+#[allow(unsafe_code, reason = "a process with a file table of its own")]
+mod fd_receiver;
 mod limit;
 mod listener;
 mod message_loop;
@@ -20,8 +21,9 @@ pub use connector::{has_helper, register_connect_helper, run_connect_helper};
 pub use credentials::Credentials;
 pub use event_notifier::{EventNotifier, NotEventfd, check_eventfd, prepare_notifiers};
 pub use event_waiter::EventWaiter;
+pub use fd_receiver::start_fd_receiver;
 pub use limit::raise_descriptor_limit;
 pub use listener::{AcceptWait, Connecting, Error, Listener, connect};
 pub use message_loop::{MessageLoop, PeerTimeout};
-pub use stream::{ConnectionLost, MAX_FDS, ReadStatus, Stream, receive_from};
+pub use stream::{ConnectionLost, Descriptors, MAX_FDS, ReadStatus, Stream};
 pub use wake_fd::WakeFd;

@@ -75,10 +75,20 @@ impl MessageLoop {
         Ok(())
     }
 
+    /// Returns the peer's socket.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.socket()
+    }
+
+    /// Returns whether descriptors have arrived that are still being received.
+    pub fn is_receiving(&self) -> bool {
+        self.stream.is_receiving()
+    }
+
     /// Returns the descriptor and the events to wait for before handling more, and the longest wait if the peer
     /// owes something.
     pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags, Option<Duration>) {
-        let flags = if self.stream.has_unsent() { PollFlags::OUT } else { PollFlags::IN };
-        (self.stream.socket(), flags, self.waiting_since.map(|since| self.timeout.saturating_sub(since.elapsed())))
+        let (fd, flags) = self.stream.wait_on();
+        (fd, flags, self.waiting_since.map(|since| self.timeout.saturating_sub(since.elapsed())))
     }
 }

@@ -7,70 +7,37 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
-    SendFlags, recvmsg, sendmsg,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
-use crate::closing::{Sender, admit, has_room};
+use crate::fd_receiver::{self, Pending};
 
 /// Most file descriptors in one message.
 pub const MAX_FDS: usize = 16;
 
-/// Most file descriptors that the kernel passes with one message (`SCM_MAX_FD`).
-const SCM_MAX_FD: usize = 253;
-
-/// Receives bytes and the descriptors that come with them, without blocking. Returns `None` if nothing has
-/// arrived. The descriptors are appended to `fds`, which may hold at most [`MAX_FDS`] in all; only eventfds and
-/// files in memory are accepted.
-///
-/// # Errors
-/// [`ConnectionLost::Descriptors`] for too many descriptors, [`ConnectionLost::Kind`] for one of another kind.
-pub fn receive_from(
-    socket: BorrowedFd<'_>,
-    room: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-) -> Result<Option<usize>, ConnectionLost> {
-    receive(socket, room, fds, Sender::Peer)
-}
-
-fn receive(
-    socket: BorrowedFd<'_>,
-    room: &mut [u8],
-    fds: &mut Vec<OwnedFd>,
-    sender: Sender,
-) -> Result<Option<usize>, ConnectionLost> {
-    // Room for as many as can be sent: the kernel closes descriptors that do not fit during this call, which
-    // may take as long as the peer likes.
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SCM_MAX_FD))];
-    let space = if has_room() { &mut space[..] } else { &mut [] };
-    let mut control = RecvAncillaryBuffer::new(space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = match recvmsg(socket, &mut [IoSliceMut::new(room)], &mut control, flags) {
-        Ok(received) => received,
-        Err(errno) => return wait_or(errno, None),
-    };
-    let mut of_wrong_kind = false;
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(more) = message {
-            for fd in more {
-                let admitted = admit(fd, sender);
-                of_wrong_kind |= admitted.is_none();
-                fds.extend(admitted);
-            }
-        }
-    }
-    if received.flags.contains(ReturnFlags::CTRUNC) || fds.len() > MAX_FDS {
-        return Err(ConnectionLost::Descriptors);
-    }
-    if of_wrong_kind { Err(ConnectionLost::Kind) } else { Ok(Some(received.bytes)) }
+/// Descriptors that a stream accepts from its peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Descriptors {
+    /// None: a message with descriptors ends the connection.
+    Refused,
+    /// Eventfds and files in memory (memfds, files of tmpfs and hugetlbfs). They are received and checked by
+    /// [another process](crate::start_fd_receiver); this process never owns any other.
+    Checked,
+    /// Descriptors of any kind, received directly. Only for a peer that is trusted not to send one whose `close`
+    /// blocks.
+    Trusted,
 }
 
 /// Both directions of a connection.
 pub struct Stream {
     socket: OwnedFd,
-    sender: Sender,
+    accepts: Descriptors,
+    /// Descriptors that are being received.
+    pending: Option<Pending>,
     buffer: Box<[u8]>,
     /// Bytes that have arrived and were not taken: `buffer[start..end]`.
     start: usize,
@@ -115,6 +82,11 @@ pub enum ConnectionLost {
         "the peer has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
     )]
     Kind,
+    /// The peer's user has sent descriptors before whose `close` has not returned yet.
+    #[error(
+        "file descriptors that the peer's user has sent before are not closed yet; does the file system that they are of answer?"
+    )]
+    Unclosed,
     /// An error of the socket.
     #[error("the connection failed: {0}")]
     Socket(io::Error),
@@ -130,20 +102,26 @@ fn wait_or<T>(errno: Errno, later: T) -> Result<T, ConnectionLost> {
 
 impl Stream {
     /// Creates a stream on a non-blocking socket. It buffers up to `buffer` bytes, which is also the maximum
-    /// size of a message.
-    pub fn new(socket: OwnedFd, buffer: usize) -> Self {
+    /// size of a message, and accepts these descriptors.
+    pub fn new(socket: OwnedFd, buffer: usize, accepts: Descriptors) -> Self {
         let buffer = vec![0; buffer].into_boxed_slice();
-        Self { socket, sender: Sender::Peer, buffer, start: 0, end: 0, taken: 0, fds: VecDeque::new(), unsent: None }
+        let (start, end, taken, fds) = (0, 0, 0, VecDeque::new());
+        Self { socket, accepts, pending: None, buffer, start, end, taken, fds, unsent: None }
     }
 
-    /// Creates a stream to a helper process of our own, which connects for this one and passes sockets.
-    pub(crate) fn to_helper(socket: OwnedFd, buffer: usize) -> Self {
-        Self { sender: Sender::Helper, ..Self::new(socket, buffer) }
-    }
-
-    /// Returns the socket, to wait on.
+    /// Returns the socket.
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Returns the descriptor and the events to wait for before the next [`receive`](Self::receive) or
+    /// [`flush`](Self::flush).
+    pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags) {
+        match &self.pending {
+            _ if self.has_unsent() => (self.socket(), PollFlags::OUT),
+            Some(pending) => (pending.socket(), PollFlags::IN),
+            None => (self.socket(), PollFlags::IN),
+        }
     }
 
     /// Returns the bytes that have arrived and were not taken.
@@ -153,7 +131,12 @@ impl Stream {
 
     /// Returns whether part of a message has arrived and the rest has not.
     pub fn has_partial_message(&self) -> bool {
-        self.start < self.end
+        self.start < self.end || self.pending.is_some()
+    }
+
+    /// Returns whether descriptors have arrived that are still being received.
+    pub fn is_receiving(&self) -> bool {
+        self.pending.is_some()
     }
 
     /// Takes the first message, which must have arrived completely and has `size` bytes. Returns its range in
@@ -180,13 +163,72 @@ impl Stream {
         &self.buffer[range]
     }
 
-    /// Receives what has arrived at the socket. Call this when the buffer holds no complete message.
+    /// Receives what has arrived at the socket. Call this when the buffer holds no complete message. Never blocks.
     pub fn receive(&mut self) -> Result<ReadStatus, ConnectionLost> {
+        if self.pending.is_some() {
+            return self.receive_pending();
+        }
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
-        let mut fds = Vec::new();
-        let received = receive(self.socket.as_fd(), &mut self.buffer[self.end..], &mut fds, self.sender)?;
-        let Some(bytes) = received else { return Ok(ReadStatus::WouldBlock) };
+        if self.accepts == Descriptors::Trusted {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let Some(received) = self.receive_with(&mut control, RecvFlags::empty())? else {
+                return Ok(ReadStatus::WouldBlock);
+            };
+            let mut fds = Vec::new();
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(more) = message {
+                    fds.extend(more);
+                }
+            }
+            if received.flags.contains(ReturnFlags::CTRUNC) {
+                return Err(ConnectionLost::Descriptors);
+            }
+            return self.received(received.bytes, fds);
+        }
+        // Without room for descriptors, a peek leaves them in the socket and tells that they are there.
+        let Some(peeked) = self.receive_with(&mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)? else {
+            return Ok(ReadStatus::WouldBlock);
+        };
+        if !peeked.flags.contains(ReturnFlags::CTRUNC) {
+            // The same bytes, so no descriptor comes with them.
+            let bytes = &mut self.buffer[self.end..self.end + peeked.bytes];
+            return match recv(&self.socket, bytes, RecvFlags::DONTWAIT) {
+                Ok((_, bytes)) => self.received(bytes, Vec::new()),
+                Err(errno) => wait_or(errno, ReadStatus::WouldBlock),
+            };
+        }
+        if self.accepts == Descriptors::Refused {
+            return Err(ConnectionLost::Descriptors);
+        }
+        self.pending = Some(Pending::new(self.socket.as_fd(), peeked.bytes)?);
+        self.receive_pending()
+    }
+
+    /// Receives bytes into the free part of the buffer; `None` if nothing has arrived.
+    fn receive_with(
+        &mut self,
+        control: &mut RecvAncillaryBuffer<'_>,
+        flags: RecvFlags,
+    ) -> Result<Option<RecvMsg>, ConnectionLost> {
+        let free = self.end..self.buffer.len().min(self.end + fd_receiver::MAX_BYTES);
+        let mut room = [IoSliceMut::new(&mut self.buffer[free])];
+        let flags = flags | RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+        recvmsg(&self.socket, &mut room, control, flags).map_or_else(|errno| wait_or(errno, None), |all| Ok(Some(all)))
+    }
+
+    /// Takes descriptors that another process receives. The bytes that come with them were peeked into the buffer.
+    fn receive_pending(&mut self) -> Result<ReadStatus, ConnectionLost> {
+        let Some(pending) = &self.pending else { return Ok(ReadStatus::WouldBlock) };
+        let Some(fds) = pending.poll()? else { return Ok(ReadStatus::WouldBlock) };
+        let bytes = pending.bytes;
+        self.pending = None;
+        self.received(bytes, fds)
+    }
+
+    /// Records that bytes have arrived with these descriptors.
+    fn received(&mut self, bytes: usize, fds: Vec<OwnedFd>) -> Result<ReadStatus, ConnectionLost> {
         self.end += bytes;
         let at = self.taken + self.end as u64;
         self.fds.extend(fds.into_iter().map(|fd| (at, fd)));

@@ -6,12 +6,13 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{Connecting, ConnectionLost, check_eventfd, receive_from};
+use ringpass_ipc::{Connecting, ConnectionLost, ReadStatus, Stream, check_eventfd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::message::irq_set;
+use crate::transport::{Message, message, stream};
 use crate::version::{self, Limits};
 use crate::{Access, DeviceInfo, Error, HEADER, Header, IoEvent, IrqInfo, Kind, MAX_FDS, MAX_TRANSFER};
 use crate::{Refusal, RegionInfo, Request};
@@ -24,7 +25,7 @@ pub struct Client {
     unsent: Vec<u8>,
     /// Since when the server has taken none of `unsent`; `None` if that is empty.
     unsent_since: Option<Instant>,
-    socket: OwnedFd,
+    stream: Stream,
     limit: Duration,
     limits: Limits,
     next_id: u16,
@@ -62,7 +63,8 @@ impl Client {
             .map_err(|errno| Error::Os { what: "a client's socket".into(), source: errno.into() })?;
         let limits = Limits { fds: 1, transfer: MAX_TRANSFER };
         let (unsent, unsent_since) = Default::default();
-        let mut client = Self { unsent, unsent_since, socket, limit, limits, next_id: 0, lost: None };
+        let stream = stream(socket);
+        let mut client = Self { unsent, unsent_since, stream, limit, limits, next_id: 0, lost: None };
         let (reply, _) = client.transact("VERSION", 1, &version::proposal(), &[], Kind::Command)?;
         client.limits = client.check_reply(version::limits(&reply))?;
         Ok(client)
@@ -187,7 +189,7 @@ impl Client {
     }
 
     fn fail(&mut self, why: String) -> Error {
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(self.stream.socket(), rustix::net::Shutdown::Both);
         Error::ConnectionLost(self.lost.insert(why).clone())
     }
 
@@ -233,7 +235,7 @@ impl Client {
             if sent == self.unsent.len() {
                 break Ok(());
             }
-            match rustix::net::send(&self.socket, &self.unsent[sent..], SendFlags::NOSIGNAL) {
+            match rustix::net::send(self.stream.socket(), &self.unsent[sent..], SendFlags::NOSIGNAL) {
                 Ok(more) => sent += more,
                 Err(Errno::AGAIN) if deadline.is_none() => break Ok(()),
                 Err(errno) => {
@@ -264,7 +266,7 @@ impl Client {
                 let fits = control.push(SendAncillaryMessage::ScmRights(fds));
                 assert!(fits, "at most {MAX_FDS} descriptors");
             }
-            match sendmsg(&self.socket, &[IoSlice::new(&message[sent..])], &mut control, SendFlags::NOSIGNAL) {
+            match sendmsg(self.stream.socket(), &[IoSlice::new(&message[sent..])], &mut control, SendFlags::NOSIGNAL) {
                 Ok(more) => sent += more,
                 Err(errno) => self.wait(errno, PollFlags::OUT, deadline)?,
             }
@@ -272,28 +274,22 @@ impl Client {
         Ok(())
     }
 
-    fn receive(&self, deadline: Instant) -> Result<(Header, Reply), String> {
-        let mut fds = Vec::new();
-        let mut head = [0; HEADER];
-        self.fill(&mut head, &mut fds, deadline)?;
-        let header = Header::parse(&head).map_err(|_| "the server has sent a header that cannot be".to_owned())?;
-        // The size is between `HEADER` and `MAX_MESSAGE`, as `Header::parse` has checked.
-        let mut body = vec![0; header.size as usize - HEADER];
-        self.fill(&mut body, &mut fds, deadline)?;
-        Ok((header, (body, fds)))
-    }
-
-    fn fill(&self, out: &mut [u8], fds: &mut Vec<OwnedFd>, deadline: Instant) -> Result<(), String> {
-        let mut filled = 0;
-        while filled < out.len() {
-            match receive_from(self.socket.as_fd(), &mut out[filled..], fds) {
-                Ok(Some(0)) | Err(ConnectionLost::Closed) => return Err(CLOSED.into()),
-                Ok(Some(bytes)) => filled += bytes,
-                Ok(None) => self.wait(Errno::AGAIN, PollFlags::IN, deadline)?,
+    fn receive(&mut self, deadline: Instant) -> Result<(Header, Reply), String> {
+        loop {
+            match message(&mut self.stream) {
+                Ok(Some(Message { header, body, fds })) => {
+                    return Ok((header, (self.stream.bytes(body).to_vec(), fds)));
+                }
+                Ok(None) => {}
+                Err(_) => return Err("the server has sent a header that cannot be".into()),
+            }
+            match self.stream.receive() {
+                Ok(ReadStatus::Data) => {}
+                Ok(ReadStatus::WouldBlock) => self.wait(Errno::AGAIN, PollFlags::IN, deadline)?,
+                Err(ConnectionLost::Closed | ConnectionLost::Truncated) => return Err(CLOSED.into()),
                 Err(lost) => return Err(lost.to_string()),
             }
         }
-        Ok(())
     }
 
     /// Waits until the socket is ready or the deadline has passed, if `errno` says that a call would have
@@ -310,7 +306,8 @@ impl Client {
             return Err(format!("the server has not answered within {} s", self.limit.as_secs_f32()));
         }
         let left = Timespec::try_from(left).map_err(|_| "a limit out of range".to_owned())?;
-        match poll(&mut [PollFd::from_borrowed_fd(self.socket.as_fd(), flags)], Some(&left)) {
+        let fd = if flags == PollFlags::IN { self.stream.wait_on().0 } else { self.stream.socket() };
+        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(format!("the connection failed: {errno}")),
         }

@@ -68,6 +68,11 @@ pub enum Ended {
         "the client has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
     )]
     Kind,
+    /// The client's user has sent descriptors before whose `close` has not returned yet.
+    #[error(
+        "file descriptors that the client's user has sent before are not closed yet; does the file system that they are of answer?"
+    )]
+    Unclosed,
     /// Memory that the device may access was truncated.
     #[error("the client has cut short a file of memory that it had given to the device")]
     MemoryLost,

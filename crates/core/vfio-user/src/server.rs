@@ -60,7 +60,7 @@ impl<D: Device> Server<D> {
     /// that the next client is accepted at once.
     fn reap_closed_session(&mut self, report: &mut dyn FnMut(Event)) {
         let gone = self.session.as_ref().is_some_and(|session| {
-            let mut fds = [PollFd::from_borrowed_fd(session.wait_on().0, PollFlags::empty())];
+            let mut fds = [PollFd::from_borrowed_fd(session.socket(), PollFlags::empty())];
             poll(&mut fds, Some(&Timespec::default())).is_ok() && fds[0].revents().contains(PollFlags::HUP)
         });
         if gone {

@@ -46,6 +46,16 @@ impl Session {
         })
     }
 
+    /// Returns the client's socket.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.message_loop.socket()
+    }
+
+    /// Returns whether descriptors of a message are still being received, by another process.
+    pub fn is_receiving(&self) -> bool {
+        self.message_loop.is_receiving()
+    }
+
     /// Returns the descriptor and the events to wait for before handling more, and the longest wait if the
     /// client owes something.
     pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags, Option<Duration>) {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ringpass_ipc::{ConnectionLost, PeerTimeout, Stream};
+use ringpass_ipc::{ConnectionLost, Descriptors, PeerTimeout, Stream};
 
 use crate::{Ended, HEADER, Header, MAX_MESSAGE};
 
@@ -11,7 +11,7 @@ use crate::{Ended, HEADER, Header, MAX_MESSAGE};
 const BUFFER: usize = 2 * MAX_MESSAGE;
 
 pub(crate) fn stream(socket: OwnedFd) -> Stream {
-    Stream::new(socket, BUFFER)
+    Stream::new(socket, BUFFER, Descriptors::Checked)
 }
 
 /// A message that has arrived.
@@ -50,6 +50,7 @@ impl From<ConnectionLost> for Ended {
             ConnectionLost::Truncated => Self::Truncated,
             ConnectionLost::Descriptors => Self::Descriptors,
             ConnectionLost::Kind => Self::Kind,
+            ConnectionLost::Unclosed => Self::Unclosed,
             ConnectionLost::Socket(error) => Self::Socket(error),
         }
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{Connecting, ConnectionLost, Credentials, EventNotifier, EventWaiter, ReadStatus, Stream, connect};
+use ringpass_ipc::{
+    Connecting, ConnectionLost, Credentials, Descriptors, EventNotifier, EventWaiter, ReadStatus, Stream, connect,
+};
 use ringpass_memory::ForeignMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
@@ -135,7 +137,7 @@ impl Client {
                         );
                         return Err(Error::Refused { errno: Errno::ACCESS, why });
                     }
-                    return Ok(Self { stream: Stream::new(socket, 1 << 16) });
+                    return Ok(Self { stream: Stream::new(socket, 1 << 16, Descriptors::Trusted) });
                 }
                 Connecting::Queued if start.elapsed() < CONNECT_TIMEOUT => std::thread::sleep(Duration::from_millis(1)),
                 Connecting::Queued => return Err(Error::ConnectionLost("does not let anybody in".into())),

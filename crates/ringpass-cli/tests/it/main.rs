@@ -22,6 +22,7 @@ mod replay;
 mod sandbox;
 mod security_page;
 mod signals;
+mod silent_files;
 mod soak;
 mod switch;
 mod switch_hostile;

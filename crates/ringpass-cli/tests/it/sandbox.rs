@@ -255,8 +255,13 @@ fn a_clients_connector_reaches_its_socket_and_no_other() {
     back.echoed(10);
     assert_sandboxed(echo.id(), 2);
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", echo.id())).unwrap();
-    let connector: u32 = children.trim().parse().unwrap_or_else(|_| panic!("one child: {children}"));
-    assert!(notes.contains(&format!("process {connector} keeps its user")), "{notes}");
+    let children: Vec<u32> = children.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    let is_connector = |&id: &u32| notes.contains(&format!("process {id} keeps its user"));
+    let (connectors, others): (Vec<u32>, Vec<u32>) = children.into_iter().partition(is_connector);
+    let [connector] = connectors[..] else { panic!("one connector: {connectors:?} {notes}") };
+    // The other child receives file descriptors of peers, with no privileges at all.
+    assert_eq!(others.len(), 1, "{others:?}");
+    assert_sandboxed(others[0], 1);
     for status in threads(connector) {
         for (what, value) in [("Seccomp", "2"), ("NoNewPrivs", "1"), ("CapInh", "0000000000000000")] {
             assert_eq!(field(&status, what), value, "{what} of the connector");

@@ -25,6 +25,9 @@ pub enum Sandbox {
     Sessions,
     /// Calls that a connector needs: those of `Packets`, and connecting on Unix sockets.
     Connector,
+    /// Calls of the processes that receive file descriptors of peers: those of `Packets`, and starting such
+    /// processes.
+    FdReceiver,
 }
 
 /// Permissions that open ports need of a sandbox beyond the calls of their program.
@@ -73,6 +76,13 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Vec<String>, Error> {
             Ok(threads) => return Err(format!("{threads} threads run already")),
             Err(error) => return Err(format!("/proc/self/task: {error}")),
         }
+        // Descriptors of peers are received by processes with even fewer privileges.
+        let restrict = || {
+            privileges::drop_all()?;
+            files::deny_all()?;
+            syscalls::restrict(Sandbox::FdReceiver, false).map(drop)
+        };
+        ringpass_ipc::start_fd_receiver(restrict).map_err(|error| error.to_string())?;
         let privileges = privileges::drop_all()?;
         let files = files::deny_all()?;
         let sandbox = if needs.sessions { Sandbox::Sessions } else { sandbox };

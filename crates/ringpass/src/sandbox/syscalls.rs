@@ -78,6 +78,8 @@ fn arg_rules() -> Vec<ArgRule> {
         // Drop counters of a packet socket, and a pending error that would keep it readable.
         arg32(libc::SYS_getsockopt, 1, libc::SOL_PACKET as u64),
         arg32(libc::SYS_getsockopt, 1, libc::SOL_SOCKET as u64),
+        // Pairs of connected sockets, which reach nobody else: answers of the process that receives descriptors.
+        arg32(libc::SYS_socketpair, 1, (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64),
         // Duplication of a capture file's descriptor, seals on memory files, and the standard library's check
         // of a descriptor before it closes it (`F_GETFD`).
         arg32(libc::SYS_fcntl, 1, libc::F_DUPFD_CLOEXEC as u64),
@@ -102,6 +104,15 @@ const SERVER: &[c_long] = &[libc::SYS_accept4, libc::SYS_fstatfs];
 
 /// Further calls of a connector: a Unix socket, connected to a path that is opened first.
 const CONNECTOR: &[c_long] = &[libc::SYS_connect, libc::SYS_openat2];
+
+/// Further calls of the processes that receive descriptors: a queue for the check of eventfds, and the end of a
+/// process.
+const FD_RECEIVER: &[c_long] = &[libc::SYS_io_setup, libc::SYS_io_destroy, libc::SYS_wait4];
+
+/// Returns the further calls of the process that starts them: `fork`.
+fn fd_receiver() -> Vec<ArgRule> {
+    vec![arg64(libc::SYS_clone, 0, u64::MAX, 0)]
+}
 
 fn connector() -> Vec<ArgRule> {
     vec![arg32(libc::SYS_socket, 0, libc::AF_UNIX as u64)]
@@ -141,6 +152,7 @@ fn rules(sandbox: Sandbox, rejoin: bool) -> Result<Rules, BackendError> {
         Sandbox::Server => (&[SERVER], Vec::new()),
         Sandbox::Sessions => (&[SERVER], sessions()),
         Sandbox::Connector => (&[CONNECTOR], connector()),
+        Sandbox::FdReceiver => (&[FD_RECEIVER], fd_receiver()),
     };
     if rejoin {
         more_checked.extend(rejoining());

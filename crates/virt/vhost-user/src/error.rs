@@ -38,6 +38,11 @@ pub enum Ended {
         "the front-end has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
     )]
     Kind,
+    /// The front-end's user has sent descriptors before whose `close` has not returned yet.
+    #[error(
+        "file descriptors that the front-end's user has sent before are not closed yet; does the file system that they are of answer?"
+    )]
+    Unclosed,
     /// The front-end has truncated or punched a file of shared memory.
     #[error("the front-end has cut short a file of memory that it had shared")]
     MemoryLost,
@@ -68,6 +73,7 @@ impl From<ConnectionLost> for Ended {
             ConnectionLost::Truncated => Self::Truncated,
             ConnectionLost::Descriptors => Self::Descriptors,
             ConnectionLost::Kind => Self::Kind,
+            ConnectionLost::Unclosed => Self::Unclosed,
             ConnectionLost::Socket(error) => Self::Socket(error),
         }
     }

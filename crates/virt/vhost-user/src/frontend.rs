@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, MAX_FDS, ReadStatus, Stream};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::transport::{next_message, stream};
@@ -63,6 +63,9 @@ impl From<ConnectionLost> for SessionError {
             ConnectionLost::Kind => Self::ConnectionLost(
                 "the back-end has sent a file descriptor that is neither an eventfd nor a file in memory".into(),
             ),
+            ConnectionLost::Unclosed => Self::ConnectionLost(
+                "file descriptors that the back-end's user has sent before are not closed yet; does the file system that they are of answer?".into(),
+            ),
             ConnectionLost::Socket(error) => {
                 Self::ConnectionLost(format!("the connection to the back-end failed: {error}"))
             }
@@ -97,10 +100,8 @@ impl Frontend {
     pub fn check(&mut self) -> Result<(), SessionError> {
         self.ended.clone().map_or(Ok(()), Err)?;
         let silent = match self.stream.receive() {
-            Ok(ReadStatus::WouldBlock) => Ok(()),
-            Ok(ReadStatus::Data) => {
-                Err(SessionError::ConnectionLost("the back-end has answered what nobody asked".into()))
-            }
+            Ok(ReadStatus::WouldBlock) if !self.stream.has_partial_message() => Ok(()),
+            Ok(_) => Err(SessionError::ConnectionLost("the back-end has answered what nobody asked".into())),
             Err(lost) => Err(lost.into()),
         };
         silent.map_err(|error| self.end(error))
@@ -175,7 +176,7 @@ impl Frontend {
         let sent = (|| {
             self.stream.send(request.message(kind), fds)?;
             while self.stream.has_unsent() {
-                self.wait(PollFlags::OUT, limit)?;
+                self.wait(limit)?;
                 self.stream.flush()?;
             }
             Ok(())
@@ -192,7 +193,7 @@ impl Frontend {
                 Err(malformed) => return lost(malformed.to_string()),
             }
             if self.stream.receive()? == ReadStatus::WouldBlock {
-                self.wait(PollFlags::IN, limit)?;
+                self.wait(limit)?;
             }
         };
         let (header, mut fds) = (message.header, message.fds);
@@ -209,8 +210,8 @@ impl Frontend {
         }
     }
 
-    /// Waits until the socket is ready, or fails when time is up.
-    fn wait(&self, flags: PollFlags, limit: Instant) -> Result<(), SessionError> {
+    /// Waits until the stream is ready, or fails when time is up.
+    fn wait(&self, limit: Instant) -> Result<(), SessionError> {
         let left = limit.min(self.deadline).saturating_duration_since(Instant::now());
         if left.is_zero() {
             let limit = self.limit.as_secs_f32();
@@ -220,7 +221,8 @@ impl Frontend {
         }
         let failed = |errno| SessionError::ConnectionLost(format!("waiting for the back-end: {errno}"));
         let left = Timespec::try_from(left).map_err(|_| failed(Errno::INVAL))?;
-        match poll(&mut [PollFd::from_borrowed_fd(self.stream.socket(), flags)], Some(&left)) {
+        let (fd, flags) = self.stream.wait_on();
+        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(errno) => Err(failed(errno)),
         }

@@ -50,6 +50,11 @@ impl Session {
         })
     }
 
+    /// Returns whether descriptors of a message are still being received, by another process.
+    pub fn is_receiving(&self) -> bool {
+        self.message_loop.is_receiving()
+    }
+
     /// Returns the descriptor and the events to wait for before the next call of [`handle`](Self::handle).
     pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags) {
         let (socket, flags, _) = self.message_loop.wait_on();

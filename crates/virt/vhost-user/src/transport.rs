@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ringpass_ipc::Stream;
+use ringpass_ipc::{Descriptors, Stream};
 
 use crate::{HEADER, Header, MAX_PAYLOAD, Malformed};
 
 /// Returns the stream of a connection, whose socket must be non-blocking.
 pub(crate) fn stream(socket: OwnedFd) -> Stream {
-    Stream::new(socket, 2 * (HEADER + MAX_PAYLOAD))
+    Stream::new(socket, 2 * (HEADER + MAX_PAYLOAD), Descriptors::Checked)
 }
 
 /// A message that has arrived.

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringpass_ipc::{ConnectionLost, Credentials, MessageLoop, PeerTimeout, Stream};
+use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, PeerTimeout, Stream};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -54,7 +54,8 @@ impl From<PeerTimeout> for Disconnected {
 impl Session {
     /// Creates the session of a program that has connected.
     pub fn new(socket: OwnedFd, program: Credentials) -> Self {
-        let message_loop = MessageLoop::new(Stream::new(socket, 4 * Request::LEN), REQUEST_TIMEOUT);
+        let message_loop =
+            MessageLoop::new(Stream::new(socket, 4 * Request::LEN, Descriptors::Refused), REQUEST_TIMEOUT);
         Self { message_loop, registration: None, program, waiting: None }
     }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use attacker::Attacker;
+pub use attacker::Attacker;
 use attacks::ATTACKS;
 use honest::{Honest, exchange, meet};
 use serde_json::Value;

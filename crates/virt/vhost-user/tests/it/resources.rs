@@ -44,6 +44,8 @@ fn nothing_is_left_of_front_ends() {
 fn descriptors_with_every_command() {
     let mut bench = Bench::new();
     let (file, event) = (memfd(MEMORY), event());
+    // Descriptors are received by another process, which is started once.
+    good_session(&mut bench);
     let (before, _) = resources();
     for command in Command::ALL {
         for fd in [&file, &event] {
@@ -59,10 +61,25 @@ fn descriptors_with_every_command() {
         }
     }
     if bench.turn().is_none() {
-        drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
-        bench.ended();
+        hang_up(&mut bench);
     }
-    assert_eq!(resources().0, before, "descriptors that were kept");
+    let start = Instant::now();
+    while resources().0 > before {
+        assert!(start.elapsed() < LIMIT, "descriptors that were kept: {} instead of {before}", resources().0);
+        good_session(&mut bench);
+    }
+}
+
+fn hang_up(bench: &mut Bench) {
+    drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
+    bench.ended();
+}
+
+/// Shares memory, and hangs up.
+fn good_session(bench: &mut Bench) {
+    bench.greet(VERSION_1);
+    bench.share();
+    hang_up(bench);
 }
 
 /// Lines 4, 6 and 8. Messages that allocate memory or descriptors, repeated many times: what they replace is
@@ -86,7 +103,7 @@ fn the_same_again_and_again() {
         bench.front.0.read_exact(&mut reply).unwrap();
         bench.tell(&Request::SetVringNum { index: 2, num: 1 + round % 32768 }, &[]);
     }
-    for _ in 0..10_000 {
+    for _ in 0..1_000 {
         bench.tell(&Request::SetVringCall(fd_of(0)), &[event().as_fd()]);
         bench.tell(&Request::SetVringCall(fd_of(1)), &[event().as_fd()]);
         bench.tell(&Request::SetVringErr(fd_of(1)), &[event().as_fd()]);
@@ -102,7 +119,7 @@ fn the_same_again_and_again() {
     bench.ask(&Request::GetVringBase { index: 0 }, &[]);
     let before = resources();
     let area = memfd(MEMORY);
-    for _ in 0..10_000 {
+    for _ in 0..1_000 {
         let asked = InflightArea { size: MEMORY, offset: 0, queues: 4, queue_size: 256 };
         bench.tell(&Request::SetInflightFd(asked), &[area.as_fd()]);
     }

@@ -13,7 +13,7 @@ use ringpass_port::MacAddress;
 use ringpass_vhost_user::*;
 use ringpass_virtio::device::GuestMemory;
 use ringpass_virtio::features::*;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -235,6 +235,7 @@ impl Bench {
         let session = self.session.as_mut().expect("a session");
         loop {
             match session.handle(&mut self.mock) {
+                Ok(0) if session.is_receiving() => wait(session.wait_on()),
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(ended) => {
@@ -348,6 +349,11 @@ pub fn fd_of(index: u32) -> VringFd {
 
 /// A front-end that sends arbitrary messages.
 pub struct Front(pub UnixStream);
+
+/// Waits for a session's descriptor, for a second at most.
+fn wait((fd, flags): (BorrowedFd<'_>, PollFlags)) {
+    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
+}
 
 impl Front {
     /// Sends bytes and descriptors. Returns how many bytes were taken; fails if the back-end has hung up.

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{ReadStatus, Stream};
+use ringpass_ipc::{Descriptors, ReadStatus, Stream};
 use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_port::{Role, VirtioUserConfig};
 use ringpass_vhost_user::{Command, HEADER, Header, InflightArea, Kind, Reply, Request};
@@ -52,7 +52,13 @@ impl Place {
         let (socket, _) = self.listener.accept().unwrap();
         socket.set_nonblocking(true).unwrap();
         let offer = (FEATURES, PROTOCOL, 1);
-        Peer { stream: Stream::new(socket.into(), 1 << 16), offer, rings: Vec::new(), inflight: 0, fds: Vec::new() }
+        Peer {
+            stream: Stream::new(socket.into(), 1 << 16, Descriptors::Trusted),
+            offer,
+            rings: Vec::new(),
+            inflight: 0,
+            fds: Vec::new(),
+        }
     }
 }
 
