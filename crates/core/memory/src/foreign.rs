@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
@@ -29,6 +30,31 @@ pub struct ForeignMemory {
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
+    _reserved: Reserved,
+}
+
+/// Bytes of addresses that all mappings of this kind take up: a process has 128 TiB, which other mappings need too.
+static RESERVED: AtomicUsize = AtomicUsize::new(0);
+
+/// Addresses for a mapping, returned when dropped.
+#[derive(Debug)]
+struct Reserved(usize);
+
+impl Reserved {
+    fn new(len: usize) -> Result<Self, Error> {
+        let add =
+            |reserved: usize| reserved.checked_add(len).filter(|&reserved| reserved <= ForeignMemory::MAX_PER_PROCESS);
+        match RESERVED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(_) => Ok(Self(len)),
+            Err(_) => Err(Error::Config("memory of other processes: more than 64 TiB would be mapped")),
+        }
+    }
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        RESERVED.fetch_sub(self.0, Ordering::Relaxed);
+    }
 }
 
 impl Drop for Mapping {
@@ -44,8 +70,18 @@ unsafe impl Send for ForeignMemory {}
 unsafe impl Sync for ForeignMemory {}
 
 impl ForeignMemory {
+    /// Most bytes that should be mapped for one peer, for callers to check: 1 TiB.
+    pub const MAX_PER_PEER: usize = 1 << 40;
+
+    /// Most bytes that this process maps in all: 64 TiB, half of its addresses.
+    pub const MAX_PER_PROCESS: usize = 64 << 40;
+
     /// Maps `len` bytes from `offset` of a file in memory (a memfd, or a file of /dev/shm or hugetlbfs), for
     /// reading and writing.
+    ///
+    /// # Errors
+    /// The file is of another kind or too short, [too much](Self::MAX_PER_PROCESS) is mapped already, or the kernel
+    /// refuses.
     pub fn map(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
         Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(Arc::new)
     }
@@ -100,11 +136,12 @@ impl ForeignMemory {
         (len, mapped): (usize, usize),
         access: ProtFlags,
     ) -> Result<Self, Error> {
+        let reserved = Reserved::new(mapped)?;
         // SAFETY: a new mapping at an address that the kernel chooses; it replaces no other.
         let start = unsafe { rustix::mm::mmap(null_mut(), mapped, access, MapFlags::SHARED, file, offset) };
         let start = start.map_err(|errno| os("mapping memory of another process")(errno.into()))?;
         let start = NonNull::new(start.cast()).expect("a mapping is not at address 0");
-        let mapping = Mapping { start, len: mapped };
+        let mapping = Mapping { start, len: mapped, _reserved: reserved };
         // SAFETY: `start` has just been mapped with `mapped` bytes, and `Self` drops the guard before the
         // mapping. Others may change the memory at any time, so it is accessed by raw pointers and atomics only.
         let guard = unsafe { Guard::new(start.as_ptr(), mapped) }?;

@@ -37,6 +37,10 @@ impl Files {
         if self.0.len() >= MAX_FILES {
             return Err(Refusal::new(Errno::NOSPC, format!("more than {MAX_FILES} files of memory")));
         }
+        let mapped: u64 = self.0.iter().map(|file| file.memory.len() as u64).sum();
+        if mapped.saturating_add(stat.st_size as u64) > ForeignMemory::MAX_PER_PEER as u64 {
+            return Err(Refusal::new(Errno::NOSPC, "files of memory of more than 1 TiB in all"));
+        }
         let map = match access {
             Access::Read => ForeignMemory::map_read_only,
             Access::ReadWrite => ForeignMemory::map,

@@ -121,6 +121,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time until a reply arrives: allocating the memory of a large port takes some seconds.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longest status in bytes.
+const MAX_STATUS: u64 = 1 << 30;
+
 impl Client {
     /// Connects to a server of this user or of root. Others are refused, because the server decides which
     /// memory this program writes.
@@ -195,7 +198,18 @@ impl Client {
 
     /// Returns the status of all ports, as JSON.
     pub fn status(&mut self) -> Result<String, Error> {
-        Ok(self.ask(&Request::status())?.0.text)
+        let mut text = String::new();
+        loop {
+            let (reply, _) = self.ask(&Request::status(text.len() as u64))?;
+            let total = u64::from_le_bytes(*reply.body.first_chunk().expect("64 bytes"));
+            text.push_str(&reply.text);
+            if text.len() as u64 >= total.min(MAX_STATUS) {
+                return Ok(text);
+            }
+            if reply.text.is_empty() {
+                return Err(Error::ConnectionLost("sends what is no answer".into()));
+            }
+        }
     }
 
     /// Registers a port. The connection belongs to the port from then on.

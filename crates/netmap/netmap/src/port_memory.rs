@@ -160,7 +160,7 @@ impl PortMemory {
 
     /// Frees all of it.
     pub fn release(self, region: &mut Region) {
-        self.rings.into_iter().for_each(|offset| region.release_ring(offset));
+        region.release_rings(&self.rings);
         region.release_interface(self.interface);
     }
 }

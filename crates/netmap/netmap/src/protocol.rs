@@ -19,7 +19,7 @@ pub struct Request {
 /// Bytes of the longest body.
 pub const BODY: usize = 64;
 
-/// Kind of request that netmap does not have: asks for the server's status as JSON.
+/// Kind of request that netmap does not have: asks for the server's status as JSON, in pages.
 pub const STATUS: u16 = 0x8000;
 
 impl Request {
@@ -41,9 +41,12 @@ impl Request {
         Self::new(Kind::Register, port, &register.bytes())
     }
 
-    /// Creates a request for the server's status.
-    pub fn status() -> Self {
-        Self { header: Header::bytes(STATUS, ""), body: [0; BODY] }
+    /// Creates a request for the server's status: for a new one from `offset` 0 on, else for the next page of the
+    /// last one. The reply's body begins with the length of the whole text.
+    pub fn status(offset: u64) -> Self {
+        let mut body = [0; BODY];
+        body[..8].copy_from_slice(&offset.to_le_bytes());
+        Self { header: Header::bytes(STATUS, ""), body }
     }
 
     /// Parses a request.
@@ -57,9 +60,10 @@ impl Request {
         [&self.header[..], &self.body].concat()
     }
 
-    /// Whether it asks for [`STATUS`].
-    pub fn is_status(&self) -> bool {
-        self.header[2..4] == STATUS.to_le_bytes()
+    /// Offset in bytes at which it asks for the [`STATUS`]; `None` if it asks for something else.
+    pub fn as_status(&self) -> Option<u64> {
+        let offset = u64::from_le_bytes(*self.body.first_chunk().expect("64 bytes"));
+        (self.header[2..4] == STATUS.to_le_bytes()).then_some(offset)
     }
 
     /// Parses the body as a registration.
@@ -127,6 +131,13 @@ impl Reply {
         Self { errno, body: [0; BODY], granted: Granted::default(), text }
     }
 
+    /// Creates a reply with a page of a text that has `total` bytes.
+    pub fn page(total: u64, page: &str) -> Self {
+        let mut reply = Self::text(None, page.to_owned());
+        reply.body[..8].copy_from_slice(&total.to_le_bytes());
+        reply
+    }
+
     /// Serialises the reply.
     pub fn bytes(&self) -> Vec<u8> {
         let errno = self.errno.map_or(0, Errno::raw_os_error) as u32;
@@ -185,7 +196,7 @@ mod tests {
         assert_eq!(Request::parse(&bytes), request);
         assert_eq!(request.as_register(), Ok(register.clone()));
         assert_eq!(Header::parse(&request.header).unwrap().name, "vale0:1");
-        assert!(Request::status().is_status() && !request.is_status());
+        assert_eq!((Request::status(5).as_status(), request.as_status()), (Some(5), None));
         let peer =
             [RingPeer::Server, RingPeer::Pipe { other: 77, first: true }, RingPeer::Pipe { other: 0, first: false }];
         for peer in peer {

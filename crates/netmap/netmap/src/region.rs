@@ -4,7 +4,7 @@
 mod extra;
 mod owners;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -222,30 +222,41 @@ impl Region {
         Ok((ring, offset))
     }
 
-    /// Frees a ring, and the buffers in its slots that no other ring of the region names: programs may have
-    /// exchanged them, lost some, or written anything there. With the last ring, all buffers are freed.
+    /// Frees rings, and the buffers in their slots that no other ring of the region names: programs may have
+    /// exchanged them, lost some, or written anything there. With the last ring, all buffers are freed. Takes
+    /// time in proportion to the slots of all rings, however many are freed.
     ///
     /// # Panics
-    /// If there is no ring at that offset.
-    pub fn release_ring(&mut self, offset: usize) {
-        let ring = self.rings.remove(&offset).expect("a ring of this region");
-        self.release_room(&ring, offset);
+    /// If there is no ring at one of these offsets.
+    pub fn release_rings(&mut self, offsets: &[usize]) {
+        let mut released = Vec::new();
+        for &offset in offsets {
+            let ring = self.rings.remove(&offset).expect("a ring of this region");
+            self.release_room(&ring, offset);
+            released.push(ring);
+        }
         if self.rings.is_empty() {
             (RESERVED_BUFFERS..self.pools.buffers).for_each(|buffer| _ = self.free_buffer(buffer));
             self.free_buffers.sort_unstable_by(|one, other| other.cmp(one));
             return;
         }
         let others = self.buffers_in_rings();
-        for buffer in in_use(&ring) {
-            if !others.contains(&buffer) {
+        for buffer in released.iter().flat_map(in_use) {
+            if !others.get(buffer as usize).is_some_and(|&in_ring| in_ring) {
                 self.free_buffer(buffer);
             }
         }
     }
 
-    /// Buffers that the slots of all rings name.
-    fn buffers_in_rings(&self) -> HashSet<u32> {
-        self.rings.values().flat_map(in_use).collect()
+    /// Whether the slots of any ring name a buffer, by buffer.
+    fn buffers_in_rings(&self) -> Vec<bool> {
+        let mut in_rings = vec![false; self.pools.buffers as usize];
+        for buffer in self.rings.values().flat_map(in_use) {
+            if let Some(in_ring) = in_rings.get_mut(buffer as usize) {
+                *in_ring = true;
+            }
+        }
+        in_rings
     }
 
     /// Frees a buffer if it is allocated and not the pool's. Returns whether it was freed.
@@ -300,8 +311,8 @@ impl Region {
 }
 
 /// Buffers that a ring's slots name.
-fn in_use(ring: &Ring) -> Vec<u32> {
-    (0..ring.slots()).map(|position| ring.slot(position).buffer).collect()
+fn in_use(ring: &Ring) -> impl Iterator<Item = u32> {
+    (0..ring.slots()).map(|position| ring.slot(position).buffer)
 }
 
 /// Largest room for rings in bytes, more than any program could use. With it, offsets in a region cannot overflow.

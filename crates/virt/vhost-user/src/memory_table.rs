@@ -31,6 +31,15 @@ pub(crate) struct MemoryTable {
     memory: Arc<GuestMemory>,
 }
 
+/// Checks that regions are not so large together that no addresses would be left for others.
+fn check_sum<'a>(mut regions: impl Iterator<Item = &'a Region>) -> Result<(), Refusal> {
+    let sum = regions.try_fold(0_u64, |sum, region| sum.checked_add(region.size));
+    if sum.is_none_or(|sum| sum > ForeignMemory::MAX_PER_PEER as u64) {
+        return refuse("memory regions of more than 1 TiB in all");
+    }
+    Ok(())
+}
+
 impl MemoryTable {
     /// Returns the memory as rings access it.
     pub(crate) fn memory(&self) -> &Arc<GuestMemory> {
@@ -43,6 +52,7 @@ impl MemoryTable {
 
     /// Returns a table of these regions, each with its file ("SET_MEM_TABLE").
     pub(crate) fn replaced(&self, regions: &[Region], files: Vec<OwnedFd>) -> Result<Self, Refusal> {
+        check_sum(regions.iter())?;
         let mapped = regions.iter().zip(files).map(|(&region, file)| self.map(region, file));
         Self::of(mapped.collect::<Result<_, _>>()?)
     }
@@ -50,6 +60,8 @@ impl MemoryTable {
     /// Returns the table with one more region ("ADD_MEM_REG"). A region that is already there is ignored,
     /// because QEMU 7.2 sends each region once per queue pair.
     pub(crate) fn with(&self, region: Region, file: OwnedFd) -> Result<Self, Refusal> {
+        let others = self.regions.iter().map(|known| &known.region).filter(|&known| *known != region);
+        check_sum(others.chain([&region]))?;
         let added = self.map(region, file)?;
         let same = |known: &MappedRegion| known.region == region && Arc::ptr_eq(&known.memory, &added.memory);
         if self.regions.iter().any(same) {

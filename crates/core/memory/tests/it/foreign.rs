@@ -168,3 +168,23 @@ fn other_faults_are_not_hidden() {
     let signal = std::os::unix::process::ExitStatusExt::signal(&child.status);
     assert_eq!(signal, Some(libc::SIGBUS), "{child:?}");
 }
+
+/// Files without content, which together would take up all addresses of this process.
+#[test]
+fn addresses_are_left_for_others() {
+    let (large, small) = (memfd(1 << 40), memfd(4096));
+    let map = |file: &OwnedFd, len| ForeignMemory::map(file.as_fd(), 0, len);
+    let mut mapped = Vec::new();
+    let error = loop {
+        match map(&large, 1 << 40) {
+            Ok(memory) => mapped.push(memory),
+            Err(error) => break error,
+        }
+    };
+    // Other tests of this process may have some.
+    let most = ForeignMemory::MAX_PER_PROCESS >> 40;
+    assert!((most - 1..=most).contains(&mapped.len()), "{} TiB", mapped.len());
+    assert!(error.to_string().contains("64 TiB"), "{error}");
+    mapped.pop();
+    map(&small, 4096).expect("room");
+}

@@ -290,6 +290,26 @@ fn maps_that_cannot_be() {
     bench.serves_a_good_client();
 }
 
+/// Files that would take up the addresses of this process. They are sparse.
+#[test]
+fn files_that_are_too_large_in_all() {
+    let mut bench = Bench::new();
+    let mut raw = Raw::greet(&mut bench);
+    let map = |n: u64| request(&Request::DmaMap { flags: 3, offset: 0, address: n << 20, size: PAGE });
+    let file = memfd(1 << 39);
+    for (n, file) in [&file, &memfd(1 << 39), &file].into_iter().enumerate() {
+        raw.send(&map(n as u64), &[file.as_fd()]);
+        bench.until("a map", |bench| bench.server.device.maps.len() == n + 1);
+        assert_eq!(raw.reply().0, 0);
+    }
+    raw.send(&map(4), &[memfd(PAGE).as_fd()]);
+    bench.refused();
+    assert_eq!(raw.reply().0, Errno::NOSPC.raw_os_error() as u32);
+    drop(raw);
+    bench.ended();
+    bench.serves_a_good_client();
+}
+
 /// A mapping without a file is ignored for a ROM or another device's memory; for RAM it ends the session, with
 /// advice.
 #[test]

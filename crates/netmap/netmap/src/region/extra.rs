@@ -22,10 +22,13 @@ impl Region {
     /// first that is not allocated to a program or is in a ring. Buffers that are in no list are freed with the
     /// last ring.
     pub fn free_extra_buffers(&mut self, interface: usize, most: usize) {
+        if most == 0 {
+            return;
+        }
         let in_rings = self.buffers_in_rings();
         let mut next = self.first_extra(interface)[0].extra_buffers.load(Relaxed);
         for _ in 0..most {
-            if in_rings.contains(&next) {
+            if in_rings.get(next as usize).is_some_and(|&in_ring| in_ring) {
                 return;
             }
             let Some(link) = self.free_linked(next) else { return };

@@ -7,6 +7,7 @@ mod nulls;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
 
 use ringpass_ipc::{Credentials, EventNotifier};
 use ringpass_memory::RegionConfig;
@@ -113,7 +114,12 @@ pub struct Ports {
     /// Limit of the private memory.
     pub budget: Budget,
     numbers: u64,
+    /// Statuses that programs have read in part, with their user.
+    held_statuses: Vec<(u32, Weak<str>)>,
 }
+
+/// Most statuses that the programs of one user may have read in part at the same time.
+const MAX_HELD_STATUSES: usize = 4;
 
 impl Ports {
     /// Creates the state without ports. The common memory has these pools.
@@ -121,7 +127,18 @@ impl Ports {
         let memories = Memories::new(Region::new(common, &RegionConfig::default())?);
         let (pipes, open, natives, monitors, nulls) = Default::default();
         let budget = Budget::new(MEMORY);
-        Ok(Self { memories, pipes, open, natives, monitors, nulls, switches, budget, numbers: 0 })
+        Ok(Self {
+            memories,
+            pipes,
+            open,
+            natives,
+            monitors,
+            nulls,
+            switches,
+            budget,
+            numbers: 0,
+            held_statuses: Vec::new(),
+        })
     }
 
     /// Returns the pools of the memory that must be allocated for a program before its port is
@@ -502,6 +519,24 @@ impl Ports {
     /// Returns a memory by its number.
     pub fn region(&self, id: u16) -> Option<&Region> {
         self.memories.find(id)
+    }
+
+    /// Records that a program of this user keeps a status, of which it has read a part.
+    ///
+    /// # Errors
+    /// EAGAIN if programs of the user keep too many.
+    pub fn hold_status(&mut self, user: u32, text: &Rc<str>) -> Result<(), RequestError> {
+        let held = &mut self.held_statuses;
+        held.retain(|(_, text)| text.strong_count() > 0);
+        let known = held.iter().any(|(_, other)| std::ptr::addr_eq(other.as_ptr(), Rc::as_ptr(text)));
+        if !known && held.iter().filter(|(of, _)| *of == user).count() >= MAX_HELD_STATUSES {
+            let why = format!("{MAX_HELD_STATUSES} programs of this user are reading the status already; try again");
+            return Err(RequestError::new(Errno::AGAIN, why));
+        }
+        if !known {
+            held.push((user, Rc::downgrade(text)));
+        }
+        Ok(())
     }
 
     /// Status of all ports, by name.

@@ -1,8 +1,9 @@
 //! The connection of one program.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, PeerTimeout, Stream};
 use rustix::event::PollFlags;
@@ -22,6 +23,8 @@ pub struct Session {
     program: Credentials,
     /// A request to be executed when its memory is allocated.
     waiting: Option<Waiting>,
+    /// A status of which the program has read a part.
+    status: Option<Rc<str>>,
 }
 
 /// A request that waits for memory.
@@ -33,8 +36,11 @@ struct Waiting {
 
 /// Time for whatever a program owes: its first request, the rest of a request, or reading its replies.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Requests of one program before the others are served.
+/// Requests of one program before the others are served, and the time after which no other one is begun.
 const MAX_REQUESTS_PER_POLL: usize = 16;
+const TIME_SLICE: Duration = Duration::from_millis(1);
+/// Largest part of a status in one reply, in bytes.
+const STATUS_PAGE: usize = Reply::MAX_TEXT_LEN / 2;
 
 /// The connection has ended.
 struct Disconnected;
@@ -56,7 +62,7 @@ impl Session {
     pub fn new(socket: OwnedFd, program: Credentials) -> Self {
         let message_loop =
             MessageLoop::new(Stream::new(socket, 4 * Request::LEN, Descriptors::Refused), REQUEST_TIMEOUT);
-        Self { message_loop, registration: None, program, waiting: None }
+        Self { message_loop, registration: None, program, waiting: None, status: None }
     }
 
     /// User ID of the program.
@@ -89,7 +95,11 @@ impl Session {
     /// Executes the program's requests. `made` becomes readable when memory was allocated. Returns whether the
     /// session continues.
     pub fn handle(&mut self, ports: &mut Ports, made: &Arc<OwnedFd>, hung_up: bool) -> bool {
+        let start = Instant::now();
         for _ in 0..MAX_REQUESTS_PER_POLL {
+            if start.elapsed() > TIME_SLICE {
+                return true;
+            }
             let mut resumed = None;
             if let Some(Waiting { request, pending, made: before }) = self.waiting.take() {
                 match pending.made() {
@@ -117,7 +127,7 @@ impl Session {
         made: &Arc<OwnedFd>,
         mut resumed: Option<(Request, Result<Vec<PrivateMemory>, RequestError>)>,
     ) -> Result<usize, Disconnected> {
-        let Self { message_loop, registration, program, waiting } = self;
+        let Self { message_loop, registration, program, waiting, status } = self;
         message_loop.handle(1, |stream| {
             let (request, own) = match resumed.take() {
                 Some(resumed) => resumed,
@@ -135,7 +145,10 @@ impl Session {
                         Some(Waiting { request: request.clone(), pending, made: std::mem::take(&mut requester.made) });
                     return Ok(None);
                 }
-                answer(&request, registration, ports, &mut requester).map(Some)
+                if let Some(offset) = request.as_status() {
+                    return page_of_status(status, offset, program.uid, ports).map(|page| Some((page, Vec::new())));
+                }
+                execute(&request, registration, ports, &mut requester).map(Some)
             });
             // Allocated, but not needed any more.
             requester.made.into_iter().for_each(PrivateMemory::release);
@@ -161,7 +174,7 @@ fn make_memory(
     requester: &Requester,
     made: &Arc<OwnedFd>,
 ) -> Result<Option<PendingMemory>, RequestError> {
-    if request.is_status() {
+    if request.as_status().is_some() {
         return Ok(None);
     }
     let header = Header::parse(&request.header)?;
@@ -180,16 +193,29 @@ fn make_memory(
     pending.transpose()
 }
 
-fn answer(
-    request: &Request,
-    registration: &mut Option<Registration>,
+/// Returns a page of the status, which is made when the first page is asked for. `held` keeps it between pages.
+fn page_of_status(
+    held: &mut Option<Rc<str>>,
+    offset: u64,
+    user: u32,
     ports: &mut Ports,
-    requester: &mut Requester,
-) -> Result<(Reply, Vec<OwnedFd>), RequestError> {
-    if request.is_status() {
-        return Ok((Reply::text(None, ports.status().to_string()), Vec::new()));
+) -> Result<Reply, RequestError> {
+    let text = match held.take() {
+        Some(text) if offset > 0 => text,
+        _ if offset > 0 => {
+            return Err(RequestError::new(Errno::INVAL, "no status has that much; ask for it from its start"));
+        }
+        _ => Rc::from(ports.status().to_string()),
+    };
+    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
+    let rest = rest.ok_or_else(|| RequestError::new(Errno::INVAL, "no page of the status begins there"))?;
+    let end = (0..=rest.len().min(STATUS_PAGE)).rev().find(|&end| rest.is_char_boundary(end)).unwrap_or(0);
+    let page = &rest[..end];
+    if page.len() < rest.len() {
+        ports.hold_status(user, &text)?;
+        *held = Some(text.clone());
     }
-    execute(request, registration, ports, requester)
+    Ok(Reply::page(text.len() as u64, page))
 }
 
 /// Parses the body of a request for a new port of a switch (`NETMAP_REQ_VALE_NEWIF`).

@@ -99,7 +99,7 @@ proptest! {
                 _ if rings.is_empty() => {}
                 2 => {
                     let (_, offset) = rings.swap_remove(a as usize % rings.len());
-                    region.release_ring(offset);
+                    region.release_rings(&[offset]);
                 }
                 3 => {
                     let ((one, here), (other, there)) = (place(a), place(b));
@@ -125,7 +125,7 @@ proptest! {
             prop_assert!(seen.len() + region.free_buffers() <= 298);
         }
         for (_, offset) in rings.drain(..) {
-            region.release_ring(offset);
+            region.release_rings(&[offset]);
         }
         prop_assert_eq!(region.free_buffers(), 298);
     }
@@ -140,7 +140,7 @@ proptest! {
         for (what, n) in steps {
             if what == 0 && !rings.is_empty() {
                 let (_, offset) = rings.swap_remove(n as usize % rings.len());
-                region.release_ring(offset);
+                region.release_rings(&[offset]);
             } else if let Ok(ring) = region.ring(Direction::Tx, 0, n, what == 1) {
                 rings.push(ring);
             }
@@ -156,7 +156,7 @@ proptest! {
             prop_assert_eq!(buffers.len() + region.free_buffers(), 998);
         }
         for (_, offset) in rings.drain(..) {
-            region.release_ring(offset);
+            region.release_rings(&[offset]);
         }
         // The free room is one range again.
         let slots = ((40 << 10) - 256) / 16;

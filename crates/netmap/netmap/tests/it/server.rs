@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use ringpass_ipc::Listener;
 use ringpass_netmap::client::{Client, Error, Port};
+use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Mode, Register, register};
-use ringpass_netmap::server::{NoSwitches, Server};
-use ringpass_netmap::{Flags, Pools, PortRing, Slot};
+use ringpass_netmap::server::{NoSwitches, RequestError, ServedPort, Server, Switches};
+use ringpass_netmap::{Buffers, Flags, Kring, Pools, PortRing, Slot};
 use rustix::io::Errno;
+use serde_json::Value;
 
 /// A server on a thread, at a socket of its own.
 struct Running {
@@ -24,13 +26,18 @@ const POOLS: Pools = Pools { interfaces: 60, ring_bytes: 1 << 20, buffers: 9000,
 
 impl Running {
     fn new(name: &str) -> Self {
+        Self::with_status(name, Value::Null)
+    }
+
+    /// Starts a server whose switches have this status.
+    fn with_status(name: &str, status: Value) -> Self {
         let path = std::env::temp_dir().join(format!("ringpass-test-{}-{name}.sock", std::process::id()));
         let listener = Listener::bind(&path).expect("a socket");
         let stop = Arc::new(AtomicBool::new(false));
         let thread = std::thread::spawn({
             let stop = stop.clone();
             move || {
-                let mut server = Server::new(listener, POOLS, Box::new(NoSwitches)).expect("a server");
+                let mut server = Server::new(listener, POOLS, Box::new(WithStatus(status))).expect("a server");
                 while !stop.load(Ordering::Relaxed) {
                     server.poll_once(Duration::from_millis(20)).expect("poll");
                 }
@@ -72,6 +79,47 @@ impl Drop for Running {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().into_iter().for_each(|thread| thread.join().expect("the server"));
     }
+}
+
+/// No switches, and a status.
+struct WithStatus(Value);
+
+impl Switches for WithStatus {
+    fn open(&mut self, switch: &str, port: &str, served: Vec<Kring>, buffers: Buffers) -> Opened {
+        NoSwitches.open(switch, port, served, buffers)
+    }
+
+    fn attach(&mut self, name: &str) -> Result<(), RequestError> {
+        NoSwitches.attach(name)
+    }
+
+    fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+        NoSwitches.detach(name)
+    }
+
+    fn status(&self) -> Value {
+        self.0.clone()
+    }
+}
+
+type Opened = Result<Box<dyn ServedPort>, RequestError>;
+
+#[test]
+fn a_status_of_any_length_comes_in_pages() {
+    // Three bytes each, so that pages do not end where characters do.
+    let long = "€".repeat(1_000_000) + &"x".repeat(1_000_001);
+    let server = Running::with_status("pages", long.clone().into());
+    let status = server.client().status().expect("a status");
+    assert_eq!(serde_json::from_str::<Value>(&status).expect("JSON")["switches"], long);
+    // A program that reads a part keeps the rest; those of one user keep a few only.
+    let mut parts: Vec<Client> = (0..5).map(|_| server.client()).collect();
+    let first = |client: &mut Client| client.ask(&Request::status(0));
+    parts[..4].iter_mut().for_each(|client| assert!(first(client).is_ok()));
+    assert_eq!(refused(first(&mut parts[4])), Errno::AGAIN);
+    assert_eq!(refused(parts[4].ask(&Request::status(1 << 19))), Errno::INVAL);
+    assert_eq!(refused(parts[0].ask(&Request::status(u64::MAX))), Errno::INVAL);
+    // That one's is given up, and there is room for another.
+    assert!(first(&mut parts[4]).is_ok());
 }
 
 fn refused<T>(result: Result<T, Error>) -> Errno {

@@ -95,6 +95,28 @@ fn too_many_regions() {
     }
 }
 
+/// Line 6. Regions that would take up the addresses of this process, which other sessions need too. The files are
+/// sparse.
+#[test]
+fn regions_that_are_too_large_in_all() {
+    const MOST: u64 = 1 << 40;
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    let file = memfd(MOST);
+    let half = |n: u64| region(n * MOST / 2, MOST / 2, n % 2 * MOST / 2);
+    bench.done(&Request::AddMemReg(half(0)), &[file.as_fd()]);
+    bench.done(&Request::AddMemReg(half(1)), &[file.as_fd()]);
+    // QEMU 7.2 sends each region once for each pair of queues.
+    bench.done(&Request::AddMemReg(half(1)), &[file.as_fd()]);
+    bench.refused_gently(&Request::AddMemReg(half(2)), &[file.as_fd()]);
+    bench.refused_gently(&Request::AddMemReg(region(MOST, PAGE, 0)), &[file.as_fd()]);
+    let table = Request::SetMemTable(vec![half(0), half(1), half(2)]);
+    bench.refused_gently(&table, &[file.as_fd(), file.as_fd(), file.as_fd()]);
+    assert_eq!(bench.mock.state().memory.as_ref().unwrap().regions().len(), 2);
+    bench.done(&Request::RemMemReg(half(0)), &[]);
+    bench.done(&Request::AddMemReg(half(2)), &[file.as_fd()]);
+}
+
 /// Line 6. Changes of memory while rings run: regions with running rings must stay, others may go, and those that
 /// stay are not mapped anew.
 #[test]
