@@ -16,12 +16,14 @@ mod host;
 mod initramfs;
 mod shell;
 mod silent_file;
+mod slow_eventfd;
 pub mod soak;
 
 pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
 pub use host::{Namespace, Program, built, run, unique, wait_until};
 pub use shell::{Uplink, shell};
 pub use silent_file::SilentFile;
+pub use slow_eventfd::SlowEventfd;
 
 /// Returns the command that runs the lab's passt, which serves one vhost-user front-end, with these arguments.
 pub fn passt(arguments: &[&str]) -> Vec<String> {

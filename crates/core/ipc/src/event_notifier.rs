@@ -8,10 +8,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
 
 /// An asynchronous I/O operation (linux/aio_abi.h, `struct iocb`; little-endian).
 #[repr(C)]
@@ -66,7 +68,7 @@ fn queue() -> io::Result<&'static AioContext> {
 }
 
 /// Creates what notifiers need, so that it exists before a sandbox forbids its creation. After that, the only
-/// system calls that notifiers make are `io_submit` and `io_getevents`.
+/// system calls that notifiers make are `io_submit`, `io_getevents` and `clock_gettime`.
 ///
 /// # Errors
 /// The kernel's, when `io_setup` fails (for instance because `fs.aio-max-nr` is reached) or when no descriptor
@@ -74,6 +76,8 @@ fn queue() -> io::Result<&'static AioContext> {
 pub fn prepare_notifiers() -> io::Result<()> {
     let why =
         "Linux's asynchronous I/O (io_setup; is fs.aio-max-nr reached?), by which eventfds of others are signalled";
+    // The first use of a clock finds it by a system call that a sandbox forbids.
+    thread_time();
     queue().map(drop).map_err(|error| io::Error::new(error.kind(), format!("{why}: {error}")))
 }
 
@@ -158,25 +162,86 @@ pub fn check_eventfd(fd: &OwnedFd) -> Result<(), NotEventfd> {
 }
 
 /// An eventfd shared with another process, for signalling it.
+///
+/// A signal wakes all who wait for the eventfd, and its holder can have hundreds of thousands wait (by epoll). If
+/// signals take longer than a millisecond of this thread's time [again and again](Self::is_slow), no more are sent.
 #[derive(Clone, Debug)]
 pub struct EventNotifier {
     eventfd: Arc<OwnedFd>,
+    /// Number of signals in a row that took too long, up to [`MAX_SLOW_SIGNALS`].
+    slow_signals: Arc<AtomicU8>,
+}
+
+/// Longest time that a signal should take. It usually takes less than a microsecond.
+const SIGNAL_TIME: Duration = Duration::from_millis(1);
+
+/// Time for which a server should not accept a peer with a slow eventfd again: before it is known as slow, it has
+/// cost a worker a few tenths of a second.
+pub const SLOW_EVENTFD_PAUSE: Duration = Duration::from_secs(10);
+
+/// Number of slow signals in a row after which no more are sent. The first may have been a preempted thread; of the
+/// others the thread's own time is measured.
+const MAX_SLOW_SIGNALS: u8 = 4;
+
+/// Whether a notifier of this process was ever slow.
+static SOME_SLOW: AtomicBool = AtomicBool::new(false);
+
+fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 impl EventNotifier {
     /// Takes ownership of an eventfd, after checking that it is one.
     pub fn new(eventfd: OwnedFd) -> Result<Self, NotEventfd> {
         check_eventfd(&eventfd)?;
-        Ok(Self { eventfd: Arc::new(eventfd) })
+        Ok(Self::of(Arc::new(eventfd)))
     }
 
     /// Wraps a descriptor that is known to be an eventfd.
     pub(crate) fn of(eventfd: Arc<OwnedFd>) -> Self {
-        Self { eventfd }
+        Self { eventfd, slow_signals: Arc::default() }
     }
 
-    /// Adds one to the counter, which stays unchanged if it is at its maximum. Never blocks; one system call.
+    /// Adds one to the counter, which stays unchanged if it is at its maximum. Never blocks; one system call. Does
+    /// nothing once the eventfd [is slow](Self::is_slow).
     pub fn notify(&self) {
+        match self.slow_signals.load(Ordering::Relaxed) {
+            0 => {
+                let start = Instant::now();
+                self.signal();
+                if start.elapsed() > SIGNAL_TIME {
+                    self.slow_signals.store(1, Ordering::Relaxed);
+                }
+            }
+            MAX_SLOW_SIGNALS.. => {}
+            slow => self.notify_measured(slow),
+        }
+    }
+
+    /// Returns whether signals took longer than a millisecond again and again, so that no more are sent.
+    pub fn is_slow(&self) -> bool {
+        self.slow_signals.load(Ordering::Relaxed) >= MAX_SLOW_SIGNALS
+    }
+
+    /// Returns whether one of these [is slow](Self::is_slow). Costs one load while no notifier of the process is.
+    pub fn any_slow<'a>(mut notifiers: impl Iterator<Item = &'a Self>) -> bool {
+        SOME_SLOW.load(Ordering::Relaxed) && notifiers.any(Self::is_slow)
+    }
+
+    #[cold]
+    fn notify_measured(&self, slow: u8) {
+        let start = thread_time();
+        self.signal();
+        let took_long = thread_time().saturating_sub(start) > SIGNAL_TIME;
+        let slow = if took_long { slow + 1 } else { 0 };
+        self.slow_signals.store(slow, Ordering::Relaxed);
+        if slow >= MAX_SLOW_SIGNALS {
+            SOME_SLOW.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn signal(&self) {
         let Ok(queue) = queue() else { return };
         let signal = Iocb {
             opcode: POLL,

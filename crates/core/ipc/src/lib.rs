@@ -6,6 +6,7 @@
 
 mod connector;
 mod credentials;
+mod elsewhere;
 #[allow(unsafe_code, reason = "system calls that no crate wraps")]
 mod event_notifier;
 mod event_waiter;
@@ -19,7 +20,8 @@ mod wake_fd;
 
 pub use connector::{has_helper, register_connect_helper, run_connect_helper};
 pub use credentials::Credentials;
-pub use event_notifier::{EventNotifier, NotEventfd, check_eventfd, prepare_notifiers};
+pub use elsewhere::{LARGE_MEMORY, drop_elsewhere};
+pub use event_notifier::{EventNotifier, NotEventfd, SLOW_EVENTFD_PAUSE, check_eventfd, prepare_notifiers};
 pub use event_waiter::EventWaiter;
 pub use fd_receiver::start_fd_receiver;
 pub use limit::raise_descriptor_limit;

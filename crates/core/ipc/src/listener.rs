@@ -186,6 +186,11 @@ impl Listener {
         None
     }
 
+    /// Accepts nobody for some time. For servers whose last peer has cost others time, and would again.
+    pub fn pause(&self, time: Duration) {
+        self.shortage.lock().unwrap_or_else(PoisonError::into_inner).resume = Some(Instant::now() + time);
+    }
+
     /// Returns what to wait on before the next [`accept`](Self::accept).
     pub fn wait_on(&self) -> AcceptWait<'_> {
         let resume = self.shortage.lock().unwrap_or_else(PoisonError::into_inner).resume;

@@ -8,12 +8,14 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::PollFlags;
+use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
 };
 
+use crate::elsewhere::{close_memory, drop_elsewhere};
 use crate::fd_receiver::{self, Pending};
 
 /// Most file descriptors in one message.
@@ -46,6 +48,9 @@ pub struct Stream {
     taken: u64,
     /// Descriptors received, each with the number of bytes received since the beginning when it arrived.
     fds: VecDeque<(u64, OwnedFd)>,
+    /// Copies of the files in memory that came with the last message that was taken. So whoever took them closes
+    /// none of them as the last one, which would free their memory then and there.
+    kept: Vec<OwnedFd>,
     /// A message that was not sent completely because the peer has no room for it yet.
     unsent: Option<Unsent>,
 }
@@ -106,7 +111,7 @@ impl Stream {
     pub fn new(socket: OwnedFd, buffer: usize, accepts: Descriptors) -> Self {
         let buffer = vec![0; buffer].into_boxed_slice();
         let (start, end, taken, fds) = (0, 0, 0, VecDeque::new());
-        Self { socket, accepts, pending: None, buffer, start, end, taken, fds, unsent: None }
+        Self { socket, accepts, pending: None, buffer, start, end, taken, fds, kept: Vec::new(), unsent: None }
     }
 
     /// Returns the socket.
@@ -155,6 +160,11 @@ impl Stream {
         while self.fds.front().is_some_and(|&(at, _)| at <= self.taken) {
             fds.extend(self.fds.pop_front().map(|(_, fd)| fd));
         }
+        self.close_kept();
+        if self.accepts == Descriptors::Checked {
+            let in_memory = fds.iter().filter(|fd| fcntl_get_seals(fd).is_ok());
+            self.kept = in_memory.filter_map(|fd| fd.try_clone().ok()).collect();
+        }
         (message, fds)
     }
 
@@ -165,6 +175,7 @@ impl Stream {
 
     /// Receives what has arrived at the socket. Call this when the buffer holds no complete message. Never blocks.
     pub fn receive(&mut self) -> Result<ReadStatus, ConnectionLost> {
+        self.close_kept();
         if self.pending.is_some() {
             return self.receive_pending();
         }
@@ -204,6 +215,10 @@ impl Stream {
         }
         self.pending = Some(Pending::new(self.socket.as_fd(), peeked.bytes)?);
         self.receive_pending()
+    }
+
+    fn close_kept(&mut self) {
+        self.kept.drain(..).for_each(close_memory);
     }
 
     /// Receives bytes into the free part of the buffer; `None` if nothing has arrived.
@@ -278,5 +293,20 @@ impl Stream {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Stream {
+    /// Hangs up. What the peer has sent and nobody has received is dropped with the socket, and may take long: a
+    /// socket with SO_LINGER, or much memory.
+    fn drop(&mut self) {
+        self.close_kept();
+        self.fds.drain(..).for_each(|(_, fd)| close_memory(fd));
+        let unread =
+            recv(&self.socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(bytes, _)| bytes > 0);
+        if unread && let Ok(socket) = self.socket.try_clone() {
+            let _ = shutdown(&self.socket, Shutdown::Both);
+            drop_elsewhere(socket);
+        }
     }
 }

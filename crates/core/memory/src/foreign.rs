@@ -5,6 +5,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use ringpass_ipc::{LARGE_MEMORY, drop_elsewhere};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::Error;
@@ -21,8 +22,6 @@ pub struct ForeignMemory {
     guard: Guard,
     mapping: Mapping,
     len: usize,
-    /// The file and the offset of this memory in it, if others are to map it too.
-    file: Option<(OwnedFd, u64)>,
 }
 
 /// A mapping of whole pages of the file.
@@ -30,7 +29,11 @@ pub struct ForeignMemory {
 struct Mapping {
     start: NonNull<u8>,
     len: usize,
-    _reserved: Reserved,
+    reserved: Reserved,
+    /// Whether another process keeps the file, so that unmapping frees nothing.
+    kept: bool,
+    /// The file and the offset of this memory in it, if others are to map it too.
+    file: Option<(OwnedFd, u64)>,
 }
 
 /// Bytes of addresses that all mappings of this kind take up: a process has 128 TiB, which other mappings need too.
@@ -58,9 +61,32 @@ impl Drop for Reserved {
 }
 
 impl Drop for Mapping {
+    /// Unmaps. This may be the last that holds the file, whose memory is freed then, which takes long if there is much.
     fn drop(&mut self) {
-        // SAFETY: this object made the mapping and owns it. Pointers into it are used only while the object lives.
-        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+        let unmapped = Unmapped {
+            start: self.start.as_ptr() as usize,
+            len: self.len,
+            _reserved: std::mem::replace(&mut self.reserved, Reserved(0)),
+            _file: self.file.take(),
+        };
+        if self.len >= LARGE_MEMORY && !self.kept {
+            drop_elsewhere(unmapped);
+        }
+    }
+}
+
+/// A mapping that nobody uses any more, until it is unmapped. Its file is closed afterwards.
+struct Unmapped {
+    start: usize,
+    len: usize,
+    _reserved: Reserved,
+    _file: Option<(OwnedFd, u64)>,
+}
+
+impl Drop for Unmapped {
+    fn drop(&mut self) {
+        // SAFETY: `Mapping` made the mapping, owned it and was dropped. Pointers into it were used only while it lived.
+        let _ = unsafe { rustix::mm::munmap(self.start as *mut std::ffi::c_void, self.len) };
     }
 }
 
@@ -86,10 +112,18 @@ impl ForeignMemory {
         Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE).map(Arc::new)
     }
 
+    /// Like [`map`](Self::map), for a file that another process keeps: unmapping it frees nothing, so it is not done
+    /// on another thread, however large it is.
+    pub fn map_kept(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
+        let mut memory = Self::new(file, offset, len, ProtFlags::READ | ProtFlags::WRITE)?;
+        memory.mapping.kept = true;
+        Ok(Arc::new(memory))
+    }
+
     /// Like [`map`](Self::map), but keeps the [file](Self::file), for devices that are to map it too.
     pub fn map_shared(file: OwnedFd, offset: u64, len: usize) -> Result<Arc<Self>, Error> {
         let mut memory = Self::new(file.as_fd(), offset, len, ProtFlags::READ | ProtFlags::WRITE)?;
-        memory.file = Some((file, offset));
+        memory.mapping.file = Some((file, offset));
         Ok(Arc::new(memory))
     }
 
@@ -141,11 +175,11 @@ impl ForeignMemory {
         let start = unsafe { rustix::mm::mmap(null_mut(), mapped, access, MapFlags::SHARED, file, offset) };
         let start = start.map_err(|errno| os("mapping memory of another process")(errno.into()))?;
         let start = NonNull::new(start.cast()).expect("a mapping is not at address 0");
-        let mapping = Mapping { start, len: mapped, _reserved: reserved };
+        let mapping = Mapping { start, len: mapped, reserved, kept: false, file: None };
         // SAFETY: `start` has just been mapped with `mapped` bytes, and `Self` drops the guard before the
         // mapping. Others may change the memory at any time, so it is accessed by raw pointers and atomics only.
         let guard = unsafe { Guard::new(start.as_ptr(), mapped) }?;
-        Ok(Self { guard, mapping, len, file: None })
+        Ok(Self { guard, mapping, len })
     }
 
     /// Returns a pointer to the first byte. The content may change at any time.
@@ -166,7 +200,7 @@ impl ForeignMemory {
 
     /// Returns the file and the offset of this memory in it, or `None` if the file was not kept.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset))
+        self.mapping.file.as_ref().map(|(file, offset)| (file.as_fd(), *offset))
     }
 
     /// Whether an access found the file truncated. Since then reads return zeros, and writes have no effect on

@@ -1,5 +1,6 @@
 //! A session without its socket: takes messages and returns replies.
 
+use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ringpass_ipc::EventNotifier;
@@ -28,6 +29,8 @@ pub struct ReplyMessage {
 pub struct Dispatcher {
     version_negotiated: bool,
     files: Files,
+    /// Eventfds of the vectors, by vector.
+    signals: BTreeMap<u32, EventNotifier>,
     refusal: Option<String>,
 }
 
@@ -138,7 +141,7 @@ impl Dispatcher {
                 _ => refuse(format!("interrupts of type {index}")),
             },
             Request::SetIrqs { flags, index, start, count } => {
-                set_irqs((flags, index), (start, count), fds, device)?;
+                set_irqs((flags, index), (start, count), fds, (device, &mut self.signals))?;
                 Ok(nothing)
             }
             Request::RegionRead { offset, region, count } => {
@@ -233,6 +236,11 @@ impl Dispatcher {
         self.refusal.take()
     }
 
+    /// Returns whether an eventfd of the client takes so long to be signalled that no more signals are sent.
+    pub fn has_slow_eventfd(&self) -> bool {
+        EventNotifier::any_slow(self.signals.values())
+    }
+
     /// Takes from the device everything that the client has given to it, and resets it.
     pub fn end(&mut self, device: &mut dyn Device) {
         (0..device.vectors()).for_each(|vector| device.set_vector(vector, None));
@@ -310,7 +318,7 @@ fn set_irqs(
     (flags, index): (u32, u32),
     (start, count): (u32, u32),
     fds: Vec<OwnedFd>,
-    device: &mut dyn Device,
+    (device, known): (&mut dyn Device, &mut BTreeMap<u32, EventNotifier>),
 ) -> Result<(), Fault> {
     const CLEAR: u32 = irq_set::DATA_NONE | irq_set::ACTION_TRIGGER;
     const SET: u32 = irq_set::DATA_EVENTFD | irq_set::ACTION_TRIGGER;
@@ -323,17 +331,24 @@ fn set_irqs(
     let range = start..end.ok_or_else(|| Refusal::invalid(format!("vectors {start} and {count} more of {vectors}")))?;
     match flags {
         CLEAR if count == 0 && fds.is_empty() => {
+            known.clear();
             (0..vectors).for_each(|vector| device.set_vector(vector, None));
             Ok(())
         }
         SET if fds.is_empty() => {
-            range.for_each(|vector| device.set_vector(vector, None));
+            for vector in range {
+                known.remove(&vector);
+                device.set_vector(vector, None);
+            }
             Ok(())
         }
         SET if fds.len() == count as usize => {
             let signals: Result<Vec<EventNotifier>, _> = fds.into_iter().map(EventNotifier::new).collect();
             let signals = signals.map_err(|error| Refusal::invalid(error.to_string()))?;
-            range.zip(signals).for_each(|(vector, signal)| device.set_vector(vector, Some(signal)));
+            for (vector, signal) in range.zip(signals) {
+                known.insert(vector, signal.clone());
+                device.set_vector(vector, Some(signal));
+            }
             Ok(())
         }
         SET => refuse(format!("{count} vectors with {} file descriptors", fds.len())),

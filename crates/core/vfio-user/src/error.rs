@@ -73,6 +73,9 @@ pub enum Ended {
         "file descriptors that the client's user has sent before are not closed yet; does the file system that they are of answer?"
     )]
     Unclosed,
+    /// Signals to an eventfd took longer than a millisecond again and again.
+    #[error("an eventfd of the client takes more than 1 ms to be signalled; how many wait for it?")]
+    SlowEventfd,
     /// Memory that the device may access was truncated.
     #[error("the client has cut short a file of memory that it had given to the device")]
     MemoryLost,

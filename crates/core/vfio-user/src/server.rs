@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use ringpass_ipc::{AcceptWait, Listener};
+use ringpass_ipc::{AcceptWait, Listener, SLOW_EVENTFD_PAUSE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Device, Ended, Session};
@@ -81,6 +81,9 @@ impl<D: Device> Server<D> {
         }
         result.unwrap_or_else(|ended| {
             self.end();
+            if matches!(ended, Ended::SlowEventfd) {
+                self.listener.pause(SLOW_EVENTFD_PAUSE);
+            }
             report(Event::Ended(ended));
             0
         })

@@ -37,6 +37,9 @@ impl Session {
             return Err(Ended::MemoryLost);
         }
         let Self { message_loop, dispatcher } = self;
+        if dispatcher.has_slow_eventfd() {
+            return Err(Ended::SlowEventfd);
+        }
         message_loop.handle(Self::BATCH, |stream| {
             let Some(Message { header, body, fds }) = message(stream)? else { return Ok(false) };
             if let Some(answer) = dispatcher.message(header, stream.bytes(body), fds, device)? {

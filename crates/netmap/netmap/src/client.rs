@@ -282,7 +282,7 @@ impl Port {
         let register = Register::parse(reply.body.first_chunk().expect("64 bytes")).map_err(|_| wrong())?;
         let [memory, csb, call_event, other] = <[OwnedFd; FDS]>::try_from(fds).map_err(|_| wrong())?;
         let map = |fd: BorrowedFd<'_>, len| {
-            let mapped = ForeignMemory::map(fd, 0, len).map_err(|error| Error::Os(error.to_string()))?;
+            let mapped = ForeignMemory::map_kept(fd, 0, len).map_err(|error| Error::Os(error.to_string()))?;
             Ok::<Memory, Error>(mapped.into())
         };
         let mapped = map(memory.as_fd(), register.memory_size as usize)?;

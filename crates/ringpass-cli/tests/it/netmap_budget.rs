@@ -9,9 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::common::netmap::{Netmapd, frame, receive, send};
 use crate::common::{Namespace, Program, RINGPASS, folder, text, wait_until};
+use ringpass_lab::SlowEventfd;
 use ringpass_netmap::client::{Client, Error, Port};
 use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Kind, PortInfo, Register};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 /// Starts a server with limits of descriptors, soft and hard.
@@ -240,6 +242,36 @@ fn ports_that_close_keep_nobody_waiting() {
     });
     println!("the longest wait: {longest:?}");
     assert!(longest < Duration::from_secs(1), "a program has waited for {longest:?}");
+}
+
+/// A program has tens of thousands wait for its port's eventfd, so that each signal takes milliseconds.
+#[test]
+fn a_program_whose_eventfd_is_slow_is_disconnected() {
+    let netmapd = Netmapd::new(&[]);
+    let [one, other, slow] = ["vale0:one", "vale0:other", "vale0:slow"].map(|name| netmapd.open(name));
+    let _waiters = SlowEventfd::on(slow.call_event().try_clone_to_owned().unwrap());
+    let mut sent = 0;
+    wait_until("its end", || {
+        slow.rx()[0].release_slots(slow.rx()[0].own());
+        slow.rx()[0].sync().unwrap();
+        slow.rx()[0].arm().unwrap();
+        send(&one, &frame(9, 1, sent));
+        one.tx()[0].sync().unwrap();
+        sent += 1;
+        assert_eq!(receive(&other, Duration::from_secs(20)).len(), 1, "the others go on");
+        let mut server = [PollFd::from_borrowed_fd(slow.server(), PollFlags::IN)];
+        poll(&mut server, Some(&Timespec::default())).unwrap();
+        server[0].revents().contains(PollFlags::HUP)
+    });
+    assert!(sent < 1_000, "only after {sent} signals");
+    send(&one, &frame(9, 1, sent));
+    one.tx()[0].sync().unwrap();
+    assert_eq!(receive(&other, Duration::from_secs(20)).len(), 1);
+    // It is not let in again at once.
+    let again = Client::connect(&netmapd.socket).and_then(|mut client| client.status());
+    assert!(matches!(&again, Err(Error::Refused { errno: Errno::BUSY, .. })), "{again:?}");
+    drop((one, other, slow));
+    netmapd.end();
 }
 
 #[test]

@@ -229,6 +229,11 @@ impl Dispatcher {
         self.table.memory().lost() || self.inflight.as_ref().is_some_and(InflightMemory::lost)
     }
 
+    /// Returns whether an eventfd of the front-end takes so long to be signalled that no more signals are sent.
+    pub fn has_slow_eventfd(&self) -> bool {
+        self.rings.has_slow_eventfd()
+    }
+
     /// Takes the first refusal since the last call, of those that the front-end was told of.
     pub fn take_refusal(&mut self) -> Option<String> {
         self.refusal.take()

@@ -43,6 +43,9 @@ pub enum Ended {
         "file descriptors that the front-end's user has sent before are not closed yet; does the file system that they are of answer?"
     )]
     Unclosed,
+    /// Signals to an eventfd took longer than a millisecond again and again.
+    #[error("an eventfd of the front-end takes more than 1 ms to be signalled; how many wait for it?")]
+    SlowEventfd,
     /// The front-end has truncated or punched a file of shared memory.
     #[error("the front-end has cut short a file of memory that it had shared")]
     MemoryLost,

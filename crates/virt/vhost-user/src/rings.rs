@@ -104,6 +104,11 @@ impl Rings {
         Ok(())
     }
 
+    /// Returns whether a call eventfd takes so long to be signalled that no more signals are sent.
+    pub(crate) fn has_slow_eventfd(&self) -> bool {
+        EventNotifier::any_slow(self.0.iter().filter_map(|ring| ring.call.as_ref()))
+    }
+
     /// Signals the error eventfds of all rings.
     pub(crate) fn signal_error(&self) {
         self.0.iter().filter_map(|ring| ring.error.as_ref()).for_each(EventNotifier::notify);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{AcceptWait, Connecting, Error, Listener, connect, prepare_notifiers};
+use ringpass_ipc::{AcceptWait, Connecting, Error, Listener, SLOW_EVENTFD_PAUSE, connect, prepare_notifiers};
 use ringpass_port::Role;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -175,8 +175,14 @@ impl Server {
             Ended::Closed | Ended::Stopping => tracing::info!("{path}: the session has ended: {why}"),
             _ => tracing::warn!("{path}: the session has ended: {why}"),
         });
-        if let ConnectionSource::Connecting(attempts) = &mut self.source {
-            *attempts = Attempts { next: Instant::now() + Attempts::INITIAL_BACKOFF, ..Attempts::default() };
+        let slow = matches!(why, Ended::SlowEventfd);
+        match &mut self.source {
+            ConnectionSource::Connecting(attempts) => {
+                let pause = if slow { SLOW_EVENTFD_PAUSE } else { Attempts::INITIAL_BACKOFF };
+                *attempts = Attempts { next: Instant::now() + pause, ..Attempts::default() };
+            }
+            ConnectionSource::Listening(listener) if slow => listener.pause(SLOW_EVENTFD_PAUSE),
+            ConnectionSource::Listening(_) => {}
         }
     }
 

@@ -40,6 +40,9 @@ impl Session {
         if self.dispatcher.lost() {
             return Err(Ended::MemoryLost);
         }
+        if self.dispatcher.has_slow_eventfd() {
+            return Err(Ended::SlowEventfd);
+        }
         let Self { message_loop, dispatcher } = self;
         message_loop.handle(Self::BATCH, |stream| {
             let Some(Message { header, payload, fds }) = next_message(stream)? else { return Ok(false) };

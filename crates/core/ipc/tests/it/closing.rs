@@ -173,3 +173,38 @@ fn a_file_that_is_never_closed_keeps_no_session_waiting() {
         receive(&mut stream).is_ok()
     });
 }
+
+/// The peer gives away the last descriptors of much memory: in a message that is taken, and in one that is not.
+#[test]
+fn much_memory_in_a_message_is_freed_elsewhere() {
+    const LEN: u64 = 256 << 20;
+    let filled = || {
+        let file = memfd_create("memory", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, LEN).unwrap();
+        file
+    };
+    // The best of some rounds, as this thread may be preempted.
+    let mut best = [Duration::MAX; 3];
+    for _ in 0..5 {
+        let (theirs, mut stream) = pair(Descriptors::Checked);
+        send(&theirs, b"message", &[filled().as_fd()]);
+        receive(&mut stream).unwrap();
+        let (_, fds) = stream.take(7);
+        // The process that has received it has it, too, until it ends.
+        std::thread::sleep(Duration::from_millis(20));
+        let start = Instant::now();
+        drop((fds, stream));
+        best[0] = best[0].min(start.elapsed());
+        let (theirs, stream) = pair(Descriptors::Checked);
+        send(&theirs, b"message", &[filled().as_fd()]);
+        let start = Instant::now();
+        drop(stream);
+        best[1] = best[1].min(start.elapsed());
+        let file = filled();
+        let start = Instant::now();
+        drop(file);
+        best[2] = best[2].min(start.elapsed());
+    }
+    println!("256 MiB: {:?} taken, {:?} unread, {:?} closed here", best[0], best[1], best[2]);
+    assert!(best[0] < best[2] / 5 && best[1] < best[2] / 5, "{best:?}");
+}

@@ -8,6 +8,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ringpass_ipc::{EventNotifier, NotEventfd, check_eventfd, prepare_notifiers};
+use ringpass_lab::SlowEventfd;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, memfd_create};
 
@@ -85,6 +86,29 @@ fn others_are_refused() {
         assert_eq!(check_eventfd(&fd), Err(NotEventfd), "{what}");
         assert!(fd.as_fd().try_clone_to_owned().is_ok_and(|fd| EventNotifier::new(fd).is_err()), "{what}");
     }
+}
+
+/// The holder of an eventfd has tens of thousands wait for it, each of which a signal wakes.
+#[test]
+fn signals_that_take_long_are_given_up() {
+    let (waiters, quick) = (SlowEventfd::new(), event());
+    let slow = waiters.as_fd().try_clone_to_owned().unwrap();
+    let notifier = |event: &OwnedFd| EventNotifier::new(event.try_clone().unwrap()).unwrap();
+    let (to_slow, to_quick) = (notifier(&slow), notifier(&quick));
+    let mut signals = 0;
+    while !to_slow.is_slow() {
+        to_slow.notify();
+        to_quick.notify();
+        signals += 1;
+        assert!(signals < 100, "40,000 waiters take no time");
+    }
+    let start = std::time::Instant::now();
+    (0..1_000).for_each(|_| to_slow.clone().notify());
+    assert!(start.elapsed() < Duration::from_secs(1), "signals are sent on");
+    assert_eq!(counter(&slow), Some(signals));
+    to_quick.notify();
+    assert!(!to_quick.is_slow());
+    assert_eq!(counter(&quick), Some(signals + 1));
 }
 
 /// Asynchronous I/O is not inherited over `fork`, and netmap programs do fork after opening a port.

@@ -462,3 +462,23 @@ fn a_second_client_is_turned_away() {
     bench.ended();
     bench.serves_a_good_client();
 }
+
+/// An eventfd for which tens of thousands wait, so that each interrupt takes milliseconds.
+#[test]
+fn an_eventfd_that_takes_long_to_be_signalled() {
+    let slow = ringpass_lab::SlowEventfd::new();
+    let mut bench = Bench::new();
+    let raw = Raw::greet(&mut bench);
+    let vector = request(&Request::SetIrqs { flags: 0b10_0100, index: MSIX, start: 1, count: 1 });
+    raw.send(&vector, &[slow.as_fd()]);
+    bench.until("a vector", |bench| bench.server.device.vectors[1].is_some());
+    bench.until("the end", |bench| {
+        bench.server.device.vectors[1].iter().for_each(EventNotifier::notify);
+        !bench.server.connected()
+    });
+    assert!(matches!(bench.ended(), Ended::SlowEventfd));
+    // It is not let in again at once.
+    let again = UnixStream::connect(&bench.path).unwrap();
+    (0..10).for_each(|_| _ = bench.server.poll_once(&mut |event| panic!("{event:?}")));
+    drop(again);
+}

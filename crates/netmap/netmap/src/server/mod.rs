@@ -18,9 +18,9 @@ mod users;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ringpass_ipc::{AcceptWait, Credentials, Listener};
+use ringpass_ipc::{AcceptWait, Credentials, Listener, SLOW_EVENTFD_PAUSE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -45,6 +45,8 @@ pub struct Server {
     ports: Ports,
     /// Readable when memory for a program was allocated.
     made: Arc<OwnedFd>,
+    /// Users with a program whose eventfd was slow, and until when they are not accepted.
+    paused: Vec<(u32, Instant)>,
 }
 
 /// Largest number of connected programs.
@@ -56,7 +58,7 @@ impl Server {
     /// Creates a server whose common memory has these pools, and whose VALE ports `switches` opens.
     pub fn new(listener: Listener, common: Pools, switches: Box<dyn Switches>) -> Result<Self, RequestError> {
         let made = Arc::new(eventfd()?);
-        Ok(Self { listener, sessions: Vec::new(), ports: Ports::new(common, switches)?, made })
+        Ok(Self { listener, sessions: Vec::new(), ports: Ports::new(common, switches)?, made, paused: Vec::new() })
     }
 
     /// Limits the memory of all ports with private memory to `bytes`, of which one program may use a quarter.
@@ -101,7 +103,10 @@ impl Server {
             // Sessions without an event may have missed a deadline.
             let due = !events.is_empty() || session.waits_for_memory() || session.is_overdue();
             let hung_up = events.intersects(PollFlags::HUP | PollFlags::ERR);
-            if due && !session.handle(&mut self.ports, &self.made, hung_up) {
+            if session.has_slow_eventfd() {
+                self.paused.push((session.user(), Instant::now() + SLOW_EVENTFD_PAUSE));
+                ended.push(number);
+            } else if due && !session.handle(&mut self.ports, &self.made, hung_up) {
                 ended.push(number);
             }
         }
@@ -122,6 +127,11 @@ impl Server {
         let Some(socket) = self.listener.accept(no_descriptor) else { return };
         // A socket without credentials has been closed already.
         let Ok(program) = Credentials::of_peer(&socket) else { return };
+        self.paused.retain(|&(_, until)| Instant::now() < until);
+        if self.paused.iter().any(|&(user, _)| user == program.uid) {
+            let why = "an eventfd of this user takes more than 1 ms to be signalled; end the processes that wait for it, and try again in 10 s";
+            return reject(socket.as_fd(), RequestError::new(Errno::BUSY, why));
+        }
         let own = self.sessions.iter().filter(|session| session.user() == program.uid).count();
         if self.sessions.len() >= MAX_SESSIONS || own >= MAX_SESSIONS_PER_USER {
             let why = format!(

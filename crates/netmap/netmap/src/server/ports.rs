@@ -37,12 +37,19 @@ pub struct Registration {
     interface: usize,
     /// Number of extra buffers that it was given.
     extra: usize,
+    /// Eventfd by which the program is woken; `None` where the server does not wake it.
+    call: Option<EventNotifier>,
 }
 
 impl Registration {
     /// Name of the port.
     pub fn port(&self) -> &str {
         &self.name.port
+    }
+
+    /// Returns whether the program's eventfd takes so long to be signalled that no more signals are sent.
+    pub fn has_slow_eventfd(&self) -> bool {
+        EventNotifier::any_slow(self.call.iter())
     }
 }
 
@@ -315,7 +322,7 @@ impl Ports {
         let shape = pipe.ends[end].shape();
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
-        let registration = Registration { name, number, interface, extra };
+        let registration = Registration { name, number, interface, extra, call: None };
         Ok(Registered { registration, register, granted: Granted { pools: *region.pools(), peer }, fds, others })
     }
 
@@ -402,17 +409,17 @@ impl Ports {
         let entries = entries(shape, &bound);
         let (interface, others) =
             admit(&name, asked, (number, program), (&port.memory, region, &mut port.users), bound)?;
-        port.served.subscribe(number, entries, call);
+        port.served.subscribe(number, entries, call.clone());
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, memory_id);
         let granted = Granted { pools: *region.pools(), peer: RingPeer::Server };
-        let registration = Registration { name, number, interface, extra };
+        let registration = Registration { name, number, interface, extra, call: Some(call) };
         Ok(Registered { registration, register, granted, fds, others })
     }
 
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.
     pub fn unregister(&mut self, registration: Registration) {
-        let Registration { name, number, interface, extra } = registration;
+        let Registration { name, number, interface, extra, call: _ } = registration;
         if let Some(null) = self.nulls.remove(&number) {
             self.unregister_null(null, interface, extra);
         } else if let Some((parent, pipe, first)) = name.pipe() {

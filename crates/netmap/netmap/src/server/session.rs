@@ -87,6 +87,11 @@ impl Session {
         self.wait_on().2.is_some_and(|left| left.is_zero())
     }
 
+    /// Whether the program's eventfd takes so long to be signalled that no more signals are sent.
+    pub fn has_slow_eventfd(&self) -> bool {
+        self.registration.as_ref().is_some_and(Registration::has_slow_eventfd)
+    }
+
     /// Whether the program has this port.
     pub fn has(&self, port: &str) -> bool {
         self.registration.as_ref().is_some_and(|registration| registration.port() == port)

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 
 use crate::common::*;
+use ringpass_ipc::EventNotifier;
 use ringpass_vhost_user::*;
 use ringpass_virtio::features::{EVENT_IDX, IN_ORDER, RING_PACKED, VERSION_1};
 
@@ -216,4 +217,18 @@ fn broken_rings() {
     assert_eq!(bench.mock.state().ended, ["ring 0: a chain without an end"]);
     let mut counter = [0; 8];
     assert_eq!(rustix::io::read(&error, &mut counter), Ok(8));
+}
+
+/// An eventfd for which tens of thousands wait, so that each signal takes milliseconds.
+#[test]
+fn an_eventfd_that_takes_long_to_be_signalled() {
+    let slow = ringpass_lab::SlowEventfd::new();
+    let mut bench = bench(false);
+    bench.start(0);
+    bench.done(&Request::SetVringCall(fd_of(0)), &[slow.as_fd()]);
+    let ended = (0..100).find_map(|_| {
+        bench.mock.state().queues[0].running.as_ref().expect("it runs").call.iter().for_each(EventNotifier::notify);
+        bench.turn()
+    });
+    assert!(matches!(ended, Some(Ended::SlowEventfd)), "{ended:?}");
 }

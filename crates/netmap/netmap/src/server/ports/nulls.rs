@@ -47,7 +47,7 @@ impl Ports {
             let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
             let register = granted(asked, region, (interface, extra), shape, id);
             let granted = Granted { pools: *region.pools(), peer: RingPeer::Server };
-            let registration = Registration { name, number, interface, extra };
+            let registration = Registration { name, number, interface, extra, call: None };
             Ok(Registered { registration, register, granted, fds, others: String::new() })
         });
         match registered {
