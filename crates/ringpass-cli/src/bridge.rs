@@ -10,7 +10,7 @@ use ringpass_netmap::request::{PortName, Register};
 use serde_json::json;
 
 use crate::options::{seconds, within};
-use crate::signals::{catch_signals, interrupted};
+use crate::signals::{begin_run, catch_first_signal, interrupted};
 use crate::stats::print_line;
 
 /// Join two netmap ports: forward frames between them, both ways
@@ -66,10 +66,12 @@ const ROUNDS_PER_CLOCK_CHECK: usize = 64;
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    catch_signals()?;
+    catch_first_signal()?;
     let ports = [&args.first, &args.second].map(|name| open(name, args.socket.as_ref(), args.slots, None));
     let [first, second] = ports;
-    let mut bridge = Bridge::new([first?, second?], args.copy, args.batch as u32);
+    let (first, second) = (first?, second?);
+    begin_run();
+    let mut bridge = Bridge::new([first, second], args.copy, args.batch as u32);
     let how = if bridge.is_zero_copy() { "buffers are exchanged" } else { "frames are copied" };
     if !args.json {
         print_line(&format!("{} and {}: {how}", args.first, args.second));

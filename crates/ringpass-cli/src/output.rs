@@ -14,6 +14,7 @@ use tracing_subscriber::filter::LevelFilter;
 static WRITE_ERROR: OnceLock<io::Error> = OnceLock::new();
 
 /// Exit status that a shell shows for a program ended by SIGPIPE: 128 plus the signal's number.
+const INTERRUPTED: u8 = 128 + libc::SIGINT as u8;
 const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
 
 /// Starts the log, to standard error.
@@ -64,6 +65,10 @@ pub fn print_error(line: Arguments<'_>) {
 /// SIGPIPE, without a message, if the reader of the output has closed it.
 pub fn exit_code(result: Result<(), Error>) -> ExitCode {
     let error = match (result, WRITE_ERROR.get()) {
+        (Err(_), _) if crate::signals::interrupted_at_start() => {
+            errln!("ringpass: interrupted");
+            return INTERRUPTED.into();
+        }
         (Err(error), _) => error.to_string(),
         (Ok(()), Some(lost)) if lost.kind() == ErrorKind::BrokenPipe => return BROKEN_PIPE.into(),
         (Ok(()), Some(lost)) => format!("standard output: {lost}"),

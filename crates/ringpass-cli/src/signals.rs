@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use ringpass::Error;
+use ringpass_ipc::WAITS_END;
 use signal_hook::SigId;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::flag;
@@ -18,7 +19,7 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// ends it at once.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
 
-/// Handlers that set [`IMPATIENT`] while ports are opened.
+/// Handlers that set [`IMPATIENT`] and [`WAITS_END`] while ports are opened.
 static AT_START: Mutex<Vec<SigId>> = Mutex::new(Vec::new());
 
 /// Time within which signals count as one: `timeout` sends two, to the program and to its process group.
@@ -57,12 +58,13 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 ///
 /// # Errors
 /// If the kernel refuses a handler.
-pub fn catch_signals() -> Result<(), Error> {
+fn catch_signals() -> Result<(), Error> {
     SIGNALS.iter().try_for_each(|&signal| flag::register(signal, &INTERRUPTED).map(drop)).map_err(signal_error)
 }
 
-/// Like [`catch_signals`], but the second signal ends the process at once, until [`begin_run`] is called, and the next one
-/// after [`be_impatient`]. Handlers are used and not a thread, which would be outside the sandbox.
+/// Like [`catch_signals`]. Besides, until [`begin_run`] is called, the first signal ends waits for peers, and the second one
+/// the process at once; after [`be_impatient`], the next one does. Handlers are used and not a thread, which would be outside
+/// the sandbox.
 ///
 /// # Errors
 /// If the kernel refuses a handler.
@@ -74,7 +76,9 @@ pub fn catch_first_signal() -> Result<(), Error> {
     // In this order, so that the first signal does not find the flag that it sets.
     let shutdown = |&signal: &i32| flag::register_conditional_shutdown(signal, 130, &IMPATIENT).map(drop);
     let registered = SIGNALS.iter().try_for_each(shutdown).map_err(signal_error).and_then(|()| catch_signals());
-    let at_start: Result<Vec<_>, _> = SIGNALS.iter().map(|&signal| flag::register(signal, &IMPATIENT)).collect();
+    let flags = [&IMPATIENT, &WAITS_END];
+    let at_start = SIGNALS.iter().flat_map(|&signal| flags.map(|flag| flag::register(signal, flag)));
+    let at_start: Result<Vec<_>, _> = at_start.collect();
     signals.thread_unblock().map_err(blocked)?;
     registered?;
     *AT_START.lock().unwrap_or_else(PoisonError::into_inner) = at_start.map_err(signal_error)?;
@@ -87,6 +91,12 @@ pub fn begin_run() {
         signal_hook::low_level::unregister(handler);
     }
     IMPATIENT.store(false, Ordering::Relaxed);
+    WAITS_END.store(false, Ordering::Relaxed);
+}
+
+/// Returns whether a signal has arrived while ports were opened, which ends waits for their peers.
+pub fn interrupted_at_start() -> bool {
+    WAITS_END.load(Ordering::Relaxed)
 }
 
 /// Lets the next signal end the process at once, after a moment in which signals still count as the first one. To be

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
+use crate::interrupt::wait_ready;
 use crate::listener::connect_directly;
 use crate::{Connecting, ConnectionLost, Descriptors, Error, ReadStatus, Stream};
 
@@ -81,10 +82,8 @@ impl Helper {
             }
             if self.stream.receive().map_err(|lost| self.lost(&lost.to_string()))? == ReadStatus::WouldBlock {
                 let left = REPLY_TIMEOUT.checked_sub(start.elapsed()).ok_or_else(|| self.lost("does not answer"))?;
-                let left = Timespec::try_from(left).expect("a short time");
-                // The result does not matter: the loop tries to receive again even if a signal interrupted the
-                // wait.
-                let _ = poll(&mut [PollFd::from_borrowed_fd(self.stream.socket(), PollFlags::IN)], Some(&left));
+                let (fd, flags) = self.stream.wait_on();
+                wait_ready(fd, flags, left).map_err(|error| self.lost(&error.to_string()))?;
             }
         }
     }

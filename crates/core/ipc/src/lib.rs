@@ -12,6 +12,7 @@ mod event_notifier;
 mod event_waiter;
 #[allow(unsafe_code, reason = "a process with a file table of its own")]
 mod fd_receiver;
+mod interrupt;
 mod limit;
 mod listener;
 mod message_loop;
@@ -24,6 +25,7 @@ pub use elsewhere::{LARGE_MEMORY, drop_elsewhere};
 pub use event_notifier::{EventNotifier, NotEventfd, SLOW_EVENTFD_PAUSE, check_eventfd, prepare_notifiers};
 pub use event_waiter::EventWaiter;
 pub use fd_receiver::start_fd_receiver;
+pub use interrupt::{WAITS_END, check_interrupt, wait_ready};
 pub use limit::raise_descriptor_limit;
 pub use listener::{AcceptWait, Connecting, Error, Listener, connect};
 pub use message_loop::{MessageLoop, PeerTimeout};

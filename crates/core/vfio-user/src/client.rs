@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{Connecting, ConnectionLost, ReadStatus, Stream, check_eventfd};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use ringpass_ipc::{Connecting, ConnectionLost, ReadStatus, Stream, check_eventfd, check_interrupt, wait_ready};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
@@ -49,6 +49,7 @@ impl Client {
                 Connecting::Queued => Errno::AGAIN,
                 Connecting::Refused(errno) => errno,
             };
+            check_interrupt().map_err(|source| Error::Os { what: path.display().to_string(), source })?;
             if refused != Errno::AGAIN || start.elapsed() >= limit {
                 let what = format!("{}: is a server running there?", path.display());
                 return Err(Error::Os { what, source: refused.into() });
@@ -305,11 +306,7 @@ impl Client {
         if left.is_zero() {
             return Err(format!("the server has not answered within {} s", self.limit.as_secs_f32()));
         }
-        let left = Timespec::try_from(left).map_err(|_| "a limit out of range".to_owned())?;
         let fd = if flags == PollFlags::IN { self.stream.wait_on().0 } else { self.stream.socket() };
-        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(format!("the connection failed: {errno}")),
-        }
+        wait_ready(fd, flags, left).map_err(|error| format!("the connection failed: {error}"))
     }
 }

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{
-    Connecting, ConnectionLost, Credentials, Descriptors, EventNotifier, EventWaiter, ReadStatus, Stream, connect,
+    Connecting, ConnectionLost, Credentials, Descriptors, EventNotifier, EventWaiter, ReadStatus, Stream,
+    check_interrupt, connect, wait_ready,
 };
 use ringpass_memory::ForeignMemory;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -142,7 +143,10 @@ impl Client {
                     }
                     return Ok(Self { stream: Stream::new(socket, 1 << 16, Descriptors::Trusted) });
                 }
-                Connecting::Queued if start.elapsed() < CONNECT_TIMEOUT => std::thread::sleep(Duration::from_millis(1)),
+                Connecting::Queued if start.elapsed() < CONNECT_TIMEOUT => {
+                    check_interrupt().map_err(|error| Error::Os(error.to_string()))?;
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 Connecting::Queued => return Err(Error::ConnectionLost("does not let anybody in".into())),
                 Connecting::Refused(Errno::ACCESS) => {
                     let why = format!("{}: permission denied; it belongs to another user", path.display());
@@ -185,7 +189,7 @@ impl Client {
                     .checked_sub(start.elapsed())
                     .ok_or(Error::ConnectionLost("does not answer".into()))?;
                 let flags = if self.stream.has_unsent() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                let _ = poll_for(&mut [PollFd::from_borrowed_fd(self.stream.socket(), flags)], left);
+                wait_ready(self.stream.socket(), flags, left).map_err(|error| Error::Os(error.to_string()))?;
                 self.stream.flush()?;
             }
         }

@@ -67,16 +67,36 @@ fn two_signals_at_once_count_as_one() {
     }
 }
 
+/// Peers that do not come, or come and say nothing: a program waits for them for 5 s and longer.
 #[test]
-fn a_second_signal_ends_a_wait_at_the_start() {
+fn a_signal_ends_waits_at_the_start() {
     let folder = folder();
-    let address = format!("virtio-user:{},server", text(&folder.path().join("socket")));
-    let program = start(&["fwd", &address, "null"], Signal::SIGINT);
-    wait_until("its socket", || folder.path().join("socket").exists());
-    program.signal("INT");
-    program.signal("TERM");
-    let (status, ..) = program.wait(Duration::from_secs(5));
-    assert_eq!(status, Some(130), "long before it gives up the wait");
+    let silent = folder.path().join("silent");
+    let listener = std::os::unix::net::UnixListener::bind(&silent).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let server = format!("virtio-user:{},server", text(&folder.path().join("socket")));
+    let [back_end, card] = ["virtio-user:", "vfio-user:"].map(|kind| format!("{kind}{}", text(&silent)));
+    for arguments in [
+        &["fwd", &server, "null"][..],
+        &["fwd", &back_end, "null"],
+        &["fwd", &card, "null"],
+        &["bridge", "vale0:1", "vale0:2", "--socket", text(&silent)],
+    ] {
+        let program = Program::spawn(&[&[RINGPASS], arguments].concat());
+        // It is in its wait: the socket is there, or somebody has connected to it.
+        let mut peer = None;
+        wait_until("its wait", || {
+            peer = peer.take().or_else(|| listener.accept().ok());
+            peer.is_some() || folder.path().join("socket").exists()
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let start = std::time::Instant::now();
+        program.signal("INT");
+        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let last = errors.last().map(String::as_str);
+        assert_eq!((status, last), (Some(130), Some("ringpass: interrupted")), "{arguments:?}: {lines:?} {errors:?}");
+        assert!(start.elapsed() < Duration::from_secs(3), "{arguments:?}: it has waited on");
+    }
 }
 
 /// The summary of this run has nowhere to go, as nobody empties the pipe.

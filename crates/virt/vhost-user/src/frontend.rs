@@ -3,9 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{ConnectionLost, MAX_FDS, ReadStatus, Stream};
-use rustix::event::{PollFd, Timespec, poll};
-use rustix::io::Errno;
+use ringpass_ipc::{ConnectionLost, MAX_FDS, ReadStatus, Stream, wait_ready};
 
 use crate::transport::{next_message, stream};
 use crate::{Command, InflightArea, Kind, Reply, Request};
@@ -219,12 +217,8 @@ impl Frontend {
                 "the back-end does not answer in time ({limit} s for a request)"
             )));
         }
-        let failed = |errno| SessionError::ConnectionLost(format!("waiting for the back-end: {errno}"));
-        let left = Timespec::try_from(left).map_err(|_| failed(Errno::INVAL))?;
         let (fd, flags) = self.stream.wait_on();
-        match poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&left)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(errno) => Err(failed(errno)),
-        }
+        wait_ready(fd, flags, left)
+            .map_err(|error| SessionError::ConnectionLost(format!("waiting for the back-end: {error}")))
     }
 }

@@ -4,7 +4,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{AcceptWait, Connecting, Listener, connect};
+use ringpass_ipc::{AcceptWait, Connecting, Listener, check_interrupt, connect};
 use ringpass_port::{Error, Role};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -90,6 +90,7 @@ impl ConnectionSource {
     pub(crate) fn wait_connect(&self) -> Result<OwnedFd, Error> {
         let start = Instant::now();
         while start.elapsed() < CONNECT_TIMEOUT {
+            check_interrupt().map_err(|source| Error::os("waiting for a back-end", source))?;
             match (self.try_connect(), self) {
                 (Ok(Some(socket)), _) => return Ok(socket),
                 (Ok(None), Self::Listen(_)) => wait(self.wait_on()),
