@@ -58,7 +58,7 @@ const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
 ///
 /// # Errors
 /// If the kernel refuses a handler.
-fn catch_signals() -> Result<(), Error> {
+pub fn catch_signals() -> Result<(), Error> {
     SIGNALS.iter().try_for_each(|&signal| flag::register(signal, &INTERRUPTED).map(drop)).map_err(signal_error)
 }
 

@@ -180,8 +180,14 @@ impl Shared {
         (start..start + self.region.len()).contains(&packet.as_ptr().addr())
     }
 
-    fn port<R>(&self, index: usize, with: impl FnOnce(&mut dyn ringpass::Port) -> R) -> PyResult<R> {
-        lock(&self.control).as_mut().map(|ports| with(&mut *ports[index])).ok_or_else(closed)
+    /// Calls a port's control side, without the GIL: a card in another process may keep the call waiting for seconds.
+    fn port<R: Send>(
+        &self,
+        py: Python<'_>,
+        index: usize,
+        with: impl FnOnce(&mut dyn ringpass::Port) -> R + Send,
+    ) -> PyResult<R> {
+        py.detach(|| lock(&self.control).as_mut().map(|ports| with(&mut *ports[index]))).ok_or_else(closed)
     }
 }
 
@@ -327,8 +333,8 @@ impl Port {
     }
 
     /// Returns whether the port has delivered all of its input.
-    fn is_finished(&self) -> PyResult<bool> {
-        match self.shared.port(self.index, |port| port.state())? {
+    fn is_finished(&self, py: Python<'_>) -> PyResult<bool> {
+        match self.shared.port(py, self.index, |port| port.state())? {
             State::Running => Ok(false),
             State::Finished => Ok(true),
             State::Gone(why) => Err(GoneError::new_err(format!("{}: {why}", self.shared.names[self.index]))),
@@ -402,7 +408,7 @@ impl Port {
         let _turn = Turn::take(&pair.receiving)?;
         let mut burst = Burst::new(max);
         // A dead port ends also loops that never wait.
-        let mut ended = self.receive_now(pair, &mut burst)? && self.is_finished()?;
+        let mut ended = self.receive_now(pair, &mut burst)? && self.is_finished(py)?;
         while burst.is_empty() && !ended && until.is_none_or(|until| Instant::now() < until) {
             let slice = Instant::now() + SLICE;
             let slice = until.map_or(slice, |until| until.min(slice));
@@ -410,7 +416,7 @@ impl Port {
             if burst.is_empty() {
                 py.check_signals()?;
                 self.check_open()?;
-                ended = self.is_finished()?;
+                ended = self.is_finished(py)?;
             }
         }
         if ended && burst.is_empty() {
@@ -465,8 +471,8 @@ impl Port {
     }
 
     /// Sets whether the port receives frames for any MAC address.
-    fn set_promiscuous(&self, on: bool) -> PyResult<()> {
-        self.shared.port(self.index, |port| port.set_promiscuous(on))?.map_err(exception)
+    fn set_promiscuous(&self, py: Python<'_>, on: bool) -> PyResult<()> {
+        self.shared.port(py, self.index, |port| port.set_promiscuous(on))?.map_err(exception)
     }
 
     /// Address that the port was opened by.
@@ -477,21 +483,21 @@ impl Port {
 
     /// MAC address, as "02:00:00:00:00:01".
     #[getter]
-    fn mac(&self) -> PyResult<String> {
-        self.shared.port(self.index, |port| port.mac().to_string())
+    fn mac(&self, py: Python<'_>) -> PyResult<String> {
+        self.shared.port(py, self.index, |port| port.mac().to_string())
     }
 
     /// Present state of the link.
     #[getter]
-    fn link(&self) -> PyResult<Link> {
-        let ringpass::Link { up, mbps } = self.shared.port(self.index, |port| port.link())?;
+    fn link(&self, py: Python<'_>) -> PyResult<Link> {
+        let ringpass::Link { up, mbps } = self.shared.port(py, self.index, |port| port.link())?;
         Ok(Link { up, mbps })
     }
 
     /// Counters since the port was opened; once the ports are closed, the final ones.
     #[getter]
-    fn stats(&self) -> Stats {
-        match self.shared.port(self.index, |port| port.stats()) {
+    fn stats(&self, py: Python<'_>) -> Stats {
+        match self.shared.port(py, self.index, |port| port.stats()) {
             Ok(stats) => stats.into(),
             Err(_) => lock(&self.shared.last).get(self.index).copied().unwrap_or_default().into(),
         }
@@ -500,7 +506,7 @@ impl Port {
     /// Further counters of this kind of port, by name.
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let counters = self.shared.port(self.index, |port| port.extended())?;
+        let counters = self.shared.port(py, self.index, |port| port.extended())?;
         let dict = PyDict::new(py);
         counters.into_iter().try_for_each(|(name, value)| dict.set_item(name, value))?;
         Ok(dict)
@@ -515,8 +521,8 @@ impl Port {
     /// Whether the port has delivered all of its input (the end of a capture file). Raises GoneError if what is behind it has
     /// disappeared.
     #[getter]
-    fn finished(&self) -> PyResult<bool> {
-        self.is_finished()
+    fn finished(&self, py: Python<'_>) -> PyResult<bool> {
+        self.is_finished(py)
     }
 
     fn __repr__(&self) -> String {
