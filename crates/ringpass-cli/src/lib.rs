@@ -49,7 +49,7 @@ PORT ADDRESSES:
                           far end of its wire [,mac=MAC] [,device=10fb]
   vfio-user:PATH          a device of another process, as 'ringpass model' serves
   vhost:PATH              a virtual machine (QEMU, vhost-user) [,client]
-                          [,queues=N] [,mac=MAC]
+                          [,queues=N] [,mode=0660] [,user=NAME] [,group=NAME]
   virtio-user:PATH        a back-end of vhost-user in another process [,server]
                           [,queues=N] [,mac=MAC]
   vale0:a                 a port of a VALE switch of 'ringpass netmapd'

@@ -11,6 +11,7 @@ use ringpass::{
     Config, Error, MacAddress, Mempool, MempoolConfig, Port, PortConfig, Ports, Queues, RxQueue, WakeSource, Wakeable,
     Worker,
 };
+use ringpass_ipc::SocketPlace;
 use ringpass_models::{Model, ixgbe, virtio};
 use ringpass_vfio_user::{Device, Event, Listener, Server, prepare_notifiers};
 use rustix::event::{PollFlags, epoll};
@@ -29,9 +30,9 @@ pub struct Args {
     /// Which card: 82599 or virtio-net
     #[arg(value_parser = ["82599", "virtio-net"])]
     card: String,
-    /// Socket to serve a card at; repeat for more cards
-    #[arg(long, value_name = "PATH", required = true)]
-    socket: Vec<PathBuf>,
+    /// Socket to serve a card at, with mode=, user=, group= for others who may connect; repeat for more cards
+    #[arg(long, value_name = "PATH[,mode=0660…]", required = true)]
+    socket: Vec<SocketPlace>,
     /// Port at the other end of a card's wire; one for each socket, in the same order
     #[arg(long, value_name = "PORT", required = true)]
     wire: Vec<String>,
@@ -170,7 +171,7 @@ fn serve_all<D: Device + Send + 'static>(
     let (mut wires, mut served_cards): (Vec<Box<dyn Port>>, Vec<ServedCard<D>>) = Default::default();
     let mut needs = Needs::default();
     for (i, (socket, wire)) in args.socket.iter().zip(&args.wire).enumerate() {
-        let listener = Listener::bind(socket)?;
+        let listener = Listener::bind_for(&socket.path, &socket.access)?;
         let mac = args.mac.get(i).copied().unwrap_or_else(|| MacAddress([2, 0x82, 0x59, 0x90, 0, i as u8 + 1]));
         let wire = wire.parse()?;
         // The wire receives all frames: the card does the MAC filtering.

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ringpass::{Config, Error, MacAddress};
-use ringpass_ipc::Listener;
+use ringpass_ipc::{Listener, SocketPlace};
 use ringpass_netmap::client::Parts;
 use ringpass_netmap::server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SharedRegion};
@@ -25,9 +25,10 @@ pub struct Args {
     /// The port: a port of a VALE switch, an end of a pipe, or a port of the machine
     #[arg(value_name = "PORT")]
     port: String,
-    /// Socket to serve the port at; its memory is served at PATH.mem
-    #[arg(long, value_name = "PATH")]
-    socket: PathBuf,
+    /// Socket to serve the port at, with mode=, user=, group= for others who may connect; its memory is served at
+    /// PATH.mem
+    #[arg(long, value_name = "PATH[,mode=0660…]")]
+    socket: SocketPlace,
     /// Give the guest access to the memory that other programs and trusted guests have, so that pipes to them
     /// need no copy. Needed for pipes and ports of the machine, which always use that memory. Without this, the
     /// guest has a memory of its own
@@ -88,9 +89,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     if !args.trusted && [COMMON_MEMORY, ZERO_COPY_MEMORY].contains(&port.granted().memory_id) {
         return Err(shared());
     }
-    let memory_socket = PathBuf::from(format!("{}.mem", args.socket.display()));
-    let listen = |path: &Path| Listener::bind(path).map_err(Error::from);
-    let listeners = [listen(&memory_socket)?, listen(&args.socket)?];
+    let SocketPlace { path: socket, access } = &args.socket;
+    let memory_socket = PathBuf::from(format!("{}.mem", socket.display()));
+    let listen = |path: &Path| Listener::bind_for(path, access).map_err(Error::from);
+    let listeners = [listen(&memory_socket)?, listen(socket)?];
     let Parts { register, rings, buffers, memory, call_event, granted, client, .. } = port.into();
     let shared =
         SharedRegion { file: memory, memory: buffers.memory().clone(), pools: granted.pools, id: register.memory_id };
@@ -101,7 +103,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut passthrough = Passthrough::new(shared, guest_port, call_event, listeners)?;
     run.enter_sandbox(&Needs::default())?;
     let mut notes = vec![
-        format!("{} at {}, its memory at {}", args.port, args.socket.display(), memory_socket.display()),
+        format!("{} at {}, its memory at {}", args.port, socket.display(), memory_socket.display()),
         format!("{mac}, {} ring(s) to send, {} to receive, memory {}", counts[0], counts[1], register.memory_id),
     ];
     notes.extend(run.sandbox_notes().iter().cloned());

@@ -13,7 +13,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{ClockId, clock_gettime};
 
 /// An asynchronous I/O operation (linux/aio_abi.h, `struct iocb`; little-endian).
 #[repr(C)]
@@ -49,11 +48,11 @@ struct AioContext {
 /// Number of completions that the queue holds before they are discarded.
 const MAX_COMPLETIONS: usize = 128;
 
-/// Creates a queue in the kernel.
-fn setup() -> io::Result<u64> {
+/// Creates a queue in the kernel, with room for this many completions.
+fn setup(completions: usize) -> io::Result<u64> {
     let mut context: libc::c_ulong = 0;
     // SAFETY: `io_setup` only writes the queue's number to `context`, a local that outlives the call.
-    let result = unsafe { libc::syscall(libc::SYS_io_setup, MAX_COMPLETIONS, &raw mut context) };
+    let result = unsafe { libc::syscall(libc::SYS_io_setup, completions, &raw mut context) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(context) }
 }
 
@@ -61,7 +60,7 @@ fn queue() -> io::Result<&'static AioContext> {
     static QUEUE: OnceLock<Result<AioContext, i32>> = OnceLock::new();
     let made = QUEUE.get_or_init(|| {
         let ready = eventfd(1, EventfdFlags::CLOEXEC).map_err(|errno| errno.raw_os_error())?;
-        let context = setup().map_err(|error| error.raw_os_error().unwrap_or(libc::EINVAL))?;
+        let context = setup(MAX_COMPLETIONS).map_err(|error| error.raw_os_error().unwrap_or(libc::EINVAL))?;
         Ok(AioContext { context: context.into(), ready })
     });
     made.as_ref().map_err(|&errno| io::Error::from_raw_os_error(errno))
@@ -76,9 +75,17 @@ fn queue() -> io::Result<&'static AioContext> {
 pub fn prepare_notifiers() -> io::Result<()> {
     let why =
         "Linux's asynchronous I/O (io_setup; is fs.aio-max-nr reached?), by which eventfds of others are signalled";
-    // The first use of a clock finds it by a system call that a sandbox forbids.
-    thread_time();
     queue().map(drop).map_err(|error| io::Error::new(error.kind(), format!("{why}: {error}")))
+}
+
+/// Creates a small queue for a forked process that only [checks](check_eventfd) a few descriptors, so that many such
+/// processes together stay below `fs.aio-max-nr`.
+///
+/// # Errors
+/// The kernel's: EAGAIN if that limit is reached, for instance by queues of processes that have just ended.
+pub(crate) fn prepare_checks() -> io::Result<()> {
+    queue()?.context.store(setup(1)?, Ordering::Relaxed);
+    Ok(())
 }
 
 impl AioContext {
@@ -127,7 +134,7 @@ impl AioContext {
     /// Creates a queue for a forked process, unless another thread of that process has just done so.
     #[cold]
     fn recreate_after_fork(&self, before: u64) -> io::Result<()> {
-        let context = setup()?;
+        let context = setup(MAX_COMPLETIONS)?;
         if self.context.compare_exchange(before, context, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             // SAFETY: `io_destroy` takes a number and no pointer. The queue was created above, and no operation
             // was submitted to it.
@@ -186,8 +193,11 @@ const MAX_SLOW_SIGNALS: u8 = 4;
 /// Whether a notifier of this process was ever slow.
 static SOME_SLOW: AtomicBool = AtomicBool::new(false);
 
+/// Returns the CPU time of this thread.
 fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call only writes to `time`, a local that outlives it.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 

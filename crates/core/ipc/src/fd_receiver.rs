@@ -24,6 +24,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use crate::event_notifier::prepare_checks;
 use crate::{ConnectionLost, Credentials, MAX_FDS, check_eventfd, prepare_notifiers};
 
 /// Most bytes that one request receives.
@@ -103,7 +104,8 @@ impl Receiver {
 
 /// Descriptors that a receiving process is taking from a peer's socket, together with a number of bytes.
 pub(crate) struct Pending {
-    answer: OwnedFd,
+    /// `None` once all descriptors were accepted.
+    answer: Option<OwnedFd>,
     user: u32,
     /// Bytes that come with the descriptors.
     pub(crate) bytes: usize,
@@ -128,16 +130,16 @@ impl Pending {
             let why = format!("the process that receives file descriptors does not run or is busy: {errno}");
             ConnectionLost::Socket(io::Error::other(why))
         })?;
-        Ok(Self { answer: ours, user, bytes })
+        Ok(Self { answer: Some(ours), user, bytes })
     }
 
     /// Returns the socket that becomes readable when the descriptors have been received.
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.answer.as_fd()
+        self.answer.as_ref().expect("not all are accepted yet").as_fd()
     }
 
-    /// Returns the descriptors; `None` if they have not been received yet.
-    pub(crate) fn poll(&self) -> Result<Option<Vec<OwnedFd>>, ConnectionLost> {
+    /// Returns the descriptors; `None` if they have not been received yet. Not to be called again after them.
+    pub(crate) fn poll(&mut self) -> Result<Option<Vec<OwnedFd>>, ConnectionLost> {
         let (mut status, mut fds) = ([0], Vec::new());
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         match receive_fds(self.socket(), &mut status, &mut space, |fd| fds.push(fd)) {
@@ -147,15 +149,24 @@ impl Pending {
             Err(errno) => return Err(ConnectionLost::Socket(errno.into())),
         }
         match status[0] {
-            status::RECEIVED => return Ok(Some(fds)),
-            status::FAILED => return Err(lost("file descriptors could not be received")),
-            _ => {}
+            status::RECEIVED => {
+                self.answer = None;
+                Ok(Some(fds))
+            }
+            status::TOO_MANY => Err(ConnectionLost::Descriptors),
+            status::WRONG_KIND => Err(ConnectionLost::Kind),
+            _ => Err(lost("file descriptors could not be received")),
         }
-        if let Ok(answer) = self.answer.try_clone() {
+    }
+}
+
+impl Drop for Pending {
+    /// Keeps account of a process that has descriptors to close, whether its answer was waited for or not.
+    fn drop(&mut self) {
+        if let Some(answer) = self.answer.take() {
             let closing = Closing { user: self.user, since: Instant::now(), answer };
             RECEIVER.lock().unwrap_or_else(PoisonError::into_inner).closing.push(closing);
         }
-        Err(if status[0] == status::TOO_MANY { ConnectionLost::Descriptors } else { ConnectionLost::Kind })
     }
 }
 
@@ -204,13 +215,16 @@ fn start(restrict: impl FnOnce() -> Result<(), String>) -> io::Result<OwnedFd> {
     let signals = block_signals();
     let child = fork();
     if matches!(child, Ok(0)) {
+        // Also after a panic, this process must not go on with what the other one does.
+        let _end = ExitOnDrop;
         drop_inherited(&shared, &theirs);
         let _ = rustix::thread::set_name(c"ringpass-fds");
-        let restricted = restrict();
-        let report = restricted.as_ref().err().map_or("", String::as_str);
-        let _ = send_fds(theirs.as_fd(), &[&[u8::from(restricted.is_err())], report.as_bytes()].concat(), &[]);
-        if restricted.is_ok() {
-            run_starter(theirs);
+        match restrict() {
+            Ok(()) => {
+                let _ = send_fds(theirs.as_fd(), &[0], &[]);
+                run_starter(theirs);
+            }
+            Err(why) => _ = send_fds(theirs.as_fd(), &[&[1], why.as_bytes()].concat(), &[]),
         }
         exit();
     }
@@ -274,6 +288,15 @@ fn fork() -> io::Result<libc::c_long> {
 fn exit() -> ! {
     // SAFETY: `_exit` takes a number and does not return; it runs no code of this process.
     unsafe { libc::_exit(0) }
+}
+
+/// Ends the process when dropped.
+struct ExitOnDrop;
+
+impl Drop for ExitOnDrop {
+    fn drop(&mut self) {
+        exit();
+    }
 }
 
 /// Unmaps shared memory and closes all descriptors but one.
@@ -374,8 +397,7 @@ fn answer_request(peer: OwnedFd, answer: BorrowedFd<'_>, bytes: usize) {
     let status = match received {
         Ok(got) if got == bytes && count > 0 => match fds {
             fds if fds.len() > MAX_FDS => status::TOO_MANY,
-            fds if !fds.iter().all(|&fd| is_allowed(fd)) => status::WRONG_KIND,
-            _ => status::RECEIVED,
+            fds => check_kinds(fds),
         },
         _ => status::FAILED,
     };
@@ -388,11 +410,36 @@ fn answer_request(peer: OwnedFd, answer: BorrowedFd<'_>, bytes: usize) {
     let _ = send_fds(answer, &[status], &borrowed[..passed.len()]);
 }
 
-/// Returns whether a descriptor is an eventfd or a file in memory (a memfd, or a file of tmpfs or hugetlbfs), which
-/// can be used and closed without waiting for its file system. Asks no file system.
-fn is_allowed(fd: RawFd) -> bool {
-    // SAFETY: `fd` was received by the caller and is open; it is wrapped without being dropped.
-    let fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
-    // Only files in memory have seals.
-    rustix::fs::fcntl_get_seals(&*fd).is_ok() || check_eventfd(&fd).is_ok()
+/// Prepares the checks of eventfds. Tries again for a second, as queues of processes that have ended are still being freed.
+fn can_check() -> bool {
+    const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+    for _ in 0..100 {
+        if prepare_checks().is_ok() {
+            return true;
+        }
+        let _ = poll(&mut [], Some(&PAUSE));
+    }
+    false
+}
+
+/// Returns whether all descriptors are eventfds or files in memory (memfds, or files of tmpfs or hugetlbfs), which can
+/// be used and closed without waiting for their file system, as the status of an answer. Asks no file system.
+fn check_kinds(fds: &[RawFd]) -> u8 {
+    let mut prepared = false;
+    for &fd in fds {
+        // SAFETY: `fd` was received by the caller and is open; it is wrapped without being dropped.
+        let fd = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) });
+        // Only files in memory have seals.
+        if rustix::fs::fcntl_get_seals(&*fd).is_ok() {
+            continue;
+        }
+        prepared = prepared || can_check();
+        if !prepared {
+            return status::FAILED;
+        }
+        if check_eventfd(&fd).is_err() {
+            return status::WRONG_KIND;
+        }
+    }
+    status::RECEIVED
 }

@@ -16,6 +16,7 @@ mod interrupt;
 mod limit;
 mod listener;
 mod message_loop;
+mod socket_access;
 mod stream;
 mod wake_fd;
 
@@ -29,5 +30,6 @@ pub use interrupt::{WAITS_END, check_interrupt, wait_ready};
 pub use limit::raise_descriptor_limit;
 pub use listener::{AcceptWait, Connecting, Error, Listener, connect};
 pub use message_loop::{MessageLoop, PeerTimeout};
+pub use socket_access::{SocketAccess, SocketPlace};
 pub use stream::{ConnectionLost, Descriptors, MAX_FDS, ReadStatus, Stream};
 pub use wake_fd::WakeFd;

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+use crate::SocketAccess;
 use crate::connector::connect_via_helper;
 
 /// Errors of listening and connecting.
@@ -131,6 +132,11 @@ impl Listener {
     /// Listens at a path, for this user only. A socket that a dead process left behind is replaced; one that is
     /// served is not.
     pub fn bind(path: &Path) -> Result<Self, Error> {
+        Self::bind_for(path, &SocketAccess::default())
+    }
+
+    /// Like [`bind`](Self::bind), for those who have this access.
+    pub fn bind_for(path: &Path, access: &SocketAccess) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Os { what: format!("listening at {}", path.display()), source };
         let address = address(path)?;
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
@@ -146,6 +152,10 @@ impl Listener {
         // connect at any time, and no path is looked up twice.
         rustix::fs::fchmod(&socket, Mode::from_raw_mode(0o600)).map_err(|errno| failed(errno.into()))?;
         rustix::net::bind(&socket, &address).map_err(|errno| failed(errno.into()))?;
+        if let Err(error) = access.apply(path) {
+            let _ = fs::remove_file(path);
+            return Err(failed(error));
+        }
         let made = fs::symlink_metadata(path).map_err(failed)?;
         rustix::net::listen(&socket, 8).map_err(|errno| failed(errno.into()))?;
         let reserve = reserve().map_err(|errno| failed(errno.into()))?;

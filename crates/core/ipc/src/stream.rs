@@ -235,7 +235,7 @@ impl Stream {
 
     /// Takes descriptors that another process receives. The bytes that come with them were peeked into the buffer.
     fn receive_pending(&mut self) -> Result<ReadStatus, ConnectionLost> {
-        let Some(pending) = &self.pending else { return Ok(ReadStatus::WouldBlock) };
+        let Some(pending) = &mut self.pending else { return Ok(ReadStatus::WouldBlock) };
         let Some(fds) = pending.poll()? else { return Ok(ReadStatus::WouldBlock) };
         let bytes = pending.bytes;
         self.pending = None;

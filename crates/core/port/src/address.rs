@@ -33,11 +33,11 @@ pub enum Address {
     Model(ModelConfig, Box<Address>),
     /// `vfio-user:PATH`: a device that another process serves, such as `ringpass model`.
     VfioUser(PathBuf),
-    /// `vhost:PATH[,client][,queues=N][,features=…]`: the vhost-user back-end of the virtio card of a virtual
-    /// machine or of another process.
+    /// `vhost:PATH[,client][,mode=…][,user=…][,group=…][,queues=N][,features=…]`: the vhost-user back-end of the
+    /// virtio card of a virtual machine or of another process.
     Vhost(VhostConfig),
-    /// `virtio-user:PATH[,server][,queues=N][,features=…][,mac=…]`: the vhost-user front-end, a virtio card
-    /// that another process implements.
+    /// `virtio-user:PATH[,server][,mode=…][,user=…][,group=…][,queues=N][,features=…][,mac=…]`: the vhost-user
+    /// front-end, a virtio card that another process implements.
     VirtioUser(VirtioUserConfig),
     /// `vale0:PORT`, `netmap:X{PIPE`: a port that `ringpass netmapd` serves, by its name, in netmap's notation.
     Netmap(String),

@@ -60,7 +60,13 @@ impl RingpassEnd {
     /// Creates the back-end, which listens.
     pub fn backend(socket: &Path, kind: Kind, site: &Testbed) -> Result<Self, Error> {
         Self::new(kind, site, site.cores[0], |port, pool, features| {
-            let config = VhostConfig { path: socket.into(), role: Role::Listen, queues: None, features };
+            let config = VhostConfig {
+                path: socket.into(),
+                role: Role::Listen,
+                access: Default::default(),
+                queues: None,
+                features,
+            };
             Ok(Box::new(Vhost::open(&config, port, pool, CopyModes::default())?))
         })
     }
@@ -69,8 +75,15 @@ impl RingpassEnd {
     pub fn frontend(socket: &Path, kind: Kind, site: &Testbed) -> Result<Self, Error> {
         Self::new(kind, site, site.cores[1], |port, pool, features| {
             let path = socket.into();
-            let config =
-                VirtioUserConfig { path, role: Role::Connect, queues: None, features, mac: None, inflight: true };
+            let config = VirtioUserConfig {
+                path,
+                role: Role::Connect,
+                access: Default::default(),
+                queues: None,
+                features,
+                mac: None,
+                inflight: true,
+            };
             Ok(Box::new(VirtioUser::open("the front-end", &config, port, pool)?))
         })
     }

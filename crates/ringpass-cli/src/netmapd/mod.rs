@@ -6,12 +6,11 @@ mod worker;
 
 use std::cell::RefCell;
 use std::io::Write;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use ringpass::{Address, Config, Error, Mempool, MempoolConfig, Ports};
-use ringpass_ipc::{Listener, prepare_notifiers};
+use ringpass_ipc::{Listener, SocketPlace, prepare_notifiers};
 use ringpass_netmap::Pools;
 use ringpass_netmap::client::default_socket;
 use ringpass_netmap::server::Server;
@@ -29,9 +28,9 @@ use vale::{SwitchesHandle, ValeSwitches};
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     /// Socket to serve at [default: $RINGPASS_NETMAP_SOCKET, or ringpass-netmap.sock in $XDG_RUNTIME_DIR or, for root,
-    /// /run; else netmap.sock in /tmp/ringpass-UID]
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
+    /// /run; else netmap.sock in /tmp/ringpass-UID]; with mode=, user=, group= for others who may connect
+    #[arg(long, value_name = "PATH[,mode=0660…]")]
+    socket: Option<SocketPlace>,
     /// Port for programs as netmap:NAME, with a ring each way for each of its queues: eth0=0000:01:00.0; repeat
     /// for more
     #[arg(long, value_name = "NAME=ADDRESS")]
@@ -93,8 +92,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let sandbox = sandbox_unless(args.options.no_sandbox, Sandbox::Server);
     let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json)?;
-    let path = args.socket.map_or_else(default_socket, Ok)?;
-    let listener = Listener::bind(&path)?;
+    let default = || default_socket().map(|path| SocketPlace { path, ..SocketPlace::default() });
+    let SocketPlace { path, access } = args.socket.map_or_else(default, Ok)?;
+    let listener = Listener::bind_for(&path, &access)?;
     prepare_notifiers().map_err(|error| Error::Fault(error.to_string()))?;
     // The default memory limit is read now, because `sysinfo` is not allowed in the sandbox.
     let memory = args.memory.unwrap_or_else(half_of_memory);

@@ -208,42 +208,6 @@ fn a_large_port_keeps_nobody_waiting() {
     netmapd.end();
 }
 
-/// Ports with many rings in memory that others use too, which close at once and are opened again and again.
-#[test]
-fn ports_that_close_keep_nobody_waiting() {
-    let netmapd = Netmapd::new(&["--memory", "4G"]);
-    let many = |memory_id| Register { slots: [8192; 2], rings: [8; 2], memory_id, ..Register::default() };
-    let open = |name: &str, memory_id| Port::open(&name.parse().unwrap(), &netmapd.socket, many(memory_id));
-    let mut client = Client::connect(&netmapd.socket).expect("a connection");
-    let mut longest = Duration::ZERO;
-    let done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let _told = crate::common::Stop(&done);
-            let ports: Vec<Port> = (0..6).map(|n| open(&format!("vale0:{n}"), 0).expect("a port")).collect();
-            drop(ports);
-            let attack = |name: &str| {
-                let start = Instant::now();
-                while start.elapsed() < Duration::from_secs(2) {
-                    drop(open(name, 0));
-                }
-            };
-            std::thread::scope(|scope| {
-                for name in ["vale0:a", "vale0:b", "vale0:c", "vale0:d"] {
-                    scope.spawn(move || attack(name));
-                }
-            });
-        });
-        while !done.load(Ordering::Relaxed) {
-            let start = Instant::now();
-            client.status().expect("a status");
-            longest = longest.max(start.elapsed());
-        }
-    });
-    println!("the longest wait: {longest:?}");
-    assert!(longest < Duration::from_secs(1), "a program has waited for {longest:?}");
-}
-
 /// A program has tens of thousands wait for its port's eventfd, so that each signal takes milliseconds.
 #[test]
 fn a_program_whose_eventfd_is_slow_is_disconnected() {

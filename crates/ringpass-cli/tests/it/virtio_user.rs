@@ -68,3 +68,23 @@ fn a_container_of_an_ordinary_user_needs_no_privilege() {
     back.echoed(500);
     echo.summary();
 }
+
+/// Root serves guests; an ordinary user connects to the socket that is open to it, and to no other.
+#[test]
+fn an_ordinary_user_enters_where_the_mode_lets_it() {
+    let (folder, program) = for_everybody();
+    let [open, closed] = ["open", "closed"].map(|name| folder.path().join(name));
+    let ports = [format!("vhost:{},mode=0666", open.display()), format!("vhost:{}", closed.display())];
+    let switch = Program::spawn(&[RINGPASS, "switch", &ports[0], &ports[1]]);
+    wait_until("the sockets", || open.exists() && closed.exists() && switch.line().contains("seccomp: "));
+    let enter = |socket: &std::path::Path| {
+        let address = format!("virtio-user:{}", socket.display());
+        let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];
+        Program::spawn(&[&user[..], &[text(&program), "echo", &address, "--time", "0.2"]].concat())
+            .wait(std::time::Duration::from_secs(60))
+    };
+    let (status, lines, errors) = enter(&open);
+    assert_eq!(status, Some(0), "{lines:?} {errors:?}");
+    let (status, _, errors) = enter(&closed);
+    assert!(status == Some(1) && errors.last().unwrap().contains("may not be connected to by this user"), "{errors:?}");
+}

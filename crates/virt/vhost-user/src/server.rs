@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{AcceptWait, Connecting, Error, Listener, SLOW_EVENTFD_PAUSE, connect, prepare_notifiers};
+use ringpass_ipc::{
+    AcceptWait, Connecting, Error, Listener, SLOW_EVENTFD_PAUSE, SocketAccess, connect, prepare_notifiers,
+};
 use ringpass_port::Role;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
@@ -21,6 +23,8 @@ pub struct Endpoint {
     pub path: PathBuf,
     /// Whether the back-end listens on the socket or connects to it.
     pub role: Role,
+    /// Who may connect to the socket, if the back-end listens on it.
+    pub access: SocketAccess,
 }
 
 /// Handle of a running back-end. Dropping it disconnects the device and waits for the thread to end.
@@ -50,7 +54,7 @@ impl Server {
         let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let stop = Arc::new(stop.map_err(|errno| failed("an eventfd")(errno.into()))?);
         let source = match endpoint.role {
-            Role::Listen => ConnectionSource::Listening(Listener::bind(&endpoint.path)?),
+            Role::Listen => ConnectionSource::Listening(Listener::bind_for(&endpoint.path, &endpoint.access)?),
             Role::Connect => ConnectionSource::Connecting(Attempts::default()),
         };
         Ok(Self { endpoint, source, device, stop, session: None, log: LogRateLimit::default() })

@@ -70,13 +70,13 @@ impl Vhost {
     /// Opens a port for the guest at a vhost-user socket. A listening socket is created at once; guests are
     /// accepted or connected to only when the queues have been taken.
     pub fn open(config: &VhostConfig, port: &PortConfig, pool: &Mempool, copies: CopyModes) -> Result<Self, Error> {
-        let VhostConfig { path, role, queues, features } = config;
+        let VhostConfig { path, role, access, queues, features } = config;
         let name = format!("vhost:{}", path.display());
         let features = offer(DEFAULT_FEATURES, features.as_deref().unwrap_or_default())
             .map_err(|why| Error::Config(why).of(&name))?;
         let port = PortConfig { queues: queues.unwrap_or(port.queues), ..*port };
         let (mut vhost, backend) = Self::new(&name, features, &port, pool, copies)?;
-        let endpoint = Endpoint { path: path.clone(), role: *role };
+        let endpoint = Endpoint { path: path.clone(), role: *role, access: access.clone() };
         let server = Server::open(endpoint, Box::new(backend)).map_err(|error| Error::from(error).of(&name))?;
         vhost.server = Some(server);
         Ok(vhost)

@@ -53,7 +53,7 @@ impl UserDevice {
         let wanted = offer(BACKEND_FEATURES, text).map_err(Error::Config)?;
         let named = offer(0, text).map_err(Error::Config)? & !(MAC | STATUS | MQ);
         ringpass_ipc::prepare_notifiers().map_err(|error| Error::os(name, error))?;
-        let source = ConnectionSource::open(&config.path, config.role)?;
+        let source = ConnectionSource::open(config)?;
         let socket = source.wait_connect()?;
         let session = Session::negotiate(socket).map_err(Error::from)?;
         let pairs = port.queues as u16;

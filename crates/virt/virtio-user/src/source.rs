@@ -1,11 +1,11 @@
 //! Connections to back-ends, accepted or initiated.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{AcceptWait, Connecting, Listener, check_interrupt, connect};
-use ringpass_port::{Error, Role};
+use ringpass_port::{Error, Role, VirtioUserConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -46,10 +46,10 @@ impl From<NoBackend> for Error {
 }
 
 impl ConnectionSource {
-    pub(crate) fn open(path: &Path, role: Role) -> Result<Self, Error> {
-        Ok(match role {
-            Role::Listen => Self::Listen(Listener::bind(path)?),
-            Role::Connect => Self::Connect(path.into()),
+    pub(crate) fn open(config: &VirtioUserConfig) -> Result<Self, Error> {
+        Ok(match config.role {
+            Role::Listen => Self::Listen(Listener::bind_for(&config.path, &config.access)?),
+            Role::Connect => Self::Connect(config.path.clone()),
         })
     }
 

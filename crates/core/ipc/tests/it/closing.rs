@@ -154,6 +154,15 @@ fn a_file_that_is_never_closed_keeps_no_session_waiting() {
     receive(&mut stream).unwrap();
     send(&theirs, b"message", &[good[0].as_fd()]);
     assert!(matches!(receive(&mut stream), Err(ConnectionLost::Unclosed)));
+    // So it is for a user whose sessions end before it is known what they have sent.
+    for _ in 0..40 {
+        let (theirs, mut stream) = pair_of(12_347);
+        send(&theirs, b"message", &[silent.as_fd()]);
+        let _ = stream.receive();
+    }
+    let (theirs, mut stream) = pair_of(12_347);
+    send(&theirs, b"message", &[good[0].as_fd()]);
+    assert!(matches!(receive(&mut stream), Err(ConnectionLost::Unclosed)));
     // Others are served, and streams that refuse descriptors or are dropped with unread ones do not block.
     exchange_good(pair_of(12_346));
     exchange_good(pair(Descriptors::Checked));

@@ -3,7 +3,7 @@
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 
-use ringpass_ipc::{Connecting, Error, Listener, connect};
+use ringpass_ipc::{Connecting, Error, Listener, SocketPlace, connect};
 use rustix::io::Errno;
 
 #[test]
@@ -92,4 +92,40 @@ fn a_lock_that_is_not_obtained_is_named() {
     drop(file);
     std::fs::remove_file(&lock).unwrap();
     assert!(Listener::bind(&path).is_ok());
+}
+
+/// Others may connect as soon as the socket is there, and nobody else.
+#[test]
+fn a_socket_has_the_mode_and_owners_that_were_given() {
+    use std::os::unix::fs::MetadataExt;
+    let folder = tempfile::tempdir().unwrap();
+    let place: SocketPlace = format!("{}/a,mode=0666,user=12345,group=54321", folder.path().display()).parse().unwrap();
+    if !rustix::process::geteuid().is_root() {
+        let error = Listener::bind_for(&place.path, &place.access).err().expect("only root may").to_string();
+        assert!(error.contains("owner cannot be changed") && !place.path.exists(), "{error}");
+        return;
+    }
+    let listener = Listener::bind_for(&place.path, &place.access).unwrap();
+    let socket = std::fs::metadata(&place.path).unwrap();
+    assert_eq!((socket.mode() & 0o777, socket.uid(), socket.gid()), (0o666, 12345, 54321));
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    let connected = |path: std::path::PathBuf| {
+        let other = std::thread::spawn(move || {
+            let user = rustix::process::Uid::from_raw(777);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            matches!(connect(&path), Ok(Connecting::Connected(_)))
+        });
+        other.join().unwrap()
+    };
+    assert!(connected(place.path.clone()), "anybody may");
+    drop(listener);
+    // By name; only the user of that name may, and root.
+    let named: SocketPlace = format!("{}/b,user=root,mode=600", folder.path().display()).parse().unwrap();
+    let _listener = Listener::bind_for(&named.path, &named.access).unwrap();
+    assert!(!connected(named.path.clone()));
+    for (wrong, why) in
+        [("a,mode=8", "octal"), ("a,user=no one", "there is no user"), ("a,owner=x", "no option 'owner'")]
+    {
+        assert!(wrong.parse::<SocketPlace>().unwrap_err().contains(why));
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use ringpass_ipc::SocketAccess;
+
 use super::number;
 use crate::MacAddress;
 
@@ -12,6 +14,8 @@ pub struct VhostConfig {
     pub path: PathBuf,
     /// Which end creates the socket.
     pub role: Role,
+    /// Who may connect to the socket, if this end creates it.
+    pub access: SocketAccess,
     /// Number of queue pairs; `None` for that of the program's other ports.
     pub queues: Option<usize>,
     /// Features to offer in addition to the default ones or to leave out.
@@ -25,6 +29,8 @@ pub struct VirtioUserConfig {
     pub path: PathBuf,
     /// Which end creates the socket.
     pub role: Role,
+    /// Who may connect to the socket, if this end creates it.
+    pub access: SocketAccess,
     /// Number of queue pairs; `None` for that of the program's other ports.
     pub queues: Option<usize>,
     /// Features to request in addition to the default ones or to leave out.
@@ -47,8 +53,8 @@ pub enum Role {
 
 /// Parses `PATH[,client][,queues=N][,features=…]`.
 pub(super) fn vhost(argument: &str) -> Result<VhostConfig, String> {
-    let VirtioUserConfig { path, role, queues, features, .. } = parse("vhost", Role::Listen, argument)?;
-    Ok(VhostConfig { path, role, queues, features })
+    let VirtioUserConfig { path, role, access, queues, features, .. } = parse("vhost", Role::Listen, argument)?;
+    Ok(VhostConfig { path, role, access, queues, features })
 }
 
 /// Parses `PATH[,server][,queues=N][,features=…][,mac=…][,inflight=off]`.
@@ -62,7 +68,8 @@ fn parse(kind: &str, role: Role, argument: &str) -> Result<VirtioUserConfig, Str
         return Err(format!("the socket is missing; write {kind}:PATH"));
     }
     let (queues, features, mac, inflight) = (None, None, None, true);
-    let mut config = VirtioUserConfig { path: path.into(), role, queues, features, mac, inflight };
+    let access = SocketAccess::default();
+    let mut config = VirtioUserConfig { path: path.into(), role, access, queues, features, mac, inflight };
     for option in options.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("server", "") => config.role = Role::Listen,
@@ -75,13 +82,17 @@ fn parse(kind: &str, role: Role, argument: &str) -> Result<VirtioUserConfig, Str
             ("mac", value) if kind == "virtio-user" => config.mac = Some(value.replace('-', ":").parse()?),
             ("inflight", "on") if kind == "virtio-user" => config.inflight = true,
             ("inflight", "off") if kind == "virtio-user" => config.inflight = false,
+            (key, value) if config.access.set(key, value)? => {}
             (key, _) => {
                 let more = if kind == "virtio-user" { ", mac=, inflight=off" } else { "" };
                 return Err(format!(
-                    "'{kind}' has no option '{key}'; it has client, server, queues=N, features={more}"
+                    "'{kind}' has no option '{key}'; it has client, server, mode=, user=, group=, queues=N, features={more}"
                 ));
             }
         }
+    }
+    if config.role == Role::Connect && !config.access.is_default() {
+        return Err("mode=, user= and group= belong to the end that creates the socket; this one connects to it".into());
     }
     Ok(config)
 }
@@ -93,7 +104,13 @@ mod tests {
 
     #[test]
     fn both_ends_have_a_role_of_their_own() {
-        let plain = |path: &str, role| VhostConfig { path: path.into(), role, queues: None, features: None };
+        let plain = |path: &str, role| VhostConfig {
+            path: path.into(),
+            role,
+            access: SocketAccess::default(),
+            queues: None,
+            features: None,
+        };
         let parse = |text: &str| text.parse::<Address>().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(parse("vhost:/run/a"), Address::Vhost(plain("/run/a", Role::Listen)));
         assert_eq!(parse("vhost:a,client"), Address::Vhost(plain("a", Role::Connect)));
@@ -118,10 +135,17 @@ mod tests {
             ("vhost:", "vhost:PATH"),
             ("virtio-user:,server", "virtio-user:PATH"),
             ("vhost,client:a", "behind"),
+            ("vhost:a,mode=999", "octal"),
+            ("vhost:a,user=no such", "there is no user 'no such'"),
+            ("vhost:a,group=no such", "there is no group 'no such'"),
+            ("vhost:a,client,mode=0660", "the end that creates the socket"),
             ("vhost:a,queues=0", "1 to 64"),
             ("vhost:a,queues=many", "queues=2"),
             ("vhost:a,client=yes", "no option 'client'"),
-            ("virtio-user:a,packed=on", "client, server, queues=N, features=, mac=, inflight=off"),
+            (
+                "virtio-user:a,packed=on",
+                "client, server, mode=, user=, group=, queues=N, features=, mac=, inflight=off",
+            ),
             ("vhost:a,inflight=off", "no option 'inflight'"),
             ("vhost:a,mac=02:00:00:00:00:07", "no option 'mac'"),
         ] {

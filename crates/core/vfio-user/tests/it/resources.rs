@@ -101,7 +101,8 @@ fn ten_thousand_clients() {
         assert!(start.elapsed() < LIMIT, "descriptors: {} instead of {}", resources().0, before.0);
         bench.serves_a_good_client();
     }
-    assert!(resources().1 <= before.1 + 16, "mappings");
+    // Stacks and heaps of threads that close what nobody has received are kept for the next ones.
+    assert!(resources().1 <= before.1 + 64, "mappings");
     assert!(memory() < pages + 4096, "{} pages more", memory() - pages);
     assert!(bench.server.device.resets >= 10_001);
     bench.serves_a_good_client();

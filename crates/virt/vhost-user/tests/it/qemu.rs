@@ -10,7 +10,8 @@ use ringpass_port::Role;
 use ringpass_vhost_user::*;
 
 fn serve_at(path: &Path, mock: &MockDevice) -> ServerHandle {
-    serve(Endpoint { path: path.into(), role: Role::Listen }, Box::new(mock.clone())).unwrap()
+    serve(Endpoint { path: path.into(), role: Role::Listen, access: Default::default() }, Box::new(mock.clone()))
+        .unwrap()
 }
 
 fn until(mock: &MockDevice, running: &[usize]) {

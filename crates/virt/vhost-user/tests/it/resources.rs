@@ -130,7 +130,11 @@ fn the_same_again_and_again() {
 fn a_flood_of_refusals() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("guest");
-    let _control = serve(Endpoint { path: path.clone(), role: Role::Listen }, Box::new(MockDevice::default())).unwrap();
+    let _control = serve(
+        Endpoint { path: path.clone(), role: Role::Listen, access: Default::default() },
+        Box::new(MockDevice::default()),
+    )
+    .unwrap();
     let mut front = Front(UnixStream::connect(&path).unwrap());
     front.send(&Request::SetProtocolFeatures(PROTOCOL).message(Kind::Request), &[]);
     let (lines, start) = (LINES.load(Ordering::Relaxed), Instant::now());
@@ -148,7 +152,9 @@ fn ten_thousand_front_ends() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("guest");
     let mock = MockDevice::default();
-    let control = serve(Endpoint { path: path.clone(), role: Role::Listen }, Box::new(mock.clone())).unwrap();
+    let control =
+        serve(Endpoint { path: path.clone(), role: Role::Listen, access: Default::default() }, Box::new(mock.clone()))
+            .unwrap();
     let (file, event) = (memfd(MEMORY), event());
     let front_end = || {
         let front = Front(UnixStream::connect(&path).unwrap());
@@ -190,7 +196,8 @@ fn ten_thousand_front_ends() {
         assert!(ending.elapsed() < LIMIT, "descriptors: {} and before {}", resources().0, before.0);
         std::thread::yield_now();
     }
-    assert!(resources().1 <= before.1 + 16, "mappings");
+    // Stacks and heaps of threads that close what nobody has received are kept for the next ones.
+    assert!(resources().1 <= before.1 + 64, "mappings");
     assert!(memory() < pages + 4096, "{} pages more", memory() - pages);
     let lines = LINES.load(Ordering::Relaxed) - lines;
     assert!(LINES.load(Ordering::Relaxed) > 0 && lines <= 12 * (seconds + 2), "{lines} lines in {seconds} s");

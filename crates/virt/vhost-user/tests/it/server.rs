@@ -15,7 +15,8 @@ use ringpass_virtio::features::VERSION_1;
 
 fn serve_at(path: &Path, role: Role) -> (MockDevice, ServerHandle) {
     let mock = MockDevice::default();
-    let control = serve(Endpoint { path: path.into(), role }, Box::new(mock.clone())).unwrap();
+    let control =
+        serve(Endpoint { path: path.into(), role, access: Default::default() }, Box::new(mock.clone())).unwrap();
     (mock, control)
 }
 
@@ -87,7 +88,10 @@ fn one_front_end_after_the_other() {
     }
     assert_eq!(mock.state().ended, ["the front-end has closed the connection"; 3]);
     // No other server may use the path.
-    let other = serve(Endpoint { path: path.clone(), role: Role::Listen }, Box::new(MockDevice::default()));
+    let other = serve(
+        Endpoint { path: path.clone(), role: Role::Listen, access: Default::default() },
+        Box::new(MockDevice::default()),
+    );
     assert!(matches!(other.err().unwrap(), Error::InUse(_)));
     drop(control);
     assert!(!path.exists());

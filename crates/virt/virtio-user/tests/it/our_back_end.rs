@@ -23,7 +23,13 @@ struct Pair {
 }
 
 fn back(folder: &TempDir, port: &PortConfig, role: Role, pool: &Mempool) -> (Vhost, Vec<Queues>) {
-    let config = VhostConfig { path: folder.path().join("vhost"), role, queues: None, features: None };
+    let config = VhostConfig {
+        path: folder.path().join("vhost"),
+        role,
+        access: Default::default(),
+        queues: None,
+        features: None,
+    };
     let features = Some("packed+in_order".to_owned());
     let config = VhostConfig { features, ..config };
     let mut back = Vhost::open(&config, port, pool, CopyModes::default()).unwrap_or_else(|error| panic!("{error}"));
@@ -43,6 +49,7 @@ impl Pair {
         let (back, back_queues) = back(&folder, port, roles.0, &back_pool);
         let path = folder.path().join("vhost");
         let config = VirtioUserConfig {
+            access: Default::default(),
             path,
             role: roles.1,
             queues: None,
@@ -186,6 +193,7 @@ fn back_ends_come_and_go_under_traffic() {
                         &VhostConfig {
                             path: folder.path().join("unused"),
                             role: Role::Listen,
+                            access: Default::default(),
                             queues: None,
                             features: None,
                         },

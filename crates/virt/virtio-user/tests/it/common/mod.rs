@@ -42,8 +42,15 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("vhost");
         let listener = UnixListener::bind(&path).unwrap();
-        let config =
-            VirtioUserConfig { path, role: Role::Connect, queues: None, features: None, mac: None, inflight: true };
+        let config = VirtioUserConfig {
+            path,
+            role: Role::Connect,
+            access: Default::default(),
+            queues: None,
+            features: None,
+            mac: None,
+            inflight: true,
+        };
         Self { listener, config, _folder: folder }
     }
 
