@@ -117,7 +117,7 @@ pub fn case(data: &[u8]) {
     parse(stream);
     FILES.with(|files| {
         dispatch(how, stream, files);
-        if how & SOCKET == SOCKET && mix(stream) % 64 == 0 {
+        if how & SOCKET == SOCKET && mix(stream).is_multiple_of(64) {
             socket(how, stream, files);
         }
     });

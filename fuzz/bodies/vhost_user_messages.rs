@@ -139,7 +139,7 @@ pub fn case(data: &[u8]) {
     parse(stream);
     FILES.with(|files| {
         dispatch(stream, files);
-        if how & SOCKET == SOCKET && mix(stream) % 64 == 0 {
+        if how & SOCKET == SOCKET && mix(stream).is_multiple_of(64) {
             socket(stream, files);
         }
     });
