@@ -190,7 +190,7 @@ pub const SLOW_EVENTFD_PAUSE: Duration = Duration::from_secs(10);
 /// others the thread's own time is measured.
 const MAX_SLOW_SIGNALS: u8 = 4;
 
-/// Whether a notifier of this process was ever slow.
+/// Flag that is set once any notifier of this process is slow, and never cleared.
 static SOME_SLOW: AtomicBool = AtomicBool::new(false);
 
 /// Returns the CPU time of this thread.

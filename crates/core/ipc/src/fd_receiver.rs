@@ -6,8 +6,8 @@
 //! takes the descriptors from the peer's socket into a file table of its own, passes on the eventfds and files in
 //! memory, and exits. If that blocks, the process is abandoned; it holds nothing of this one.
 //!
-//! There is one starter process, which never receives a descriptor itself. It keeps one receiving process ready
-//! and starts the next when that one has taken a request. A request is a message with the number of bytes to
+//! A starter process, which never receives a descriptor itself, keeps one receiving process ready and
+//! starts the next when that one has taken a request. A request is a message with the number of bytes to
 //! receive, the peer's socket, and a socket for the answer, which hangs up when the receiving process has closed
 //! everything.
 

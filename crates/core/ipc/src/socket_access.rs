@@ -1,4 +1,4 @@
-//! Who may connect to a socket.
+//! Access to a socket that this process creates.
 
 use std::fs::Permissions;
 use std::io;
@@ -82,7 +82,7 @@ impl SocketAccess {
 pub struct SocketPlace {
     /// Path of its file.
     pub path: PathBuf,
-    /// Who may connect.
+    /// Mode and owners of its file.
     pub access: SocketAccess,
 }
 

@@ -30,7 +30,7 @@ struct Mapping {
     start: NonNull<u8>,
     len: usize,
     reserved: Reserved,
-    /// Whether another process keeps the file, so that unmapping frees nothing.
+    /// Set if another process keeps the file, so that unmapping frees nothing.
     kept: bool,
     /// The file and the offset of this memory in it, if others are to map it too.
     file: Option<(OwnedFd, u64)>,

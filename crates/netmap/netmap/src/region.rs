@@ -248,7 +248,7 @@ impl Region {
         }
     }
 
-    /// Whether the slots of any ring name a buffer, by buffer.
+    /// Returns for each buffer whether a slot of any ring names it.
     fn buffers_in_rings(&self) -> Vec<bool> {
         let mut in_rings = vec![false; self.pools.buffers as usize];
         for buffer in self.rings.values().flat_map(in_use) {

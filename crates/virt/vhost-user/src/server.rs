@@ -23,7 +23,7 @@ pub struct Endpoint {
     pub path: PathBuf,
     /// Whether the back-end listens on the socket or connects to it.
     pub role: Role,
-    /// Who may connect to the socket, if the back-end listens on it.
+    /// Mode and owners of the socket, if the back-end listens on it.
     pub access: SocketAccess,
 }
 

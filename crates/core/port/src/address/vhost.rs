@@ -14,7 +14,7 @@ pub struct VhostConfig {
     pub path: PathBuf,
     /// Which end creates the socket.
     pub role: Role,
-    /// Who may connect to the socket, if this end creates it.
+    /// Mode and owners of the socket, if this end creates it.
     pub access: SocketAccess,
     /// Number of queue pairs; `None` for that of the program's other ports.
     pub queues: Option<usize>,
@@ -29,7 +29,7 @@ pub struct VirtioUserConfig {
     pub path: PathBuf,
     /// Which end creates the socket.
     pub role: Role,
-    /// Who may connect to the socket, if this end creates it.
+    /// Mode and owners of the socket, if this end creates it.
     pub access: SocketAccess,
     /// Number of queue pairs; `None` for that of the program's other ports.
     pub queues: Option<usize>,
@@ -51,13 +51,13 @@ pub enum Role {
     Connect,
 }
 
-/// Parses `PATH[,client][,queues=N][,features=…]`.
+/// Parses `PATH[,client][,mode=…][,user=…][,group=…][,queues=N][,features=…]`.
 pub(super) fn vhost(argument: &str) -> Result<VhostConfig, String> {
     let VirtioUserConfig { path, role, access, queues, features, .. } = parse("vhost", Role::Listen, argument)?;
     Ok(VhostConfig { path, role, access, queues, features })
 }
 
-/// Parses `PATH[,server][,queues=N][,features=…][,mac=…][,inflight=off]`.
+/// Parses `PATH[,server][,mode=…][,user=…][,group=…][,queues=N][,features=…][,mac=…][,inflight=off]`.
 pub(super) fn virtio_user(argument: &str) -> Result<VirtioUserConfig, String> {
     parse("virtio-user", Role::Connect, argument)
 }

@@ -87,7 +87,7 @@ impl Session {
         self.wait_on().2.is_some_and(|left| left.is_zero())
     }
 
-    /// Whether the program's eventfd takes so long to be signalled that no more signals are sent.
+    /// Returns whether the program's eventfd takes so long to be signalled that no more signals are sent.
     pub fn has_slow_eventfd(&self) -> bool {
         self.registration.as_ref().is_some_and(Registration::has_slow_eventfd)
     }
