@@ -2,7 +2,7 @@
 //! to.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,8 +11,7 @@ use rustix::event::PollFlags;
 use rustix::fs::fcntl_get_seals;
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, Shutdown, recv, recvmsg, shutdown,
 };
 
 use crate::elsewhere::{close_memory, drop_elsewhere};
@@ -182,21 +181,7 @@ impl Stream {
         self.buffer.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         if self.accepts == Descriptors::Trusted {
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = RecvAncillaryBuffer::new(&mut space);
-            let Some(received) = self.receive_with(&mut control, RecvFlags::empty())? else {
-                return Ok(ReadStatus::WouldBlock);
-            };
-            let mut fds = Vec::new();
-            for message in control.drain() {
-                if let RecvAncillaryMessage::ScmRights(more) = message {
-                    fds.extend(more);
-                }
-            }
-            if received.flags.contains(ReturnFlags::CTRUNC) {
-                return Err(ConnectionLost::Descriptors);
-            }
-            return self.received(received.bytes, fds);
+            return self.receive_directly();
         }
         // Without room for descriptors, a peek leaves them in the socket and tells that they are there.
         let Some(peeked) = self.receive_with(&mut RecvAncillaryBuffer::default(), RecvFlags::PEEK)? else {
@@ -215,6 +200,25 @@ impl Stream {
         }
         self.pending = Some(Pending::new(self.socket.as_fd(), peeked.bytes)?);
         self.receive_pending()
+    }
+
+    /// Receives bytes and any descriptors that come with them.
+    fn receive_directly(&mut self) -> Result<ReadStatus, ConnectionLost> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let Some(received) = self.receive_with(&mut control, RecvFlags::empty())? else {
+            return Ok(ReadStatus::WouldBlock);
+        };
+        let mut fds = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(more) = message {
+                fds.extend(more);
+            }
+        }
+        if received.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(ConnectionLost::Descriptors);
+        }
+        self.received(received.bytes, fds)
     }
 
     fn close_kept(&mut self) {
@@ -274,14 +278,7 @@ impl Stream {
     pub fn flush(&mut self) -> Result<(), ConnectionLost> {
         while let Some(Unsent { bytes, fds, sent }) = &mut self.unsent {
             let borrowed: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-            let mut control = SendAncillaryBuffer::new(&mut space);
-            if !borrowed.is_empty() {
-                let fits = control.push(SendAncillaryMessage::ScmRights(&borrowed));
-                assert!(fits, "no message has more than {MAX_FDS} descriptors");
-            }
-            let rest = [IoSlice::new(&bytes[*sent..])];
-            match sendmsg(&self.socket, &rest, &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
+            match fd_receiver::send_fds(self.socket.as_fd(), &bytes[*sent..], &borrowed) {
                 Ok(more) => *sent += more,
                 Err(Errno::INTR) => continue,
                 Err(errno) => return wait_or(errno, ()),
