@@ -121,28 +121,14 @@ impl Path {
         let features = Some(features(ring, layout));
         let copying = |transfer| if transfer == Transfer::FakeZeroCopy { CopyMode::Skipped } else { CopyMode::Copied };
         let copies = CopyModes { to_guest: copying(pattern.rx), from_guest: copying(pattern.tx) };
-        let back_end = VhostConfig {
-            path: path.clone(),
-            role: Role::Listen,
-            access: Default::default(),
-            queues: None,
-            features: features.clone(),
-        };
+        let back_end = VhostConfig { features: features.clone(), ..VhostConfig::new(path.clone(), Role::Listen) };
         let mut guest_port = Vhost::open(&back_end, &PortConfig::default(), &host, copies)?;
         // Lending must be requested before a guest can connect.
         let lending = if pattern.mapped() { guest_port.lending(0) } else { None };
         let guest = guest_port.take_queues().remove(0);
         lending.map_or(Ok(()), |lending| card.rx.borrow_from(&lending))?;
 
-        let front_end = VirtioUserConfig {
-            path,
-            role: Role::Connect,
-            access: Default::default(),
-            queues: None,
-            features,
-            mac: None,
-            inflight: false,
-        };
+        let front_end = VirtioUserConfig { features, inflight: false, ..VirtioUserConfig::new(path, Role::Connect) };
         let config = PortConfig { rx_ring: virtual_rx, tx_ring: virtual_tx, ..Default::default() };
         let memory = pool(2 * (virtual_rx + virtual_tx) + 4096)?;
         let mut function_port = VirtioUser::open("network function", &front_end, &config, &memory)?;

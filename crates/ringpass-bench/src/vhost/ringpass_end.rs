@@ -60,13 +60,7 @@ impl RingpassEnd {
     /// Creates the back-end, which listens.
     pub fn backend(socket: &Path, kind: Kind, site: &Testbed) -> Result<Self, Error> {
         Self::new(kind, site, site.cores[0], |port, pool, features| {
-            let config = VhostConfig {
-                path: socket.into(),
-                role: Role::Listen,
-                access: Default::default(),
-                queues: None,
-                features,
-            };
+            let config = VhostConfig { features, ..VhostConfig::new(socket, Role::Listen) };
             Ok(Box::new(Vhost::open(&config, port, pool, CopyModes::default())?))
         })
     }
@@ -74,16 +68,7 @@ impl RingpassEnd {
     /// Creates the front-end, which connects.
     pub fn frontend(socket: &Path, kind: Kind, site: &Testbed) -> Result<Self, Error> {
         Self::new(kind, site, site.cores[1], |port, pool, features| {
-            let path = socket.into();
-            let config = VirtioUserConfig {
-                path,
-                role: Role::Connect,
-                access: Default::default(),
-                queues: None,
-                features,
-                mac: None,
-                inflight: true,
-            };
+            let config = VirtioUserConfig { features, ..VirtioUserConfig::new(socket, Role::Connect) };
             Ok(Box::new(VirtioUser::open("the front-end", &config, port, pool)?))
         })
     }

@@ -18,7 +18,7 @@ impl Back {
     /// Opens a back-end at a socket that it creates or connects to, as `role` says.
     pub fn new(path: &Path, role: Role) -> Self {
         let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..Default::default() }).unwrap();
-        let config = VhostConfig { path: path.into(), role, access: Default::default(), queues: None, features: None };
+        let config = VhostConfig::new(path, role);
         let port = Vhost::open(&config, &PortConfig::default(), &pool, CopyModes::default());
         let mut port = port.unwrap_or_else(|error| panic!("{error}"));
         let queues = port.take_queues().remove(0);

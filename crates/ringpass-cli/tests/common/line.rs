@@ -46,15 +46,7 @@ impl Line {
         wait_until("the socket", || listened_to(&folder.path().join("card")));
         let pool = Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() }).unwrap();
         let (path, features) = (folder.path().join("card"), Some(features.to_owned()));
-        let config = VirtioUserConfig {
-            path,
-            role: Role::Connect,
-            access: Default::default(),
-            queues: None,
-            features,
-            mac: None,
-            inflight: true,
-        };
+        let config = VirtioUserConfig { features, ..VirtioUserConfig::new(path, Role::Connect) };
         let port = VirtioUser::open("card", &config, &PortConfig::default(), &pool);
         let mut port = port.unwrap_or_else(|error| panic!("{error}"));
         let queues = port.take_queues().remove(0);

@@ -19,15 +19,7 @@ fn testpmd(socket: &Path, options: &str, queues: usize) -> Testpmd {
 
 fn config(path: &Path, role: Role, features: &str) -> VirtioUserConfig {
     let features = Some(features.into());
-    VirtioUserConfig {
-        path: path.into(),
-        role,
-        access: Default::default(),
-        queues: None,
-        features,
-        mac: None,
-        inflight: true,
-    }
+    VirtioUserConfig { features, ..VirtioUserConfig::new(path, role) }
 }
 
 fn pool() -> Mempool {

@@ -42,6 +42,21 @@ pub struct VirtioUserConfig {
     pub inflight: bool,
 }
 
+impl VhostConfig {
+    /// Creates the options of a socket at a path, with defaults for the others.
+    pub fn new(path: impl Into<PathBuf>, role: Role) -> Self {
+        Self { path: path.into(), role, access: SocketAccess::default(), queues: None, features: None }
+    }
+}
+
+impl VirtioUserConfig {
+    /// Creates the options of a socket at a path, with defaults for the others.
+    pub fn new(path: impl Into<PathBuf>, role: Role) -> Self {
+        let VhostConfig { path, role, access, queues, features } = VhostConfig::new(path, role);
+        Self { path, role, access, queues, features, mac: None, inflight: true }
+    }
+}
+
 /// This process's side of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -67,9 +82,7 @@ fn parse(kind: &str, role: Role, argument: &str) -> Result<VirtioUserConfig, Str
     if path.is_empty() {
         return Err(format!("the socket is missing; write {kind}:PATH"));
     }
-    let (queues, features, mac, inflight) = (None, None, None, true);
-    let access = SocketAccess::default();
-    let mut config = VirtioUserConfig { path: path.into(), role, access, queues, features, mac, inflight };
+    let mut config = VirtioUserConfig::new(path, role);
     for option in options.split(',').filter(|option| !option.is_empty()) {
         match option.split_once('=').unwrap_or((option, "")) {
             ("server", "") => config.role = Role::Listen,
@@ -104,13 +117,7 @@ mod tests {
 
     #[test]
     fn both_ends_have_a_role_of_their_own() {
-        let plain = |path: &str, role| VhostConfig {
-            path: path.into(),
-            role,
-            access: SocketAccess::default(),
-            queues: None,
-            features: None,
-        };
+        let plain = |path: &str, role| VhostConfig::new(path, role);
         let parse = |text: &str| text.parse::<Address>().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!(parse("vhost:/run/a"), Address::Vhost(plain("/run/a", Role::Listen)));
         assert_eq!(parse("vhost:a,client"), Address::Vhost(plain("a", Role::Connect)));

@@ -29,15 +29,7 @@ impl Honest {
     pub fn new(socket: &Path, number: u8) -> Self {
         let pool = Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() }).expect("a pool");
         let (path, role) = (socket.to_owned(), Role::Connect);
-        let config = VirtioUserConfig {
-            path,
-            role,
-            access: Default::default(),
-            queues: None,
-            features: None,
-            mac: None,
-            inflight: true,
-        };
+        let config = VirtioUserConfig::new(path, role);
         let port = VirtioUser::open("honest", &config, &PortConfig::default(), &pool);
         let mut port = port.unwrap_or_else(|error| panic!("{error}"));
         let queues = port.take_queues().remove(0);

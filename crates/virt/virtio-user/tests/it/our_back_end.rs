@@ -23,13 +23,7 @@ struct Pair {
 }
 
 fn back(folder: &TempDir, port: &PortConfig, role: Role, pool: &Mempool) -> (Vhost, Vec<Queues>) {
-    let config = VhostConfig {
-        path: folder.path().join("vhost"),
-        role,
-        access: Default::default(),
-        queues: None,
-        features: None,
-    };
+    let config = VhostConfig::new(folder.path().join("vhost"), role);
     let features = Some("packed+in_order".to_owned());
     let config = VhostConfig { features, ..config };
     let mut back = Vhost::open(&config, port, pool, CopyModes::default()).unwrap_or_else(|error| panic!("{error}"));
@@ -48,15 +42,8 @@ impl Pair {
         let roles = if server { (Role::Connect, Role::Listen) } else { (Role::Listen, Role::Connect) };
         let (back, back_queues) = back(&folder, port, roles.0, &back_pool);
         let path = folder.path().join("vhost");
-        let config = VirtioUserConfig {
-            access: Default::default(),
-            path,
-            role: roles.1,
-            queues: None,
-            features: Some(features.into()),
-            mac: None,
-            inflight,
-        };
+        let config =
+            VirtioUserConfig { features: Some(features.into()), inflight, ..VirtioUserConfig::new(path, roles.1) };
         let mut front = VirtioUser::open("card", &config, port, &pool).unwrap_or_else(|error| panic!("{error}"));
         let front_queues = front.take_queues();
         Self { back, back_queues, front, front_queues, back_pool, pool, folder }
@@ -190,13 +177,7 @@ fn back_ends_come_and_go_under_traffic() {
                 let old = std::mem::replace(
                     &mut pair.back,
                     Vhost::open(
-                        &VhostConfig {
-                            path: folder.path().join("unused"),
-                            role: Role::Listen,
-                            access: Default::default(),
-                            queues: None,
-                            features: None,
-                        },
+                        &VhostConfig::new(folder.path().join("unused"), Role::Listen),
                         &port,
                         &pair.back_pool,
                         CopyModes::default(),

@@ -42,15 +42,7 @@ impl Place {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("vhost");
         let listener = UnixListener::bind(&path).unwrap();
-        let config = VirtioUserConfig {
-            path,
-            role: Role::Connect,
-            access: Default::default(),
-            queues: None,
-            features: None,
-            mac: None,
-            inflight: true,
-        };
+        let config = VirtioUserConfig::new(path, Role::Connect);
         Self { listener, config, _folder: folder }
     }
 
