@@ -164,8 +164,9 @@ impl<'a> Lookup<'a> {
 
     #[cold]
     fn learned(&mut self, learned: Learned) {
-        // The cached destination may be the station that has just changed.
+        // The cached destination, and that of the previous frame, may be the station that has just changed.
         self.destination.0 = Key::NONE;
+        self.before.0 = RawHeader::NONE;
         match learned {
             Learned::New => self.counters.add(Counter::Learned, 1),
             Learned::Evicted => {

@@ -155,13 +155,17 @@ pub fn undisturbed(netmapd: &Netmapd, others: impl FnOnce()) {
     // The rings have room for more than a second of frames, as a receiver may have to wait that long on a
     // loaded machine.
     let [one, other] = ["vale0:one", "vale0:other"].map(|name| netmapd.open_with(name, 16_384));
-    // The switch knows both from here on.
-    send(&one, &frame(2, 1, 0));
-    send(&other, &frame(1, 2, 0));
     // The station that generators send to; frames to an unknown station would be flooded.
     let sink = netmapd.open("vale0:sink");
-    send(&sink, &frame(1, 0xff, 0));
-    [&one, &other, &sink].into_iter().for_each(|port| port.tx()[0].sync().unwrap());
+    let announce = || {
+        send(&other, &frame(1, 2, 0));
+        send(&sink, &frame(1, 0xff, 0));
+        [&other, &sink].into_iter().for_each(|port| port.tx()[0].sync().unwrap());
+    };
+    // The switch knows all three from here on.
+    send(&one, &frame(2, 1, 0));
+    one.tx()[0].sync().unwrap();
+    announce();
     wait_until("the three addresses", || {
         netmapd.status()["switches"][0]["stations"].as_array().is_some_and(|all| all.len() == 3)
     });
@@ -182,9 +186,15 @@ pub fn undisturbed(netmapd: &Netmapd, others: impl FnOnce()) {
         });
         let receiving = scope.spawn(|| {
             let (mut expected, mut last) = (1, Instant::now());
+            let mut announced = Instant::now();
             // Frames of other programs may come in between, and the last of these late.
             while expected != all.load(Ordering::Relaxed) || last.elapsed() < Duration::from_secs(1) {
                 assert!(last.elapsed() < Duration::from_secs(20), "nothing after {expected}");
+                // The switch forgets stations that are silent for five minutes.
+                if announced.elapsed() > Duration::from_secs(60) {
+                    announce();
+                    announced = Instant::now();
+                }
                 let frames = receive(&other, Duration::from_millis(500));
                 let ours = frames.iter().filter(|frame| frame[..12] == [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
                 for frame in ours.filter(|frame| number(frame) > 0) {

@@ -36,6 +36,17 @@ fn stations_are_learned_age_and_move() {
 }
 
 #[test]
+fn a_station_that_moves_within_a_burst_is_found_at_its_new_port_by_the_next_frame() {
+    let mut rig = Rig::new(&free(), &plain(3));
+    rig.send(1, &[frame(BROADCAST, mac(1), 0)]);
+    rig.received();
+    let out = frame(mac(1), mac(9), 1);
+    rig.send(0, &[out.clone(), out.clone(), out.clone(), frame(mac(9), mac(1), 2), out]);
+    assert_eq!(rig.received(), [0, 3, 0], "the last one would go back to the port it came from");
+    assert_eq!(rig.count(0, Counter::Local), 2);
+}
+
+#[test]
 fn flooding_has_a_limit_at_each_port_and_known_stations_none() {
     let mut rules = plain(3);
     rules[1].flood = Some(0);

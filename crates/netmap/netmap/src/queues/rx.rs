@@ -12,6 +12,10 @@ use super::cursor::RingCursor;
 use crate::fragments;
 use crate::{Buffers, Flags, SyncError};
 
+/// Largest number of slots that are read of a ring in one call, more than a burst of frames takes. Only a server
+/// whose slots hold no valid frames exceeds it. The rest waits for the next call.
+const MAX_SLOTS: u32 = 1024;
+
 /// Receives from its rings in turn.
 pub(super) struct Rx {
     rings: Vec<(RingCursor, Option<EventWaiter>)>,
@@ -84,7 +88,7 @@ impl Receiver {
     fn receive(&mut self, cursor: &mut RingCursor, burst: &mut Burst, counts: &mut Counts) -> Result<(), SyncError> {
         cursor.sync()?;
         let mut done = 0;
-        while done < cursor.len() && burst.room() > 0 {
+        while done < cursor.len().min(MAX_SLOTS) && burst.room() > 0 {
             let plain = self.receive_plain(cursor, &mut done, burst, counts);
             if !plain && !self.receive_fragments(cursor, &mut done, burst, counts) {
                 break;

@@ -14,6 +14,11 @@ use super::run::read_run;
 use super::{SENDING, Shared};
 use crate::{BufferAccess, Buffers};
 
+/// Largest number of slots that are taken from a port's rings in one call. It is more than a burst of frames takes,
+/// so that only a program whose slots hold no valid frames meets it. The rest waits for the worker's next round,
+/// which comes at once or with the next kick, and within 100 ms in any case.
+const MAX_SLOTS: u32 = 1024;
+
 /// Receives from all rings of the port in turn.
 pub(crate) struct Rx {
     receiver: Receiver,
@@ -39,16 +44,19 @@ impl RxQueue for Rx {
         let (before, shared) = (burst.len(), &*self.shared);
         let Some(mut ring_set) = shared.sending().try_lock_datapath() else { return 0 };
         let Some(ring_set) = ring_set.as_mut() else { return 0 };
-        let (mut tally, mut calls) = (Tally::default(), 0);
+        let (mut tally, mut calls, mut slots) = (Tally::default(), 0, MAX_SLOTS);
         let (late, early) = ring_set.rings.split_at_mut(self.first);
         for ring in early.iter_mut().chain(late) {
-            if burst.room() == 0 {
+            if burst.room() == 0 || slots == 0 {
                 break;
             }
-            let given = ring.poll_released(&ring_set.buffer_access, &shared.counters);
-            if given > 0 && self.receiver.take(ring, given, &ring_set.buffer_access, burst, &mut tally) > 0 {
+            let given = ring.poll_released(&ring_set.buffer_access, &shared.counters).min(slots);
+            let done =
+                if given > 0 { self.receiver.take(ring, given, &ring_set.buffer_access, burst, &mut tally) } else { 0 };
+            if done > 0 {
                 calls |= ring.publish();
             }
+            slots -= done;
         }
         self.first = if self.first + 1 < ring_set.rings.len() { self.first + 1 } else { 0 };
         if calls != 0 {

@@ -8,7 +8,7 @@ use crate::programs::*;
 use proptest::prelude::*;
 use ringpass_memory::MempoolConfig;
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Cells, Pools};
+use ringpass_netmap::{Cells, Pools, Shape, Slot};
 use ringpass_switch::{Counter, PortPolicy, Vlans};
 
 /// Two slots for honest programs, and two for hostile ones, which reach only each other.
@@ -62,6 +62,29 @@ fn positions_that_cannot_be_put_the_ring_back() {
     to.send(&frame(BROADCAST, mac(1), 60));
     vale.work();
     assert_eq!(from.receive().len(), 1, "the other ring goes on");
+}
+
+#[test]
+fn slots_without_a_frame_fill_a_burst() {
+    const SLOTS: u32 = 2048;
+    let mut vale = vale();
+    let pools = Pools { buffers: 4 * SLOTS, ring_bytes: 1 << 20, ..Default::default() };
+    let from = vale.open_with(0, Shape { rings: [3, 1], slots: [SLOTS, 64] }, pools);
+    let bad = || from.control.stats().rx_drops as u32;
+    for ring in &from.tx {
+        let own = ring.own();
+        ring.first(own).for_each(|position| ring.ring().set(position, Slot { len: 1, ..ring.ring().slot(position) }));
+        ring.release_slots(own);
+        ring.sync().unwrap();
+    }
+    let datapath = vale.datapath.as_mut().unwrap();
+    let (mut before, mut calls) = (0, 0);
+    while bad() < 3 * (SLOTS - 1) {
+        assert_eq!(datapath.round(), 0, "no frames");
+        assert!((1..=1024).contains(&(bad() - before)), "{} slots in one call", bad() - before);
+        (before, calls) = (bad(), calls + 1);
+    }
+    assert!(calls >= 6, "{calls}");
 }
 
 /// A write to a field that a program shares.
