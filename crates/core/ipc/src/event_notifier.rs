@@ -8,7 +8,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -171,24 +171,25 @@ pub fn check_eventfd(fd: &OwnedFd) -> Result<(), NotEventfd> {
 /// An eventfd shared with another process, for signalling it.
 ///
 /// A signal wakes all who wait for the eventfd, and its holder can have hundreds of thousands wait (by epoll). If
-/// signals take longer than a millisecond of this thread's time [again and again](Self::is_slow), no more are sent.
+/// signals take too much of this thread's time [again and again](Self::is_slow), no more are sent.
 #[derive(Clone, Debug)]
 pub struct EventNotifier {
     eventfd: Arc<OwnedFd>,
-    /// Number of signals in a row that took too long, up to [`MAX_SLOW_SIGNALS`].
-    slow_signals: Arc<AtomicU8>,
+    /// Microseconds that the slow signals in a row up to now have taken together, at least 1 each; 0 if the last one
+    /// was not slow.
+    slow_time: Arc<AtomicU32>,
 }
 
-/// Longest time that a signal should take. It usually takes less than a microsecond.
+/// Time from which a signal counts as slow. It usually takes less than a microsecond.
 const SIGNAL_TIME: Duration = Duration::from_millis(1);
+
+/// Microseconds that slow signals in a row may take together. Of the first, which may have been a preempted thread,
+/// nothing counts; of the others the thread's own time. In an emulated CPU single ones take a few milliseconds.
+const MAX_SLOW_TIME: u32 = 100_000;
 
 /// Time for which a server should not accept a peer with a slow eventfd again: before it is known as slow, it has
 /// cost a worker a few tenths of a second.
 pub const SLOW_EVENTFD_PAUSE: Duration = Duration::from_secs(10);
-
-/// Number of slow signals in a row after which no more are sent. The first may have been a preempted thread; of the
-/// others the thread's own time is measured.
-const MAX_SLOW_SIGNALS: u8 = 4;
 
 /// Flag that is set once any notifier of this process is slow, and never cleared.
 static SOME_SLOW: AtomicBool = AtomicBool::new(false);
@@ -210,28 +211,29 @@ impl EventNotifier {
 
     /// Wraps a descriptor that is known to be an eventfd.
     pub(crate) fn of(eventfd: Arc<OwnedFd>) -> Self {
-        Self { eventfd, slow_signals: Arc::default() }
+        Self { eventfd, slow_time: Arc::default() }
     }
 
     /// Adds one to the counter, which stays unchanged if it is at its maximum. Never blocks; one system call. Does
     /// nothing once the eventfd [is slow](Self::is_slow).
     pub fn notify(&self) {
-        match self.slow_signals.load(Ordering::Relaxed) {
+        match self.slow_time.load(Ordering::Relaxed) {
             0 => {
                 let start = Instant::now();
                 self.signal();
                 if start.elapsed() > SIGNAL_TIME {
-                    self.slow_signals.store(1, Ordering::Relaxed);
+                    self.slow_time.store(1, Ordering::Relaxed);
                 }
             }
-            MAX_SLOW_SIGNALS.. => {}
-            slow => self.notify_measured(slow),
+            MAX_SLOW_TIME.. => {}
+            before => self.notify_measured(before),
         }
     }
 
-    /// Returns whether signals took longer than a millisecond again and again, so that no more are sent.
+    /// Returns whether signals longer than a millisecond, one after the other, have taken 100 ms of the signalling
+    /// threads' time, so that no more are sent.
     pub fn is_slow(&self) -> bool {
-        self.slow_signals.load(Ordering::Relaxed) >= MAX_SLOW_SIGNALS
+        self.slow_time.load(Ordering::Relaxed) >= MAX_SLOW_TIME
     }
 
     /// Returns whether one of these [is slow](Self::is_slow). Costs one load while no notifier of the process is.
@@ -240,13 +242,13 @@ impl EventNotifier {
     }
 
     #[cold]
-    fn notify_measured(&self, slow: u8) {
+    fn notify_measured(&self, before: u32) {
         let start = thread_time();
         self.signal();
-        let took_long = thread_time().saturating_sub(start) > SIGNAL_TIME;
-        let slow = if took_long { slow + 1 } else { 0 };
-        self.slow_signals.store(slow, Ordering::Relaxed);
-        if slow >= MAX_SLOW_SIGNALS {
+        let took = thread_time().saturating_sub(start);
+        let slow_time = if took > SIGNAL_TIME { before.saturating_add(took.as_micros() as u32) } else { 0 };
+        self.slow_time.store(slow_time, Ordering::Relaxed);
+        if slow_time >= MAX_SLOW_TIME {
             SOME_SLOW.store(true, Ordering::Relaxed);
         }
     }
