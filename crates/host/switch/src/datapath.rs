@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use ringpass_ipc::drop_elsewhere;
 use ringpass_memory::{Burst, MAX_BATCH};
 use ringpass_port::{RxQueue, WakeSource, Wakeable};
 
@@ -115,14 +116,14 @@ impl Datapath {
                     self.ingress.extend(share.rx.into_iter().map(ingress));
                 }
                 Change::Remove { port } => {
-                    let before = self.ingress.len();
-                    self.ingress.retain(|ingress| ingress.port != port);
-                    self.egress.remove(port);
+                    let removed: Vec<Ingress> = self.ingress.extract_if(.., |ingress| ingress.port == port).collect();
                     // Forgets stations learned from frames that arrived after the control side had forgotten
                     // the port's stations.
-                    if self.ingress.len() < before {
+                    if !removed.is_empty() {
                         self.shared.forget(port);
                     }
+                    // A queue may wait for its card to stop, which takes seconds if that does not answer.
+                    drop_elsewhere((removed, self.egress.remove(port)));
                 }
             }
         }

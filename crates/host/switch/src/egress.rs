@@ -79,10 +79,10 @@ impl EgressPorts {
         (self.egress[port].tx, self.egress[port].counters) = (Some(tx), counters);
     }
 
-    /// Empties a slot. No packets are collected for its port between rounds.
-    pub(crate) fn remove(&mut self, port: usize) {
+    /// Empties a slot and returns its queue. No packets are collected for its port between rounds.
+    pub(crate) fn remove(&mut self, port: usize) -> Option<Box<dyn TxQueue>> {
         self.present &= !(1 << port);
-        self.egress[port].tx = None;
+        self.egress[port].tx.take()
     }
 
     /// Collects a packet for one port.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ringpass::{Address, Config, Mempool, Port, PortConfig, Queues, State, Workers};
-use ringpass_ipc::EventNotifier;
+use ringpass_ipc::{EventNotifier, drop_elsewhere};
 use ringpass_netmap::server::{RequestError, ServedPort, Switches};
 use ringpass_netmap::vale::RingPort;
 use ringpass_netmap::{Buffers, Kring};
@@ -110,7 +110,8 @@ impl ValeSwitches {
     fn remove(&mut self, switch: &str, slot: usize) {
         let Some(vale) = self.switches.get_mut(switch) else { return };
         vale.switch.remove(slot);
-        vale.slots[slot] = None;
+        // A card's port may wait for its queues to stop.
+        vale.slots[slot].take().and_then(|slot| slot.port).map(drop_elsewhere);
         if vale.is_empty() {
             self.switches.remove(switch);
         }

@@ -80,7 +80,7 @@ proptest! {
                     // In the order in which the datapath polls the ports.
                     datapath.round();
                     for There { gone, .. } in leaving.drain(..) {
-                        prop_assert!(gone.upgrade().is_none(), "dropped within a round");
+                        wait("its queues to be dropped", || gone.upgrade().is_none());
                     }
                     let all: Vec<usize> = there.keys().copied().collect();
                     let mut round: Vec<_> = there.iter_mut().map(|(&place, port)| {
@@ -128,7 +128,7 @@ proptest! {
             prop_assert_eq!(switch.ports_left(), there.len());
         }
         drop((there, datapath, leaving));
-        prop_assert_eq!(pool.outstanding(1), 0, "buffers came back");
+        wait("buffers to come back", || pool.outstanding(1) == 0);
     }
 }
 

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::*;
 use ringpass_host_ports::cable;
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool};
-use ringpass_port::{Link, MacAddress, Port, Queues, RxDecorator, RxQueue, chain};
+use ringpass_port::{Link, MacAddress, Port, Queues, RxDecorator, RxQueue, State, chain};
 use ringpass_switch::{Config, Counter, Forwarding, MAX_PORTS, PortPolicy, Switch, VlanSet, Vlans};
 
 const DOWN: Link = Link { up: false, mbps: 0 };
@@ -90,11 +90,15 @@ fn a_port_that_is_gone_is_let_go_and_the_others_go_on() {
     assert_eq!(rig.switch.ports_left(), 2);
     rig.send(0, &[frame(mac(2), mac(1), 2)]);
     assert_eq!(rig.received(), [0, 0, 1]);
-    // The port's queues were dropped: the cable accepts nothing more.
-    let mut burst = Burst::new(1);
-    burst.push(packet(&rig.pool, &frame(BROADCAST, mac(2), 3)));
-    rig.far[1].tx.tx_burst(&mut burst);
-    assert_eq!((rig.datapath.round(), rig.switch.table().len()), (0, 1));
+    // The port's queues are dropped, on another thread: the cable's other end then receives nothing more.
+    let start = Instant::now();
+    while matches!(rig.ends[3].state(), State::Running) {
+        assert!(start.elapsed() < Duration::from_secs(60));
+        let mut burst = Burst::new(1);
+        burst.push(packet(&rig.pool, &frame(BROADCAST, mac(2), 3)));
+        rig.far[1].tx.tx_burst(&mut burst);
+        assert_eq!((rig.datapath.round(), rig.switch.table().len()), (0, 1));
+    }
 }
 
 /// Consecutive frames that begin alike, some of which differ in other ways: with a tag in the metadata, or with
@@ -363,6 +367,41 @@ fn workers_share_the_table() {
     assert_eq!(forwarded, u64::from(2 * 3 * FRAMES));
     let received: u64 = ends.iter_mut().map(|(near, _)| near.stats().rx_packets).sum();
     assert_eq!(received, forwarded + 6);
+}
+
+/// A port whose queue takes long to drop, like that of a card that does not stop.
+struct SlowToDrop(Box<dyn RxQueue>);
+
+const DROP: Duration = Duration::from_secs(2);
+
+impl RxDecorator for SlowToDrop {
+    fn inner(&self) -> &dyn RxQueue {
+        &*self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut dyn RxQueue {
+        &mut *self.0
+    }
+}
+
+impl Drop for SlowToDrop {
+    fn drop(&mut self) {
+        std::thread::sleep(DROP);
+    }
+}
+
+#[test]
+fn a_removed_port_that_takes_long_to_drop_keeps_no_other_port_waiting() {
+    let forwarding = |_| Forwarding::Lookup;
+    let mut rig = Rig::with(&free(), &plain(3), 1024, forwarding, |port, queues, _| match port {
+        1 => Queues { rx: Box::new(SlowToDrop(queues.rx)), tx: queues.tx },
+        _ => queues,
+    });
+    rig.switch.remove(1);
+    let start = Instant::now();
+    rig.send(0, &[frame(mac(2), mac(1), 1)]);
+    assert_eq!(rig.received(), [0, 0, 1]);
+    assert!(start.elapsed() < DROP / 2, "{:?}", start.elapsed());
 }
 
 /// A port whose queue knows of its link before the control side polls it, like one whose guest has just

@@ -18,7 +18,8 @@ pub struct Rig {
     /// Far ends of the cables, by port.
     pub far: Vec<Queues>,
     pub pool: Mempool,
-    _ends: Vec<CableEnd>,
+    /// Both ends of each cable: the switch's, then the far one.
+    pub ends: Vec<CableEnd>,
 }
 
 pub fn pool() -> Mempool {
@@ -69,7 +70,7 @@ impl Rig {
             far.push(queues(&mut end));
             ends.extend([near, end]);
         }
-        Self { switch, datapath, far, pool, _ends: ends }
+        Self { switch, datapath, far, pool, ends }
     }
 
     /// Sends frames into a port of the switch, and runs the switch.
