@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use process::Launcher;
 pub use summary::{Buffers, ControlPair, Growth, Summary, VictimGroup};
-use survivors::Survivors;
+use survivors::{LOOK, Survivors};
 use victims::VictimSlot;
 
 /// Parameters of a soak.
@@ -53,9 +53,13 @@ pub fn run(settings: &Settings, stop: &AtomicBool, progress: &mut dyn FnMut(&Sum
     let warm_up = (settings.time / WARM_UP.0).min(WARM_UP.1);
     let mut live = |victims: &mut [VictimSlot], until: Duration, survivors: &mut Survivors| {
         victims::live(victims, &faults, |counts| {
-            let mut next = start.elapsed() + PROGRESS;
+            let (mut next, mut next_look) = (start.elapsed() + PROGRESS, start.elapsed() + LOOK);
             while start.elapsed() < until && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(50));
+                if start.elapsed() >= next_look {
+                    next_look += LOOK;
+                    survivors.look_for_stalls();
+                }
                 if start.elapsed() >= next {
                     next += PROGRESS;
                     summary.look(start.elapsed(), counts, survivors);

@@ -33,18 +33,20 @@ impl Launcher {
         self.folder.join(name).display().to_string()
     }
 
-    /// Returns a command that runs the program with `arguments`. It gets its own process group, because Ctrl-C
-    /// is meant for the soak alone. Its netmap ports are served at the socket named `netmap`.
-    fn command(&self, arguments: &[String], netmap: &str) -> Command {
-        let mut command = Command::new(&self.ringpass);
+    /// Adds the program with `arguments` to a command. It gets its own process group, because Ctrl-C is meant for
+    /// the soak alone. Its netmap ports are served at the socket named `netmap`.
+    fn command(&self, mut command: Command, arguments: &[String], netmap: &str) -> Command {
         command.args(arguments).process_group(0);
         command.env("RINGPASS_NETMAP_SOCKET", self.folder.join(netmap)).env("RUST_LOG", "ringpass::ports=info");
         command
     }
 
-    /// Starts a process that will be killed.
+    /// Starts a process that will be killed. It has a low priority, so that the long-lived processes wait for peers
+    /// and not for a CPU.
     pub fn peer(&self, arguments: &[String], netmap: &str) -> io::Result<Program> {
-        let mut command = self.command(arguments, netmap);
+        let mut nice = Command::new("nice");
+        nice.args(["-n", "19"]).arg(&self.ringpass);
+        let mut command = self.command(nice, arguments, netmap);
         Program::start(command.args(["--json", "--time", &self.limits[0].to_string()]))
     }
 
@@ -56,17 +58,18 @@ impl Launcher {
     /// Starts a long-lived process and does not wait.
     pub fn starting(&self, name: &'static str, arguments: &[&str]) -> io::Result<LongLived> {
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
-        let mut command = self.command(&arguments, NETMAP);
+        let mut command = self.command(Command::new(&self.ringpass), &arguments, NETMAP);
         // glibc keeps arenas and stacks of threads that have ended, for later ones. Their number is bounded, but they
         // would hide a mapping that leaks now and then.
         command.env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.pthread.stack_cache_size=0");
         let program = Program::start(command.args(["--json", "--time", &self.limits[1].to_string()]))?;
-        Ok(LongLived { name, program, event: Value::Null, said: VecDeque::new() })
+        Ok(LongLived { name, program, event: Value::Null, longest_ms: 0.0, said: VecDeque::new() })
     }
 
     /// Returns the statistics that `netmapd` reports.
     pub fn netmap_status(&self) -> Option<Value> {
-        let output = self.command(&["vale".into(), "--json".into()], NETMAP).output().ok()?;
+        let command = Command::new(&self.ringpass);
+        let output = self.command(command, &["vale".into(), "--json".into()], NETMAP).output().ok()?;
         serde_json::from_slice(&output.stdout).ok()
     }
 }
@@ -80,6 +83,8 @@ pub struct LongLived {
     pub program: Program,
     /// Last statistics event, as JSON.
     pub event: Value,
+    /// Longest round trip, in milliseconds, of a generator's frames since this was last set to zero.
+    pub longest_ms: f64,
     /// Last lines of standard error, at most `LINES`.
     said: VecDeque<String>,
 }
@@ -98,6 +103,8 @@ impl LongLived {
 
     fn read(&mut self, line: &str) {
         if let Ok(event @ Value::Object(_)) = serde_json::from_str(line) {
+            let longest = event["round_trip_max_recent_us"].as_f64().unwrap_or(0.0) / 1000.0;
+            self.longest_ms = self.longest_ms.max(longest);
             self.event = event;
         }
     }

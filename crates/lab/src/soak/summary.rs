@@ -47,6 +47,8 @@ pub struct ControlPair {
     pub duplicate: u64,
     /// Longest round trip in milliseconds.
     pub longest_ms: f64,
+    /// Time in milliseconds by which a round trip was longer than any of the pair that is alone, at about that moment.
+    pub stall_ms: f64,
 }
 
 /// Balance of a pool of packet buffers.
@@ -90,6 +92,11 @@ pub struct Summary {
     pub faults: Vec<String>,
     /// Whether the soak has come to its end and everything was measured.
     pub ended: bool,
+}
+
+impl ControlPair {
+    /// Longest stall, in milliseconds, that peers which come and go may cause.
+    pub const MAX_STALL_MS: f64 = 100.0;
 }
 
 impl Summary {
@@ -147,7 +154,10 @@ impl Summary {
     pub fn failures(&self) -> Vec<String> {
         let mut wrong = self.faults.clone();
         for pair in &self.innocents {
-            let ControlPair { name, sent, returned, lost, duplicate, reordered, .. } = pair;
+            let ControlPair { name, sent, returned, lost, duplicate, reordered, stall_ms, .. } = pair;
+            if *stall_ms > ControlPair::MAX_STALL_MS {
+                wrong.push(format!("the pair {name} has waited {stall_ms:.0} ms longer than the one alone"));
+            }
             if *lost > 0 || *duplicate > 0 || *reordered > 0 || *returned == 0 {
                 wrong.push(format!(
                     "the pair {name}: {sent} frames sent, {returned} back, {lost} lost, {duplicate} twice, {reordered} late"
@@ -186,9 +196,9 @@ impl Summary {
             json!({"name": name, "starts": starts, "kills": kills, "stops": stops, "ends": ends, "gave_up": gave_up})
         };
         let pair = |pair: &ControlPair| {
-            let ControlPair { name, sent, returned, lost, before, reordered, duplicate, longest_ms } = pair;
+            let ControlPair { name, sent, returned, lost, before, reordered, duplicate, longest_ms, stall_ms } = pair;
             json!({"name": name, "sent": sent, "returned": returned, "lost": lost, "lost_before": before,
-                   "reordered": reordered, "duplicate": duplicate, "longest_ms": longest_ms})
+                   "reordered": reordered, "duplicate": duplicate, "longest_ms": longest_ms, "stall_ms": stall_ms})
         };
         let held = |held: &ResourceUsage| {
             let ResourceUsage { descriptors, threads, maps, private_kib, resident_kib } = held;
@@ -229,12 +239,13 @@ impl Display for Summary {
         }
         writeln!(
             f,
-            "\n| innocent pair | sent | back | lost | twice | late | lost at its start | longest round trip |"
+            "\n| innocent pair | sent | back | lost | twice | late | lost at its start | longest round trip | more than alone |"
         )?;
-        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|")?;
-        for ControlPair { name, sent, returned, lost, before, reordered, duplicate, longest_ms } in &self.innocents {
+        writeln!(f, "|---|---:|---:|---:|---:|---:|---:|---:|---:|")?;
+        for pair in &self.innocents {
+            let ControlPair { name, sent, returned, lost, before, reordered, duplicate, longest_ms, stall_ms } = pair;
             let counts = format!("{sent} | {returned} | {lost} | {duplicate} | {reordered} | {before}");
-            writeln!(f, "| {name} | {counts} | {longest_ms:.1} ms |")?;
+            writeln!(f, "| {name} | {counts} | {longest_ms:.1} ms | {stall_ms:.1} ms |")?;
         }
         writeln!(f, "\n| packet buffers | missing | of |\n|---|---:|---:|")?;
         for Buffers { whose, missing, all } in &self.buffers {

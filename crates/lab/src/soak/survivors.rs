@@ -1,5 +1,5 @@
 //! The long-lived processes of the soak: a switch, a server of cards, a server of netmap ports, a generator,
-//! and the control pairs.
+//! and the control pairs, one of which has a switch of its own.
 
 use std::fs::{Permissions, set_permissions};
 use std::io;
@@ -16,6 +16,10 @@ struct Pair {
     name: &'static str,
     generator: LongLived,
     echo: LongLived,
+    /// Longest round trips in the last intervals of [`LOOK`], in milliseconds.
+    longest_ms: [f64; 3],
+    /// Longest stall, in milliseconds.
+    stall_ms: f64,
     /// Frames lost before the pair was known to work.
     before: u64,
 }
@@ -26,6 +30,13 @@ pub struct Survivors {
     /// In the order in which they are ended: a process comes before its back-ends and servers.
     servers: Vec<LongLived>,
 }
+
+/// Name of the pair on a switch of its own, without peers that come and go. What its frames wait is what any wait for
+/// a CPU on this machine.
+const ALONE: &str = "alone";
+
+/// Time between two looks for stalls, which is that between a generator's reports.
+pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Ports of the switch: kind, socket, VLAN. VLAN 1 is for a control pair, 2 for the wires of the cards under a
 /// control pair, 3 for the wires of the cards under killed drivers, 4 and 5 for killed front-ends.
@@ -58,12 +69,16 @@ impl Survivors {
         let command: Vec<&str> = command.iter().map(String::as_str).collect();
         let model = launcher.long_lived("model", &command)?;
         let ports = PORTS.map(|(kind, name, vlan)| format!("{kind}:{}@{vlan}", at(name)));
-        let mut command = vec!["switch", "--flood", "0", "--hugepages", "off"];
-        command.extend(ports.iter().map(String::as_str));
+        let of_switch = ["switch", "--flood", "0", "--hugepages", "off"];
+        let command: Vec<&str> = of_switch.into_iter().chain(ports.iter().map(String::as_str)).collect();
         let switch = launcher.long_lived("switch", &command)?;
+        let ports = ["alone0", "alone1"].map(|end| format!("vhost:{}", at(end)));
+        let command: Vec<&str> = of_switch.into_iter().chain(ports.iter().map(String::as_str)).collect();
+        let other_switch = launcher.long_lived("other switch", &command)?;
         let netmapd = launcher.long_lived("netmapd", &["netmapd", "--socket", &at(NETMAP), "--hugepages", "off"])?;
         let generator = generator(launcher)?;
         let ends = [
+            (ALONE, ["alone0", "alone1"].map(|end| format!("virtio-user:{}", at(end)))),
             ("on the switch", ["pair0", "pair1"].map(|end| format!("virtio-user:{}", at(end)))),
             ("on cards", ["card0", "card1"].map(|card| format!("vfio-user:{}", at(card)))),
             ("on VALE", ["vale0:pair0".into(), "vale0:pair1".into()]),
@@ -71,6 +86,7 @@ impl Survivors {
         let mut pairs = Vec::new();
         for (name, [near, far]) in ends {
             let names: [&'static str; 2] = match name {
+                ALONE => ["pktgen alone", "echo alone"],
                 "on the switch" => ["pktgen on the switch", "echo on the switch"],
                 "on cards" => ["pktgen on cards", "echo on cards"],
                 _ => ["pktgen on VALE", "echo on VALE"],
@@ -79,16 +95,33 @@ impl Survivors {
             let [from, to] = stations(2);
             let options = ["--src-mac", &from, "--dst-mac", &to, "--rate", RATE, "--window", WINDOW];
             let command = [&["pktgen", &near, "--hugepages", "off"][..], &options].concat();
-            let mut pair = Pair { name, generator: launcher.long_lived(names[0], &command)?, echo, before: 0 };
+            let generator = launcher.long_lived(names[0], &command)?;
+            let mut pair = Pair { name, generator, echo, longest_ms: [0.0; 3], stall_ms: 0.0, before: 0 };
             pair.wait_until_forwarding()?;
             pairs.push(pair);
         }
-        Ok(Self { pairs, servers: vec![generator, switch, model, netmapd] })
+        Ok(Self { pairs, servers: vec![generator, switch, other_switch, model, netmapd] })
     }
 
     fn long_lived_processes(&mut self) -> impl Iterator<Item = &mut LongLived> {
         let pairs = self.pairs.iter_mut().flat_map(|pair| [&mut pair.generator, &mut pair.echo]);
         pairs.chain(&mut self.servers)
+    }
+
+    /// Looks for round trips that take longer than those of the pair that nobody disturbs. To be called in intervals of
+    /// [`LOOK`].
+    pub fn look_for_stalls(&mut self) {
+        for pair in &mut self.pairs {
+            pair.generator.listen();
+            pair.longest_ms.rotate_left(1);
+            pair.longest_ms[2] = std::mem::take(&mut pair.generator.longest_ms);
+        }
+        let alone = self.pairs.iter().find(|pair| pair.name == ALONE).expect("it is one of them");
+        // Generators do not report at the same moment: neighbouring intervals count as well.
+        let usual = alone.longest_ms.into_iter().fold(0.0, f64::max);
+        for pair in &mut self.pairs {
+            pair.stall_ms = pair.stall_ms.max(pair.longest_ms[1] - usual);
+        }
     }
 
     /// Reads the output since the last call. Returns the pairs' counters, and a text for each process that has
@@ -213,7 +246,7 @@ impl Pair {
             let counts = self.counts();
             if counts.returned > 0 && *since.get_or_insert_with(Instant::now) + Duration::from_secs(2) < Instant::now()
             {
-                self.before = counts.lost;
+                (self.before, self.generator.longest_ms) = (counts.lost, 0.0);
                 return Ok(());
             }
             if start.elapsed() > Duration::from_secs(60) || self.generator.program.ended().is_some() {
@@ -234,6 +267,7 @@ impl Pair {
             reordered: of("reordered"),
             duplicate: of("duplicate"),
             longest_ms: self.generator.event["round_trip_max_us"].as_f64().unwrap_or(0.0) / 1000.0,
+            stall_ms: self.stall_ms,
         }
     }
 }

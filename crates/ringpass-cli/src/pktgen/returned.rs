@@ -23,6 +23,8 @@ pub struct ReturnStats {
     duplicate: AtomicU64,
     round_trip_sum: AtomicU64,
     round_trip_max: AtomicU64,
+    /// Since the last report.
+    round_trip_max_recent: AtomicU64,
     /// Nanoseconds after the start at which the last worker stopped sending; 0 while none has.
     sent_until: AtomicU64,
     /// Calls in which the port had no room for a frame that was due.
@@ -50,8 +52,8 @@ impl ReturnStats {
         (missed > 0).then(|| fields([("missed", missed.into()), ("missed_because", why.into())]))
     }
 
-    /// Returns counters of sent, returned, lost, reordered and duplicate frames, and round trips. Until a frame
-    /// has come back, only `sent` and `returned` are known.
+    /// Returns counters of sent, returned, lost, reordered and duplicate frames, and round trips: also the longest
+    /// since the last report. Until a frame has come back, only `sent` and `returned` are known.
     pub fn report(&self) -> Fields {
         let [sent, unique, expected] = [&self.sent, &self.unique, &self.expected].map(|counter| counter.load(Relaxed));
         if unique == 0 {
@@ -67,6 +69,7 @@ impl ReturnStats {
             ("duplicate", self.duplicate.load(Relaxed).into()),
             ("round_trip_avg_us", micros(self.round_trip_sum.load(Relaxed) / unique).into()),
             ("round_trip_max_us", micros(self.round_trip_max.load(Relaxed)).into()),
+            ("round_trip_max_recent_us", micros(self.round_trip_max_recent.swap(0, Relaxed)).into()),
         ])
     }
 }
@@ -145,6 +148,7 @@ impl ReturnTracker {
             }
         }
         counters.round_trip_max.fetch_max(max, Relaxed);
+        counters.round_trip_max_recent.fetch_max(max, Relaxed);
         unique
     }
 
