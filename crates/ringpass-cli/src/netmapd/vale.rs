@@ -111,7 +111,9 @@ impl ValeSwitches {
         let Some(vale) = self.switches.get_mut(switch) else { return };
         vale.switch.remove(slot);
         // A card's port may wait for its queues to stop.
-        vale.slots[slot].take().and_then(|slot| slot.port).map(drop_elsewhere);
+        if let Some(port) = vale.slots[slot].take().and_then(|slot| slot.port) {
+            drop_elsewhere(port);
+        }
         if vale.is_empty() {
             self.switches.remove(switch);
         }
