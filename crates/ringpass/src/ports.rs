@@ -1,7 +1,9 @@
 //! `Ports`: what [`open`](crate::open()) returns.
 
 use std::ops::{Deref, DerefMut};
+use std::time::Duration;
 
+use ringpass_ipc::wait_for_drops;
 use ringpass_memory::Mempool;
 use ringpass_port::{Error, Port, Queues, State, Stats};
 
@@ -131,6 +133,8 @@ impl Ports {
     pub fn close(self) -> usize {
         let Self { ports, pool, .. } = self;
         drop(ports);
+        // Queues of ports that have left a switch return theirs on other threads.
+        wait_for_drops(Duration::from_secs(1));
         let missing = pool.outstanding(1);
         tracing::info!("packet buffers: {missing} of {} are missing", pool.capacity());
         missing

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Most threads that drop something at the same time.
 const MAX_THREADS: usize = 64;
@@ -20,10 +21,19 @@ pub fn drop_elsewhere(value: impl Send + 'static) {
     }
     let work = move || {
         drop(value);
-        THREADS.fetch_sub(1, Ordering::Relaxed);
+        // Whoever sees this also sees what the drop has written.
+        THREADS.fetch_sub(1, Ordering::Release);
     };
     if std::thread::Builder::new().name("drop".into()).stack_size(64 << 10).spawn(work).is_err() {
         THREADS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Waits until all values have been dropped, for at most `limit`.
+pub fn wait_for_drops(limit: Duration) {
+    let start = Instant::now();
+    while THREADS.load(Ordering::Acquire) > 0 && start.elapsed() < limit {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

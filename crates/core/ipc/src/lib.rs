@@ -22,7 +22,7 @@ mod wake_fd;
 
 pub use connector::{has_helper, register_connect_helper, run_connect_helper};
 pub use credentials::Credentials;
-pub use elsewhere::{LARGE_MEMORY, drop_elsewhere};
+pub use elsewhere::{LARGE_MEMORY, drop_elsewhere, wait_for_drops};
 pub use event_notifier::{EventNotifier, NotEventfd, SLOW_EVENTFD_PAUSE, check_eventfd, prepare_notifiers};
 pub use event_waiter::EventWaiter;
 pub use fd_receiver::start_fd_receiver;

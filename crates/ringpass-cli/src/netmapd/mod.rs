@@ -13,7 +13,7 @@ use ringpass::{Address, Config, Error, Mempool, MempoolConfig, Ports};
 use ringpass_ipc::{Listener, SocketPlace, prepare_notifiers};
 use ringpass_netmap::Pools;
 use ringpass_netmap::client::default_socket;
-use ringpass_netmap::server::Server;
+use ringpass_netmap::server::{Budget, Server};
 use serde_json::json;
 
 use crate::options::{Options, bytes, sandbox_unless, seconds, within};
@@ -101,7 +101,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let pool = Mempool::new(&MempoolConfig { buffers: args.packets, ..Default::default() })?;
     let mut vale_config = run.config.clone();
     vale_config.port.queues = 1;
-    let vales = Rc::new(RefCell::new(ValeSwitches::new(pool.clone(), vale_config, args.allow)));
+    let budget = Budget::new(memory);
+    let vales = Rc::new(RefCell::new(ValeSwitches::new(pool.clone(), vale_config, args.allow, budget.clone())));
     let mut needs = Needs::default();
     let open = |name: &String| vales.borrow_mut().open_configured(name, &mut needs);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
@@ -115,7 +116,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     vales.borrow_mut().opened(sandbox);
     let switches = Box::new(SwitchesHandle::new(vales.clone()));
     let mut server = Server::new(listener, pools, switches)?;
-    server.limit_memory(memory);
+    server.limit_memory(budget);
     packets.exchanged.take().into_iter().for_each(|region| server.exchange(region));
     let json = args.options.json;
     let place = format!("netmap ports at {}", path.display());

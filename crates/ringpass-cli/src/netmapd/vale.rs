@@ -1,4 +1,4 @@
-//! VALE switches, each with a worker, and with ports of programs and attached ports.
+//! VALE switches, with ports of programs and attached ports.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,16 +6,16 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringpass::{Address, Config, Mempool, Port, PortConfig, Queues, State, Workers};
+use ringpass::{Address, Config, Mempool, Port, PortConfig, Queues, State};
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
-use ringpass_netmap::server::{RequestError, ServedPort, Switches};
+use ringpass_netmap::server::{Budget, RequestError, Reservation, ServedPort, Switches};
 use ringpass_netmap::vale::RingPort;
 use ringpass_netmap::{Buffers, Kring};
 use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use super::worker::{self, batch};
+use super::worker::{SwitchWorker, SwitchWorkers, batch};
 use ringpass::open::open_address;
 use ringpass::sandbox::{Needs, Sandbox};
 
@@ -26,6 +26,10 @@ pub struct ValeSwitches {
     config: Config,
     /// Addresses that programs may have opened and attached: those from the command line only.
     allowed: Vec<Address>,
+    budget: Budget,
+    workers: SwitchWorkers,
+    /// Number of the next switch.
+    next: u64,
     /// Set in the sandbox, where no port can be opened any more.
     closed: bool,
 }
@@ -37,12 +41,17 @@ pub struct PendingPort {
     port: Box<dyn Port>,
 }
 
-/// A switch with its worker, which ends when this is dropped.
+/// A switch with the worker that serves it until this is dropped.
 struct ValeSwitch {
+    number: u64,
     switch: Switch,
     slots: Vec<Option<SwitchPort>>,
-    worker: Workers,
+    worker: Rc<SwitchWorker>,
+    _tables: Reservation,
 }
+
+/// Bytes of the budget for a switch: its tables and bursts take 0.6 MiB.
+const TABLES: usize = 1 << 20;
 
 /// A port of a switch.
 struct SwitchPort {
@@ -52,17 +61,6 @@ struct SwitchPort {
 }
 
 impl ValeSwitch {
-    fn new(name: &str, pool: &Mempool, config: &Config) -> Result<Self, RequestError> {
-        let failed = |error: ringpass::Error| RequestError::new(Errno::NOMEM, error);
-        // As in VALE: programs may flood without limit, and frames with a group or zero source address pass
-        // (pkt-gen's do).
-        let switch_config = SwitchConfig { flood: 0, any_source: true, ..SwitchConfig::default() };
-        let mut switch = Switch::new(&switch_config, &vec![PortPolicy::default(); MAX_PORTS]).map_err(failed)?;
-        let datapath = switch.datapath(pool, batch(config)).map_err(failed)?;
-        let worker = worker::spawn(name, 0, config, datapath, |datapath| datapath.round())?;
-        Ok(Self { switch, slots: (0..MAX_PORTS).map(|_| None).collect(), worker })
-    }
-
     fn insert(&mut self, name: &str, queues: Queues, port: Option<Box<dyn Port>>) -> Result<usize, RequestError> {
         let free = self.slots.iter().position(Option::is_none);
         let slot =
@@ -80,17 +78,16 @@ impl ValeSwitch {
 
 impl Drop for ValeSwitch {
     fn drop(&mut self) {
-        self.worker.stop();
-        // Removing ports wakes the worker, so that it sees the stop flag.
-        (0..MAX_PORTS).filter(|&slot| self.slots[slot].is_some()).for_each(|slot| self.switch.remove(slot));
+        self.worker.leave(self.number);
     }
 }
 
 impl ValeSwitches {
     /// Creates an empty set of switches that take packets from `pool`. Programs may attach the ports in
-    /// `allowed`.
-    pub fn new(pool: Mempool, config: Config, allowed: Vec<Address>) -> Self {
-        Self { switches: BTreeMap::new(), pool, config, allowed, closed: false }
+    /// `allowed`. The switches' tables are part of the budget.
+    pub fn new(pool: Mempool, config: Config, allowed: Vec<Address>, budget: Budget) -> Self {
+        let workers = SwitchWorkers::new(config.clone());
+        Self { switches: BTreeMap::new(), pool, config, allowed, budget, workers, next: 0, closed: false }
     }
 
     /// Ends start-up: in a sandbox no port can be opened any more.
@@ -100,10 +97,25 @@ impl ValeSwitches {
 
     fn vale(&mut self, switch: &str) -> Result<&mut ValeSwitch, RequestError> {
         if !self.switches.contains_key(switch) {
-            let made = ValeSwitch::new(switch, &self.pool, &self.config)?;
+            let made = self.make(switch)?;
             self.switches.insert(switch.into(), made);
         }
         Ok(self.switches.get_mut(switch).expect("made just now"))
+    }
+
+    fn make(&mut self, name: &str) -> Result<ValeSwitch, RequestError> {
+        let failed = |error: ringpass::Error| RequestError::new(Errno::NOMEM, error);
+        let tables = self.budget.reserve(name, TABLES)?;
+        // As in VALE: programs may flood without limit, and frames with a group or zero source address pass
+        // (pkt-gen's do).
+        let config = SwitchConfig { flood: 0, any_source: true, ..SwitchConfig::default() };
+        let mut switch = Switch::new(&config, &vec![PortPolicy::default(); MAX_PORTS]).map_err(failed)?;
+        let datapath = switch.datapath(&self.pool, batch(&self.config)).map_err(failed)?;
+        let number = self.next;
+        self.next += 1;
+        let worker = self.workers.serve(number, datapath)?;
+        let slots = (0..MAX_PORTS).map(|_| None).collect();
+        Ok(ValeSwitch { number, switch, slots, worker, _tables: tables })
     }
 
     /// Removes a port from its slot, and the switch with its last port.

@@ -1,7 +1,14 @@
 //! Threads of switches and of ports in netmap mode.
 
-use ringpass::{Config, Error, Wakeable, Workers};
+use std::os::fd::AsFd;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use ringpass::{Config, Error, WakeSource, Wakeable, Workers};
+use ringpass_ipc::{WakeFd, drop_elsewhere};
 use ringpass_netmap::server::RequestError;
+use ringpass_switch::Datapath;
 use rustix::io::Errno;
 
 /// Returns the largest number of packets moved at a time: at least 256, because programs send in long runs.
@@ -29,4 +36,127 @@ pub fn spawn<T: Wakeable + Send + 'static>(
     });
     run.map_err(failed)?;
     Ok(workers)
+}
+
+/// Threads that serve switches: at most one for each CPU, and none without a switch.
+pub struct SwitchWorkers {
+    config: Config,
+    /// Threads that may run, by the number that selects the CPU.
+    workers: Vec<Weak<SwitchWorker>>,
+}
+
+/// A thread that serves some switches. It ends when this is dropped.
+pub struct SwitchWorker {
+    orders: Sender<Order>,
+    wake: Arc<WakeFd>,
+    workers: Workers,
+}
+
+/// What a thread is to do at the start of its next round.
+enum Order {
+    /// Serve a switch, which has this number.
+    Serve(u64, Datapath),
+    /// Serve it no more.
+    Leave(u64),
+}
+
+impl SwitchWorkers {
+    /// Creates the set. There are as many threads as `config` names CPUs, or as this process may run on.
+    pub fn new(config: Config) -> Self {
+        let cpus = match config.cpu.len() {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            named => named,
+        };
+        Self { config, workers: vec![Weak::new(); cpus] }
+    }
+
+    /// Has the thread with the fewest switches serve this one, which gets a number that no other has.
+    pub fn serve(&mut self, switch: u64, datapath: Datapath) -> Result<Rc<SwitchWorker>, RequestError> {
+        let number = (0..self.workers.len()).min_by_key(|&number| self.workers[number].strong_count());
+        let number = number.expect("a machine has a CPU");
+        let worker = match self.workers[number].upgrade() {
+            Some(worker) => worker,
+            None => Rc::new(SwitchWorker::new(number, &self.config)?),
+        };
+        self.workers[number] = Rc::downgrade(&worker);
+        worker.order(Order::Serve(switch, datapath));
+        Ok(worker)
+    }
+}
+
+impl SwitchWorker {
+    fn new(number: usize, config: &Config) -> Result<Self, RequestError> {
+        let failed = |error| RequestError::new(Errno::MFILE, Error::os("an eventfd for a switch's thread", error));
+        let (orders, receiver) = channel();
+        let wake = Arc::new(WakeFd::new().map_err(failed)?);
+        let served = ServedSwitches { datapaths: Vec::new(), orders: receiver, wake: wake.clone(), armed: false };
+        let workers = spawn("vale", number, config, served, ServedSwitches::round)?;
+        Ok(Self { orders, wake, workers })
+    }
+
+    /// Stops serving a switch.
+    pub fn leave(&self, switch: u64) {
+        self.order(Order::Leave(switch));
+    }
+
+    fn order(&self, order: Order) {
+        // If the thread has panicked, nobody takes the order.
+        let _ = self.orders.send(order);
+        self.wake.wake();
+    }
+}
+
+impl Drop for SwitchWorker {
+    fn drop(&mut self) {
+        self.workers.stop();
+        self.wake.wake();
+    }
+}
+
+/// The switches that one thread serves in turn.
+struct ServedSwitches {
+    datapaths: Vec<(u64, Datapath)>,
+    orders: Receiver<Order>,
+    wake: Arc<WakeFd>,
+    /// Whether the datapaths are armed.
+    armed: bool,
+}
+
+impl ServedSwitches {
+    fn round(&mut self) -> usize {
+        while let Ok(order) = self.orders.try_recv() {
+            match order {
+                Order::Serve(switch, mut datapath) => {
+                    // This round may be the one between arming and sleeping.
+                    if self.armed {
+                        datapath.arm();
+                    }
+                    self.datapaths.push((switch, datapath));
+                }
+                Order::Leave(switch) => {
+                    let left: Vec<_> = self.datapaths.extract_if(.., |(number, _)| *number == switch).collect();
+                    drop_elsewhere(left);
+                }
+            }
+        }
+        self.datapaths.iter_mut().map(|(_, datapath)| datapath.round()).sum()
+    }
+}
+
+impl Wakeable for ServedSwitches {
+    fn arm(&mut self) {
+        self.armed = true;
+        self.datapaths.iter_mut().for_each(|(_, datapath)| datapath.arm());
+    }
+
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.wake.clear();
+        self.datapaths.iter_mut().for_each(|(_, datapath)| datapath.disarm());
+    }
+
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::Readable(self.wake.as_fd()));
+        self.datapaths.iter().for_each(|(_, datapath)| datapath.wake_sources(each));
+    }
 }

@@ -1,4 +1,4 @@
-//! The limit of private memory, and its allocation. Memory is allocated on separate threads, because populating
+//! The limit of memory for programs, and the allocation of private memory. Memory is allocated on separate threads, because populating
 //! a gigabyte takes seconds, in which other programs have to be served.
 
 use std::os::fd::OwnedFd;
@@ -12,14 +12,16 @@ use rustix::io::Errno;
 use super::RequestError;
 use crate::{Pools, Region};
 
-/// Memory of all ports with private memory, allocated or being allocated.
+/// Memory of all ports with private memory, allocated or being allocated, and of switches. Clones are the same budget.
+#[derive(Clone, Debug)]
 pub struct Budget {
     total: usize,
     used: Arc<AtomicUsize>,
 }
 
 /// A part of the budget, returned when dropped.
-struct Reservation {
+#[derive(Debug)]
+pub struct Reservation {
     bytes: usize,
     used: Arc<AtomicUsize>,
 }
@@ -38,9 +40,26 @@ impl Budget {
         [self.total, self.used.load(Relaxed)]
     }
 
-    /// Changes the size of the budget. What is in use stays so.
-    pub fn set_total(&mut self, total: usize) {
-        self.total = total;
+    /// Takes `bytes` for something else than a port's private memory, such as the tables of a switch; `what` is its name.
+    ///
+    /// # Errors
+    /// ENOMEM if fewer are left.
+    pub fn reserve(&self, what: &str, bytes: usize) -> Result<Reservation, RequestError> {
+        let left = self.total.saturating_sub(self.used.load(Relaxed));
+        if bytes > left {
+            let [wanted, left, total] = [bytes.div_ceil(MIB), left / MIB, self.total / MIB];
+            let why = format!(
+                "{what}: {wanted} MiB of memory are wanted, and {left} of {total} MiB are left; close ports, or start 'ringpass \
+                 netmapd' with a larger --memory"
+            );
+            return Err(RequestError::new(Errno::NOMEM, why));
+        }
+        Ok(self.take(bytes))
+    }
+
+    fn take(&self, bytes: usize) -> Reservation {
+        self.used.fetch_add(bytes, Relaxed);
+        Reservation { bytes, used: self.used.clone() }
     }
 
     /// Starts to allocate memory with these pools for a program, which already has `held` bytes of the budget.
@@ -68,8 +87,7 @@ impl Budget {
         }
         let reservation = |pools: Pools| {
             let bytes = pools.bytes();
-            self.used.fetch_add(bytes, Relaxed);
-            (pools, Reservation { bytes, used: self.used.clone() })
+            (pools, self.take(bytes))
         };
         let wanted: Vec<_> = pools.into_iter().map(reservation).collect();
         let ((sender, receiver), done) = (channel(), made.clone());

@@ -30,6 +30,7 @@ use ports::Ports;
 use session::Session;
 use users::{User, Users};
 
+pub use budget::{Budget, Reservation};
 pub use memories::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 pub use native::Native;
 pub use request_error::RequestError;
@@ -61,10 +62,10 @@ impl Server {
         Ok(Self { listener, sessions: Vec::new(), ports: Ports::new(common, switches)?, made, paused: Vec::new() })
     }
 
-    /// Limits the memory of all ports with private memory to `bytes`, of which one program may use a quarter.
-    /// The default is 1 GiB.
-    pub fn limit_memory(&mut self, bytes: usize) {
-        self.ports.budget.set_total(bytes);
+    /// Limits the memory of all ports with private memory to this budget, of which one program may use a quarter.
+    /// The default is one of 1 GiB. To be called before the first port is opened.
+    pub fn limit_memory(&mut self, budget: Budget) {
+        self.ports.budget = budget;
     }
 
     /// Sets the memory of native ports that exchange buffers, which contains their [pool](Region::exchange). To

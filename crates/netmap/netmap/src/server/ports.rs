@@ -93,7 +93,7 @@ const MAX_OPEN_PORTS: usize = 1000;
 
 /// Largest number of ports of one user that stay without a program.
 const MAX_PERSISTENT_PORTS: usize = 64;
-/// Largest number of VALE switches on which one user has ports. Each takes a thread and tables of half a megabyte.
+/// Largest number of VALE switches on which one user has ports.
 const MAX_SWITCHES: usize = 64;
 
 /// Returns the rings of a VALE port that is to be created.
