@@ -113,7 +113,7 @@ impl ValeSwitches {
         let datapath = switch.datapath(&self.pool, batch(&self.config)).map_err(failed)?;
         let number = self.next;
         self.next += 1;
-        let worker = self.workers.serve(number, datapath)?;
+        let worker = self.workers.serve(number, Box::new(datapath))?;
         let slots = (0..MAX_PORTS).map(|_| None).collect();
         Ok(ValeSwitch { number, switch, slots, worker, _tables: tables })
     }

@@ -55,7 +55,7 @@ pub struct SwitchWorker {
 /// What a thread is to do at the start of its next round.
 enum Order {
     /// Serve a switch, which has this number.
-    Serve(u64, Datapath),
+    Serve(u64, Box<Datapath>),
     /// Serve it no more.
     Leave(u64),
 }
@@ -67,11 +67,11 @@ impl SwitchWorkers {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             named => named,
         };
-        Self { config, workers: vec![Weak::new(); cpus] }
+        Self { config, workers: (0..cpus).map(|_| Weak::new()).collect() }
     }
 
     /// Has the thread with the fewest switches serve this one, which gets a number that no other has.
-    pub fn serve(&mut self, switch: u64, datapath: Datapath) -> Result<Rc<SwitchWorker>, RequestError> {
+    pub fn serve(&mut self, switch: u64, datapath: Box<Datapath>) -> Result<Rc<SwitchWorker>, RequestError> {
         let number = (0..self.workers.len()).min_by_key(|&number| self.workers[number].strong_count());
         let number = number.expect("a machine has a CPU");
         let worker = match self.workers[number].upgrade() {
@@ -115,7 +115,7 @@ impl Drop for SwitchWorker {
 
 /// The switches that one thread serves in turn.
 struct ServedSwitches {
-    datapaths: Vec<(u64, Datapath)>,
+    datapaths: Vec<(u64, Box<Datapath>)>,
     orders: Receiver<Order>,
     wake: Arc<WakeFd>,
     /// Whether the datapaths are armed.
