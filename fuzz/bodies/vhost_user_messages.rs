@@ -124,7 +124,7 @@ impl Device for MockDevice {
         if mtu < 68 { Err("too small".into()) } else { Ok(()) }
     }
 
-    fn fault(&mut self) -> Option<String> {
+    fn fault(&mut self) -> Option<Ended> {
         None
     }
 

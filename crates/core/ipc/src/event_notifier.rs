@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::ThreadUsage;
+
 /// An asynchronous I/O operation (linux/aio_abi.h, `struct iocb`; little-endian).
 #[repr(C)]
 #[derive(Default)]
@@ -67,7 +69,7 @@ fn queue() -> io::Result<&'static AioContext> {
 }
 
 /// Creates what notifiers need, so that it exists before a sandbox forbids its creation. After that, the only
-/// system calls that notifiers make are `io_submit`, `io_getevents` and `clock_gettime`.
+/// system calls that notifiers make are `io_submit`, `io_getevents`, `clock_gettime` and `getrusage`.
 ///
 /// # Errors
 /// The kernel's, when `io_setup` fails (for instance because `fs.aio-max-nr` is reached) or when no descriptor
@@ -187,20 +189,12 @@ const SIGNAL_TIME: Duration = Duration::from_millis(1);
 /// nothing counts; of the others the thread's own time. In an emulated CPU single ones take a few milliseconds.
 const MAX_SLOW_TIME: u32 = 100_000;
 
-/// Time for which a server should not accept a peer with a slow eventfd again: before it is known as slow, it has
-/// cost a worker a few tenths of a second.
-pub const SLOW_EVENTFD_PAUSE: Duration = Duration::from_secs(10);
+/// Time for which a server should not accept a peer again that held up its workers, by a slow eventfd or by memory that
+/// it takes away: before it is known as slow, it has cost them a few tenths of a second.
+pub const SLOW_PEER_PAUSE: Duration = Duration::from_secs(10);
 
 /// Flag that is set once any notifier of this process is slow, and never cleared.
 static SOME_SLOW: AtomicBool = AtomicBool::new(false);
-
-/// Returns the CPU time of this thread.
-fn thread_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call only writes to `time`, a local that outlives it.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
 
 impl EventNotifier {
     /// Takes ownership of an eventfd, after checking that it is one.
@@ -243,9 +237,9 @@ impl EventNotifier {
 
     #[cold]
     fn notify_measured(&self, before: u32) {
-        let start = thread_time();
+        let start = ThreadUsage::now().time;
         self.signal();
-        let took = thread_time().saturating_sub(start);
+        let took = ThreadUsage::now().time.saturating_sub(start);
         let slow_time = if took > SIGNAL_TIME { before.saturating_add(took.as_micros() as u32) } else { 0 };
         self.slow_time.store(slow_time, Ordering::Relaxed);
         if slow_time >= MAX_SLOW_TIME {

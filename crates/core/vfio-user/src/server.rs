@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use ringpass_ipc::{AcceptWait, Listener, SLOW_EVENTFD_PAUSE};
+use ringpass_ipc::{AcceptWait, Listener, SLOW_PEER_PAUSE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Device, Ended, Session};
@@ -82,7 +82,7 @@ impl<D: Device> Server<D> {
         result.unwrap_or_else(|ended| {
             self.end();
             if matches!(ended, Ended::SlowEventfd) {
-                self.listener.pause(SLOW_EVENTFD_PAUSE);
+                self.listener.pause(SLOW_PEER_PAUSE);
             }
             report(Event::Ended(ended));
             0

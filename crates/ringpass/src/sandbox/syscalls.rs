@@ -26,7 +26,7 @@ const ALLOWED: &[&[c_long]] = &[
     &[libc::SYS_io_submit, libc::SYS_io_getevents],
     &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_sched_yield, libc::SYS_restart_syscall],
     // Needed where the vDSO has no clock.
-    &[libc::SYS_clock_gettime, libc::SYS_gettimeofday],
+    &[libc::SYS_clock_gettime, libc::SYS_gettimeofday, libc::SYS_getrusage],
     // Memory of the allocator, of thread stacks, and of buffers that belong to a connection.
     &[libc::SYS_brk, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise],
     &[libc::SYS_memfd_create, libc::SYS_ftruncate, libc::SYS_eventfd2],

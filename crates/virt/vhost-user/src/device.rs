@@ -7,6 +7,8 @@ use ringpass_ipc::EventNotifier;
 use ringpass_port::MacAddress;
 use ringpass_virtio::device::{GuestMemory, VringConfig};
 
+use crate::Ended;
+
 /// Position in a ring, as in GET_VRING_BASE and SET_VRING_BASE.
 ///
 /// Split ring: the next available index. Packed ring: the next available slot with its wrap counter in bit
@@ -49,9 +51,9 @@ pub trait Device: Send {
     /// Sets the guest's MTU in bytes.
     fn set_mtu(&mut self, mtu: u16) -> Result<(), String>;
 
-    /// Returns the guest's protocol violation, if there was one, which ends the session. Called several times
-    /// a second.
-    fn fault(&mut self) -> Option<String>;
+    /// Returns why the session is to end, if the guest violated the protocol ([`Ended::Fault`]) or held up the device
+    /// ([`Ended::SlowMemory`]). Called several times a second.
+    fn fault(&mut self) -> Option<Ended>;
 
     /// Ends the session: stops and disables all queues and releases the guest's memory. `why` is meant for
     /// people.

@@ -241,7 +241,7 @@ impl Dispatcher {
 
     /// Ends the session: the device releases everything that came with it.
     pub fn end(self, why: &Ended, device: &mut dyn Device) {
-        if matches!(why, Ended::Fault(_)) {
+        if matches!(why, Ended::Fault(_) | Ended::SlowMemory(_)) {
             self.rings.signal_error();
         }
         device.disconnected(&why.to_string());

@@ -43,7 +43,7 @@ pub enum Ended {
         "file descriptors that the front-end's user has sent before are not closed yet; does the file system that they are of answer?"
     )]
     Unclosed,
-    /// Signals to an eventfd took longer than a millisecond again and again.
+    /// Signals to an eventfd that took longer than a millisecond each have together taken too long.
     #[error("an eventfd of the front-end takes more than 1 ms to be signalled; how many wait for it?")]
     SlowEventfd,
     /// The front-end has truncated or punched a file of shared memory.
@@ -52,6 +52,9 @@ pub enum Ended {
     /// The guest violated the rules of its rings.
     #[error("{0}")]
     Fault(String),
+    /// The guest's memory kept the device waiting again and again.
+    #[error("{0}")]
+    SlowMemory(String),
     /// The back-end is shutting down.
     #[error("the port is closed")]
     Stopping,

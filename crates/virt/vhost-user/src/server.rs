@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{
-    AcceptWait, Connecting, Error, Listener, SLOW_EVENTFD_PAUSE, SocketAccess, connect, prepare_notifiers,
+    AcceptWait, Connecting, Error, Listener, SLOW_PEER_PAUSE, SocketAccess, connect, prepare_notifiers,
 };
 use ringpass_port::Role;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -179,13 +179,13 @@ impl Server {
             Ended::Closed | Ended::Stopping => tracing::info!("{path}: the session has ended: {why}"),
             _ => tracing::warn!("{path}: the session has ended: {why}"),
         });
-        let slow = matches!(why, Ended::SlowEventfd);
+        let slow = matches!(why, Ended::SlowEventfd | Ended::SlowMemory(_));
         match &mut self.source {
             ConnectionSource::Connecting(attempts) => {
-                let pause = if slow { SLOW_EVENTFD_PAUSE } else { Attempts::INITIAL_BACKOFF };
+                let pause = if slow { SLOW_PEER_PAUSE } else { Attempts::INITIAL_BACKOFF };
                 *attempts = Attempts { next: Instant::now() + pause, ..Attempts::default() };
             }
-            ConnectionSource::Listening(listener) if slow => listener.pause(SLOW_EVENTFD_PAUSE),
+            ConnectionSource::Listening(listener) if slow => listener.pause(SLOW_PEER_PAUSE),
             ConnectionSource::Listening(_) => {}
         }
     }

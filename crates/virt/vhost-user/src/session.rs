@@ -35,7 +35,7 @@ impl Session {
     /// the number of messages handled.
     pub fn handle(&mut self, device: &mut dyn Device) -> Result<usize, Ended> {
         if let Some(fault) = device.fault() {
-            return Err(Ended::Fault(fault));
+            return Err(fault);
         }
         if self.dispatcher.lost() {
             return Err(Ended::MemoryLost);

@@ -9,13 +9,14 @@ use ringpass_lending::Lending;
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_port::MacAddress;
-use ringpass_vhost_user::{Device, QueueStart, VringBase};
+use ringpass_vhost_user::{Device, Ended, QueueStart, VringBase};
 use ringpass_virtio::device::{GuestMemory, Packed, Split, Virtqueue, VringConfig};
 use ringpass_virtio::features::{IN_ORDER, RING_PACKED};
 
 use crate::lend::LentQueue;
 use crate::negotiated::{GuestOffloads, Negotiated};
 use crate::shared::Shared;
+use crate::turn::TurnWatch;
 use crate::vring::{Ring, Running, State, with_ring};
 
 /// Longest time that a NIC may take to return the guest's buffers.
@@ -172,7 +173,18 @@ impl Device for Backend {
             let watched = self.shared.kicks[pair].watch(kick);
             watched.map_err(|error| format!("the kick descriptor cannot be waited on: {error}"))?;
         }
-        let running = Running { ring, negotiated, size, in_order, memory, kick, call, mapped: None, broken: false };
+        let running = Running {
+            ring,
+            negotiated,
+            size,
+            in_order,
+            memory,
+            kick,
+            call,
+            mapped: None,
+            turns: TurnWatch::default(),
+            broken: false,
+        };
         // A previous back-end may have returned buffers and died before it interrupted the guest.
         running.call();
         self.begin_session();
@@ -227,7 +239,7 @@ impl Device for Backend {
         Ok(())
     }
 
-    fn fault(&mut self) -> Option<String> {
+    fn fault(&mut self) -> Option<Ended> {
         // A NIC queue may have begun to borrow since the queues were started.
         (0..self.shared.vrings.len()).for_each(|queue| self.map(queue));
         self.shared.take_fault()

@@ -1,5 +1,8 @@
 //! Protocol violations of a guest.
 
+use std::time::Duration;
+
+use ringpass_vhost_user::Ended;
 use ringpass_virtio::device::Broken;
 
 /// Violation that ends the guest's session.
@@ -9,6 +12,16 @@ pub(crate) enum Fault {
     Ring(Broken),
     /// A chain of this many bytes is too short for a virtio-net header.
     NoHeader(usize),
+    /// Bursts took this long, because the guest's memory kept the thread waiting.
+    LongTurn(Duration),
+}
+
+impl Fault {
+    /// Returns why the session of a guest ends that did this to a queue.
+    pub(crate) fn end(&self, queue: usize) -> Ended {
+        let why = format!("queue {queue}: {self}");
+        if matches!(self, Self::LongTurn(_)) { Ended::SlowMemory(why) } else { Ended::Fault(why) }
+    }
 }
 
 impl From<Broken> for Fault {
@@ -22,6 +35,13 @@ impl std::fmt::Display for Fault {
         match self {
             Self::Ring(broken) => write!(f, "{broken}"),
             Self::NoHeader(len) => write!(f, "a chain of {len} bytes is too short for the header of a frame"),
+            Self::LongTurn(took) => {
+                let millis = took.as_millis();
+                write!(
+                    f,
+                    "a burst took {millis} ms, waiting for the guest's memory; is it swapped, or are holes punched into it?"
+                )
+            }
         }
     }
 }

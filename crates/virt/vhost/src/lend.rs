@@ -41,11 +41,13 @@ impl Lender for VringLender {
     fn lend(&self, loans: &mut Loans<'_>) {
         let Some(mut state) = self.vrings[self.number].try_lock_datapath() else { return };
         let Some(running) = state.active() else { return };
-        let Running { ring, negotiated, mapped: Some(mapped), .. } = running else { return };
+        let Running { ring, negotiated, mapped: Some(mapped), turns, .. } = running else { return };
         if loans.pool() != mapped.lent {
             return;
         }
-        if let Err(fault) = with_ring!(ring, ring => mapped.lend(ring, negotiated, loans)) {
+        let turn = turns.begin();
+        let result = with_ring!(ring, ring => mapped.lend(ring, negotiated, loans));
+        if let Err(fault) = result.and(turns.end(turn)) {
             running.broken = true;
             self.shared.upgrade().iter().for_each(|shared| shared.report(self.number, &fault));
         }

@@ -20,6 +20,7 @@ mod port;
 mod rx;
 mod rx_chain;
 mod shared;
+mod turn;
 mod tx;
 mod tx_chain;
 mod vring;

@@ -98,18 +98,20 @@ impl Rx {
         let Some(running) = state.running.as_mut().filter(|running| !running.broken) else { return };
         let taken = &mut self.receiver.taken;
         taken.begin(ChainBatch::BUDGET);
+        let turn = running.turns.begin();
         let result = with_ring!(&mut running.ring, ring => {
             let result = ring.take(DeviceAccess::Read, MAGAZINE, taken);
             ring.push_used(taken.chains.iter().map(|chain| chain.used(0)));
-            result.map(|_| ring.publish())
+            result.map(|_| ring.publish()).map_err(Fault::from)
         });
+        let result = running.turns.end(turn).and(result);
         self.shared.counters.rx[self.queue].count_single_writer(0, 0, taken.chains.len());
         match result {
             Ok(true) => running.call(),
             Ok(false) => {}
-            Err(broken) => {
+            Err(fault) => {
                 running.broken = true;
-                self.shared.report(self.number(), &broken.into());
+                self.shared.report(self.number(), &fault);
             }
         }
     }
@@ -130,9 +132,10 @@ impl RxQueue for Rx {
         let mut received = Received::default();
         self.has_leftover = false;
         if let Some(running) = state.active() {
-            let negotiated = running.negotiated;
+            let (negotiated, turn) = (running.negotiated, running.turns.begin());
             let result =
                 with_ring!(&mut running.ring, ring => self.receiver.receive(ring, &negotiated, burst, &mut received));
+            let result = result.and(running.turns.end(turn));
             if received.call {
                 running.call();
             }

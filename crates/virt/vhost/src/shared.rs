@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ringpass_ipc::WakeFd;
 use ringpass_lending::Lending;
 use ringpass_port::{Error, Offloads};
+use ringpass_vhost_user::Ended;
 
 use crate::announce::Announcement;
 use crate::counters::AllCounters;
@@ -34,7 +35,7 @@ pub(crate) struct Shared {
     pub(crate) sessions: AtomicU64,
     pub(crate) guest_faults: AtomicU64,
     /// First fault of the guest in this session.
-    fault: Mutex<Option<String>>,
+    fault: Mutex<Option<Ended>>,
     /// Reason why the last session ended.
     pub(crate) last_end: Mutex<Option<String>>,
     pub(crate) offloads: Offloads,
@@ -115,11 +116,11 @@ impl Shared {
     pub(crate) fn report(&self, queue: usize, fault: &Fault) {
         self.guest_faults.fetch_add(1, Relaxed);
         let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| format!("queue {queue}: {fault}"));
+        first.get_or_insert_with(|| fault.end(queue));
     }
 
     /// Takes the recorded fault, if there is one.
-    pub(crate) fn take_fault(&self) -> Option<String> {
+    pub(crate) fn take_fault(&self) -> Option<Ended> {
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
@@ -133,8 +134,8 @@ mod tests {
         let shared = Shared::new(1, 1500, Offloads::default()).unwrap();
         shared.report(1, &Fault::NoHeader(3));
         shared.report(0, &Fault::NoHeader(4));
-        assert!(shared.take_fault().is_some_and(|why| why.starts_with("queue 1: a chain of 3 bytes")));
-        assert_eq!(shared.take_fault(), None);
+        assert!(shared.take_fault().is_some_and(|why| why.to_string().starts_with("queue 1: a chain of 3 bytes")));
+        assert!(shared.take_fault().is_none());
         assert_eq!(shared.guest_faults.load(Relaxed), 2);
         assert!(!shared.is_up() && shared.route(0).is_none());
     }

@@ -87,6 +87,7 @@ impl TxQueue for Sender {
         let Some(running) = state.active() else { return 0 };
         let (mut sent, size) = (Sent::default(), running.size);
         taken.begin(ChainBatch::BUDGET);
+        let turn = running.turns.begin();
         let burst_to =
             TxFormat { negotiated: running.negotiated, longest: shared.longest(), size, copied: copying.mask() };
         let result = match &mut running.mapped {
@@ -95,6 +96,7 @@ impl TxQueue for Sender {
                 with_ring!(&mut running.ring, ring => mapped.send(ring, &burst_to, (taken, burst), &mut sent))
             }
         };
+        let result = result.and(running.turns.end(turn));
         if sent.call {
             running.call();
         }

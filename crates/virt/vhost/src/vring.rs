@@ -13,6 +13,7 @@ use ringpass_virtio::device::{GuestMemory, Packed, Split};
 
 use crate::lend::LentQueue;
 use crate::negotiated::Negotiated;
+use crate::turn::TurnWatch;
 
 /// Device side of a split or packed ring.
 pub(crate) enum Ring {
@@ -48,6 +49,7 @@ pub(crate) struct Running {
     pub(crate) call: Option<EventNotifier>,
     /// Lending state, if the queue's buffers are lent.
     pub(crate) mapped: Option<LentQueue>,
+    pub(crate) turns: TurnWatch,
     /// Whether the guest broke the rules of virtqueues; the queue then moves no more packets.
     pub(crate) broken: bool,
 }

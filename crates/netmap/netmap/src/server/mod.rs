@@ -20,7 +20,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{AcceptWait, Credentials, Listener, SLOW_EVENTFD_PAUSE};
+use ringpass_ipc::{AcceptWait, Credentials, Listener, SLOW_PEER_PAUSE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
@@ -105,7 +105,7 @@ impl Server {
             let due = !events.is_empty() || session.waits_for_memory() || session.is_overdue();
             let hung_up = events.intersects(PollFlags::HUP | PollFlags::ERR);
             if session.has_slow_eventfd() {
-                self.paused.push((session.user(), Instant::now() + SLOW_EVENTFD_PAUSE));
+                self.paused.push((session.user(), Instant::now() + SLOW_PEER_PAUSE));
                 ended.push(number);
             } else if due && !session.handle(&mut self.ports, &self.made, hung_up) {
                 ended.push(number);

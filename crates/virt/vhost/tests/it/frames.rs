@@ -3,7 +3,6 @@
 use crate::common::*;
 use ringpass_memory::{Burst, MempoolConfig};
 use ringpass_port::{Port, PortConfig};
-use ringpass_vhost_user::Device;
 use ringpass_virtio::features::*;
 
 const PLAIN: [u8; 12] = [0; 12];
@@ -125,7 +124,7 @@ fn what_a_guest_may_not_send_is_dropped_and_counted() {
         assert!(guest.send(0, PLAIN, &tagged(1518), &[]));
         assert_eq!(rig.frames(0), [tagged(1518)]);
         assert_eq!(rig.port.stats().rx_drops, 6);
-        assert_eq!(rig.device.fault(), None);
+        assert_eq!(rig.fault(), None);
 
         // The same from the port to the guest.
         guest.offer_all(0);

@@ -45,7 +45,7 @@ fn line_20_buffers_that_the_guest_still_reads() {
             assert_eq!((guest.sent(0), guest.received(0).len()), (16, 16));
             guest.offer_all(0);
         }
-        assert_eq!((mapped.rig.device.fault(), mapped.card.counters().dma_faults), (None, 0));
+        assert_eq!((mapped.rig.fault(), mapped.card.counters().dma_faults), (None, 0));
         mapped.while_polled(|device| guest.detach(device));
         guest.reset();
     }
@@ -70,7 +70,7 @@ fn line_20_buffers_of_two_guests() {
         assert_eq!((mapped.send(one), other.send(two)), (0, 0));
         assert_eq!((guest.received(0).len(), accomplice.received(0).len()), (20, 20));
         for (it, of) in [(&mut mapped, &guest), (&mut other, &accomplice)] {
-            assert_eq!((it.rig.device.fault(), it.card.counters().dma_faults), (None, 0));
+            assert_eq!((it.rig.fault(), it.card.counters().dma_faults), (None, 0));
             it.while_polled(|device| of.detach(device));
         }
         guest.reset();
@@ -98,7 +98,7 @@ fn line_20_buffers_at_odd_addresses() {
                 rustix::io::pread(region.file().unwrap(), &mut bytes[..], place).unwrap();
                 assert!(bytes == *frame, "{features:#x}, {shift}, {slot}");
             }
-            assert_eq!((mapped.rig.device.fault(), mapped.card.counters().dma_faults), (None, 0));
+            assert_eq!((mapped.rig.fault(), mapped.card.counters().dma_faults), (None, 0));
             mapped.while_polled(|device| guest.detach(device));
             guest.reset();
         }
@@ -131,7 +131,7 @@ fn line_20_memory_that_is_unplugged_under_the_card() {
                     mapped.send(packets);
                 }
                 // The guest still offers buffers in the removed memory, which is its fault.
-                let why = mapped.rig.device.fault().expect("buffers that are nowhere");
+                let why = mapped.rig.fault().expect("buffers that are nowhere");
                 assert!(why.contains("not in its memory"), "{why}");
             } else {
                 // This ends the session; until then everything stays mapped.
@@ -175,7 +175,7 @@ fn a_card_that_lets_go_late_keeps_the_memory_until_then() {
         mapped.arrive_unseen(&frames(16, 60));
         assert_eq!(mapped.card.counters().dma_faults, 0, "{features:#x}");
         mapped.look();
-        assert_eq!(mapped.rig.device.fault(), None);
+        assert_eq!(mapped.rig.fault(), None);
         let packets = mapped.arrive(&frames(16, 60));
         assert_eq!(lent(&packets), 16, "{features:#x}: the next guest's");
         assert_eq!(mapped.send(packets), 0);

@@ -226,7 +226,7 @@ fn a_buffer_over_its_own_ring_ends_that_guests_session() {
             let packets = mapped.arrive(&vec![vec![0xff; 1500]; 20]);
             mapped.send(packets);
         }
-        mapped.rig.device.fault();
+        mapped.rig.fault();
         mapped.while_polled(|device| device.disconnected("enough"));
         guest.reset();
     }
@@ -348,7 +348,7 @@ proptest! {
             prop_assert!(expected == received);
             expected.clear();
         }
-        prop_assert_eq!(mapped.rig.device.fault(), None);
+        prop_assert_eq!(mapped.rig.fault(), None);
         drop(held);
         mapped.while_polled(|device| guest.detach(device));
         guest.reset();
@@ -378,7 +378,7 @@ proptest! {
         let mut next = Guest::new(features, 1, 64);
         next.offer_all(0);
         next.attach(&mut mapped.rig.device);
-        mapped.rig.device.fault();
+        mapped.rig.fault();
         let packets = mapped.arrive(&frames(20, 60));
         prop_assert_eq!((mapped.send(packets), next.received(0).len()), (0, 20));
         mapped.while_polled(|device| next.detach(device));

@@ -78,7 +78,7 @@ fn what_a_guest_leaves_open_stays_open() {
             assert!(guest.send(0, header, &open(500), &[]));
             assert!(rig.receive(0).is_empty(), "{header:?}");
         }
-        assert_eq!((rig.port.stats().rx_drops, rig.device.fault()), (6, None));
+        assert_eq!((rig.port.stats().rx_drops, rig.fault()), (6, None));
         guest.detach(&mut rig.device);
         guest.reset();
     }

@@ -91,11 +91,11 @@ fn a_guest_that_breaks_a_ring_loses_its_session_and_nothing_else() {
             guest.poke(queue, Area::Driver, 2, 5000);
             let _ = rig.send(0, &[frame(1, 60)]);
             rig.receive(0);
-            let why = rig.device.fault().expect("a fault");
+            let why = rig.fault().expect("a fault");
             assert!(why.starts_with(&format!("queue {queue}: the guest made")), "{why}");
             // The queue stands still until the session ends.
             assert_eq!(rig.send(0, &[frame(1, 60)]), if queue == 0 { 1 } else { 0 });
-            assert_eq!(rig.device.fault(), None);
+            assert_eq!(rig.fault(), None);
             rig.device.disconnected(&why);
             guest.reset();
         }
@@ -126,7 +126,7 @@ fn chains_that_are_shorter_than_a_header_end_the_session() {
             }
             let frames = rig.frames(0);
             assert_eq!(frames, [frame(0, 60)], "{features:#x}: what came before");
-            assert!(rig.device.fault().is_some_and(|why| why.contains("too short for the header")));
+            assert!(rig.fault().is_some_and(|why| why.contains("too short for the header")));
             rig.device.disconnected("");
             guest.reset();
         }
@@ -249,7 +249,7 @@ fn queues_start_stop_and_move_while_another_thread_sends_and_receives() {
         });
         assert_eq!(sent, received, "{features:#x}: to the guest, each once");
         assert_eq!(port.stats().rx_drops + port.stats().tx_drops, 0);
-        assert_eq!(device.fault(), None);
+        assert!(device.fault().is_none());
         guest.detach(device);
         guest.reset();
     }

@@ -188,8 +188,8 @@ impl Device for MockDevice {
         Ok(())
     }
 
-    fn fault(&mut self) -> Option<String> {
-        self.state().fault.take()
+    fn fault(&mut self) -> Option<Ended> {
+        self.state().fault.take().map(Ended::Fault)
     }
 
     fn disconnected(&mut self, why: &str) {

@@ -3,6 +3,7 @@
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
 use ringpass_port::{Port, PortConfig, Queues};
 use ringpass_vhost::{Backend, DEFAULT_FEATURES, Vhost};
+use ringpass_vhost_user::Device;
 
 use super::BUFFERS;
 
@@ -15,6 +16,11 @@ pub struct Rig {
 }
 
 impl Rig {
+    /// Returns why the session is to end, if it is.
+    pub fn fault(&mut self) -> Option<String> {
+        self.device.fault().map(|end| end.to_string())
+    }
+
     pub fn new(config: &PortConfig) -> Self {
         Self::with_pool(config, &MempoolConfig { buffers: BUFFERS, ..Default::default() })
     }
