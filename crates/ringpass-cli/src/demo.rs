@@ -107,7 +107,7 @@ fn cards(config: &Config) -> Result<(Ports, Wires), Error> {
         Ok(Box::new(port))
     };
     let ports = vec![open(0)?, open(1)?];
-    Ok((Ports::new(ports, packets, Needs::default()), wires))
+    Ok((Ports::new(ports, packets, Needs::new(config)), wires))
 }
 
 const FLOWS: u32 = 64;

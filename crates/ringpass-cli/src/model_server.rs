@@ -17,7 +17,7 @@ use ringpass_vfio_user::{Device, Event, Listener, Server, prepare_notifiers};
 use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
-use crate::options::{base_config, sandbox_unless, seconds, within};
+use crate::options::{SandboxOptions, base_config, seconds, within};
 use crate::run::Run;
 use crate::stats::{Fields, fields};
 use ringpass::open::open_wire;
@@ -66,9 +66,8 @@ pub struct Args {
     /// CPU to run on
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
-    /// Keep user, capabilities, files and all system calls after start-up
-    #[arg(long)]
-    no_sandbox: bool,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
     /// Take this card for a wire even if its kernel interface is in use
     #[arg(long, value_name = "ADDRESS")]
     take_over: Vec<String>,
@@ -163,13 +162,14 @@ fn serve_all<D: Device + Send + 'static>(
         time: args.time,
         poll: args.poll,
         take_over: args.take_over.clone(),
-        sandbox: sandbox_unless(args.no_sandbox, Sandbox::Server),
+        sandbox: args.sandbox.sandbox(Sandbox::Server),
+        user: args.sandbox.user,
         ..base_config()
     };
     let mut run = Run::new(config, args.json)?;
     let pool = pool(args.wire.len(), args.mtu)?;
     let (mut wires, mut served_cards): (Vec<Box<dyn Port>>, Vec<ServedCard<D>>) = Default::default();
-    let mut needs = Needs::default();
+    let mut needs = Needs::new(&run.config);
     for (i, (socket, wire)) in args.socket.iter().zip(&args.wire).enumerate() {
         let listener = Listener::bind_for(&socket.path, &socket.access)?;
         let mac = args.mac.get(i).copied().unwrap_or_else(|| MacAddress([2, 0x82, 0x59, 0x90, 0, i as u8 + 1]));

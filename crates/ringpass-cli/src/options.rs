@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::connector;
 use crate::run::Run;
-use ringpass::sandbox::Sandbox;
+use ringpass::sandbox::{Sandbox, User};
 use ringpass::{Address, Config, Error, Notices, Offloads, PageSize, PortConfig};
 
 /// Options of every subcommand that moves packets.
@@ -52,9 +52,9 @@ pub struct Options {
     /// Never sleep: idle workers poll all the time
     #[arg(long)]
     pub poll: bool,
-    /// Keep user, capabilities, files and all system calls after start-up
-    #[arg(long)]
-    pub no_sandbox: bool,
+    /// Sandbox.
+    #[command(flatten)]
+    pub sandbox: SandboxOptions,
     /// Take this card even if its kernel interface is in use
     #[arg(long, value_name = "ADDRESS", value_parser = card)]
     pub take_over: Vec<String>,
@@ -132,9 +132,27 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "write a number of seconds above 0, as 2.5".into())
 }
 
-/// Returns this sandbox, or none with `--no-sandbox`.
-pub fn sandbox_unless(no_sandbox: bool, sandbox: Sandbox) -> Sandbox {
-    if no_sandbox { Sandbox::Off } else { sandbox }
+/// Options of the sandbox, which all subcommands have that move packets.
+#[derive(clap::Args, Clone, Debug)]
+pub struct SandboxOptions {
+    /// Keep user, capabilities, files and all system calls after start-up
+    #[arg(long)]
+    pub no_sandbox: bool,
+    /// User that root becomes after start-up: a name or a number; one for each instance keeps them apart
+    #[arg(long, value_name = "USER", default_value = "nobody", value_parser = user)]
+    pub user: User,
+}
+
+impl SandboxOptions {
+    /// Returns this sandbox, or none with `--no-sandbox`.
+    pub fn sandbox(&self, sandbox: Sandbox) -> Sandbox {
+        if self.no_sandbox { Sandbox::Off } else { sandbox }
+    }
+}
+
+/// Parses a user of the sandbox. `nobody` need not be in the user database.
+fn user(text: &str) -> Result<User, String> {
+    if text == "nobody" { Ok(User::NOBODY) } else { text.parse() }
 }
 
 /// Returns the default configuration of this program: notices go to standard error, and connectors are this program.
@@ -154,8 +172,8 @@ impl Options {
         let &Self { batch, hugepages, poll, time, count, .. } = self;
         let (cpu, take_over) = (self.cpu.clone(), self.take_over.clone());
         let port = PortConfig { queues, rx_ring, tx_ring, mtu, offloads, head_write_back, ..Default::default() };
-        let sandbox = sandbox_unless(self.no_sandbox, Sandbox::Packets);
-        Config { port, batch, hugepages, poll, take_over, cpu, time, count, sandbox, ..base_config() }
+        let (sandbox, user) = (self.sandbox.sandbox(Sandbox::Packets), self.sandbox.user);
+        Config { port, batch, hugepages, poll, take_over, cpu, time, count, sandbox, user, ..base_config() }
     }
 }
 

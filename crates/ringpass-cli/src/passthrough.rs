@@ -12,7 +12,7 @@ use ringpass_vfio_user::Event;
 use serde_json::json;
 
 use crate::bridge::open;
-use crate::options::{base_config, sandbox_unless, seconds, within};
+use crate::options::{SandboxOptions, base_config, seconds, within};
 use crate::run::Run;
 use crate::signals::interrupted;
 use crate::stats::print_line;
@@ -53,9 +53,8 @@ pub struct Args {
     /// Print events for machines, one JSON object a line
     #[arg(long)]
     json: bool,
-    /// Keep user, capabilities, files and all system calls after start-up
-    #[arg(long)]
-    no_sandbox: bool,
+    #[command(flatten)]
+    sandbox: SandboxOptions,
 }
 
 const EXAMPLES: &str = r#"EXAMPLES:
@@ -81,7 +80,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     if is_pipe && !args.trusted {
         return Err(shared());
     }
-    let config = Config { sandbox: sandbox_unless(args.no_sandbox, Sandbox::Server), ..base_config() };
+    let (sandbox, user) = (args.sandbox.sandbox(Sandbox::Server), args.sandbox.user);
+    let config = Config { sandbox, user, ..base_config() };
     let mut run = Run::new(config, args.json)?;
     let is_vale = args.port.starts_with("vale");
     let name = if args.trusted && is_vale { format!("{}@1", args.port) } else { args.port.clone() };
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let interface = register.offset as u32;
     let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id };
     let mut passthrough = Passthrough::new(shared, guest_port, call_event, listeners)?;
-    run.enter_sandbox(&Needs::default())?;
+    run.enter_sandbox(&Needs::new(&run.config))?;
     let mut notes = vec![
         format!("{} at {}, its memory at {}", args.port, socket.display(), memory_socket.display()),
         format!("{mac}, {} ring(s) to send, {} to receive, memory {}", counts[0], counts[1], register.memory_id),

@@ -7,7 +7,7 @@ use ringpass_memory::PageSize;
 use ringpass_port::{Error, PortConfig};
 
 use crate::notice::Notices;
-use crate::sandbox::Sandbox;
+use crate::sandbox::{Sandbox, User};
 
 /// Configuration of everything that moves packets. The default is what most applications want: one queue per port, ordinary
 /// MTU, no offloads, huge pages if enough are free, workers that sleep when idle, no sandbox.
@@ -40,6 +40,8 @@ pub struct Config {
     /// Sandbox that the program will enter, by [`sandbox::enter`](crate::sandbox::enter), once all ports are open: ports prepare what
     /// they need in it. [`Workers`](crate::Workers) report a first worker that starts without it.
     pub sandbox: Sandbox,
+    /// User that a process of root becomes in the sandbox.
+    pub user: User,
     /// Command line that starts a connector: the helper process that connects to a socket on behalf of a sandboxed process. The
     /// socket's path is appended, and the program must call [`sandbox::run_connector`](crate::sandbox::run_connector) with it.
     /// Needed only in a sandbox, for ports that connect to a socket and so may have to connect again.
@@ -60,6 +62,7 @@ impl Default for Config {
             time: None,
             count: None,
             sandbox: Sandbox::Off,
+            user: User::NOBODY,
             connector: None,
             notices: Notices::default(),
         }

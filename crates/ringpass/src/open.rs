@@ -55,7 +55,7 @@ pub fn open_all<A: AsRef<str>>(
     let further = |port_config: &PortConfig| port_config.queues.saturating_sub(config.port.queues);
     let further = port_configs.iter().map(further).sum();
     let pool = pool_for(&parsed, further, config)?;
-    let mut needs = Needs::default();
+    let mut needs = Needs::new(config);
     let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);
     let ports = parsed.iter().zip(&port_configs).map(open).collect::<Result<_, _>>()?;
     Ok(Ports::new(ports, pool, needs))

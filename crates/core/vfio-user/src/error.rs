@@ -73,7 +73,7 @@ pub enum Ended {
         "file descriptors that the client's user has sent before are not closed yet; does the file system that they are of answer?"
     )]
     Unclosed,
-    /// Signals to an eventfd took longer than a millisecond each and together too long.
+    /// Signals to an eventfd that took longer than a millisecond each have together taken too long.
     #[error("an eventfd of the client takes more than 1 ms to be signalled; how many wait for it?")]
     SlowEventfd,
     /// Memory that the device may access was truncated.

@@ -16,7 +16,7 @@ use ringpass_netmap::client::default_socket;
 use ringpass_netmap::server::{Budget, Server};
 use serde_json::json;
 
-use crate::options::{Options, bytes, sandbox_unless, seconds, within};
+use crate::options::{Options, bytes, seconds, within};
 use crate::run::Run;
 use crate::signals::{be_impatient, begin_run, interrupted, report_requested};
 use native::{NamedPort, PacketPools};
@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.options.queues > MAX_QUEUES {
         return Err(Error::Config(format!("--queues: a netmap port has at most {MAX_QUEUES}")));
     }
-    let sandbox = sandbox_unless(args.options.no_sandbox, Sandbox::Server);
+    let sandbox = args.options.sandbox.sandbox(Sandbox::Server);
     let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json)?;
     let default = || default_socket().map(|path| SocketPlace { path, ..SocketPlace::default() });
     let SocketPlace { path, access } = args.socket.map_or_else(default, Ok)?;
@@ -103,7 +103,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     vale_config.port.queues = 1;
     let budget = Budget::new(memory);
     let vales = Rc::new(RefCell::new(ValeSwitches::new(pool.clone(), vale_config, args.allow, budget.clone())));
-    let mut needs = Needs::default();
+    let mut needs = Needs::new(&run.config);
     let open = |name: &String| vales.borrow_mut().open_configured(name, &mut needs);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let pools = common_memory(args.buffers);

@@ -143,6 +143,13 @@ impl ServedSwitches {
     }
 }
 
+impl Drop for ServedSwitches {
+    /// The serving thread waits for the end of this one, and not for cards that do not stop.
+    fn drop(&mut self) {
+        drop_elsewhere(std::mem::take(&mut self.datapaths));
+    }
+}
+
 impl Wakeable for ServedSwitches {
     fn arm(&mut self) {
         self.armed = true;

@@ -166,6 +166,35 @@ fn it_becomes_nobody_also_under_sudo() {
 }
 
 #[test]
+fn instances_of_root_can_have_a_user_each() {
+    for user in ["61234", "61235"] {
+        let program = start(&["demo", "--user", user]);
+        assert_sandboxed(program.id(), 2);
+        let ids = [user; 4].join("\t");
+        for status in threads(program.id()) {
+            assert_eq!([field(&status, "Uid"), field(&status, "Gid")], [&ids; 2]);
+        }
+    }
+    for (wrong, why) in [("root", "no use for root"), ("no-such-user", "there is no user 'no-such-user'")] {
+        let (status, _, errors) = ringpass(&["demo", "-t", "1", "--user", wrong]);
+        assert!(status == Some(2) && errors.contains(why), "{errors}");
+    }
+}
+
+/// Another user than its own is refused, and not ignored.
+#[test]
+fn an_ordinary_user_stays_one() {
+    let (_folder, program) = crate::common::for_everybody();
+    let program = crate::common::text(&program);
+    let output = Command::new("setpriv")
+        .args(["--reuid", "65534", "--regid", "65534", "--clear-groups", program, "demo", "-t", "1", "--user", "61234"])
+        .output()
+        .expect("this test needs the program setpriv (util-linux)");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("cannot become user 61234"), "{errors}");
+}
+
+#[test]
 fn an_ordinary_user_is_sandboxed_too() {
     let (_folder, program) = crate::common::for_everybody();
     let program = crate::common::text(&program);

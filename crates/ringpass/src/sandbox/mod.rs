@@ -10,7 +10,10 @@ mod syscalls;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use connector::run as run_connector;
+pub use privileges::User;
 use ringpass_port::Error;
+
+use crate::config::Config;
 
 /// Privileges that the process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,15 @@ pub struct Needs {
     pub(crate) rejoin: bool,
     /// Notes on the connectors that were started.
     pub(crate) connectors: Vec<String>,
+    /// User that a process of root becomes.
+    user: User,
+}
+
+impl Needs {
+    /// Creates what a program with this configuration needs, without ports.
+    pub fn new(config: &Config) -> Self {
+        Self { user: config.user, ..Self::default() }
+    }
 }
 
 /// Set once this process is in its sandbox.
@@ -78,12 +90,12 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Vec<String>, Error> {
         }
         // Descriptors of peers are received by processes with even fewer privileges.
         let restrict = || {
-            privileges::drop_all()?;
+            privileges::drop_all(needs.user)?;
             files::deny_all()?;
             syscalls::restrict(Sandbox::FdReceiver, false).map(drop)
         };
         ringpass_ipc::start_fd_receiver(restrict).map_err(|error| error.to_string())?;
-        let privileges = privileges::drop_all()?;
+        let privileges = privileges::drop_all(needs.user)?;
         let files = files::deny_all()?;
         let sandbox = if needs.sessions { Sandbox::Sessions } else { sandbox };
         let calls = syscalls::restrict(sandbox, needs.rejoin)?;

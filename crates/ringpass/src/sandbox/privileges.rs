@@ -1,21 +1,63 @@
 //! Drop of user, groups and capabilities.
 
 use std::fs;
+use std::str::FromStr;
 
-use nix::unistd::{Gid, Uid, geteuid, setgroups, setresgid, setresuid};
+use nix::unistd::{self, Gid, Uid, geteuid, setgroups, setresgid, setresuid};
 use rustix::thread::{
     CapabilitiesSecureBits, CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set,
     clear_ambient_capability_set, remove_capability_from_bounding_set, set_capabilities, set_capabilities_secure_bits,
     set_no_new_privs,
 };
 
-/// ID of `nobody` and `nogroup`, which own no files.
-const NOBODY: u32 = 65534;
+/// User that a process of root becomes in the sandbox. Processes of one user can signal each other, and share its limits; so
+/// instances that are not to reach each other each need their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct User {
+    uid: u32,
+    gid: u32,
+}
 
-/// Drops all capabilities for good. Root becomes `nobody`; an ordinary user stays the same.
-pub fn drop_all() -> Result<String, String> {
+impl User {
+    /// `nobody` and `nogroup`, which own no files.
+    pub const NOBODY: Self = Self { uid: 65534, gid: 65534 };
+}
+
+/// The default is [`NOBODY`](Self::NOBODY).
+impl Default for User {
+    fn default() -> Self {
+        Self::NOBODY
+    }
+}
+
+/// Parses a name, whose group is that of the user database, or a number above 0, which is the group's as well.
+impl FromStr for User {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let named = || unistd::User::from_name(text).ok().flatten();
+        let user = match text.parse::<u32>() {
+            Ok(id) => Some(Self { uid: id, gid: id }),
+            Err(_) => named().map(|user| Self { uid: user.uid.as_raw(), gid: user.gid.as_raw() }),
+        };
+        match user {
+            Some(user) if user.uid == 0 || user.gid == 0 => {
+                Err("the sandbox has no use for root; name another user, or none for 'nobody'".into())
+            }
+            Some(user) if user.uid < u32::MAX => Ok(user),
+            _ => Err(format!("there is no user '{text}'; write a name or a number")),
+        }
+    }
+}
+
+/// Drops all capabilities for good. Root becomes `user`; an ordinary user stays the same.
+pub fn drop_all(user: User) -> Result<String, String> {
     lock_privileges()?;
-    let user = if geteuid().is_root() { become_nobody()? } else { format!("user {}, as before", geteuid()) };
+    let user = match geteuid() {
+        root if root.is_root() => become_user(user)?,
+        own if user == User::NOBODY || user.uid == own.as_raw() => format!("user {own}, as before"),
+        own => return Err(format!("user {own} cannot become user {}; start it as root, or without --user", user.uid)),
+    };
     limit_capabilities(CapabilitySet::empty())?;
     Ok(format!("{user}; no capabilities, and no way to new privileges"))
 }
@@ -67,17 +109,21 @@ fn lock_secure_bits() -> Result<(), String> {
     set_capabilities_secure_bits(bits).map_err(|errno| format!("secure bits: {errno}"))
 }
 
-/// Changes from root to nobody. Not to the user who called `sudo`, whose files and processes would then be
+/// Changes from root to another user. Not to the one who called `sudo`, whose files and processes would then be
 /// within reach: all that a run needs of them is open.
-fn become_nobody() -> Result<String, String> {
-    if !is_mapped(NOBODY, "/proc/self/uid_map") || !is_mapped(NOBODY, "/proc/self/gid_map") {
-        return Ok(format!("user 0 as before, because its namespace has no user {NOBODY}"));
+fn become_user(user: User) -> Result<String, String> {
+    let User { uid, gid } = user;
+    if !is_mapped(uid, "/proc/self/uid_map") || !is_mapped(gid, "/proc/self/gid_map") {
+        return match user {
+            User::NOBODY => Ok(format!("user 0 as before, because its namespace has no user {uid}")),
+            _ => Err(format!("the user namespace has no user {uid} and group {gid}")),
+        };
     }
-    let (uid, gid) = (Uid::from_raw(NOBODY), Gid::from_raw(NOBODY));
+    let (user, group) = (Uid::from_raw(uid), Gid::from_raw(gid));
     setgroups(&[]).map_err(|errno| format!("leaving supplementary groups: {errno}"))?;
-    setresgid(gid, gid, gid).map_err(|errno| format!("changing to group {NOBODY}: {errno}"))?;
-    setresuid(uid, uid, uid).map_err(|errno| format!("changing to user {NOBODY}: {errno}"))?;
-    Ok(format!("user {NOBODY}, group {NOBODY} instead of root"))
+    setresgid(group, group, group).map_err(|errno| format!("changing to group {gid}: {errno}"))?;
+    setresuid(user, user, user).map_err(|errno| format!("changing to user {uid}: {errno}"))?;
+    Ok(format!("user {uid}, group {gid} instead of root"))
 }
 
 /// Returns whether the user namespace maps an ID. Each line of the map has the first ID inside, the first ID
@@ -97,6 +143,14 @@ fn map_contains(id: u32, map: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn users_are_names_or_numbers_and_not_root() {
+        assert_eq!("61234".parse(), Ok(User { uid: 61234, gid: 61234 }));
+        for wrong in ["0", "root", "-1", "4294967295", "no-such-user", ""] {
+            assert!(wrong.parse::<User>().is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn ids_are_looked_up_in_the_namespace() {
