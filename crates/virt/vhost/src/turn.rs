@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
+use nix::time::{ClockId, clock_gettime};
 use ringpass_ipc::ThreadUsage;
-use rustix::time::{ClockId, clock_gettime};
 
 use crate::fault::Fault;
 
@@ -35,8 +35,7 @@ pub(crate) struct Turn {
 /// Returns a time in steps of some milliseconds, which costs few nanoseconds.
 #[inline]
 fn now() -> Duration {
-    let now = clock_gettime(ClockId::MonotonicCoarse);
-    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
+    clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE).expect("every kernel has this clock").into()
 }
 
 impl TurnWatch {
