@@ -41,7 +41,8 @@ fn main() -> ExitCode {
         }
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_secs());
-    let settings = Settings { ringpass, time: Duration::from_secs(args.seconds), seed: args.seed.unwrap_or(now) };
+    let (time, seed) = (Duration::from_secs(args.seconds), args.seed.unwrap_or(now));
+    let settings = Settings { ringpass, time, seed, judge_stalls: true };
     eprintln!("soak of {} s; the same delays again with --seed {}", args.seconds, settings.seed);
     let mut progress = |summary: &ringpass_lab::soak::Summary| {
         if args.json { println!("{}", summary.json()) } else { println!("{}", summary.progress()) }

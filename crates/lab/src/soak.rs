@@ -27,6 +27,9 @@ pub struct Settings {
     pub time: Duration,
     /// Seed of all delays and choices: the same seed gives each process the same ones.
     pub seed: u64,
+    /// Whether stalls are failures. Not where other programs are busy on the machine, which hit one pair and not
+    /// another.
+    pub judge_stalls: bool,
 }
 
 /// Interval between progress reports.
@@ -47,7 +50,7 @@ pub fn run(settings: &Settings, stop: &AtomicBool, progress: &mut dyn FnMut(&Sum
     let launcher = Launcher::new(settings, folder.path());
     let mut survivors = Survivors::start(&launcher)?;
     let mut victims = victims::all(&launcher, settings.seed);
-    let mut summary = Summary { seed: settings.seed, ..Summary::default() };
+    let mut summary = Summary { seed: settings.seed, judge_stalls: settings.judge_stalls, ..Summary::default() };
     let faults = Mutex::new(Vec::new());
     let start = Instant::now();
     let warm_up = (settings.time / WARM_UP.0).min(WARM_UP.1);
