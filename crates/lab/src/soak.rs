@@ -27,8 +27,7 @@ pub struct Settings {
     pub time: Duration,
     /// Seed of all delays and choices: the same seed gives each process the same ones.
     pub seed: u64,
-    /// Whether stalls are failures. Not where other programs are busy on the machine, which hit one pair and not
-    /// another.
+    /// Makes stalls failures. Not for a machine on which other programs are busy, which hit one pair and not another.
     pub judge_stalls: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the kernel has counted for a thread.
+//! Counters that the kernel keeps of a thread: CPU time and waits.
 
 use std::time::Duration;
 

@@ -78,7 +78,7 @@ pub struct Growth {
 pub struct Summary {
     /// Seed of all delays and choices.
     pub seed: u64,
-    /// Whether stalls are failures.
+    /// Makes stalls failures.
     pub judge_stalls: bool,
     /// Time during which peers were killed.
     pub elapsed: Duration,

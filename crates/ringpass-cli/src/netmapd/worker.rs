@@ -52,7 +52,7 @@ pub struct SwitchWorker {
     workers: Workers,
 }
 
-/// What a thread is to do at the start of its next round.
+/// An order to a thread, carried out at the start of its next round.
 enum Order {
     /// Serve a switch, which has this number.
     Serve(u64, Box<Datapath>),
@@ -118,7 +118,7 @@ struct ServedSwitches {
     datapaths: Vec<(u64, Box<Datapath>)>,
     orders: Receiver<Order>,
     wake: Arc<WakeFd>,
-    /// Whether the datapaths are armed.
+    /// Set while the datapaths are armed.
     armed: bool,
 }
 

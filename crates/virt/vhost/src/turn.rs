@@ -28,7 +28,7 @@ pub(crate) struct TurnWatch {
 /// A turn that has begun.
 pub(crate) struct Turn {
     start: Duration,
-    /// Of this thread, if the turn is measured. Nothing in a turn waits but an access to memory.
+    /// Counters of this thread at the start, if the turn is measured. Nothing in a turn waits but an access to memory.
     usage: Option<ThreadUsage>,
 }
 
@@ -82,7 +82,7 @@ mod tests {
         watch.end(turn)
     }
 
-    /// As an access to memory that is being taken away.
+    /// Waits like an access to memory that is being taken away.
     fn wait() {
         std::thread::sleep(3 * LIMIT / 2);
     }

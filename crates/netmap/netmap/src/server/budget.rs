@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
+use ringpass_ipc::{LARGE_MEMORY, drop_elsewhere};
 use ringpass_memory::RegionConfig;
 use rustix::io::Errno;
 
@@ -99,18 +100,16 @@ impl Budget {
             #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
             let _ = rustix::io::write(&done, &1_u64.to_ne_bytes());
         };
-        spawn(work)
+        std::thread::Builder::new()
+            .name("netmap-memory".into())
+            .stack_size(256 << 10)
+            .spawn(work)
             .map_err(|error| RequestError::new(Errno::AGAIN, format!("{name}: a thread to make memory: {error}")))?;
         Ok(PendingMemory(receiver))
     }
 }
 
 const MIB: usize = 1 << 20;
-
-/// Starts a thread that allocates or frees memory.
-fn spawn(work: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-    std::thread::Builder::new().name("netmap-memory".into()).stack_size(256 << 10).spawn(work).map(drop)
-}
 
 impl Drop for Reservation {
     fn drop(&mut self) {
@@ -158,10 +157,8 @@ impl PrivateMemory {
 
     /// Frees the memory; on another thread if it is large, because the kernel takes a while to free a gigabyte.
     pub fn release(self) {
-        const MUCH: usize = 16 * MIB;
-        if self.bytes() > MUCH {
-            // If no thread can be started, it is dropped here.
-            let _ = spawn(move || drop(self));
+        if self.bytes() > LARGE_MEMORY {
+            drop_elsewhere(self);
         }
     }
 }
