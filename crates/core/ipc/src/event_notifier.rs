@@ -189,8 +189,12 @@ const SIGNAL_TIME: Duration = Duration::from_millis(1);
 /// nothing counts; of the others the thread's own time. In an emulated CPU single ones take a few milliseconds.
 const MAX_SLOW_TIME: u32 = 100_000;
 
+/// Microseconds of one signal that count at most. A host that takes the CPU from a virtual machine may make one signal
+/// take any time.
+const MAX_COUNTED: u128 = MAX_SLOW_TIME as u128 / 4;
+
 /// Time for which a server should not accept a peer again that held up its workers, by a slow eventfd or by memory that
-/// it takes away: before it is known as slow, it has cost them a few tenths of a second.
+/// it takes away: before it is known as slow, it has cost them up to a second.
 pub const SLOW_PEER_PAUSE: Duration = Duration::from_secs(10);
 
 /// Flag that is set once any notifier of this process is slow, and never cleared.
@@ -225,7 +229,7 @@ impl EventNotifier {
     }
 
     /// Returns whether signals longer than a millisecond, one after the other, have taken 100 ms of the signalling
-    /// threads' time, so that no more are sent.
+    /// threads' time, of which one signal counts 25 ms at most, so that no more are sent.
     pub fn is_slow(&self) -> bool {
         self.slow_time.load(Ordering::Relaxed) >= MAX_SLOW_TIME
     }
@@ -240,7 +244,8 @@ impl EventNotifier {
         let start = ThreadUsage::now().time;
         self.signal();
         let took = ThreadUsage::now().time.saturating_sub(start);
-        let slow_time = if took > SIGNAL_TIME { before.saturating_add(took.as_micros() as u32) } else { 0 };
+        let counted = took.as_micros().min(MAX_COUNTED) as u32;
+        let slow_time = if took > SIGNAL_TIME { before.saturating_add(counted) } else { 0 };
         self.slow_time.store(slow_time, Ordering::Relaxed);
         if slow_time >= MAX_SLOW_TIME {
             SOME_SLOW.store(true, Ordering::Relaxed);

@@ -91,7 +91,7 @@ impl Inside<'_> {
     }
 
     /// Waits until a first probe passes, then sends `count` probes, none of which may be lost.
-    fn probes(&self, count: u64) {
+    fn probes(&self, count: u64, jobs: [&Job; 2]) {
         let answered = |count: u64, interval, patience| {
             let probe = self.probe(&["-c", &count.to_string(), "-i", interval, "-W", patience]);
             let (_, lines, errors) = probe.wait(Duration::from_secs(60));
@@ -100,7 +100,8 @@ impl Inside<'_> {
         };
         wait_until("the first probe", || answered(1, "1", "3").0 == 1);
         let (answers, lines) = answered(count, "0.02", "20");
-        assert_eq!(answers, count, "{lines:?}");
+        let texts = || jobs.map(|job| self.guest.printed(job)).join("\n");
+        assert_eq!(answers, count, "{}\n{lines:#?}\n{}", self.kind.command, texts());
     }
 
     fn kill(&self, name: &str, job: &Job) {
@@ -118,7 +119,7 @@ impl Inside<'_> {
         let mut with_process = None;
         for round in 0..ROUNDS {
             let front_end = self.front_end();
-            self.probes(PROBES);
+            self.probes(PROBES, [&forwarder, &front_end]);
             // The process's memory is mapped for the card as long as the process lives, and the amount is the
             // same each time.
             let locked = self.locked();
@@ -143,7 +144,7 @@ impl Inside<'_> {
     fn copies(&self) {
         let forwarder = self.forwarder();
         let front_end = self.front_end();
-        self.probes(100);
+        self.probes(100, [&forwarder, &front_end]);
         self.kill("front-end", &front_end);
         let (text, port) = self.end(&forwarder);
         assert!(text.contains("is not mapped, frames are copied") && text.contains("ulimit -l"), "{text}");
