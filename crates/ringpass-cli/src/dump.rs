@@ -71,7 +71,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
         None if args.options.json => Output::Json(String::new()),
         None => Output::Text(String::new()),
     };
-    run.printer.live = !matches!(output, Output::Text(_));
+    run.printer.live &= !matches!(output, Output::Text(_));
     if args.write.as_deref() == Some(stdout) || matches!(output, Output::Text(_)) {
         run.printer.sink = OutputStream::Stderr;
     }

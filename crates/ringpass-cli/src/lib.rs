@@ -34,12 +34,16 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use output::Verbosity;
+
 /// Moves Ethernet frames between network cards and programs from user space. Without a subcommand: demo.
 #[derive(Parser)]
 #[command(name = "ringpass", version, after_help = ADDRESSES, max_term_width = 120)]
 struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
+    #[command(flatten)]
+    verbosity: Verbosity,
 }
 
 const ADDRESSES: &str = "\
@@ -98,9 +102,10 @@ enum Command {
 
 /// Runs the program: parses its command line, runs the subcommand, and returns the exit status.
 pub fn main() -> ExitCode {
-    output::start_log();
-    let without = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
-    let command = Cli::parse().command.unwrap_or_else(without);
+    let Cli { command, verbosity } = Cli::parse();
+    output::start(verbosity);
+    let demo = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
+    let command = command.unwrap_or_else(demo);
     output::exit_code(signals::catch_report_requests().and_then(|()| run(command)))
 }
 

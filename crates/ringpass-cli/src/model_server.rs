@@ -18,6 +18,7 @@ use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
 use crate::options::{SandboxOptions, base_config, seconds, within};
+use crate::output::note;
 use crate::run::Run;
 use crate::stats::{Fields, fields};
 use ringpass::open::open_wire;
@@ -57,6 +58,9 @@ pub struct Args {
     /// End after this many seconds
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
     time: Option<Duration>,
+    /// Seconds between lines of statistics
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
     /// Print statistics for machines, one JSON object a line
     #[arg(long)]
     json: bool,
@@ -166,7 +170,7 @@ fn serve_all<D: Device + Send + 'static>(
         user: args.sandbox.user,
         ..base_config()
     };
-    let mut run = Run::new(config, args.json)?;
+    let mut run = Run::new(config, args.json, args.interval)?;
     let pool = pool(args.wire.len(), args.mtu)?;
     let (mut wires, mut served_cards): (Vec<Box<dyn Port>>, Vec<ServedCard<D>>) = Default::default();
     let mut needs = Needs::new(&run.config);
@@ -318,10 +322,10 @@ impl EventLog {
         match event {
             _ if self.lines == Self::LINES => errln!("{name}: more happens than is shown here"),
             _ if self.lines > Self::LINES => {}
-            Event::Connected => errln!("{name}: a client has connected"),
+            Event::Connected => note(&format!("{name}: a client has connected")),
             Event::Busy => errln!("{name}: a second client was turned away; a card has one"),
             Event::Refused(why) => errln!("{name}: refused: {why}"),
-            Event::Ended(why) => errln!("{name}: {why}; the card is free"),
+            Event::Ended(why) => note(&format!("{name}: {why}; the card is free")),
             Event::Failed(why) => errln!("{name}: no client could be let in: {why}"),
         }
     }

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::connector;
+use crate::output::notice;
 use crate::run::Run;
 use ringpass::sandbox::{Sandbox, User};
 use ringpass::{Address, Config, Error, Notices, Offloads, PageSize, PortConfig};
@@ -46,6 +47,9 @@ pub struct Options {
     /// End after this many packets
     #[arg(short = 'c', long, value_name = "PACKETS")]
     pub count: Option<u64>,
+    /// Seconds between lines of statistics, or between probes of 'ringpass ping' (0: the next as soon as one is back)
+    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
     /// Print statistics for machines, one JSON object a line
     #[arg(long)]
     pub json: bool,
@@ -132,6 +136,11 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     duration.ok_or_else(|| "write a number of seconds above 0, as 2.5".into())
 }
 
+/// Parses a number of seconds, or 0.
+fn interval(text: &str) -> Result<Duration, String> {
+    if text == "0" { Ok(Duration::ZERO) } else { seconds(text) }
+}
+
 /// Options of the sandbox, which all subcommands have that move packets.
 #[derive(clap::Args, Clone, Debug)]
 pub struct SandboxOptions {
@@ -157,13 +166,13 @@ fn user(text: &str) -> Result<User, String> {
 
 /// Returns the default configuration of this program: notices go to standard error, and connectors are this program.
 pub fn base_config() -> Config {
-    Config { connector: connector::command(), notices: Notices::new(|text| errln!("{text}")), ..Config::default() }
+    Config { connector: connector::command(), notices: Notices::new(notice), ..Config::default() }
 }
 
 impl Options {
     /// Starts a run with these options.
     pub fn run(&self) -> Result<Run, Error> {
-        Run::new(self.config(), self.json)
+        Run::new(self.config(), self.json, self.interval)
     }
 
     /// Returns the configuration that these options describe.

@@ -2,13 +2,13 @@
 //! it does with `println!` and `eprintln!`. Clippy's lints keep those out of this program.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ringpass::Error;
 use tracing_subscriber::EnvFilter;
-use tracing_subscriber::filter::LevelFilter;
 
 /// First error of a write to standard output.
 static WRITE_ERROR: OnceLock<io::Error> = OnceLock::new();
@@ -17,13 +17,90 @@ static WRITE_ERROR: OnceLock<io::Error> = OnceLock::new();
 const INTERRUPTED: u8 = 128 + libc::SIGINT as u8;
 const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
 
-/// Starts the log, to standard error.
-pub fn start_log() {
-    // Warnings are on by default; they include why a guest has lost its session.
-    let filter = EnvFilter::builder().with_default_directive(LevelFilter::WARN.into()).from_env_lossy();
+/// How much is printed besides results and errors.
+#[derive(clap::Args, Clone, Copy, Debug, Default)]
+pub struct Verbosity {
+    /// Print no notes, and statistics only at the end
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print all notes, and what happens with times
+    #[arg(short, long, global = true)]
+    verbose: bool,
+}
+
+static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
+
+/// Whether `-q` was given.
+pub fn is_quiet() -> bool {
+    VERBOSITY.get().is_some_and(|verbosity| verbosity.quiet)
+}
+
+/// Whether `-v` was given.
+pub fn is_verbose() -> bool {
+    VERBOSITY.get().is_some_and(|verbosity| verbosity.verbose)
+}
+
+/// Sets how much is printed, and starts the log, to standard error.
+pub fn start(verbosity: Verbosity) {
+    let Verbosity { quiet, verbose } = verbosity;
+    let _ = VERBOSITY.set(verbosity);
+    // Warnings include why a guest has lost its session; that guests and back-ends come and go is information.
+    let directives = match (quiet, verbose) {
+        (true, _) => "warn",
+        (_, true) => "info",
+        _ => "warn,ringpass_vhost_user=info,ringpass_virtio_user=info",
+    };
+    let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
+        Ok(chosen) if !chosen.is_empty() => EnvFilter::new(chosen),
+        _ => EnvFilter::new(directives),
+    };
     // Internal errors of the logger mean that standard error is gone. It would report them there, and panic.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    log.log_internal_errors(false).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).log_internal_errors(false);
+    let log = log.with_ansi(io::stderr().is_terminal());
+    if verbose { log.init() } else { log.without_time().with_target(false).init() }
+}
+
+/// Writes the log to standard error.
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        LIVE_LINES.store(0, Ordering::Relaxed);
+        io::stderr().write(text)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Number of lines at the end of the terminal that the next statistics overwrite; 0 once something else has been printed
+/// below them.
+pub static LIVE_LINES: AtomicUsize = AtomicUsize::new(0);
+
+/// Notices from before the start of the run; `None` afterwards.
+static NOTICES: Mutex<Option<Vec<String>>> = Mutex::new(Some(Vec::new()));
+
+/// Prints a notice to standard error, once the run has begun: if that fails, its error is what counts.
+pub fn notice(text: &str) {
+    match &mut *NOTICES.lock().unwrap_or_else(PoisonError::into_inner) {
+        Some(early) if early.iter().any(|before| before == text) => {}
+        Some(early) => early.push(text.to_owned()),
+        None => note(text),
+    }
+}
+
+/// Prints the notices up to now, as the run begins.
+pub fn print_notices() {
+    let early = NOTICES.lock().unwrap_or_else(PoisonError::into_inner).take();
+    early.iter().flatten().for_each(|text| note(text));
+}
+
+/// Prints a note to standard error, unless there is to be none.
+pub fn note(text: &str) {
+    if !is_quiet() {
+        print_error(format_args!("{text}"));
+    }
 }
 
 /// Prints a line to standard output, from the arguments of `format!`.
@@ -58,6 +135,7 @@ pub fn lost(error: io::Error) {
 
 /// Prints a line to standard error; used by `errln!`. Errors are ignored.
 pub fn print_error(line: Arguments<'_>) {
+    LIVE_LINES.store(0, Ordering::Relaxed);
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::bridge::open;
 use crate::options::{SandboxOptions, base_config, seconds, within};
+use crate::output::print_notices;
 use crate::run::Run;
 use crate::signals::interrupted;
 use crate::stats::print_line;
@@ -82,7 +83,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let (sandbox, user) = (args.sandbox.sandbox(Sandbox::Server), args.sandbox.user);
     let config = Config { sandbox, user, ..base_config() };
-    let mut run = Run::new(config, args.json)?;
+    let mut run = Run::new(config, args.json, STATS_INTERVAL)?;
     let is_vale = args.port.starts_with("vale");
     let name = if args.trusted && is_vale { format!("{}@1", args.port) } else { args.port.clone() };
     let port = open(&name, args.netmap_socket.as_ref(), Some(args.slots), args.rings)?;
@@ -107,6 +108,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         format!("{mac}, {} ring(s) to send, {} to receive, memory {}", counts[0], counts[1], register.memory_id),
     ];
     notes.extend(run.sandbox_notes().iter().cloned());
+    print_notices();
     print_event(&args, "start", &notes.join("\n"));
     let counters = passthrough.counters().clone();
     let start = Instant::now();

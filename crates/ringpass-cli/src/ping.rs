@@ -10,6 +10,7 @@ use ringpass_memory::RawBytes;
 use serde_json::{Value, json};
 
 use crate::options::{Options, seconds, within};
+use crate::output::is_quiet;
 use crate::stats::{Fields, fields, print_line};
 
 /// Measure round trips to 'ringpass echo', or through any loop
@@ -18,9 +19,6 @@ use crate::stats::{Fields, fields, print_line};
 pub struct Args {
     /// The port (see 'ringpass --help' for port addresses)
     port: String,
-    /// Seconds between probes; 0: send the next as soon as one is back
-    #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
-    interval: Duration,
     /// Seconds until a probe counts as lost
     #[arg(short = 'W', long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     timeout: Duration,
@@ -39,10 +37,6 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass ping 0000:01:00.0
   as many as fit, one at a time, for the percentiles:
       sudo ringpass ping packet:veth1 -i 0 -c 100000";
-
-fn interval(text: &str) -> Result<Duration, String> {
-    if text == "0" { Ok(Duration::ZERO) } else { seconds(text) }
-}
 
 /// IEEE 802 Local Experimental EtherType 1.
 const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
@@ -123,6 +117,8 @@ impl Results {
 /// Runs the subcommand.
 pub fn run(mut args: Args) -> Result<(), Error> {
     let count = args.options.count.take().unwrap_or(u64::MAX);
+    let interval = args.options.interval;
+    args.options.interval = interval.max(Duration::from_secs(1));
     let mut run = args.options.run()?;
     let mut ports = open([&args.port], &run.config)?;
     if args.size > args.options.mtu + 14 {
@@ -135,15 +131,16 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let probe = Probe::new(ports[0].mac(), args.dst_mac, args.size);
     let results = Arc::new(Mutex::new(Results::new()));
     // At fast intervals there is no line for each probe; the live line has the totals.
-    let print = if args.interval < Duration::from_millis(10) {
+    let fast = interval < Duration::from_millis(10);
+    let print = if fast || is_quiet() {
         Print::Nothing
     } else if args.options.json {
         Print::Json
     } else {
         Print::Text
     };
-    run.printer.live = args.options.json || matches!(print, Print::Nothing);
-    let Args { interval, timeout, .. } = args;
+    run.printer.live &= args.options.json || fast;
+    let timeout = args.timeout;
     let pinger = Pinger {
         probe,
         pool: ports.pool().clone(),

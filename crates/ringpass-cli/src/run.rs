@@ -65,6 +65,8 @@ pub struct Run {
     pub printer: Printer,
     /// Lines that describe the sandbox, once it is entered.
     notes: Vec<String>,
+    /// Time between lines of statistics.
+    interval: Duration,
     workers: Workers,
 }
 
@@ -77,12 +79,15 @@ impl Run {
     const IDLE_TICKS: u32 = 6;
 
     /// Checks the options, installs signal handlers and raises the limit of file descriptors.
-    pub fn new(config: Config, json: bool) -> Result<Self, Error> {
+    pub fn new(config: Config, json: bool, interval: Duration) -> Result<Self, Error> {
+        if interval.is_zero() {
+            return Err(Error::Config("--interval: write a number of seconds above 0".into()));
+        }
         let workers = Workers::new(&config)?;
         catch_first_signal()?;
         let limit = ringpass_ipc::raise_descriptor_limit();
         limit.map_err(|source| Error::os("raising the limit of file descriptors", source))?;
-        Ok(Self { config, printer: Printer::new(json), notes: Vec::new(), workers })
+        Ok(Self { config, printer: Printer::new(json), notes: Vec::new(), interval, workers })
     }
 
     /// Enters the sandbox for good. To be called when all ports are open and before queues are taken, so that
@@ -102,7 +107,7 @@ impl Run {
         self.workers.spawn("worker", work)
     }
 
-    /// Prints statistics every second, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`, `--count`, workers that have
+    /// Prints statistics at every interval, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`, `--count`, workers that have
     /// finished, an input that has ended, or a port that is gone, which is an error. `more` returns the
     /// subcommand's additions.
     pub fn control(self, ports: &mut [Box<dyn Port>], more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
@@ -150,7 +155,7 @@ impl Run {
         ports: &mut [Box<dyn Port>],
         observer: &mut dyn RunObserver,
     ) -> Option<Error> {
-        let (mut second, mut moved, mut quiet) = (Duration::from_secs(1), 0, 0);
+        let (mut next, mut moved, mut quiet) = (self.interval, 0, 0);
         loop {
             let elapsed = start.elapsed();
             let left = self.config.time.map_or(Self::TICK, |time| time.saturating_sub(elapsed));
@@ -159,8 +164,8 @@ impl Run {
             }
             let totals = self.workers.totals(elapsed);
             quiet = if std::mem::replace(&mut moved, totals.moved) == totals.moved { quiet + 1 } else { 0 };
-            if elapsed >= second {
-                second += Duration::from_secs(1);
+            if elapsed >= next {
+                next = elapsed.max(next.saturating_add(self.interval));
                 self.printer.live(elapsed, ports, observer.fields(&totals));
             }
             if report_requested() {

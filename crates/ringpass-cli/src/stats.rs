@@ -1,11 +1,14 @@
 //! Printed statistics: live lines and a summary for people, JSON for programs.
 
 use std::io::{self, IsTerminal};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ringpass::{Port, Stats};
 use serde::Serialize;
 use serde_json::{Map, Value};
+
+use crate::output::{LIVE_LINES, is_quiet, is_verbose, note, print_notices};
 
 /// A subcommand's additions to the ports' statistics, by name.
 pub type Fields = Map<String, Value>;
@@ -32,11 +35,33 @@ pub struct Printer {
     /// Whether lines are printed during the run. If not, there is only the summary.
     pub live: bool,
     before: (Duration, Vec<Stats>),
-    /// Number of lines on the terminal to be overwritten.
-    overwrite: usize,
 }
 
 pub use crate::output::print_line;
+
+/// Longest line of notes in characters, unless a single note is longer.
+const NOTES_WIDTH: usize = 100;
+
+/// Returns a port's notes as lines, each with the port's name in front: all of them with `-v`, else what fits in one line.
+pub fn note_lines(name: &str, notes: &[String]) -> Vec<String> {
+    let mut lines = packed(name, notes);
+    lines.truncate(if is_verbose() { lines.len() } else { 1 });
+    lines
+}
+
+fn packed(name: &str, notes: &[String]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for note in notes {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 2 + note.chars().count() <= NOTES_WIDTH => {
+                line.push_str("; ");
+                line.push_str(note);
+            }
+            _ => lines.push(format!("{name}: {note}")),
+        }
+    }
+    lines
+}
 
 #[derive(Serialize)]
 struct Event<'a> {
@@ -65,7 +90,7 @@ fn json(event: &'static str, elapsed: Duration, ports: Vec<PortEvent<'_>>, more:
 impl Printer {
     /// Creates a printer to standard output.
     pub fn new(json: bool) -> Self {
-        Self { json, sink: OutputStream::Stdout, live: true, before: Default::default(), overwrite: 0 }
+        Self { json, sink: OutputStream::Stdout, live: !is_quiet(), before: Default::default() }
     }
 
     fn print(&self, text: &str) {
@@ -82,14 +107,16 @@ impl Printer {
         }
     }
 
-    /// Prints the notes of the ports, which describe the options chosen when they were opened, and `more`.
+    /// Prints notices, the notes of the ports, which describe the options chosen when they were opened, and `more`.
     pub fn start(&mut self, ports: &mut [Box<dyn Port>], more: &[String]) {
-        let mut lines = Vec::new();
-        for port in ports.iter() {
-            lines.extend(port.notes().into_iter().map(|note| format!("{}: {note}", port.name())));
-        }
-        for line in lines.iter().chain(more) {
-            if self.json { errln!("{line}") } else { self.print(line) }
+        print_notices();
+        let notes = ports.iter().flat_map(|port| note_lines(port.name(), &port.notes()));
+        for line in notes.chain(more.iter().cloned()) {
+            match self.json {
+                true => note(&line),
+                false if is_quiet() => {}
+                false => self.print(&line),
+            }
         }
         self.before.1 = ports.iter_mut().map(|port| port.stats()).collect();
     }
@@ -122,18 +149,19 @@ impl Printer {
         if self.terminal() {
             // Moves the cursor up to the first of the old lines, then clears each line and truncates it at the
             // terminal's width.
-            let up = if self.overwrite > 0 { format!("\x1b[{}A", self.overwrite) } else { String::new() };
-            self.overwrite = lines.len();
+            let old = LIVE_LINES.load(Ordering::Relaxed);
+            let up = if old > 0 { format!("\x1b[{old}A") } else { String::new() };
             lines.iter_mut().for_each(|line| *line = format!("\x1b[2K\x1b[?7l{line}\x1b[?7h"));
             lines[0].insert_str(0, &up);
         }
         self.print(&lines.join("\n"));
+        LIVE_LINES.store(lines.len(), Ordering::Relaxed);
         self.before = (elapsed, stats);
     }
 
     /// Leaves the lines that a terminal shows where they are, as something else follows them.
     pub fn keep_lines(&mut self) {
-        self.overwrite = 0;
+        LIVE_LINES.store(0, Ordering::Relaxed);
     }
 
     /// Prints the totals, with further counters of each port.
@@ -199,8 +227,8 @@ fn live_line(elapsed: Duration, name: &str, width: usize, seconds: f64, now: &St
     let tx = side(rate(now.tx_packets, before.tx_packets), rate(now.tx_bytes, before.tx_bytes));
     let drops = |now: u64, before: u64| grouped(now.saturating_sub(before));
     let (rx_drops, tx_drops) = (drops(now.rx_drops, before.rx_drops), drops(now.tx_drops, before.tx_drops));
-    let seconds = elapsed.as_secs();
-    format!("{seconds:>3} s  {name:<width$}  rx {rx}  tx {tx}  drops {rx_drops}/{tx_drops}")
+    let passed = if seconds < 0.9 { format!("{:.1}", elapsed.as_secs_f64()) } else { elapsed.as_secs().to_string() };
+    format!("{passed:>3} s  {name:<width$}  rx {rx}  tx {tx}  drops {rx_drops}/{tx_drops}")
 }
 
 /// Formats the numbers and texts among the fields for people.
@@ -267,6 +295,15 @@ mod tests {
                 .to_owned()
                 + r#""tx_packets":3,"tx_bytes":180,"tx_drops":4}],"forwarder_drops":5}"#
         );
+    }
+
+    #[test]
+    fn notes_share_lines() {
+        let notes = ["a".repeat(40), "b".repeat(40), "c".repeat(20), "d".repeat(120)];
+        let [a, b, c, d] = &notes;
+        assert_eq!(packed("x", &notes), [format!("x: {a}; {b}"), format!("x: {c}"), format!("x: {d}")]);
+        assert_eq!(note_lines("x", &notes), [format!("x: {a}; {b}")]);
+        assert_eq!(note_lines("x", &[]), [""; 0]);
     }
 
     #[test]

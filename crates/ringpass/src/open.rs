@@ -111,10 +111,21 @@ pub fn with_page_fallback<T>(
     };
     match make(config.hugepages.unwrap_or(PageSize::Huge2M)) {
         Err(error) if config.hugepages.is_none() && addressing == Addressing::Virtual => {
-            config.notices.send(&format!("ordinary pages under packets and rings: {error}"));
+            config.notices.send(&format!("ordinary pages are used: {}", why_ordinary(&error)));
             make(PageSize::Ordinary)
         }
         result => result,
+    }
+}
+
+/// Returns why there are no huge pages, shorter than the error, which is for those who asked for them.
+fn why_ordinary(error: &Error) -> String {
+    match error {
+        Error::NoHugePages(ringpass_memory::Error::HugePages { size, need, free, .. }) => {
+            let size = size.bytes() >> 20;
+            format!("{need} huge pages of {size} MiB are needed, {free} are free (see 'ringpass doctor')")
+        }
+        other => other.to_string(),
     }
 }
 

@@ -222,7 +222,8 @@ fn notes(interfaces: &Interfaces, interface: &str, config: &PortConfig) -> io::R
     let slots = config.rx_ring;
     let mut notes = vec![format!("{} queue(s), receive rings of {slots} frames, frames are copied", config.queues)];
     if interfaces.flags(interface)? & libc::IFF_UP == 0 {
-        notes.push(format!("the interface is down; bring it up: ip link set {interface} up"));
+        // The first note is the one that everybody sees.
+        notes.insert(0, format!("the interface is down; bring it up: ip link set {interface} up"));
     }
     let mtu = interfaces.mtu(interface)?;
     if mtu != config.mtu && interface != "lo" {

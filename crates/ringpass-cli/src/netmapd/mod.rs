@@ -17,6 +17,7 @@ use ringpass_netmap::server::{Budget, Server};
 use serde_json::json;
 
 use crate::options::{Options, bytes, seconds, within};
+use crate::output::{is_quiet, note, print_notices};
 use crate::run::Run;
 use crate::signals::{be_impatient, begin_run, interrupted, report_requested};
 use native::{NamedPort, PacketPools};
@@ -91,7 +92,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         return Err(Error::Config(format!("--queues: a netmap port has at most {MAX_QUEUES}")));
     }
     let sandbox = args.options.sandbox.sandbox(Sandbox::Server);
-    let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json)?;
+    let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json, args.options.interval)?;
     let default = || default_socket().map(|path| SocketPlace { path, ..SocketPlace::default() });
     let SocketPlace { path, access } = args.socket.map_or_else(default, Ok)?;
     let listener = Listener::bind_for(&path, &access)?;
@@ -132,11 +133,12 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     // Errors are ignored: standard output may be closed.
     let say = |line: &str| drop(writeln!(std::io::stdout(), "{line}"));
+    print_notices();
     if json {
-        notes.iter().for_each(|note| errln!("{note}"));
+        notes.iter().for_each(|line| note(line));
         say(&json!({"event": "start", "socket": path}).to_string());
-    } else {
-        notes.iter().for_each(|note| say(note));
+    } else if !is_quiet() {
+        notes.iter().for_each(|line| say(line));
     }
     begin_run();
     let start = Instant::now();

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::str::FromStr;
 
+use crate::stats::note_lines;
 use ringpass::sandbox::Needs;
 use ringpass::{Address, Config, Error, Mempool, Port, PortConfig, State, Workers};
 use ringpass_memory::Addressing;
@@ -123,13 +124,14 @@ pub struct OpenedNative {
 impl OpenedNative {
     /// Returns the notes on the config chosen for the port.
     pub fn notes(&self) -> Vec<String> {
-        let notes = self.port.notes().into_iter().map(|note| format!("netmap:{}: {note}", self.name));
+        let mut notes = self.port.notes();
         let how = if self.exchanges {
             "buffers are exchanged with programs, without a copy"
         } else {
             "frames are copied between the port's buffers and those of programs"
         };
-        notes.chain([format!("netmap:{}: {how}", self.name)]).collect()
+        notes.push(how.into());
+        note_lines(&format!("netmap:{}", self.name), &notes)
     }
 
     /// Starts the thread that moves the port's frames; `number` selects its CPU.

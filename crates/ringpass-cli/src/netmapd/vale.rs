@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::worker::{SwitchWorker, SwitchWorkers, batch};
+use crate::stats::note_lines;
 use ringpass::open::open_address;
 use ringpass::sandbox::{Needs, Sandbox};
 
@@ -220,9 +221,7 @@ impl ValeSwitches {
     pub fn notes(&mut self) -> Vec<String> {
         let slots = self.switches.iter().flat_map(|(switch, vale)| {
             let ports = vale.slots.iter().flatten().filter_map(|slot| slot.port.as_ref());
-            ports.flat_map(move |port| {
-                port.notes().into_iter().map(move |note| format!("{switch}:{}: {note}", port.name()))
-            })
+            ports.flat_map(move |port| note_lines(&format!("{switch}:{}", port.name()), &port.notes()))
         });
         slots.collect()
     }

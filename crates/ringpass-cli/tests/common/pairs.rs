@@ -62,7 +62,7 @@ impl Pairs {
     /// Like [`forward`](Self::forward), for a pair whose cards have other PCI addresses.
     pub fn forward_between(&self, [a, b]: &[String; 2], pair: usize, user: &str, options: &str) -> Job {
         let job = self.guest.spawn(&format!(
-            "echo $$ >/run/forwarder; ulimit -l 131072; exec su {user} -c 'exec ringpass fwd {a} {b} --json {options} 2>&1'"
+            "echo $$ >/run/forwarder; ulimit -l 131072; exec su {user} -c 'exec ringpass fwd {a} {b} --json -v {options} 2>&1'"
         ));
         wait_until("the forwarder's first line", || {
             let text = self.guest.printed(&job);

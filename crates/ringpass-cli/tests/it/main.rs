@@ -28,6 +28,7 @@ mod switch;
 mod switch_hostile;
 mod switch_mapped;
 mod switch_vxlan;
+mod verbosity;
 mod vfio_user;
 mod vhost_dpdk;
 mod vhost_kills;

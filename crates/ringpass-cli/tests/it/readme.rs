@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const END: &str = "the end: ";
 
 /// Last output of a program before its work begins.
-const READY: &str = "sandbox: seccomp";
+const READY: &str = "sandbox: user";
 
 /// Returns the command lines in the indented code blocks of a section of a page, with their comments.
 fn commands(page: &str, section: &str) -> Vec<String> {

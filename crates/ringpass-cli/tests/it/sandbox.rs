@@ -41,7 +41,7 @@ fn assert_sandboxed(process: u32, at_least: usize) {
 /// Starts a subcommand and waits until it reports that it is in the sandbox.
 fn start(arguments: &[&str]) -> Program {
     let program = Program::spawn(&[&[RINGPASS], arguments].concat());
-    wait_until("the sandbox's last note", || program.line().contains("seccomp: "));
+    wait_until("the sandbox's last note", || program.line().contains("system calls"));
     program
 }
 
@@ -105,7 +105,7 @@ fn every_kind_of_port_works_in_it() {
         let (status, lines, errors) = program.wait(Duration::from_secs(60));
         // 159 would be SIGSYS.
         assert_eq!(status, Some(0), "{arguments:?}: {lines:?} {errors:?}");
-        assert!(lines.iter().any(|line| line.contains("seccomp: ")), "{arguments:?}: {lines:?}");
+        assert!(lines.iter().any(|line| line.contains("system calls")), "{arguments:?}: {lines:?}");
     }
 }
 
@@ -121,7 +121,7 @@ fn its_sockets_reach_no_other_service() {
     let service = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
     let address = nix::sys::socket::UnixAddr::new(&path).unwrap();
     let program = inside.spawn(&[RINGPASS, "fwd", "tap:rptap4", "packet:va"]);
-    wait_until("the sandbox", || program.line().contains("seccomp: "));
+    wait_until("the sandbox", || program.line().contains("system calls"));
     let process = rustix::process::Pid::from_raw(program.id() as i32).unwrap();
     let process = rustix::process::pidfd_open(process, rustix::process::PidfdFlags::empty()).unwrap();
     let mut sockets = 0;
@@ -204,7 +204,7 @@ fn an_ordinary_user_is_sandboxed_too() {
         .expect("this test needs the program setpriv (util-linux)");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(text.contains("sandbox: user 65534, as before") && text.contains("sandbox: seccomp"), "{text}");
+    assert!(text.contains("sandbox: user 65534, as before") && text.contains("system calls"), "{text}");
 }
 
 #[test]
@@ -279,7 +279,7 @@ fn a_clients_connector_reaches_its_socket_and_no_other() {
     let mut notes = String::new();
     wait_until("the sandbox's last note", || {
         notes = notes.clone() + &echo.line();
-        notes.contains("seccomp: ")
+        notes.contains("system calls")
     });
     back.echoed(10);
     assert_sandboxed(echo.id(), 2);
@@ -342,7 +342,7 @@ fn a_models_wire_that_connects_has_a_connector() {
     let mut notes = Vec::new();
     wait_until("the sandbox's last note", || {
         notes.push(program.line());
-        notes.last().is_some_and(|note| note.contains("seccomp: "))
+        notes.last().is_some_and(|note| note.contains("system calls"))
     });
     assert!(notes.iter().any(|note| note.contains(&format!("to connect to {wire}"))), "{notes:?}");
 }

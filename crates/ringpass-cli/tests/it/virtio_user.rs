@@ -76,7 +76,7 @@ fn an_ordinary_user_enters_where_the_mode_lets_it() {
     let [open, closed] = ["open", "closed"].map(|name| folder.path().join(name));
     let ports = [format!("vhost:{},mode=0666", open.display()), format!("vhost:{}", closed.display())];
     let switch = Program::spawn(&[RINGPASS, "switch", &ports[0], &ports[1]]);
-    wait_until("the sockets", || open.exists() && closed.exists() && switch.line().contains("seccomp: "));
+    wait_until("the sockets", || open.exists() && closed.exists() && switch.line().contains("system calls"));
     let enter = |socket: &std::path::Path| {
         let address = format!("virtio-user:{}", socket.display());
         let user = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"];

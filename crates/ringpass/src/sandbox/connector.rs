@@ -42,7 +42,7 @@ pub(crate) fn start(path: &Path, config: &Config, needs: &mut Needs) -> Result<(
     drop(command);
     register_connect_helper(path, own)?;
     needs.connectors.push(format!(
-        "process {} keeps its user, and of its capabilities CAP_DAC_OVERRIDE, to connect to {} and to nothing else",
+        "process {} keeps its user and CAP_DAC_OVERRIDE, to connect to {} alone",
         child.id(),
         path.display()
     ));

@@ -8,9 +8,11 @@ use landlock::{
 
 /// Denies everything that the kernel's Landlock can deny: files, TCP, and signals and abstract sockets of other
 /// processes. Open files stay usable.
-pub fn deny_all() -> Result<String, String> {
+///
+/// Returns whether files are denied, and what is missing, if anything is.
+pub fn deny_all() -> Result<(bool, Option<String>), String> {
+    let newest = ABI::V7;
     let deny = || -> Result<RestrictionStatus, RulesetError> {
-        let newest = ABI::V7;
         let all = Ruleset::default()
             .handle_access(AccessFs::from_all(newest))?
             .handle_access(AccessNet::from_all(newest))?
@@ -20,13 +22,13 @@ pub fn deny_all() -> Result<String, String> {
     };
     let status = deny().map_err(|error| format!("Landlock: {error}"))?;
     Ok(match (status.ruleset, status.landlock) {
-        (RulesetStatus::FullyEnforced, _) => "Landlock: no file can be opened, no TCP port, no process outside".into(),
-        (RulesetStatus::PartiallyEnforced, LandlockStatus::Available { effective_abi, .. }) => format!(
-            "Landlock: no file can be opened; of the rest, what version {effective_abi} knows (a newer kernel: more)"
-        ),
-        (_, LandlockStatus::NotEnabled) => {
-            "no Landlock: not enabled; add landlock to lsm= on the kernel's command line".into()
+        (RulesetStatus::FullyEnforced, _) => (true, None),
+        (RulesetStatus::PartiallyEnforced, LandlockStatus::Available { effective_abi, .. }) => {
+            (true, Some(format!("Landlock of this kernel is version {effective_abi}, {newest} denies more")))
         }
-        _ => "no Landlock: this kernel has none (5.13 or newer, with CONFIG_SECURITY_LANDLOCK)".into(),
+        (_, LandlockStatus::NotEnabled) => {
+            (false, Some("Landlock is not enabled; add landlock to lsm= on the kernel's command line".into()))
+        }
+        _ => (false, Some("no Landlock in this kernel (5.13 or newer, with CONFIG_SECURITY_LANDLOCK)".into())),
     })
 }

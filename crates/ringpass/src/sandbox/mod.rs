@@ -62,15 +62,15 @@ pub(crate) fn is_missing(sandbox: Sandbox) -> bool {
 }
 
 /// Enters the sandbox, which cannot be left again. To be called after the last port was opened and before the
-/// first thread starts; `needs` is what the open ports need. Returns a line for each restriction.
+/// first thread starts; `needs` is what the open ports need. Returns what it does, in a line or a few.
 ///
 /// ```no_run
 /// use ringpass::{Config, sandbox};
 ///
 /// let config = Config { sandbox: sandbox::Sandbox::Packets, ..Config::default() };
 /// let mut ports = ringpass::open(["model:tap:a", "tap:b"], &config)?;
-/// for restriction in sandbox::enter(config.sandbox, ports.needs())? {
-///     println!("{restriction}");
+/// for line in sandbox::enter(config.sandbox, ports.needs())? {
+///     println!("{line}");
 /// }
 /// # Ok::<(), ringpass::Error>(())
 /// ```
@@ -95,12 +95,14 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Vec<String>, Error> {
             syscalls::restrict(Sandbox::FdReceiver, false).map(drop)
         };
         ringpass_ipc::start_fd_receiver(restrict).map_err(|error| error.to_string())?;
-        let privileges = privileges::drop_all(needs.user)?;
-        let files = files::deny_all()?;
+        let user = privileges::drop_all(needs.user)?;
+        let (no_files, missing) = files::deny_all()?;
         let sandbox = if needs.sessions { Sandbox::Sessions } else { sandbox };
         let calls = syscalls::restrict(sandbox, needs.rejoin)?;
         ENTERED.store(true, Ordering::Relaxed);
-        Ok(needs.connectors.iter().cloned().chain([privileges, files, calls]).collect())
+        let files = if no_files { "no files" } else { "files as before" };
+        let summary = format!("{user}; no capabilities, {files}, {calls} system calls");
+        Ok(needs.connectors.iter().cloned().chain(missing).chain([summary]).collect())
     };
     match steps() {
         Ok(lines) => Ok(lines.into_iter().map(|line| format!("sandbox: {line}")).collect()),

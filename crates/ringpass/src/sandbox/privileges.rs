@@ -59,7 +59,7 @@ pub fn drop_all(user: User) -> Result<String, String> {
         own => return Err(format!("user {own} cannot become user {}; start it as root, or without --user", user.uid)),
     };
     limit_capabilities(CapabilitySet::empty())?;
-    Ok(format!("{user}; no capabilities, and no way to new privileges"))
+    Ok(user)
 }
 
 /// Keeps the user and, if the process has it, the one capability that gives access to other users' sockets
