@@ -377,6 +377,27 @@ def test_a_wait_lets_other_threads_run(poll):
         assert count > 1000
 
 
+def test_a_card_that_keeps_a_call_waiting_lets_other_threads_run(tmp_path):
+    path = tmp_path / "card"
+    model = [os.environ["RINGPASS"], "model", "82599", "--socket", path, "--wire", "null", "--no-sandbox", "-q"]
+    with subprocess.Popen(model, stdout=subprocess.DEVNULL) as server:
+        try:
+            wait_until("the card's socket", path.exists)
+            with ringpass.open(f"vfio-user:{path}") as (port,):
+                for call in (lambda: port.link, lambda: port.stats, lambda: port.counters):
+                    thread = threading.Thread(target=call, daemon=True)
+                    os.kill(server.pid, signal.SIGSTOP)
+                    thread.start()
+                    # With the GIL held, this would not go on before the card answers.
+                    time.sleep(0.2)
+                    assert thread.is_alive(), "the card answered, though its server is stopped"
+                    os.kill(server.pid, signal.SIGCONT)
+                    thread.join(LIMIT)
+                    assert not thread.is_alive()
+        finally:
+            server.kill()
+
+
 def test_one_thread_at_a_time_receives_from_a_queue():
     with ringpass.open("null", queues=2) as (port,):
         started = threading.Event()

@@ -262,3 +262,25 @@ fn check_card(pci: &str, config: &Config) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pool has room for the rings of all queues, also where ports have fewer or more than the default.
+    #[test]
+    fn ports_have_as_many_queues_as_each_asks_for() {
+        let port = PortConfig { queues: 4, ..Default::default() };
+        let config = Config { port, hugepages: Some(PageSize::Ordinary), ..Default::default() };
+        for queues in [[1, 1], [1, 8], [4, 4]] {
+            let asked = queues.map(|queues| ("model:null", PortConfig { queues, ..port }));
+            let mut ports = open_all(asked, &config).expect("software cards");
+            let rings = queues.iter().sum::<usize>() * (port.rx_ring + port.tx_ring);
+            assert!(ports.pool().capacity() > rings, "{queues:?}");
+            let taken = ports.take_queues();
+            assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), queues);
+            drop(taken);
+            assert_eq!(ports.close(), 0);
+        }
+    }
+}
