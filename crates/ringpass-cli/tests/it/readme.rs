@@ -3,7 +3,7 @@
 //!
 //! Two things are provided, because this test has no network: Rust is the toolchain that built this test, with
 //! the crates that it has downloaded, in the place where rustup would put them; and apt has the pages'
-//! packages in its cache (`scripts/lab`). And release builds are optimised less, which takes half the time and changes
+//! packages in its cache, and pip the build tool in a folder (`scripts/lab`). And release builds are optimised less, which takes half the time and changes
 //! nothing that is tested here.
 
 use std::path::{Path, PathBuf};
@@ -79,6 +79,8 @@ chroot "$root" chown -hR newcomer: /home/newcomer/.cargo/bin /home/newcomer/.car
 chown --reference="$home" "$home/.cargo"
 mount --bind "$2/lab" "$home/ringpass/lab"
 mount -o remount,bind,ro "$home/ringpass/lab"
+
+printf '[global]\nno-index = true\nfind-links = /home/newcomer/ringpass/lab/wheels\n' >"$root/etc/pip.conf"
 
 cd "$root"
 pivot_root . mnt
@@ -182,6 +184,13 @@ fn a_newcomer_does_what_the_readme_says() {
         printed = bare.line(&line);
     }
     assert!(printed.contains(r#""packets": 1000"#), "{printed}");
+
+    for line in commands("docs/applications.md", "Python") {
+        bare.line(&line);
+    }
+    let received =
+        "import ringpass; print(sum(1 for _ in ringpass.open('pcap:made.pcap')[0].receive(256, wait=9)), 'received')";
+    assert!(bare.line(&format!("python -c \"{received}\"; deactivate")).contains("256 received"));
 
     bare.line(
         "test -x /usr/local/bin/ringpass && sudo make uninstall && ! find /usr/local /usr/lib/debug -name '*ringpass*' | grep .",
