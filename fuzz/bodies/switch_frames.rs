@@ -2,9 +2,10 @@
 //! the end of a VXLAN tunnel.
 
 use std::net::Ipv4Addr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringpass_host_ports::{CableEnd, cable};
+use ringpass_ipc::wait_for_drops;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
 use ringpass_port::{MacAddress, Port, Queues, chain};
 use ringpass_switch::vxlan::{self, Tunnel};
@@ -118,11 +119,8 @@ pub fn case(data: &[u8]) {
         drop((datapath, far, ends, tunnel, switch));
     }
     // Queues of removed ports are dropped on another thread. References held: this thread's two.
-    let start = Instant::now();
-    while pool.outstanding(2) != 0 {
-        assert!(start.elapsed() < Duration::from_secs(10), "{} buffers are missing", pool.outstanding(2));
-        std::thread::yield_now();
-    }
+    wait_for_drops(Duration::from_secs(10));
+    assert_eq!(pool.outstanding(2), 0, "buffers are missing");
 }
 
 fn send(rig: &mut Rig, pool: &Mempool, port: usize, frame: &[u8], how: u8) -> bool {
