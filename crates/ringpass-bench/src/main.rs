@@ -64,7 +64,7 @@ const EXAMPLES: &str = "EXAMPLES:
   sudo ringpass bench all --report performance.md    all of these, and a page with tables and plots";
 
 fn main() -> ExitCode {
-    output::start(Verbosity::default());
+    output::start(Verbosity::QUIET);
     output::exit_code(run(Cli::parse().what))
 }
 

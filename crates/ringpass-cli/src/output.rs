@@ -18,7 +18,7 @@ const INTERRUPTED: u8 = 128 + libc::SIGINT as u8;
 const BROKEN_PIPE: u8 = 128 + libc::SIGPIPE as u8;
 
 /// How much is printed besides results and errors.
-#[derive(clap::Args, Clone, Copy, Debug, Default)]
+#[derive(clap::Args, Clone, Copy, Debug)]
 pub struct Verbosity {
     /// Print no notes, and statistics only at the end
     #[arg(short, long, global = true, conflicts_with = "verbose")]
@@ -26,6 +26,11 @@ pub struct Verbosity {
     /// Print all notes, and what happens with times
     #[arg(short, long, global = true)]
     verbose: bool,
+}
+
+impl Verbosity {
+    /// Warnings, errors and results only.
+    pub const QUIET: Self = Self { quiet: true, verbose: false };
 }
 
 static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();

@@ -107,8 +107,8 @@ impl Run {
         self.workers.spawn("worker", work)
     }
 
-    /// Prints statistics at every interval, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`, `--count`, workers that have
-    /// finished, an input that has ended, or a port that is gone, which is an error. `more` returns the
+    /// Prints statistics at every interval, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`,
+    /// `--count`, workers that have finished, an input that has ended, or a port that is gone, which is an error. `more` returns the
     /// subcommand's additions.
     pub fn control(self, ports: &mut [Box<dyn Port>], more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
         self.control_with(ports, &mut PlainRun(more))
@@ -165,7 +165,10 @@ impl Run {
             let totals = self.workers.totals(elapsed);
             quiet = if std::mem::replace(&mut moved, totals.moved) == totals.moved { quiet + 1 } else { 0 };
             if elapsed >= next {
-                next = elapsed.max(next.saturating_add(self.interval));
+                next = next.saturating_add(self.interval);
+                if next <= elapsed {
+                    next = elapsed.saturating_add(self.interval);
+                }
                 self.printer.live(elapsed, ports, observer.fields(&totals));
             }
             if report_requested() {
