@@ -1,6 +1,7 @@
 //! The subcommand `ringpass switch PORT…`: a learning switch between any number of ports.
 
 mod file;
+mod guest_workers;
 mod mapping;
 mod observer;
 mod plan;
@@ -14,6 +15,7 @@ use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwardi
 
 use crate::options::{Options, seconds, within};
 use crate::run::RunObserver;
+use guest_workers::{GuestWorkers, is_guest};
 use mapping::MappedQueue;
 use observer::SwitchObserver;
 use plan::{Mapping, Plan, PortPlan};
@@ -45,6 +47,10 @@ pub struct Args {
     /// Port changes that a station may make within a second [default: 5]
     #[arg(long, value_name = "N", value_parser = within(1..=100))]
     moves: Option<usize>,
+    /// Give each guest (vhost) a worker of its own, so that its memory cannot hold up other ports; each frame is handed
+    /// from worker to worker then. With --cpu, their CPUs come after those of the switch's workers
+    #[arg(long, conflicts_with = "map")]
+    worker_per_guest: bool,
     #[command(flatten)]
     options: Options,
 }
@@ -113,11 +119,15 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut ports = open_all(addresses, &run.config)?;
     let mapped_queues = mapping::mapped_queues(&mut ports, &plans, run.config.port.queues)?;
+    let own = || GuestWorkers::prepare(&plans, run.config.port.queues);
+    let mut guest_workers = args.worker_per_guest.then(own).transpose()?;
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
-    for datapath in datapaths(&mut switch, &mut ports, (&plans, mapped_queues), &run.config, &pool)? {
+    let queues = (mapped_queues, guest_workers.as_mut());
+    for datapath in datapaths(&mut switch, &mut ports, &plans, queues, &run.config, &pool)? {
         run.spawn(move |worker| work(datapath, worker))?;
     }
+    guest_workers.map_or(Ok(()), |workers| workers.start(&mut run))?;
     let mut observer = SwitchObserver::new(switch, plans, args.options.json);
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
@@ -161,7 +171,8 @@ impl Args {
 fn datapaths(
     switch: &mut Switch,
     ports: &mut [Box<dyn Port>],
-    (plans, mapped_queues): (&[PortPlan], Vec<Vec<MappedQueue>>),
+    plans: &[PortPlan],
+    (mapped_queues, mut guest_workers): (Vec<Vec<MappedQueue>>, Option<&mut GuestWorkers>),
     config: &Config,
     pool: &Mempool,
 ) -> Result<Vec<Datapath>, Error> {
@@ -183,6 +194,9 @@ fn datapaths(
                 if mapping.pass {
                     way = Forwarding::Direct(mapping.to);
                 }
+            }
+            if let Some(workers) = guest_workers.as_mut().filter(|_| is_guest(plan)) {
+                queues = workers.take(queues);
             }
             if let Some(tunnel) = &plan.tunnel {
                 queues = tunnel.wrap(queues, pool);

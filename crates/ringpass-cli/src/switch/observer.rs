@@ -45,7 +45,7 @@ impl RunObserver for SwitchObserver {
             ("stations", self.switch.stations().into()),
             ("flooded", self.sum(Counter::Flooded).into()),
             ("limited", self.sum(Counter::Limited).into()),
-            ("switch_drops", self.sum(Counter::TxDrops).into()),
+            ("switch_drops", (self.sum(Counter::TxDrops) + totals.dropped).into()),
             ("cycles_per_packet", totals.cycles_per_packet().into()),
         ])
     }

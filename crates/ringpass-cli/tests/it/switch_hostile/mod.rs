@@ -28,11 +28,21 @@ fn count(port: &Value, name: &str) -> u64 {
 
 #[test]
 fn a_guest_that_breaks_its_rings_costs_nobody_else_a_frame() {
+    attack(&[]);
+}
+
+#[test]
+fn guests_with_workers_of_their_own_lose_no_frame_either() {
+    attack(&["--worker-per-guest"]);
+}
+
+fn attack(options: &[&str]) {
     let folder = folder();
     let sockets = ["a", "b", "hostile"].map(|name| folder.path().join(name));
     let ports = sockets.each_ref().map(|socket| format!("vhost:{}", text(socket)));
     let [a, b, hostile] = ports.each_ref();
-    let switch = Program::spawn(&[RINGPASS, "switch", a, b, hostile, "--flood", "0", "--json", "--hugepages", "off"]);
+    let command = [RINGPASS, "switch", a, b, hostile, "--flood", "0", "--json", "--hugepages", "off"];
+    let switch = Program::spawn(&[&command, options].concat());
     wait_until("the switch's first line", || switch.line().contains("stats"));
 
     let mut pair = [Honest::new(&sockets[0], 1), Honest::new(&sockets[1], 2)];
