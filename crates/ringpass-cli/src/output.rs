@@ -2,7 +2,7 @@
 //! it does with `println!` and `eprintln!`. Clippy's lints keep those out of this program.
 
 use std::fmt::Arguments;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -61,7 +61,6 @@ pub fn start(verbosity: Verbosity) {
     };
     // Internal errors of the logger mean that standard error is gone. It would report them there, and panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).log_internal_errors(false);
-    let log = log.with_ansi(io::stderr().is_terminal());
     if verbose { log.init() } else { log.without_time().with_target(false).init() }
 }
 

@@ -136,7 +136,7 @@ impl Ports {
         // Queues of ports that have left a switch return theirs on other threads.
         wait_for_drops(Duration::from_secs(1));
         let missing = pool.outstanding(1);
-        tracing::info!("packet buffers: {missing} of {} are missing", pool.capacity());
+        tracing::debug!("packet buffers: {missing} of {} are missing", pool.capacity());
         missing
     }
 }

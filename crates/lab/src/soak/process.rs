@@ -37,7 +37,7 @@ impl Launcher {
     /// the soak alone. Its netmap ports are served at the socket named `netmap`.
     fn command(&self, mut command: Command, arguments: &[String], netmap: &str) -> Command {
         command.args(arguments).process_group(0);
-        command.env("RINGPASS_NETMAP_SOCKET", self.folder.join(netmap)).env("RUST_LOG", "ringpass::ports=info");
+        command.env("RINGPASS_NETMAP_SOCKET", self.folder.join(netmap)).env("RUST_LOG", "ringpass::ports=debug");
         command
     }
 

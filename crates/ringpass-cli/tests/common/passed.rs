@@ -79,8 +79,8 @@ impl Driver {
              [ -e /sys/class/net/g ] || ip tuntap add dev g mode tap {queues} || exit
              ip address replace {address}/24 dev g; ip link set g up"
         ));
-        let job =
-            guest.spawn(&format!("echo $$ >/run/driver; exec ringpass fwd {PORT} tap:g --json {huge} {options} 2>&1"));
+        let job = guest
+            .spawn(&format!("echo $$ >/run/driver; exec ringpass fwd {PORT} tap:g --json -v {huge} {options} 2>&1"));
         wait_until("the driver's first line", || {
             assert!(guest.running(&job), "{}", guest.printed(&job));
             guest.printed(&job).contains("\"stats\"")

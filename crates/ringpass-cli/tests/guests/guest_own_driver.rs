@@ -45,7 +45,7 @@ impl Between {
     fn forward(&self, user: &str, options: &str) -> Job {
         let [a, b] = CARDS;
         let job = self.guest.spawn(&format!(
-            "echo $$ >/run/forwarder; ulimit -l 65536; exec su {user} -c 'exec ringpass fwd {a} {b} --json {options} 2>&1'"
+            "echo $$ >/run/forwarder; ulimit -l 65536; exec su {user} -c 'exec ringpass fwd {a} {b} --json -v {options} 2>&1'"
         ));
         wait_until("the forwarder's first line", || {
             let text = self.guest.printed(&job);

@@ -45,7 +45,7 @@ impl Pair {
         let guest = &self.guests[1];
         let port = DEVICES[0];
         let job = guest.spawn(&format!(
-            "echo $$ >/run/echo; ulimit -l 65536; exec su {user} -c 'exec ringpass echo {port} --json {options} 2>&1'"
+            "echo $$ >/run/echo; ulimit -l 65536; exec su {user} -c 'exec ringpass echo {port} --json -v {options} 2>&1'"
         ));
         wait_until("the echo's first line", || {
             let text = guest.printed(&job);
@@ -60,7 +60,7 @@ impl Pair {
         let port = DEVICES[0];
         let command = format!(
             "ulimit -l 65536; exec su {user} -c \
-             'ringpass pktgen {port} --json --rate 2k --size 200 --flows 3 -c {count} {options} 2>&1'"
+             'ringpass pktgen {port} --json -v --rate 2k --size 200 --flows 3 -c {count} {options} 2>&1'"
         );
         let output = self.guests[0].output(&command, Duration::from_secs(60));
         assert_eq!(output.status, 0, "{}", output.text);
