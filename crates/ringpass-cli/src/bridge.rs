@@ -10,6 +10,7 @@ use ringpass_netmap::request::{PortName, Register};
 use serde_json::json;
 
 use crate::options::{seconds, within};
+use crate::output::is_quiet;
 use crate::signals::{begin_run, catch_first_signal, interrupted};
 use crate::stats::print_line;
 
@@ -73,7 +74,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     begin_run();
     let mut bridge = Bridge::new([first, second], args.copy, args.batch as u32);
     let how = if bridge.is_zero_copy() { "buffers are exchanged" } else { "frames are copied" };
-    if !args.json {
+    if !args.json && !is_quiet() {
         print_line(&format!("{} and {}: {how}", args.first, args.second));
     }
     let (start, mut second, mut before) = (Instant::now(), Duration::from_secs(1), [0; 2]);
@@ -86,7 +87,9 @@ pub fn run(args: Args) -> Result<(), Error> {
         }
         if start.elapsed() >= second {
             second += Duration::from_secs(1);
-            print(&args, start, &bridge, &before, "packets");
+            if !is_quiet() {
+                print(&args, start, &bridge, &before, "packets");
+            }
             before = bridge.frames;
         }
     }

@@ -35,12 +35,12 @@ impl Verbosity {
 
 static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
 
-/// Whether `-q` was given.
+/// Returns whether `-q` was given.
 pub fn is_quiet() -> bool {
     VERBOSITY.get().is_some_and(|verbosity| verbosity.quiet)
 }
 
-/// Whether `-v` was given.
+/// Returns whether `-v` was given.
 pub fn is_verbose() -> bool {
     VERBOSITY.get().is_some_and(|verbosity| verbosity.verbose)
 }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::bridge::open;
 use crate::options::{SandboxOptions, base_config, seconds, within};
-use crate::output::print_notices;
+use crate::output::{is_quiet, print_notices};
 use crate::run::Run;
 use crate::signals::interrupted;
 use crate::stats::print_line;
@@ -109,7 +109,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     ];
     notes.extend(run.sandbox_notes().iter().cloned());
     print_notices();
-    print_event(&args, "start", &notes.join("\n"));
+    if args.json || !is_quiet() {
+        print_event(&args, "start", &notes.join("\n"));
+    }
     let counters = passthrough.counters().clone();
     let start = Instant::now();
     let lost = std::cell::Cell::new(false);

@@ -15,13 +15,9 @@ use crate::run::Run;
 
 /// Workers of guests that are not started yet.
 #[derive(Default)]
-pub struct GuestWorkers {
-    /// For each pair of queues of a guest, the ways to the switch and to the guest. Created before the sandbox is entered.
-    passages: Vec<[Arc<Passage>; 2]>,
-    relays: Vec<Relay>,
-}
+pub struct GuestWorkers(Vec<Relay>);
 
-/// Whether a port's address is that of a guest.
+/// Returns whether a port's address is that of a guest.
 pub fn is_guest(plan: &PortPlan) -> bool {
     fn guest(address: &Address) -> bool {
         match address {
@@ -34,41 +30,42 @@ pub fn is_guest(plan: &PortPlan) -> bool {
 }
 
 impl GuestWorkers {
-    /// Prepares workers for all guests, each with this many pairs of queues.
+    /// Creates an empty list for a switch with these ports.
     ///
     /// # Errors
     /// If there is no guest, or cards receive into a guest's memory, which its worker alone would have to touch.
-    pub fn prepare(plans: &[PortPlan], queues: usize) -> Result<Self, Error> {
+    pub fn new(plans: &[PortPlan]) -> Result<Self, Error> {
         let wrong = |why: &str| Err(Error::Config(format!("--worker-per-guest: {why}")));
         if plans.iter().any(|plan| !plan.maps.is_empty()) {
             return wrong(
                 "a card that receives for a guest (--map) uses the guest's memory too; leave out one of the two",
             );
         }
-        let guests = plans.iter().filter(|plan| is_guest(plan)).count();
-        if guests == 0 {
+        if !plans.iter().any(is_guest) {
             return wrong("no port is a guest's (vhost:PATH)");
         }
-        let passage = || Passage::new().map_err(|source| Error::os("a queue between workers", source));
-        let passages = (0..guests * queues).map(|_| Ok([passage()?, passage()?])).collect::<Result<_, Error>>()?;
-        Ok(Self { passages, relays: Vec::new() })
+        Ok(Self::default())
     }
 
     /// Gives a pair of a guest's queues to a worker of its own; returns the ends for the switch's worker.
-    pub fn take(&mut self, guest: Queues) -> Queues {
-        let [to_switch, to_guest] = self.passages.pop().expect("one for each pair of queues of a guest");
-        self.relays.push(Relay { guest, to_switch: Entrance(to_switch.clone()), to_guest: Exit(to_guest.clone()) });
-        Queues { rx: Box::new(Exit(to_switch)), tx: Box::new(Entrance(to_guest)) }
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn take(&mut self, guest: Queues) -> Result<Queues, Error> {
+        let passage = || Passage::new().map_err(|source| Error::os("a queue between workers", source));
+        let (to_switch, to_guest) = (passage()?, passage()?);
+        self.0.push(Relay { guest, to_switch: Entrance(to_switch.clone()), to_guest: Exit(to_guest.clone()) });
+        Ok(Queues { rx: Box::new(Exit(to_switch)), tx: Box::new(Entrance(to_guest)) })
     }
 
     /// Starts the workers.
     pub fn start(self, run: &mut Run) -> Result<(), Error> {
-        let idle = run.config.poll;
-        self.relays.into_iter().try_for_each(|relay| run.spawn(move |worker| relay.run(&worker, Idle::new(idle))))
+        let poll = run.config.poll;
+        self.0.into_iter().try_for_each(|relay| run.spawn(move |worker| relay.run(&worker, Idle::new(poll))))
     }
 }
 
-/// What a guest's worker does: it moves frames between the guest's queues and the switch.
+/// A guest's worker, which moves frames between the guest's queues and the switch.
 struct Relay {
     guest: Queues,
     to_switch: Entrance,
@@ -109,7 +106,7 @@ struct Passage {
 #[derive(Default)]
 struct Waiting {
     packets: VecDeque<Packet>,
-    /// Whether the receiving worker sleeps, or is about to.
+    /// Set while the receiving worker sleeps, or is about to.
     armed: bool,
 }
 
@@ -237,10 +234,9 @@ mod tests {
     fn a_guest_that_keeps_its_worker_waiting_keeps_nobody_else() {
         let pool = Mempool::new(&MempoolConfig { buffers: 2048, ..Default::default() }).expect("a pool");
         let ((slow, go_on, packets), (idle, ..)) = (slow(), slow());
-        let passage = || Passage::new().expect("eventfds");
-        let mut workers = GuestWorkers { passages: vec![[passage(), passage()]], relays: Vec::new() };
-        let mut switch = workers.take(Queues { rx: Box::new(idle), tx: Box::new(slow) });
-        let mut relay = workers.relays.pop().expect("it was taken");
+        let mut workers = GuestWorkers::default();
+        let mut switch = workers.take(Queues { rx: Box::new(idle), tx: Box::new(slow) }).expect("eventfds");
+        let mut relay = workers.0.pop().expect("it was taken");
         std::thread::scope(|scope| {
             // One burst is being written to the guest, and that waits.
             switch.tx.tx_burst(&mut frames(&pool, 0..32));

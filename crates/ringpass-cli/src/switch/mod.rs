@@ -109,6 +109,7 @@ CONFIGURATION FILE (all but 'address' may be left out):
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let Plan { config, ports: plans } = args.plan()?;
+    let mut guest_workers = args.worker_per_guest.then(|| GuestWorkers::new(&plans)).transpose()?;
     let mut rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
     plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
     let mut switch = Switch::new(&config, &rules)?;
@@ -119,8 +120,6 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut ports = open_all(addresses, &run.config)?;
     let mapped_queues = mapping::mapped_queues(&mut ports, &plans, run.config.port.queues)?;
-    let own = || GuestWorkers::prepare(&plans, run.config.port.queues);
-    let mut guest_workers = args.worker_per_guest.then(own).transpose()?;
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
     let queues = (mapped_queues, guest_workers.as_mut());
@@ -184,6 +183,7 @@ fn datapaths(
             let (name, has, wants) = (opened.name(), queues.len(), workers.len());
             return Err(Error::Config(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
         }
+        let mut own = guest_workers.as_mut().filter(|_| is_guest(plan));
         let mut shares: Vec<DatapathQueues> = Vec::new();
         for (number, mut queues) in queues.into_iter().enumerate() {
             let mut way = plan.pass.map_or(Forwarding::Lookup, Forwarding::Direct);
@@ -195,8 +195,8 @@ fn datapaths(
                     way = Forwarding::Direct(mapping.to);
                 }
             }
-            if let Some(workers) = guest_workers.as_mut().filter(|_| is_guest(plan)) {
-                queues = workers.take(queues);
+            if let Some(workers) = &mut own {
+                queues = workers.take(queues)?;
             }
             if let Some(tunnel) = &plan.tunnel {
                 queues = tunnel.wrap(queues, pool);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::common::guest::{answered, tcp_from};
-use crate::common::{Namespace, Program, RINGPASS, folder, text, unique, wait_until};
+use crate::common::{Namespace, Program, RINGPASS, folder, ringpass, text, unique, wait_until};
 use serde_json::Value;
 
 /// Namespaces 198.18.0.1, 198.18.0.2, … around a switch in the middle.
@@ -316,4 +316,16 @@ fn an_input_that_ends_ends_the_run_with_the_last_of_two() {
     let summary: Value = serde_json::from_str(out.lines().last().unwrap()).unwrap();
     assert_eq!((&summary["ports"][0]["rx_packets"], &summary["ports"][1]["tx_packets"]), (&500.into(), &500.into()));
     assert!(summary["seconds"].as_f64() < Some(20.0), "{summary}");
+}
+
+/// A port may have more queues than there are workers.
+#[test]
+fn each_queue_of_a_guest_has_a_worker() {
+    let folder = folder();
+    let guest = format!("vhost:{},queues=2", text(&folder.path().join("guest")));
+    let run = |ports: [&str; 2]| ringpass(&["switch", ports[0], ports[1], "--worker-per-guest", "-t", "0.2", "--json"]);
+    let (status, out, errors) = run([&guest, "null"]);
+    assert!(status == Some(0) && out.contains("\"summary\""), "{out}{errors}");
+    let (status, _, errors) = run(["model:null", "null"]);
+    assert_eq!((status, errors.trim()), (Some(1), "ringpass: --worker-per-guest: no port is a guest's (vhost:PATH)"));
 }

@@ -1,4 +1,4 @@
-//! What a run prints besides its results: notes, notices, the log.
+//! Tests of all that a run prints besides its results: notes, notices, the log.
 
 use std::time::Duration;
 

@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(watch.until, None, "forgotten");
     }
 
-    /// As when a virtual CPU is stopped.
+    /// Checks turns that are long because a virtual CPU was stopped.
     #[test]
     fn turns_without_page_faults_are_none() {
         for what in [wait, work] {
