@@ -68,6 +68,19 @@ impl Wire {
         Self::start((kind, number), options, folder, middle, host)
     }
 
+    /// Returns where a frame may have been lost, for a test that failed: the counters of the far end and of the model.
+    pub fn look(&self) -> String {
+        self.model.signal("USR1");
+        let far = self.host.run(&["sh", "-c", "ip -s -s address; ip neighbour; nstat -a; tc -s qdisc"]);
+        // The model answers the signal within a round of its statistics.
+        std::thread::sleep(Duration::from_secs(1));
+        let Self { kind, number, .. } = self;
+        format!(
+            "{kind} {number}: far end:\n{far}\nmodel: {}",
+            [self.model.lines(), self.model.said()].concat().join("\n")
+        )
+    }
+
     /// Ends the model, which prints its counters.
     pub fn counters(self) -> Value {
         let mut summary = self.model.summary();
@@ -170,18 +183,21 @@ fn served(host: &Namespace, client: impl Fn() -> String) -> String {
     client()
 }
 
+/// Prints the state of the guest's drivers, and where they lost frames.
+pub const LOOK: &str = "grep eth /proc/interrupts
+    for name in $(ls /sys/class/net | grep eth); do
+        ip -s -s link show $name
+        ethtool -S $name | grep -v ': 0$'
+        ethtool -d $name | grep -E 'EI[CMA]|(RD|TD)[HT]0[0:]'
+    done";
+
 /// Sends pings from the guest, of which none may be lost.
 pub fn ping(guest: &Guest, address: &str, options: &str) {
     let Output { text, .. } =
         guest.output(&format!("ping -D -c 20 -w 60 -i 0.02 {options} {address}"), Duration::from_secs(120));
     if !answered(&text, 20) {
-        // Prints the driver's state, and whether pings pass again without intervention.
-        let look = "grep eth /proc/interrupts
-                    for name in $(ls /sys/class/net | grep eth); do
-                        ip -s link show $name; ethtool -S $name | grep -v ': 0$'
-                        ethtool -d $name | grep -E 'EI[CMA]|(RD|TD)[HT]0[0:]'
-                    done";
-        let again = format!("{look}; ip neighbour; ping -D -c 3 {address}; {look}");
+        // Also whether pings pass again without intervention.
+        let again = format!("{LOOK}; ip neighbour; ping -D -c 3 {address}; {LOOK}");
         panic!("{text}\n{}", guest.output(&again, Duration::from_secs(60)).text);
     }
 }

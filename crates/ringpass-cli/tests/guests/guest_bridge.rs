@@ -1,6 +1,8 @@
 //! Two modelled cards that a guest's kernel bridges to each other, between two namespaces.
 
-use crate::common::guest::{Guest, Wire, answered, carrier, tcp_from, up};
+use std::time::Duration;
+
+use crate::common::guest::{Guest, LOOK, Wire, answered, carrier, tcp_from, up};
 use crate::common::wait_until;
 
 #[test]
@@ -26,11 +28,13 @@ fn a_guest_bridges_two_cards() {
     let [a, b] = &wires;
     // The bridge is in its learning state before it forwards.
     wait_until("the bridge", || {
-        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(std::time::Duration::from_secs(60)).0
-            == Some(0)
+        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(Duration::from_secs(60)).0 == Some(0)
     });
     let text = a.host.run(&["ping", "-A", "-c", "300", "-w", "300", "198.18.3.2"]);
-    assert!(answered(&text, 300), "{text}");
+    if !answered(&text, 300) {
+        let seen = guest.output(LOOK, Duration::from_secs(60)).text;
+        panic!("{text}\n{seen}\n{}\n{}", a.look(), b.look());
+    }
     for direction in [&[][..], &["-R"]] {
         let client = [&["iperf3", "-c", "198.18.3.2", "-t", "2", "-J"], direction].concat();
         let rate = tcp_from(&b.host, || a.host.run(&client));
