@@ -242,6 +242,7 @@ impl Device {
         let mut burst = std::mem::replace(&mut self.to_wire, Burst::new(BURST));
         if self.settings.receive {
             burst.iter().for_each(|packet| self.receive_frame(packet));
+            self.write_back();
         }
         let count = burst.len();
         burst.clear();

@@ -68,6 +68,7 @@ impl Device {
         }
         let waited = self.drain_fifo();
         if self.settings.loopback {
+            self.write_back();
             return waited;
         }
         let mut burst = Burst::new(BURST);
@@ -79,7 +80,13 @@ impl Device {
         } else {
             self.counters.rx_no_link += rx_frame as u64;
         }
+        self.write_back();
         waited + rx_frame
+    }
+
+    /// Writes back the descriptors of the frames that were delivered.
+    pub(super) fn write_back(&mut self) {
+        set_bits(self.rx_touched).for_each(|queue| self.rx[queue].write_back());
     }
 
     fn drain_fifo(&mut self) -> usize {

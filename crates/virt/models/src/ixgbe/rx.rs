@@ -48,6 +48,9 @@ pub(super) struct RxRing {
     /// Longest frame that the queue accepts, in bytes.
     limit: usize,
     drop_enable: bool,
+    /// Write-backs of the descriptors before the head that are still to be done: those of a burst are written
+    /// together, because a polling driver takes the line of descriptors away after each.
+    pending: Vec<[u64; 2]>,
     hint: LookupHint,
     pub(super) tally: Tally,
     pub(super) liar: Option<Arc<Liar>>,
@@ -138,7 +141,7 @@ impl RxRing {
     }
 
     /// Delivers or drops a frame; returns `false` if it has to wait for a descriptor. Without bus mastering
-    /// there are no descriptors.
+    /// there are no descriptors. The driver sees the frame after the next [`write_back`](Self::write_back).
     #[inline]
     pub(super) fn place(&mut self, frame: &[u8], class: Class, dma: &DmaMap, dma_allowed: bool) -> bool {
         if !self.enabled {
@@ -157,7 +160,22 @@ impl RxRing {
         true
     }
 
-    /// Writes a frame to the buffers of as many descriptors as it needs, and writes the descriptors back.
+    /// Writes back the descriptors of all frames delivered since the last call, in order.
+    pub(super) fn write_back(&mut self) {
+        let Some(ring) = &self.memory else { return self.pending.clear() };
+        let len = ring.len();
+        let mut at = (self.head + len - self.pending.len()) % len;
+        for &[first_half, second_half] in &self.pending {
+            let Some([first, second]) = ring.get(at) else { break };
+            first.store(first_half, Ordering::Relaxed);
+            // Release: a driver that sees DD also sees the frame and the other half of the descriptor.
+            second.store(second_half, Ordering::Release);
+            at = if at + 1 == len { 0 } else { at + 1 };
+        }
+        self.pending.clear();
+    }
+
+    /// Writes a frame to the buffers of as many descriptors as it needs.
     #[inline(always)]
     fn deliver(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
         if frame.len() > self.whole {
@@ -173,7 +191,11 @@ impl RxRing {
     #[cold]
     fn deliver_parts(&mut self, frame: &[u8], class: Class, dma: &DmaMap) -> Delivery {
         if let Some(liar) = self.liar.clone() {
-            return self.deliver_lying(frame, class, dma, &liar);
+            // Some lies are about descriptors that were written back before, or are yet to be.
+            self.write_back();
+            let delivery = self.deliver_lying(frame, class, dma, &liar);
+            self.write_back();
+            return delivery;
         }
         self.deliver_honestly(frame, class, dma)
     }
@@ -271,6 +293,7 @@ impl RxRing {
 
     fn pass_over_taken(&mut self) {
         if std::mem::take(&mut self.next_is_taken) {
+            self.write_back();
             self.advance();
         }
     }
@@ -330,11 +353,11 @@ impl RxRing {
         self.fill(part, status, class, dma)
     }
 
-    /// Writes to the buffer of the next descriptor, and writes the descriptor back.
+    /// Writes to the buffer of the next descriptor, whose write-back is then pending.
     #[inline(always)]
     fn fill(&mut self, part: &[u8], status: u64, class: Class, dma: &DmaMap) -> Delivery {
         let Some(ring) = &self.memory else { return Delivery::Fault };
-        let Some([first, second]) = ring.get(self.head) else { return Delivery::Fault };
+        let Some([first, _]) = ring.get(self.head) else { return Delivery::Fault };
         self.head = if self.head + 1 == ring.len() { 0 } else { self.head + 1 };
         self.ready -= 1;
         if self.ready > AHEAD
@@ -343,15 +366,13 @@ impl RxRing {
             dma.prefetch(soon.load(Ordering::Relaxed), Access::ReadWrite, &mut self.hint);
         }
         let written = dma.write(first.load(Ordering::Relaxed), part, &mut self.hint);
-        first.store(class.word, Ordering::Relaxed);
-        // Release: a driver that sees DD also sees the frame and the other half of the descriptor.
-        if written {
-            second.store(status | (part.len() as u64) << RX_LENGTH_SHIFT, Ordering::Release);
-            Delivery::Done
+        // A frame whose buffer is not mapped ends here with an error.
+        let (delivery, second_half) = if written {
+            (Delivery::Done, status | (part.len() as u64) << RX_LENGTH_SHIFT)
         } else {
-            // The frame ends here with an error.
-            second.store(RX_DD | RX_EOP | RX_RXE, Ordering::Release);
-            Delivery::Fault
-        }
+            (Delivery::Fault, RX_DD | RX_EOP | RX_RXE)
+        };
+        self.pending.push([class.word, second_half]);
+        delivery
     }
 }
