@@ -1,13 +1,12 @@
-//! The two cores of a benchmark, and the communication cost between them.
+//! The two cores of a benchmark.
 
-use std::hint::spin_loop;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use core_affinity::CoreId;
-use ringpass::{Error, cycles};
+use ringpass::Error;
 
+pub use ringpass_cli::cores::core_to_core_cycles;
 use ringpass_cli::signals::interrupted;
 
 /// Returns the CPUs to use: those named, or the first two that this process may run on.
@@ -20,33 +19,6 @@ pub fn pick_two(named: &[usize]) -> Result<[CoreId; 2], Error> {
         _ if named.is_empty() => Err(Error::Config("this bench needs two CPUs; give the process two".into())),
         _ => Err(Error::Config(format!("--cpu {named:?}: name two of the CPUs that this process may use, {usable:?}"))),
     }
-}
-
-/// Returns the cycles that a cache line takes from one core to the other. On a virtual machine this varies with
-/// the placement of its CPUs, and so does everything that two cores do together.
-pub fn core_to_core_cycles([a, b]: [CoreId; 2]) -> f64 {
-    const TURNS: u64 = 5000;
-    #[repr(align(128))]
-    struct Line(AtomicU64);
-    let line = Line(AtomicU64::new(0));
-    // The threads increment the value in turn.
-    let play = |core, mine: u64| {
-        core_affinity::set_for_current(core);
-        let start = cycles();
-        for turn in 0..TURNS {
-            while line.0.load(Ordering::Acquire) != 2 * turn + mine {
-                spin_loop();
-            }
-            line.0.store(2 * turn + mine + 1, Ordering::Release);
-        }
-        cycles() - start
-    };
-    let taken = thread::scope(|scope| {
-        let other = scope.spawn(|| play(b, 1));
-        let taken = scope.spawn(|| play(a, 0)).join();
-        other.join().and(taken)
-    });
-    taken.map_or(0.0, |taken| taken as f64 / (2 * TURNS) as f64)
 }
 
 /// Sleeps for `time`. Fails if Ctrl-C is pressed meanwhile.

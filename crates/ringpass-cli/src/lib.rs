@@ -1,6 +1,6 @@
 //! The program `ringpass`: one file for each subcommand. Start reading with `fwd.rs`.
 //!
-//! Public are the pieces that `ringpass-bench` shares with it: options, output, signals.
+//! Public are the pieces that `ringpass-bench` shares with it: options, output, signals, the cost of two cores.
 
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
 
@@ -10,6 +10,7 @@ pub mod output;
 mod bench;
 pub mod bridge;
 mod connector;
+pub mod cores;
 mod demo;
 mod doctor;
 mod dump;

@@ -22,6 +22,7 @@ mod dma_map;
 mod error;
 mod flags;
 mod foreign;
+mod frame_batch;
 mod lent;
 mod memory;
 #[cfg(miri)]
@@ -52,6 +53,7 @@ pub use dma_map::{DmaMap, DmaMapError, DmaMapFault, LookupHint, Word};
 pub use error::Error;
 pub use flags::{Flags, Headers, L4};
 pub use foreign::ForeignMemory;
+pub use frame_batch::FrameBatch;
 pub use lent::{Completion, Completions, LentCache, LentPool, LentPoolId, Loan, Loans};
 pub use memory::{Cells, Memory};
 pub use out_of_order::Packets;

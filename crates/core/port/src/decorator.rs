@@ -2,16 +2,18 @@
 
 use std::any::Any;
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, FrameBatch};
 
-use crate::{Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, WakeSource, Wakeable};
+use crate::{Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, WakeSource, Wakeable, copy_packets};
 
 /// Defines a trait whose methods are those of the base traits and pass the call on, and implements the base traits
-/// through it. A base method that is missing here does not compile, or is reported by clippy.
+/// through it. A base method that is missing here does not compile, or is reported by clippy. What is marked `own` is not
+/// passed on, but done by a function that calls the other methods.
 macro_rules! decorator {
     ($(#[$doc:meta])* $decorator:ident wraps $inner:ident { $($base:ident {
         $(ref $get:ident $(<$life:lifetime>)? ($($get_arg:ident: $get_type:ty),*) $(-> $get_result:ty)?;)*
         $(mut $set:ident ($($set_arg:ident: $set_type:ty),*) $(-> $set_result:ty)?;)*
+        $(own $own:ident ($own_arg:ident: $own_type:ty) -> $own_result:ty = $own_function:path;)*
     })+ }) => {
         $(#[$doc])*
         pub trait $decorator: Send {
@@ -47,6 +49,11 @@ macro_rules! decorator {
                     #[inline]
                     fn $set(&mut self, $($set_arg: $set_type),*) $(-> $set_result)? {
                         $decorator::$set(self, $($set_arg),*)
+                    }
+                )*
+                $(
+                    fn $own(&mut self, $own_arg: $own_type) -> $own_result {
+                        $own_function(self, $own_arg)
                     }
                 )*
             }
@@ -87,6 +94,7 @@ decorator! {
             ref rx_timestamps() -> &[u64];
             mut rx_burst(burst: &mut Burst) -> usize;
             mut extension(request: &mut dyn Any);
+            own rx_frames(frames: &mut FrameBatch) -> usize = copy_packets;
         }
     }
 }

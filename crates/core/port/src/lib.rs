@@ -7,6 +7,7 @@ mod address;
 mod chain;
 mod decorator;
 mod error;
+mod frames;
 mod hang;
 mod idle;
 mod length;
@@ -24,6 +25,7 @@ pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, R
 pub use chain::{chain, copy_flags};
 pub use decorator::{PortDecorator, RxDecorator};
 pub use error::Error;
+pub use frames::{FrameSink, copy_packets};
 pub use hang::{HangFlags, TX_HANG_TIMEOUT, TxWatchdog};
 pub use idle::{Idle, WakeSource, Wakeable};
 pub use length::{MAX_L2_HEADER_LEN, fits_mtu, frame_fits_mtu};

@@ -2,10 +2,10 @@
 
 use std::any::Any;
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, FrameBatch};
 use serde::Serialize;
 
-use crate::{Error, MacAddress, Offloads, Rule, Spread, Wakeable};
+use crate::{Error, FrameSink, MacAddress, Offloads, Rule, Spread, Wakeable, copy_packets};
 
 /// Configuration of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +91,12 @@ pub trait RxQueue: Wakeable + Send {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize;
     // ANCHOR_END: rx_burst
 
+    /// Adds copies of received frames to the batch until it is full or none is left, and returns their number. Does not
+    /// wait. Queues that make their frames themselves do so without packets.
+    fn rx_frames(&mut self, frames: &mut FrameBatch) -> usize {
+        copy_packets(self, frames)
+    }
+
     /// Whether the queue knows that the port has a link now; `false` means that it has none or cannot tell. The
     /// port's control side ([`Port::link`]) is queried only a few times a second.
     fn has_link(&self) -> bool {
@@ -118,6 +124,12 @@ pub trait TxQueue: Send {
     /// than its MTU allows) are taken, dropped and counted.
     fn tx_burst(&mut self, burst: &mut Burst) -> usize;
     // ANCHOR_END: tx_burst
+
+    /// Returns the way to send copies of frames without packets, if the queue has one. Frames sent either way keep their
+    /// order.
+    fn frame_sink(&mut self) -> Option<&mut dyn FrameSink> {
+        None
+    }
 }
 
 /// A pair of queues, for one thread.

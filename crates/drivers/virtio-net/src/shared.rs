@@ -5,7 +5,7 @@ use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, FrameBatch};
 use ringpass_pci::EventWaiter;
 use ringpass_port::{RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_virtio::driver::{Broken, HandedOver, InflightPolicy, Virtqueue};
@@ -75,6 +75,10 @@ impl<Q: Virtqueue + 'static> SharedQueue<Tx<Q>> {
 impl<Q: Virtqueue + 'static> RxQueue for SharedQueue<Rx<Q>> {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         self.queue.lock().rx_burst(burst)
+    }
+
+    fn rx_frames(&mut self, frames: &mut FrameBatch) -> usize {
+        self.queue.lock().rx_frames(frames)
     }
 
     fn extension(&mut self, request: &mut dyn Any) {

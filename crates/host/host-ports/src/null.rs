@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::Burst;
-use ringpass_port::{Port, PortConfig, PortStatus, Queues, RxQueue, Stats, TxQueue, WakeSource, Wakeable, fits_mtu};
+use ringpass_memory::{Burst, FrameBatch};
+use ringpass_port::{
+    FrameSink, Port, PortConfig, PortStatus, Queues, RxQueue, Stats, TxQueue, WakeSource, Wakeable, fits_mtu,
+    frame_fits_mtu,
+};
 
 /// The port `null`.
 pub struct Null {
@@ -49,6 +52,18 @@ impl TxQueue for Tx {
         burst.clear();
         self.status.tx(self.queue).count(packets, bytes, taken - packets);
         taken
+    }
+
+    fn frame_sink(&mut self) -> Option<&mut dyn FrameSink> {
+        Some(self)
+    }
+}
+
+impl FrameSink for Tx {
+    fn send(&mut self, frames: &FrameBatch) {
+        let sent = frames.iter().filter(|frame| frame_fits_mtu(*frame, frame.len(), self.mtu));
+        let (packets, bytes) = sent.fold((0, 0), |(packets, bytes), frame| (packets + 1, bytes + frame.len()));
+        self.status.tx(self.queue).count(packets, bytes, frames.len() - packets);
     }
 }
 

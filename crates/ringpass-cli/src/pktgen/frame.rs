@@ -115,6 +115,16 @@ impl Template {
     /// most [`len`](Self::len).
     #[inline]
     pub fn write(&self, packet: &mut Packet, mark: &Mark) {
+        packet.write(0, &self.start(mark));
+        let more = packet.len() - MIN;
+        if more > 0 {
+            packet.write(MIN, &self.bytes[MIN..][..more]);
+        }
+    }
+
+    /// Returns the first [`MIN`] bytes of the frame: all that differ from one to the next.
+    #[inline]
+    pub fn start(&self, mark: &Mark) -> [u8; MIN] {
         let (address, port) = source(self.source, mark.flow);
         let ip = checksum(self.ip_sum + u64::from(address));
         let varying = u64::from(address) + u64::from(port) + halves(mark.sequence) + halves(mark.time);
@@ -124,19 +134,14 @@ impl Template {
             udp => udp,
         };
         // A length known at compile time avoids calls to `memcpy` and bounds checks.
-        let (same, rest) = self.bytes.split_first_chunk::<MIN>().expect("a frame has its headers and marks");
-        let mut start = *same;
+        let mut start: [u8; MIN] = *self.bytes.first_chunk().expect("a frame has its headers and marks");
         start[24..26].copy_from_slice(&ip.to_be_bytes());
         start[26..30].copy_from_slice(&address.to_be_bytes());
         start[34..36].copy_from_slice(&port.to_be_bytes());
         start[40..42].copy_from_slice(&udp.to_be_bytes());
         start[44..52].copy_from_slice(&mark.sequence.to_be_bytes());
         start[52..60].copy_from_slice(&mark.time.to_be_bytes());
-        packet.write(0, &start);
-        let more = packet.len() - MIN;
-        if more > 0 {
-            packet.write(MIN, &rest[..more]);
-        }
+        start
     }
 }
 

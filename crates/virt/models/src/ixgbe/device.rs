@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ringpass_memory::{Burst, DmaMap};
+use ringpass_memory::{Burst, DmaMap, FrameBatch};
 use ringpass_port::{Link, Queues};
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
+use super::common::Tuples;
 use super::config::CardConfig;
 use super::decode::Settings;
 use super::director::Director;
@@ -19,7 +20,7 @@ use super::fifo::Fifo;
 use super::filter::{Cast, destination};
 use super::interrupts::Interrupts;
 use super::liar::Liar;
-use super::limits::{BURST, QUEUES};
+use super::limits::{BURST, MIN_FRAME_LEN, QUEUES};
 use super::mdio::Phy;
 use super::media::Media;
 use super::rx::RxRing;
@@ -55,12 +56,16 @@ pub(super) struct Device {
     /// The Tx queue that is served first.
     pub(super) tx_turn: usize,
     pub(super) settings: Settings,
+    /// What RSS found under the present settings.
+    pub(super) tuples: Tuples,
     pub(super) director: Director,
     pub(super) liar: Option<Arc<Liar>>,
     pub(super) fifo: Fifo,
     pub(super) buffers: Buffers,
     /// Frames that the wire had no room for yet.
     pub(super) to_wire: Burst,
+    /// Frames on their way from a wire, or to one that needs no packets. Empty between the steps.
+    pub(super) frames: FrameBatch,
     pub(super) received: Batch,
     /// Rx rings with something to count, a bit each.
     pub(super) rx_touched: u128,
@@ -68,8 +73,6 @@ pub(super) struct Device {
     tx_reported: u128,
     /// Buffer for assembling frames.
     pub(super) scratch: Vec<u8>,
-    /// Copy of the frame received last. Grows to the longest.
-    pub(super) rx_frame: Vec<u8>,
 }
 
 impl Device {
@@ -95,17 +98,18 @@ impl Device {
             spi: Spi::default(),
             mac: config.mac.0,
             dma_allowed: false,
+            tuples: Tuples::default(),
             director: Director::default(),
             liar: Liar::new(&config.lies),
             tx_turn: 0,
             fifo: Fifo::default(),
             buffers: Buffers::new(),
             to_wire: Burst::new(BURST),
+            frames: FrameBatch::new(BURST, MIN_FRAME_LEN),
             received: Batch::default(),
             rx_touched: 0,
             tx_reported: 0,
             scratch: Vec::with_capacity(16 << 10),
-            rx_frame: Vec::with_capacity(16 << 10),
         };
         device.interrupts.liar = device.liar.clone();
         device.attach_liar();
@@ -167,33 +171,43 @@ impl Device {
         }
         if std::mem::take(&mut self.stale) {
             self.settings = Settings::decode(&self.registers);
+            self.tuples.clear();
         }
         self.dma_allowed = self.may_dma();
-        // Both directions' tails first: while one direction is processed, the other's descriptors arrive from
-        // the driver's core.
-        for queue in set_bits(self.rx_enabled) {
-            self.rx[queue].set_tail(doorbells.rx(queue).load(Ordering::Acquire));
-        }
+        // First, so that descriptors to be sent arrive from the driver's core while frames are received.
+        let mut to_send = 0;
         for queue in set_bits(self.tx_enabled) {
-            self.tx[queue].set_tail(doorbells.tx(queue).load(Ordering::Acquire));
+            let has_work = self.tx[queue].set_tail(doorbells.tx(queue).load(Ordering::Acquire));
+            to_send |= u128::from(has_work) << queue;
         }
-        let moved = self.receive(wire) + self.transmit(wire);
+        let mut moved = self.receive(wire, doorbells);
+        if to_send != 0 || !self.to_wire.is_empty() {
+            moved += self.transmit(to_send, wire, doorbells);
+        }
         let rx = self.count_received();
         self.interrupts.queues(rx, std::mem::take(&mut self.tx_reported), &self.registers);
         moved
     }
 
-    fn transmit(&mut self, wire: &mut Queues) -> usize {
+    /// Takes over the driver's tails of the Rx rings.
+    pub(super) fn set_rx_tails(&mut self, doorbells: &Doorbells) {
+        for queue in set_bits(self.rx_enabled) {
+            self.rx[queue].set_tail(doorbells.rx(queue).load(Ordering::Acquire));
+        }
+    }
+
+    /// Sends what the wire had no room for, then from the rings of `queues`.
+    fn transmit(&mut self, queues: u128, wire: &mut Queues, doorbells: &Doorbells) -> usize {
         if !self.link.up {
             return 0;
         }
-        let mut sent = self.flush(wire);
+        let mut sent = self.flush(wire, doorbells);
         if !self.settings.transmit || !self.dma_allowed {
             return sent;
         }
         // Start after the queue served last, so that all queues get a turn on a slow wire.
         let later = u128::MAX << self.tx_turn;
-        let queues = self.tx_enabled & self.settings.tx_queues;
+        let queues = queues & self.settings.tx_queues;
         for queue in set_bits(queues & later).chain(set_bits(queues & !later)) {
             if !self.to_wire.is_empty() {
                 break;
@@ -205,23 +219,31 @@ impl Device {
                 counters: &mut self.counters,
                 segment: &mut self.scratch,
             };
-            self.tx[queue].fetch(&mut self.to_wire, &mut context);
+            let sink = if self.settings.loopback { None } else { wire.tx.frame_sink() };
+            let mut batch = Batch::default();
+            if let Some(sink) = sink
+                && self.tx[queue].fetch_frames(&mut self.frames, &mut context)
+            {
+                self.frames.iter().for_each(|frame| batch.add(frame.len(), Cast::of(destination(frame))));
+                sink.send(&self.frames);
+                self.frames.clear();
+                sent += batch.packets as usize;
+            } else {
+                self.tx[queue].fetch(&mut self.to_wire, &mut context);
+                self.to_wire.iter().for_each(|packet| batch.add(packet.len(), Cast::of(destination(packet))));
+            }
             self.tx_reported |= u128::from(std::mem::take(&mut self.tx[queue].reported)) << queue;
-            if !self.to_wire.is_empty() {
+            if batch.packets > 0 {
                 self.tx_turn = (queue + 1) % QUEUES;
-                let counter = self.registers.get(TQSM.at(queue / 4).offset) >> (queue % 4 * 8) & 0xf;
-                self.count_sent(counter as usize);
-                sent += self.flush(wire);
+                self.count_sent(queue, batch);
+                sent += self.flush(wire, doorbells);
             }
         }
         sent
     }
 
-    fn count_sent(&mut self, counter: usize) {
-        let mut batch = Batch::default();
-        for packet in self.to_wire.iter() {
-            batch.add(packet.len(), Cast::of(destination(packet)));
-        }
+    fn count_sent(&mut self, queue: usize, batch: Batch) {
+        let counter = (self.registers.get(TQSM.at(queue / 4).offset) >> (queue % 4 * 8) & 0xf) as usize;
         self.counters.tx_packets += batch.packets;
         let bytes = batch.octets - 4 * batch.packets;
         self.counters.tx_bytes += bytes;
@@ -232,7 +254,7 @@ impl Device {
 
     /// Sends frames to the wire, or with loopback to the receiver. What the wire has no room for stays until
     /// the next step.
-    fn flush(&mut self, wire: &mut Queues) -> usize {
+    fn flush(&mut self, wire: &mut Queues, doorbells: &Doorbells) -> usize {
         if self.to_wire.is_empty() {
             return 0;
         }
@@ -241,8 +263,9 @@ impl Device {
         }
         let mut burst = std::mem::replace(&mut self.to_wire, Burst::new(BURST));
         if self.settings.receive {
-            burst.iter().for_each(|packet| self.receive_frame(packet));
-            self.write_back();
+            burst.iter().for_each(|packet| self.frames.push_packet(packet));
+            self.set_rx_tails(doorbells);
+            self.receive_frames();
         }
         let count = burst.len();
         burst.clear();

@@ -7,6 +7,7 @@
 mod bits;
 mod card;
 mod checksum;
+mod common;
 mod config;
 mod crc;
 mod decode;

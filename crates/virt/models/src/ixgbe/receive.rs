@@ -1,6 +1,5 @@
 //! The path of a frame from the wire to a queue.
 
-use ringpass_memory::{Access, Burst, Packet, prefetch};
 use ringpass_port::Queues;
 use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_registers::ixgbe::*;
@@ -9,6 +8,7 @@ use super::bits::*;
 use super::checksum;
 use super::crc::crc32;
 use super::device::Device;
+use super::doorbells::Doorbells;
 use super::filter::{Cast, destination};
 use super::headers::{Headers, IPV4, IPV6, TCP, UDP};
 use super::limits::BURST;
@@ -16,8 +16,6 @@ use super::rss::{Class, classify};
 use super::stats::{count, count_bad, count_octets, count_rx};
 use super::steering::TypeMatch;
 
-/// Minimum length of a frame in bytes, without CRC.
-const MIN_FRAME_LEN: usize = 60;
 /// Length of a VLAN tag in bytes.
 const VLAN_TAG_LEN: usize = 4;
 
@@ -61,27 +59,35 @@ impl Device {
         self.rx[queue].configure(get(SRRCTL.at(queue).offset), get(RXDCTL.at(queue).offset));
     }
 
-    pub(super) fn receive(&mut self, wire: &mut Queues) -> usize {
+    pub(super) fn receive(&mut self, wire: &mut Queues, doorbells: &Doorbells) -> usize {
         // Until the driver enables reception, frames stay in the wire, so that none is lost during start-up.
         if !self.settings.receive || self.rx_enabled == 0 {
             return 0;
         }
+        let received = if self.settings.loopback { 0 } else { wire.rx.rx_frames(&mut self.frames) };
+        if received == 0 && self.fifo.is_empty() {
+            return 0;
+        }
+        self.set_rx_tails(doorbells);
         let waited = self.drain_fifo();
-        if self.settings.loopback {
-            self.write_back();
-            return waited;
-        }
-        let mut burst = Burst::new(BURST);
-        let rx_frame = wire.rx.rx_burst(&mut burst);
         if self.link.up {
-            // The other end of the wire may have written the frames on another core.
-            burst.iter().for_each(|packet| prefetch(packet.as_ptr(), Access::Read));
-            burst.iter().for_each(|packet| self.receive_frame(packet));
+            self.receive_frames();
         } else {
-            self.counters.rx_no_link += rx_frame as u64;
+            self.write_back();
+            self.frames.clear();
+            self.counters.rx_no_link += received as u64;
         }
+        waited + received
+    }
+
+    /// Receives the frames of `frames`: filters, classification, then a ring or the packet buffer. All of that uses one
+    /// copy of each, because others may write the wire's buffers.
+    pub(super) fn receive_frames(&mut self) {
+        let mut frames = std::mem::take(&mut self.frames);
+        frames.iter().for_each(|frame| self.take(frame));
+        frames.clear();
+        self.frames = frames;
         self.write_back();
-        waited + rx_frame
     }
 
     /// Writes back the descriptors of the frames that were delivered.
@@ -102,23 +108,6 @@ impl Device {
             drained += 1;
         }
         drained
-    }
-
-    /// Receives a frame from the wire: filters, classification, then a ring or the packet buffer. All of that
-    /// uses one copy, because others may write the wire's buffers.
-    #[inline]
-    pub(super) fn receive_frame(&mut self, packet: &Packet) {
-        let mut frame = std::mem::take(&mut self.rx_frame);
-        let len = packet.total_len();
-        let padded = len.max(MIN_FRAME_LEN);
-        if frame.len() < padded {
-            frame.resize(padded, 0);
-        }
-        packet.copy_to(&mut frame);
-        // Ports of the host's kernel deliver frames without the padding that a real wire carries.
-        frame[len..padded].fill(0);
-        self.take(&frame[..padded]);
-        self.rx_frame = frame;
     }
 
     #[inline]
@@ -143,12 +132,13 @@ impl Device {
         if self.settings.check_length && length_is_wrong(frame, type_offset) {
             count(&mut self.registers, RLEC.offset, 1);
         }
-        let headers = Headers::parse(frame, type_offset);
-        let mut class = classify(self.settings.rss.as_ref(), &headers);
+        let (rss, plain) = (self.settings.rss.as_ref(), self.settings.plain && tag.is_none());
+        let common = if plain { self.tuples.classify(rss, frame) } else { None };
+        let mut class = common.unwrap_or_else(|| classify(rss, &Headers::parse(frame, type_offset)));
         if passed.inexact {
             class.status |= RX_PIF;
         }
-        if tag.is_some() || !self.settings.plain {
+        if !plain {
             return self.receive_slow_path(frame, tag, class);
         }
         if self.put(frame, class) {
@@ -278,6 +268,9 @@ impl Device {
     /// Adds what a step received to the registers. Returns the queues whose descriptors were written back.
     pub(super) fn count_received(&mut self) -> u128 {
         let mut written = 0;
+        if self.rx_touched == 0 && self.received.packets == 0 {
+            return written;
+        }
         let received = std::mem::take(&mut self.received);
         if received.packets > 0 {
             count_rx(&mut self.registers, &received);

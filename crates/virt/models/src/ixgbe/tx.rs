@@ -4,16 +4,17 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Access, Burst, LookupHint};
+use ringpass_memory::{Access, Burst, FrameBatch, LookupHint};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
+use super::decode::Settings;
 use super::liar::Liar;
 use super::lies::Lie;
-use super::limits::{BURST, MAX_FRAME_LEN};
+use super::limits::{BURST, MAX_FRAME_LEN, MIN_FRAME_LEN};
 use super::offload::{Offload, complete, copy_tagged, insert_legacy, tag};
 use super::segment::Segments;
-use super::tx_context::Context;
+use super::tx_context::{Buffers, Context};
 use crate::dma::Ring;
 
 /// Descriptors fetched in one step, more than `BURST` because contexts and malformed ones make no packet.
@@ -22,6 +23,14 @@ const DESCRIPTORS: usize = 4 * BURST;
 const MAX_TSO_LEN: usize = (1 << 18) + 0x3ff;
 /// Largest number of descriptors of a frame that is not to be segmented (7.2.1.1).
 const FRAME_DESCRIPTORS: usize = 40;
+
+/// What a run has fetched.
+#[derive(Default)]
+struct Run {
+    descriptors: usize,
+    /// Head after the last descriptor that asked for a report.
+    reported: Option<usize>,
+}
 
 /// State of the frame whose descriptors are being fetched.
 #[derive(Default)]
@@ -94,12 +103,17 @@ impl TxRing {
     }
 
     /// Takes over the driver's tail, and prefetches the first descriptors. A tail outside the ring posts no
-    /// descriptors.
+    /// descriptors. Returns whether there is something to send.
     #[inline]
-    pub(super) fn set_tail(&mut self, tail: u32) {
-        let Some(ring) = &self.memory else { return };
+    pub(super) fn set_tail(&mut self, tail: u32) -> bool {
+        if tail as usize == self.head && self.segments.is_none() {
+            self.ready = 0;
+            return false;
+        }
+        let Some(ring) = &self.memory else { return self.segments.is_some() };
         self.ready = ring.distance(self.head, tail as usize);
         ring.prefetch(self.head, self.ready.min(BURST), Access::Read);
+        self.ready > 0 || self.segments.is_some()
     }
 
     /// Fetches frames from the ring until the burst is full or the ring is empty.
@@ -116,14 +130,32 @@ impl TxRing {
         let Some(ring) = self.memory.take() else { return };
         let len = ring.len();
         let mut reported = None;
-        for _ in 0..self.ready.min(DESCRIPTORS) {
-            if out.room() == 0 || self.segments.is_some() {
-                break;
+        let mut left = self.ready.min(DESCRIPTORS);
+        while left > 0 && out.room() > 0 && self.segments.is_none() {
+            let limit = left.min(out.room());
+            let mut buffers = context.buffers.take(limit);
+            let run = self.run(&ring, limit, context.settings, |address, len, hint| {
+                let mut packet = buffers.next()?;
+                packet.set_len(len);
+                let copied = context.dma.read_packet(address, &mut packet, hint);
+                if copied {
+                    out.push(packet);
+                } else {
+                    context.counters.dma_faults += 1;
+                }
+                Some(())
+            });
+            drop(buffers);
+            left -= run.descriptors;
+            reported = run.reported.or(reported);
+            if run.descriptors > 0 {
+                continue;
             }
             let Some([address, command]) = ring.get(self.head) else { break };
             let word = command.load(Ordering::Relaxed);
-            self.descriptor(address.load(Ordering::Relaxed), word, out, context);
+            self.part(address.load(Ordering::Relaxed), word, out, context);
             self.head = if self.head + 1 == len { 0 } else { self.head + 1 };
+            left -= 1;
             if word & TX_RS != 0 {
                 reported = Some(self.head);
                 if self.write_back.is_none() {
@@ -131,47 +163,90 @@ impl TxRing {
                 }
             }
         }
-        self.reported |= reported.is_some();
         if let Some(liar) = &self.liar {
             liar.count(out.len());
             reported = reported.map(|head| liar.head(head, len));
         }
+        self.report(reported, context);
+        self.memory = Some(ring);
+    }
+
+    /// Fetches frames as copies, until the batch is full, the ring is empty or a descriptor needs [`fetch`](Self::fetch).
+    /// Returns `false` if that is the first.
+    pub(super) fn fetch_frames(&mut self, out: &mut FrameBatch, context: &mut Context) -> bool {
+        if self.segments.is_some() || self.liar.is_some() {
+            return false;
+        }
+        let Some(ring) = self.memory.take() else { return false };
+        let (mut fetched, mut reported) = (false, None);
+        let mut left = self.ready.min(BURST);
+        while left > 0 {
+            let run = self.run(&ring, left.min(out.room()), context.settings, |address, len, hint| {
+                if !context.dma.read(address, out.push(len), hint) {
+                    out.pop();
+                    context.counters.dma_faults += 1;
+                }
+                Some(())
+            });
+            if run.descriptors == 0 {
+                break;
+            }
+            fetched = true;
+            left -= run.descriptors;
+            reported = run.reported.or(reported);
+        }
+        self.report(reported, context);
+        self.memory = Some(ring);
+        fetched
+    }
+
+    /// Writes the head back after reports, if the driver wants that instead of DD.
+    fn report(&mut self, reported: Option<usize>, context: &mut Context) {
+        self.reported |= reported.is_some();
         if let Some((address, head)) = self.write_back.zip(reported)
             && !context.dma.store(address, head as u32, &mut self.write_back_hint)
         {
             context.counters.dma_faults += 1;
         }
-        self.memory = Some(ring);
     }
 
-    #[inline]
-    fn descriptor(&mut self, address: u64, command: u64, out: &mut Burst, context: &mut Context) {
-        const KIND: u64 = TX_DTYP_MASK | TX_DEXT | TX_EOP | TX_IFCS | TX_VLE | TX_TSE | TX_IXSM | TX_TXSM;
-        let len = command as usize & 0xffff;
-        if command & KIND == TX_DTYP_DATA | TX_DEXT | TX_EOP | TX_IFCS
-            && (60..MAX_FRAME_LEN - 4).contains(&len)
-            && (command >> TX_PAYLEN_SHIFT) as usize == len
-            && context.settings.append_crc
-            && matches!(self.gather, FrameAssembly::Nothing)
+    /// Fast path: copies a run of frames that each have one descriptor and are sent as they are, with the same result as
+    /// [`part`](Self::part), and reports them together. The run ends before any other descriptor, where `copy` has no room,
+    /// and at the end of the ring.
+    #[inline(always)]
+    fn run(
+        &mut self,
+        ring: &Ring,
+        limit: usize,
+        settings: &Settings,
+        mut copy: impl FnMut(u64, usize, &mut LookupHint) -> Option<()>,
+    ) -> Run {
+        let mut run = Run::default();
+        if !settings.append_crc || !matches!(self.gather, FrameAssembly::Nothing) {
+            return run;
+        }
+        // Descriptors of the run that ask for a report, a bit each.
+        let mut asked: u64 = 0;
+        let limit = limit.min(ring.len() - self.head).min(BURST);
+        while run.descriptors < limit
+            && let Some([address, command]) = ring.get(self.head + run.descriptors)
+            && let word = command.load(Ordering::Relaxed)
+            && let Some(len) = whole_frame(word)
+            && copy(address.load(Ordering::Relaxed), len, &mut self.hint).is_some()
         {
-            return self.whole(address, len, out, context);
+            asked |= u64::from(word & TX_RS != 0) << run.descriptors;
+            run.descriptors += 1;
         }
-        self.part(address, command, out, context);
-    }
-
-    /// Fast path: fetches a frame in one buffer, as `part` would.
-    #[inline]
-    fn whole(&mut self, address: u64, len: usize, out: &mut Burst, context: &mut Context) {
-        let Some(mut packet) = context.buffers.alloc(len) else {
-            context.counters.tx_no_buffer += 1;
-            return;
-        };
-        packet.set_len(len);
-        if context.dma.read_packet(address, &mut packet, &mut self.hint) {
-            out.push(packet);
-        } else {
-            context.counters.dma_faults += 1;
+        if self.write_back.is_none() {
+            for at in set_bits(asked.into()) {
+                let Some([_, command]) = ring.get(self.head + at) else { break };
+                command.store(TX_DD, Ordering::Release);
+            }
         }
+        let after = |descriptors: usize| (self.head + descriptors) % ring.len();
+        run.reported = (asked != 0).then(|| after((u64::BITS - asked.leading_zeros()) as usize));
+        self.head = after(run.descriptors);
+        run
     }
 
     /// Handles a descriptor of any kind.
@@ -248,6 +323,18 @@ impl TxRing {
         copy_tagged(&mut packet, &self.bytes, tag);
         complete(&mut packet, command, context.settings).then(|| out.push(packet))
     }
+}
+
+/// Returns the length of the frame that a descriptor describes, if it is all of the frame and asks for no change. Such
+/// frames fit the NIC's buffers.
+#[inline]
+fn whole_frame(command: u64) -> Option<usize> {
+    const KIND: u64 = TX_DTYP_MASK | TX_DEXT | TX_EOP | TX_IFCS | TX_VLE | TX_TSE | TX_IXSM | TX_TXSM;
+    let len = command as usize & 0xffff;
+    let whole = command & KIND == TX_DTYP_DATA | TX_DEXT | TX_EOP | TX_IFCS
+        && (MIN_FRAME_LEN..=Buffers::SIZE).contains(&len)
+        && (command >> TX_PAYLEN_SHIFT) as usize == len;
+    whole.then_some(len)
 }
 
 /// Returns the head write-back address of a queue, from TDWBAL and TDWBAH (8.2.3.9.11, 8.2.3.9.12).

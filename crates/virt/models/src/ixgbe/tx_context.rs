@@ -14,17 +14,26 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
+    /// Size of most buffers in bytes.
+    pub(super) const SIZE: usize = 2048;
+
     pub(super) fn new() -> Self {
         let pool = |buffers, size| {
             Mempool::new(&MempoolConfig { buffers, size, ..Default::default() })
                 .expect("some MiB of ordinary pages for the model's frames")
         };
-        Self { cache: pool(2048, 2048).cache(), jumbo: pool(64, MAX_FRAME_LEN) }
+        Self { cache: pool(2048, Self::SIZE).cache(), jumbo: pool(64, MAX_FRAME_LEN) }
+    }
+
+    /// Takes up to `want` empty packets with room for [`SIZE`](Self::SIZE) bytes.
+    #[inline]
+    pub(super) fn take(&mut self, want: usize) -> impl Iterator<Item = Packet> {
+        self.cache.take(want)
     }
 
     #[inline]
     pub(super) fn alloc(&mut self, len: usize) -> Option<Packet> {
-        if len > self.cache.pool().buffer_size() {
+        if len > Self::SIZE {
             return self.jumbo.alloc();
         }
         self.cache.take(1).next()

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Flags, Mempool, MempoolConfig};
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
+use ringpass_memory::{Burst, Flags, FrameBatch, Mempool, MempoolConfig};
+use ringpass_port::{FrameSink, Queues, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
 
 /// Frames that a test puts on the wire, and frames that the device has sent.
 #[derive(Default)]
@@ -16,6 +16,8 @@ pub struct Wire {
     pub from_card: Vec<Vec<u8>>,
     /// Number of frames that the wire still accepts from the device.
     pub room: usize,
+    /// The wire takes copies of frames rather than packets, in whatever number.
+    pub takes_frames: bool,
 }
 
 struct ToCard(Arc<Mutex<Wire>>, Mempool);
@@ -58,6 +60,17 @@ impl TxQueue for FromCard {
             wire.from_card.push(packet.segments().flat_map(|segment| segment.to_vec()).collect());
         }
         count
+    }
+
+    fn frame_sink(&mut self) -> Option<&mut dyn FrameSink> {
+        let takes_frames = self.0.lock().unwrap().takes_frames;
+        takes_frames.then_some(self)
+    }
+}
+
+impl FrameSink for FromCard {
+    fn send(&mut self, frames: &FrameBatch) {
+        self.0.lock().unwrap().from_card.extend(frames.iter().map(<[u8]>::to_vec));
     }
 }
 

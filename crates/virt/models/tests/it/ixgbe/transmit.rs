@@ -1,5 +1,6 @@
 //! Tx rings (7.2.3).
 
+use proptest::prelude::*;
 use ringpass_pci::PciDevice;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::descriptor::*;
@@ -206,4 +207,85 @@ fn queues_have_turns_on_a_slow_wire() {
         lengths.extend(driver.sent().iter().map(Vec::len));
     }
     assert_eq!(lengths, [[60; 60], [61; 60], [62; 60]].concat());
+}
+
+/// A frame that a driver sends.
+#[derive(Clone, Debug)]
+enum Sent {
+    /// In one buffer.
+    Whole(usize),
+    /// In two buffers.
+    Parts(usize),
+    /// Shorter than the card's minimum, which pads it.
+    Short(usize),
+    /// With a length that its descriptor contradicts.
+    Malformed,
+    /// From an address that is not mapped.
+    Fault,
+}
+
+fn any_sent() -> impl Strategy<Value = Sent> {
+    prop_oneof![
+        8 => (60..1514usize).prop_map(Sent::Whole),
+        1 => (60..1514usize).prop_map(Sent::Parts),
+        1 => (20..60usize).prop_map(Sent::Short),
+        1 => Just(Sent::Malformed),
+        1 => Just(Sent::Fault),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    /// What a wire gets that takes frames without packets is what one with packets gets.
+    #[test]
+    fn frames_and_packets_are_the_same(
+        sent in prop::collection::vec((any_sent(), any::<bool>()), 1..200),
+        writes_head: bool,
+    ) {
+        let mut drivers = [Driver::started(), Driver::started()];
+        drivers[0].wire.lock().unwrap().takes_frames = true;
+        for driver in &mut drivers {
+            if writes_head {
+                driver.window.clear(TXDCTL.at(0), TXDCTL_ENABLE);
+                let address = driver.region.iova(HEAD_WRITE_BACK) | u64::from(TDWBAL_HEAD_WB_EN);
+                // SAFETY: the address is in the region, which is mapped for the NIC; the NIC keeps a mapped region alive.
+                unsafe { driver.window.write_dma([TDWBAL.at(0), TDWBAH.at(0)], address) };
+                driver.start_tx(0, 64);
+            }
+        }
+        for some in sent.chunks(20) {
+            let [frames, packets] = drivers.each_mut().map(|driver| {
+                for (i, (sent, report)) in some.iter().enumerate() {
+                    let report = if *report { TX_RS } else { 0 };
+                    let bytes = |len| [&frame(own_mac(), len - 1)[..], &[i as u8]].concat();
+                    match *sent {
+                        Sent::Whole(len) | Sent::Short(len) => driver.put(0, &bytes(len), WHOLE | report, len),
+                        Sent::Parts(len) => {
+                            let bytes = bytes(len);
+                            driver.put(0, &bytes[..30], TX_IFCS, len);
+                            driver.put(0, &bytes[30..], WHOLE | report, len);
+                        }
+                        Sent::Malformed => driver.put(0, &bytes(100), WHOLE | report, 99),
+                        Sent::Fault => {
+                            let word = 60 | TX_DTYP_DATA | TX_DEXT | WHOLE | report | 60 << TX_PAYLEN_SHIFT;
+                            driver.put_raw(0, 1 << 50, word);
+                        }
+                    }
+                }
+                driver.send(0);
+                // More steps than descriptors, each of which may end a run.
+                (0..100).for_each(|_| _ = driver.step());
+                assert_eq!(driver.window.read(TDH.at(0)), driver.window.read(TDT.at(0)));
+                let descriptors: Vec<u64> = (0..64).map(|i| driver.word(Driver::tx_descriptor(0, i) + 8)).collect();
+                (driver.sent(), driver.card.counters(), descriptors, driver.word(HEAD_WRITE_BACK))
+            });
+            prop_assert_eq!(&frames.0, &packets.0);
+            prop_assert_eq!(&frames.1, &packets.1);
+            prop_assert_eq!(&frames.2, &packets.2);
+            prop_assert_eq!(&frames.3, &packets.3);
+        }
+        let registers = drivers.each_ref().map(|driver| [GPTC, PTC64, GOTCL].map(|register| driver.window.read(register)));
+        prop_assert_eq!(registers[0], registers[1]);
+    }
 }

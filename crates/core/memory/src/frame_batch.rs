@@ -1,0 +1,120 @@
+//! Copies of frames that are handled together without packets.
+
+use std::ops::Range;
+
+use crate::{Packet, RawBytes};
+
+/// Distance of frames in bytes, which keeps the first bytes of each on one cache line.
+const ALIGNMENT: usize = 64;
+
+/// Up to a fixed number of frames, copied into memory of the batch: for those who copy every frame before they look at
+/// it, such as the model of a card, and so have no use for packets. Memory grows to what the longest batch takes.
+///
+/// ```
+/// use ringpass_memory::FrameBatch;
+///
+/// let mut frames = FrameBatch::new(64, 60);
+/// frames.push(14).fill(0xff);
+/// frames.push_bytes(&[1; 1514]);
+/// assert_eq!(frames.iter().map(<[u8]>::len).collect::<Vec<_>>(), [60, 1514]);
+/// assert_eq!(frames.iter().next().unwrap()[13..15], [0xff, 0]);
+/// assert_eq!((frames.len(), frames.room()), (2, 62));
+/// ```
+#[derive(Default)]
+pub struct FrameBatch {
+    bytes: Vec<u8>,
+    places: Vec<Range<usize>>,
+    limit: usize,
+    shortest: usize,
+}
+
+impl FrameBatch {
+    /// Creates an empty batch for up to `limit` frames. Frames shorter than `shortest` bytes are padded with zeros, as on
+    /// a wire.
+    pub fn new(limit: usize, shortest: usize) -> Self {
+        Self { bytes: Vec::new(), places: Vec::with_capacity(limit), limit, shortest }
+    }
+
+    /// Returns how many more frames fit.
+    #[inline]
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.places.len())
+    }
+
+    /// Returns the number of frames.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Whether there are no frames.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Removes all frames.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.places.clear();
+    }
+
+    /// Adds a frame of `len` bytes, without padding, and returns it for the caller to write: its bytes are any.
+    ///
+    /// # Panics
+    /// If there is no room.
+    #[inline]
+    pub fn push(&mut self, len: usize) -> &mut [u8] {
+        assert!(self.room() > 0, "a batch of {} frames is full", self.limit);
+        let start = self.places.last().map_or(0, |last| last.end.next_multiple_of(ALIGNMENT));
+        let end = start + len.max(self.shortest);
+        if end > self.bytes.len() {
+            self.grow(end);
+        }
+        self.places.push(start..end);
+        let (frame, padding) = self.bytes[start..end].split_at_mut(len);
+        padding.fill(0);
+        frame
+    }
+
+    #[cold]
+    fn grow(&mut self, len: usize) {
+        self.bytes.resize(len.next_power_of_two(), 0);
+    }
+
+    /// Removes the last frame.
+    #[inline]
+    pub fn pop(&mut self) {
+        self.places.pop();
+    }
+
+    /// Adds a copy of a frame.
+    ///
+    /// # Panics
+    /// If there is no room.
+    #[inline]
+    pub fn push_bytes<'a>(&mut self, frame: impl Into<RawBytes<'a>>) {
+        let frame = frame.into();
+        frame.read(0, self.push(frame.len()));
+    }
+
+    /// Adds a copy of a packet's frame, of any number of segments.
+    ///
+    /// # Panics
+    /// If there is no room.
+    #[inline]
+    pub fn push_packet(&mut self, packet: &Packet) {
+        if packet.is_chained() {
+            let copied = packet.copy_to(self.push(packet.total_len()));
+            debug_assert!(copied.is_some(), "the place has the length of the frame");
+        } else {
+            self.push_bytes(packet.bytes());
+        }
+    }
+
+    /// Returns the frames, with their padding.
+    #[inline]
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.places.iter().map(|place| &self.bytes[place.clone()])
+    }
+}
