@@ -23,8 +23,11 @@ const ALIGNMENT: usize = 64;
 #[derive(Default)]
 pub struct FrameBatch {
     bytes: Vec<u8>,
-    places: Vec<Range<usize>>,
-    limit: usize,
+    places: Box<[Range<usize>]>,
+    /// Number of frames, which have the first places.
+    len: usize,
+    /// Start of the next frame.
+    end: usize,
     shortest: usize,
 }
 
@@ -32,49 +35,50 @@ impl FrameBatch {
     /// Creates an empty batch for up to `limit` frames. Frames shorter than `shortest` bytes are padded with zeros, as on
     /// a wire.
     pub fn new(limit: usize, shortest: usize) -> Self {
-        Self { bytes: Vec::new(), places: Vec::with_capacity(limit), limit, shortest }
+        Self { places: vec![0..0; limit].into(), shortest, ..Self::default() }
     }
 
     /// Returns how many more frames fit.
     #[inline]
     pub fn room(&self) -> usize {
-        self.limit.saturating_sub(self.places.len())
+        self.places.len() - self.len
     }
 
     /// Returns the number of frames.
     #[inline]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.len
     }
 
     /// Whether there are no frames.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len == 0
     }
 
     /// Removes all frames.
     #[inline]
     pub fn clear(&mut self) {
-        self.places.clear();
+        (self.len, self.end) = (0, 0);
     }
 
     /// Adds a frame of `len` bytes, without padding, and returns it for the caller to write: its bytes are any.
     ///
     /// # Panics
     /// If there is no room.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, len: usize) -> &mut [u8] {
-        assert!(self.room() > 0, "a batch of {} frames is full", self.limit);
-        let start = self.places.last().map_or(0, |last| last.end.next_multiple_of(ALIGNMENT));
-        let end = start + len.max(self.shortest);
+        let (start, end) = (self.end, self.end + len.max(self.shortest));
         if end > self.bytes.len() {
             self.grow(end);
         }
-        self.places.push(start..end);
-        let (frame, padding) = self.bytes[start..end].split_at_mut(len);
-        padding.fill(0);
-        frame
+        self.places[self.len] = start..end;
+        self.len += 1;
+        self.end = end.next_multiple_of(ALIGNMENT);
+        if len < self.shortest {
+            self.bytes[start + len..end].fill(0);
+        }
+        &mut self.bytes[start..][..len]
     }
 
     #[cold]
@@ -85,14 +89,16 @@ impl FrameBatch {
     /// Removes the last frame.
     #[inline]
     pub fn pop(&mut self) {
-        self.places.pop();
+        if let Some(last) = self.len.checked_sub(1) {
+            (self.len, self.end) = (last, self.places[last].start);
+        }
     }
 
     /// Adds a copy of a frame.
     ///
     /// # Panics
     /// If there is no room.
-    #[inline]
+    #[inline(always)]
     pub fn push_bytes<'a>(&mut self, frame: impl Into<RawBytes<'a>>) {
         let frame = frame.into();
         frame.read(0, self.push(frame.len()));
@@ -115,6 +121,6 @@ impl FrameBatch {
     /// Returns the frames, with their padding.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.places.iter().map(|place| &self.bytes[place.clone()])
+        self.places[..self.len].iter().map(|place| &self.bytes[place.clone()])
     }
 }

@@ -2,7 +2,6 @@
 //! The result is that of [`classify`](super::rss::classify), which handles all others.
 
 use super::bits::RX_UDPCS;
-use super::checksum::fold;
 use super::headers::{Headers, IPV4, TCP, UDP};
 use super::rss::{Class, Rss};
 use ringpass_registers::ixgbe::descriptor::*;
@@ -82,8 +81,8 @@ impl Tuples {
         let ip = add(add(word(IP), word(IP + 8)), word(IP + 12) >> 32);
         let pseudo =
             add(tuple.addresses, u64::from((segment.len() as u16).to_be()) + u64::from(u16::from(protocol).to_be()));
-        let ip_error = if fold(ip) == 0xffff { 0 } else { RX_IPE };
-        let segment_error = if fold(sum(segment, pseudo)) == 0xffff { 0 } else { RX_L4E };
+        let ip_error = if is_right(ip) { 0 } else { RX_IPE };
+        let segment_error = if is_right(sum(segment, pseudo)) { 0 } else { RX_L4E };
         Some(Class { status: checked | ip_error | segment_error, ..*class })
     }
 }
@@ -93,6 +92,13 @@ impl Tuples {
 fn add(a: u64, b: u64) -> u64 {
     let (sum, carry) = a.overflowing_add(b);
     sum + u64::from(carry)
+}
+
+/// Returns whether the words of a sum that is not 0 add up to all ones, as those of a right checksum do: whether the sum is
+/// a multiple of 2^16 - 1.
+#[inline(always)]
+fn is_right(sum: u64) -> bool {
+    sum.is_multiple_of(0xffff)
 }
 
 /// Adds the 16-bit words of `bytes` to `start`. An odd last byte is the first byte of a word.

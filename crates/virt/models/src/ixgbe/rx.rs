@@ -361,7 +361,8 @@ impl RxRing {
         self.head = if self.head + 1 == ring.len() { 0 } else { self.head + 1 };
         self.ready -= 1;
         if self.ready > AHEAD
-            && let Some([soon, _]) = ring.get((self.head + AHEAD) % ring.len())
+            && let soon = self.head + AHEAD
+            && let Some([soon, _]) = ring.get(if soon < ring.len() { soon } else { soon - ring.len() })
         {
             dma.prefetch(soon.load(Ordering::Relaxed), Access::ReadWrite, &mut self.hint);
         }
