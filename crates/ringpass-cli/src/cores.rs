@@ -1,4 +1,4 @@
-//! What two cores cost each other.
+//! The cost of communication between two cores.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -90,7 +90,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the rate of the demo depends on.
+/// Costs that the demo's rate depends on.
 struct Cost {
     /// Cycles that driver and forwarder spend on a packet without a card on the other core.
     driver: u64,
@@ -105,8 +105,7 @@ impl Cost {
         let cycles = totals.cycles_per_packet();
         let way = core_to_core.map_or_else(String::new, |way| {
             format!(
-                "The rest is waiting for cache lines from the other core, which plays the cards: {way:.0} cycles each\n\
-                 ({} cores). ",
+                "A cache line takes {way:.0} cycles from the core that plays the cards ({} cores).\n",
                 distance(way)
             )
         });
@@ -150,9 +149,7 @@ fn forward_once(pairs: &mut [(Queues, Queues)], burst: &mut Burst) -> usize {
     let mut moved = 0;
     for (a, b) in pairs {
         for (rx, tx) in [(&mut a.rx, &mut b.tx), (&mut b.rx, &mut a.tx)] {
-            moved += rx.rx_burst(burst);
-            tx.tx_burst(burst);
-            burst.clear();
+            moved += fwd::move_burst(&mut **rx, &mut **tx, burst).0;
         }
     }
     moved

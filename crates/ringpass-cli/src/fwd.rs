@@ -65,13 +65,22 @@ fn pass(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst, worker: &
     if burst.room() != size {
         *burst = Burst::new(size);
     }
-    let received = rx.rx_burst(burst);
-    if received > 0 {
-        tx.tx_burst(burst);
-        worker.dropped(burst.len());
-        burst.clear();
-    }
+    let (received, dropped) = move_burst(rx, tx, burst);
+    worker.dropped(dropped);
     received
+}
+
+/// Receives a burst and sends it; returns the number of packets received, and of those dropped for lack of room.
+#[inline]
+pub fn move_burst(rx: &mut dyn RxQueue, tx: &mut dyn TxQueue, burst: &mut Burst) -> (usize, usize) {
+    let received = rx.rx_burst(burst);
+    if received == 0 {
+        return (0, 0);
+    }
+    tx.tx_burst(burst);
+    let dropped = burst.len();
+    burst.clear();
+    (received, dropped)
 }
 
 /// Returns the forwarder's additions to the ports' statistics.

@@ -50,7 +50,7 @@ impl FrameBatch {
         self.len
     }
 
-    /// Whether there are no frames.
+    /// Returns whether there are no frames.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

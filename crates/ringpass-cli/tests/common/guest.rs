@@ -75,10 +75,8 @@ impl Wire {
         // The model answers the signal within a round of its statistics.
         std::thread::sleep(Duration::from_secs(1));
         let Self { kind, number, .. } = self;
-        format!(
-            "{kind} {number}: far end:\n{far}\nmodel: {}",
-            [self.model.lines(), self.model.said()].concat().join("\n")
-        )
+        let model = self.model.lines().pop().unwrap_or_default();
+        format!("{kind} {number}: far end:\n{far}\nmodel: {model}\n{}", self.model.said().join("\n"))
     }
 
     /// Ends the model, which prints its counters.

@@ -32,7 +32,7 @@ impl Tuple {
     }
 }
 
-/// What RSS has found for recent tuples; the checksums, which depend on the whole frame, are not remembered.
+/// Results of RSS for recent tuples. The checksums' results, which depend on the whole frame, are not remembered.
 pub(super) struct Tuples(Box<[(Tuple, Class); TUPLES]>);
 
 impl Default for Tuples {

@@ -56,7 +56,7 @@ pub(super) struct Device {
     /// The Tx queue that is served first.
     pub(super) tx_turn: usize,
     pub(super) settings: Settings,
-    /// What RSS found under the present settings.
+    /// Results of RSS under the present settings.
     pub(super) tuples: Tuples,
     pub(super) director: Director,
     pub(super) liar: Option<Arc<Liar>>,

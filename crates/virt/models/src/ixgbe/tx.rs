@@ -24,7 +24,7 @@ const MAX_TSO_LEN: usize = (1 << 18) + 0x3ff;
 /// Largest number of descriptors of a frame that is not to be segmented (7.2.1.1).
 const FRAME_DESCRIPTORS: usize = 40;
 
-/// What a run has fetched.
+/// Extent of a run of descriptors that was fetched.
 #[derive(Default)]
 struct Run {
     descriptors: usize,

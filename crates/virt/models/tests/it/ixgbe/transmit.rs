@@ -237,7 +237,7 @@ fn any_sent() -> impl Strategy<Value = Sent> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// What a wire gets that takes frames without packets is what one with packets gets.
+    /// Checks that a wire that takes frames without packets gets what one with packets gets.
     #[test]
     fn frames_and_packets_are_the_same(
         sent in prop::collection::vec((any_sent(), any::<bool>()), 1..200),
