@@ -31,8 +31,8 @@ pub struct Survivors {
     servers: Vec<LongLived>,
 }
 
-/// Name of the pair on a switch of its own, without peers that come and go. What its frames wait is what any wait for
-/// a CPU on this machine.
+/// Name of the pair on cards and a switch of its own, without peers that come and go. What its frames wait is what any
+/// wait for a CPU on this machine: no other pair's frames pass more processes.
 const ALONE: &str = "alone";
 
 /// Time between two looks for stalls, which is that between a generator's reports.
@@ -43,10 +43,10 @@ pub const LOOK: Duration = Duration::from_secs(1);
 const PORTS: [(&str, &str, u16); 10] = [
     ("vhost", "pair0", 1),
     ("vhost", "pair1", 1),
-    ("virtio-user", "wire0", 2),
-    ("virtio-user", "wire1", 2),
-    ("virtio-user", "wire2", 3),
-    ("virtio-user", "wire3", 3),
+    ("virtio-user", "wire-card0", 2),
+    ("virtio-user", "wire-card1", 2),
+    ("virtio-user", "wire-card2", 3),
+    ("virtio-user", "wire-card3", 3),
     ("vhost", "front0", 4),
     ("vhost", "front1", 4),
     ("vhost", "front2", 5),
@@ -61,24 +61,28 @@ const WINDOW: &str = "64";
 impl Survivors {
     pub fn start(launcher: &Launcher) -> io::Result<Self> {
         let at = |name: &str| launcher.socket(name);
-        let mut command = vec!["model".to_owned(), "82599".into()];
-        for card in 0..4 {
-            let wire = format!("vhost:{}", at(&format!("wire{card}")));
-            command.extend(["--socket".into(), at(&format!("card{card}")), "--wire".into(), wire]);
-        }
-        let command: Vec<&str> = command.iter().map(String::as_str).collect();
-        let model = launcher.long_lived("model", &command)?;
+        let start_model = |name, cards: &[&str]| {
+            let mut command = vec!["model".to_owned(), "82599".into()];
+            for card in cards {
+                let wire = format!("vhost:{}", at(&format!("wire-{card}")));
+                command.extend(["--socket".into(), at(card), "--wire".into(), wire]);
+            }
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            launcher.long_lived(name, &command)
+        };
+        let model = start_model("model", &["card0", "card1", "card2", "card3"])?;
+        let other_model = start_model("other model", &["alone0", "alone1"])?;
         let ports = PORTS.map(|(kind, name, vlan)| format!("{kind}:{}@{vlan}", at(name)));
         let of_switch = ["switch", "--flood", "0", "--hugepages", "off"];
         let command: Vec<&str> = of_switch.into_iter().chain(ports.iter().map(String::as_str)).collect();
         let switch = launcher.long_lived("switch", &command)?;
-        let ports = ["alone0", "alone1"].map(|end| format!("vhost:{}", at(end)));
+        let ports = ["wire-alone0", "wire-alone1"].map(|wire| format!("virtio-user:{}", at(wire)));
         let command: Vec<&str> = of_switch.into_iter().chain(ports.iter().map(String::as_str)).collect();
         let other_switch = launcher.long_lived("other switch", &command)?;
         let netmapd = launcher.long_lived("netmapd", &["netmapd", "--socket", &at(NETMAP), "--hugepages", "off"])?;
         let generator = generator(launcher)?;
         let ends = [
-            (ALONE, ["alone0", "alone1"].map(|end| format!("virtio-user:{}", at(end)))),
+            (ALONE, ["alone0", "alone1"].map(|card| format!("vfio-user:{}", at(card)))),
             ("on the switch", ["pair0", "pair1"].map(|end| format!("virtio-user:{}", at(end)))),
             ("on cards", ["card0", "card1"].map(|card| format!("vfio-user:{}", at(card)))),
             ("on VALE", ["vale0:pair0".into(), "vale0:pair1".into()]),
@@ -100,7 +104,7 @@ impl Survivors {
             pair.wait_until_forwarding()?;
             pairs.push(pair);
         }
-        Ok(Self { pairs, servers: vec![generator, switch, other_switch, model, netmapd] })
+        Ok(Self { pairs, servers: vec![generator, switch, other_switch, model, other_model, netmapd] })
     }
 
     fn long_lived_processes(&mut self) -> impl Iterator<Item = &mut LongLived> {
