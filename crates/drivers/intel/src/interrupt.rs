@@ -66,6 +66,9 @@ impl Interrupt {
     pub(crate) fn arm(&self) {
         self.window.write(self.cause, 1 << self.vector);
         self.window.write(self.unmask, 1 << self.vector);
+        // Writes may still be under way when the queue polls once more before it sleeps (PCI Express 3.0, 2.4.1). A frame that
+        // came after that, and before the first of them, would have its cause cleared, and nobody would wake.
+        self.window.read(self.unmask);
     }
 
     pub(crate) fn disarm(&self) {

@@ -10,11 +10,14 @@ use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
+use ringpass_pci::PciDevice;
 use ringpass_port::{
     Error, MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, State, TxQueue, WakeSource,
     Wakeable,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::common::posted::PostedBus;
 
 const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -75,11 +78,20 @@ impl Rig {
     }
 
     fn lying(config: PortConfig, lies: Lies) -> Result<Self, Error> {
+        Self::on(config, lies, |card| card)
+    }
+
+    /// Opens the card by the bus that `bus` returns for it.
+    fn on<B: PciDevice + 'static>(
+        config: PortConfig,
+        lies: Lies,
+        bus: impl FnOnce(Arc<Card>) -> Arc<B>,
+    ) -> Result<Self, Error> {
         let pool = Mempool::new(&MempoolConfig::default()).unwrap();
         let frames = Mempool::new(&MempoolConfig { buffers: 512, size: 16_000, ..Default::default() }).unwrap();
         let wire = Wire { frames: Arc::default(), pool: frames };
         let card = Card::new(&CardConfig { mac: MacAddress(OWN), lies, ..Default::default() });
-        let mut port = Ixgbe::open(card.clone(), "model", &config, &pool)?;
+        let mut port = Ixgbe::open(bus(card.clone()), "model", &config, &pool)?;
         let queues = port.take_queues();
         let ends = Queues { rx: Box::new(wire.clone()), tx: Box::new(wire.clone()) };
         Ok(Self { queues, port, card, ends, wire, pool })
@@ -109,6 +121,14 @@ impl Rig {
         assert_eq!(self.queues[0].tx.tx_burst(&mut burst), 1);
         self.step();
         self.wire.frames.lock().unwrap()[1].drain(..).collect()
+    }
+
+    /// Returns whether a queue's interrupt has come.
+    fn woken(&self, queue: usize) -> bool {
+        let [WakeSource::Readable(event)] = WakeSource::all(&*self.queues[queue].rx)[..] else {
+            panic!("a model has interrupts")
+        };
+        poll(&mut [PollFd::from_borrowed_fd(event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
     }
 
     /// Returns a packet with this frame, in buffers of up to `piece` bytes each.
@@ -368,12 +388,7 @@ fn tuples_steer_flows() {
 #[test]
 fn an_armed_queue_is_woken_by_a_frame_and_a_polling_one_is_not() {
     let mut rig = Rig::new(PortConfig { queues: 2, ..Default::default() });
-    let woken = |rig: &Rig, queue: usize| {
-        let [WakeSource::Readable(event)] = WakeSource::all(&*rig.queues[queue].rx)[..] else {
-            panic!("a model has interrupts")
-        };
-        poll(&mut [PollFd::from_borrowed_fd(event, PollFlags::IN)], Some(&Timespec::default())).unwrap() == 1
-    };
+    let woken = Rig::woken;
     let frame = [&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat();
     assert_eq!(rig.receive(0, [frame.clone()]).len(), 1);
     assert!(!woken(&rig, 0), "it polls");
@@ -388,6 +403,21 @@ fn an_armed_queue_is_woken_by_a_frame_and_a_polling_one_is_not() {
     assert!(!woken(&rig, 0));
     assert_eq!(rig.receive(0, [frame]).len(), 2);
     assert!(!woken(&rig, 0), "it polls again");
+}
+
+#[test]
+fn a_frame_that_comes_while_writes_are_under_way_wakes() {
+    let mut bus = None;
+    let mut rig = Rig::on(PortConfig::default(), Lies::default(), |card| bus.insert(PostedBus::new(card)).clone())
+        .expect("an honest card opens");
+    let bus = bus.expect("made just now");
+    bus.hold();
+    rig.queues[0].rx.arm();
+    assert_eq!(rig.arrived(0).len(), 0, "the last look before it sleeps");
+    rig.wire.frames.lock().unwrap()[0].push_back([&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat());
+    rig.step();
+    bus.release();
+    assert!(rig.woken(0));
 }
 
 /// Runs traffic both ways with a card that lies from frame 20 on. Whatever the card reports, each received

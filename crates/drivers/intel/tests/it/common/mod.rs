@@ -4,6 +4,8 @@
 
 #![allow(dead_code)] // Each test file uses a part of this module.
 
+pub mod posted;
+
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
