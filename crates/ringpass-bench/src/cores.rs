@@ -7,6 +7,7 @@ use core_affinity::CoreId;
 use ringpass::Error;
 
 pub use ringpass_cli::cores::core_to_core_cycles;
+use ringpass_cli::cores::distance;
 use ringpass_cli::signals::interrupted;
 
 /// Returns the CPUs to use: those named, or the first two that this process may run on.
@@ -34,6 +35,25 @@ pub fn pause(time: Duration) -> Result<(), Error> {
     check_interrupted()
 }
 
+/// Distances of two cores, as [`distance_during`] names them. Measurements are reported apart by them.
+pub const DISTANCES: [&str; 3] = ["near", "far", "changing"];
+
+/// Returns the distance of the cores during measurements that are compared, given [`core_to_core_cycles`] before and after
+/// each. It is changing if the host has moved the CPUs meanwhile, so that a line took longer by more than a half: such
+/// measurements are not comparable.
+pub fn distance_during(cycles: &[f64]) -> &'static str {
+    let (min, max) = cycles.iter().fold((f64::MAX, 0.0f64), |(min, max), &now| (min.min(now), max.max(now)));
+    if max > 1.5 * min { "changing" } else { distance(min) }
+}
+
+/// Returns the line above results that were measured with cores of a distance.
+pub fn heading(distance: &str) -> String {
+    match distance {
+        "changing" => "Measured while the distance of the two cores changed, so not to be compared:\n".into(),
+        _ => format!("Measured while the two cores were {distance} ones:\n"),
+    }
+}
+
 /// Fails if Ctrl-C was pressed.
 pub fn check_interrupted() -> Result<(), Error> {
     if interrupted() { Err(Error::Interrupted) } else { Ok(()) }
@@ -47,6 +67,8 @@ mod tests {
     fn a_line_takes_time_and_cpus_are_checked() {
         let cores = pick_two(&[]).unwrap();
         assert!(core_to_core_cycles(cores) > 1.0);
+        assert_eq!(distance_during(&[100.0, 149.0, 120.0]), "near");
+        assert_eq!((distance_during(&[500.0, 640.0]), distance_during(&[100.0, 151.0])), ("far", "changing"));
         assert!(pick_two(&[0, 0]).is_err() && pick_two(&[0, 100_000]).is_err() && pick_two(&[0]).is_err());
     }
 }

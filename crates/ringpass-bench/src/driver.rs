@@ -3,16 +3,18 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ringpass::{Error, PageSize};
 use ringpass_cli::errln;
 use serde::Serialize;
 
+use super::driver_peer::{self, Comparison};
 use super::measure::{Bench, Cell, Samples, Stage};
 use super::rig::Driver;
 use super::table::{self, number, row};
 use super::{instructions, machine, paper, plot, tsc};
-use ringpass_cli::options::{ring_size, within};
+use ringpass_cli::options::{ring_size, seconds, within};
 use ringpass_cli::output::print_line;
 
 /// Cycles per packet of the driver, by stage, batch size, ring size and page size
@@ -33,9 +35,19 @@ pub struct Args {
     /// Pages for packets and rings: ordinary, huge2m
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pages, default_value = "ordinary,huge2m")]
     pages: Vec<PageSize>,
-    /// Rounds for each configuration; a round fills the rings and uses them up
-    #[arg(long, value_name = "N", default_value = "400", value_parser = within(1..=1_000_000))]
-    rounds: usize,
+    /// Rounds for each configuration; a round fills the rings and uses them up [default: 400, or 5 with a peer]
+    #[arg(long, value_name = "N", value_parser = within(1..=1_000_000))]
+    rounds: Option<usize>,
+    /// Compare with DPDK (testpmd of Debian's package dpdk-dev, as root): on two cores, the cards on one and the driver on the
+    /// other, with one batch and one ring size
+    #[arg(long, value_name = "NAME")]
+    peer: Option<Peer>,
+    /// Length of each measurement with a peer
+    #[arg(short = 't', long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds, requires = "peer")]
+    seconds: Duration,
+    /// CPUs of cards and driver with a peer [default: the first two]
+    #[arg(long, value_name = "A,B", value_delimiter = ',', requires = "peer")]
+    cpu: Vec<usize>,
     /// Count instructions per packet too, which takes about a minute (needs valgrind)
     #[arg(long)]
     instructions: bool,
@@ -60,10 +72,16 @@ enum Family {
     Virtio,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Peer {
+    Dpdk,
+}
+
 const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver                               all of it, in some seconds
   ringpass bench driver --instructions --svg plots    instructions too, and plots
   ringpass bench driver --driver virtio --instructions    each kind of ring of virtio
+  sudo ringpass bench driver --peer dpdk              beside DPDK on the same cards, two minutes
   ringpass bench driver --batch 32 --ring 512 --pages ordinary --rounds 5000 --json";
 
 fn pages(text: &str) -> Result<PageSize, String> {
@@ -162,8 +180,13 @@ pub fn run(args: Args) -> Result<(), Error> {
     let driver = args.kind.unwrap_or(Driver::Ixgbe);
     let (batch, ring, offloads) = (prefer(&args.batch, 32), prefer(&args.ring, 512), args.offloads);
     let base = |pages| Cell { driver, batch, ring, pages, offloads };
+    if let Some(Peer::Dpdk) = args.peer {
+        let (rounds, seconds, cpu, json) = (args.rounds.unwrap_or(5), args.seconds, &args.cpu[..], args.json);
+        return driver_peer::run(&Comparison { rounds, seconds, cpu, batch, ring, json });
+    }
+    let rounds = args.rounds.unwrap_or(400);
     if args.under_callgrind {
-        return instructions::run_rounds(&base(args.pages[0]), args.rounds as u64);
+        return instructions::run_rounds(&base(args.pages[0]), rounds as u64);
     }
     args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let pages = usable(&args)?;
@@ -177,7 +200,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     for pass in 0..PASSES {
         for (done, (cell, samples)) in cells.iter().zip(&mut samples).enumerate() {
             progress(&format!("{}/{}: {}", pass * cells.len() + done, PASSES * cells.len(), describe(cell)));
-            Bench::new(cell)?.run(args.rounds.div_ceil(PASSES), samples)?;
+            Bench::new(cell)?.run(rounds.div_ceil(PASSES), samples)?;
         }
     }
     let mut results = Results { base, rows: Vec::new() };

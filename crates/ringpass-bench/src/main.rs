@@ -7,6 +7,7 @@ mod all;
 mod cores;
 mod cpu;
 mod driver;
+mod driver_peer;
 mod folder;
 mod heatmap;
 mod huge_pages;

@@ -1,5 +1,6 @@
 //! The subcommand `ringpass demo`: the driver forwards between two software cards, with traffic both ways.
 
+use std::io::IsTerminal;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,19 +8,21 @@ use std::time::Duration;
 
 use ringpass::sandbox::Needs;
 use ringpass::{
-    Burst, Config, Error, MacAddress, Port, Ports, Queues, RxQueue, Totals, TxQueue, WakeSource, Wakeable, cycles,
+    Burst, Config, Error, MacAddress, Mempool, Port, Ports, Queues, RxQueue, Totals, TxQueue, WakeSource, Wakeable,
+    cycles,
 };
 use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::{Cache, FrameBatch};
 use ringpass_models::Runner;
-use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_models::ixgbe::{Card, CardConfig, RingUse};
 use ringpass_port::FrameSink;
 
 use crate::cores::{core_to_core_cycles, distance};
 use crate::fwd;
 use crate::options::Options;
 use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
-use crate::stats::{pps, print_line};
+use crate::run::RunObserver;
+use crate::stats::{Fields, pps, print_line};
 use ringpass::open::pool;
 
 /// Watch the driver forward packets between two software cards, without root or a network card
@@ -41,6 +44,9 @@ Two software 82599 cards, 60-byte UDP frames in 64 flows on the wires of both.
 The driver for real cards forwards between them, through rings and DMA memory.
 One thread plays the cards, one forwards: no kernel, no root. Ctrl-C ends it.
 ";
+
+/// Time between two pictures of the rings on a terminal.
+const PICTURE: Duration = Duration::from_millis(200);
 
 const NEXT: &str = "
 Try next:
@@ -65,29 +71,67 @@ pub fn run(args: Args) -> Result<(), Error> {
     if !options.json {
         print_line(WHAT);
     }
+    if std::io::stdout().is_terminal() {
+        options.interval = options.interval.min(PICTURE);
+    }
     let mut run = options.run()?;
     let cost = Cost { driver: driver_alone(&run.config)?, core_to_core: cores.map(core_to_core_cycles) };
     let (mut ports, wires) = cards(&run.config)?;
     run.enter_sandbox(ports.needs())?;
+    let cards = wires.iter().map(|(card, _)| card.clone()).collect();
     let runner = Runner::spawn(wires, cores.map(|[cards, _]| cards.id), run.config.poll);
     fwd::start(&mut run, ports.take_queue_pairs(false)?)?;
     let json = options.json;
-    let mut totals = Totals::default();
-    run.control(&mut ports, &mut |now| {
-        totals = *now;
-        let mut fields = fwd::report(now);
-        if json {
-            fields.insert("driver_cycles_per_packet".into(), cost.driver.into());
-            fields.insert("core_to_core_cycles".into(), cost.core_to_core.map(f64::round).into());
-        }
-        fields
-    })?;
+    let mut observer = Observer { json, cost, cards, totals: Totals::default() };
+    run.control_with(&mut ports, &mut observer)?;
     drop(runner);
     if !json {
-        print_line(&cost.explain(&totals));
+        print_line(&observer.cost.explain(&observer.totals));
         print_line(NEXT);
     }
     Ok(())
+}
+
+/// What the demo adds to the statistics.
+struct Observer {
+    json: bool,
+    cost: Cost,
+    cards: Vec<Arc<Card>>,
+    totals: Totals,
+}
+
+impl RunObserver for Observer {
+    fn fields(&mut self, totals: &Totals) -> Fields {
+        self.totals = *totals;
+        let mut fields = fwd::report(totals);
+        if self.json {
+            fields.insert("driver_cycles_per_packet".into(), self.cost.driver.into());
+            fields.insert("core_to_core_cycles".into(), self.cost.core_to_core.map(f64::round).into());
+        }
+        fields
+    }
+
+    /// Shows the rings of each card, as the card sees them.
+    fn picture(&mut self) -> Vec<String> {
+        let bar = |RingUse { descriptors, posted }: RingUse| {
+            const WIDTH: usize = 24;
+            let full = (posted * WIDTH).div_ceil(descriptors.max(1));
+            format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full))
+        };
+        let line = |(number, card): (usize, &Arc<Card>)| {
+            let [rx, tx] = card.ring_use();
+            let (done, sent) = (rx.descriptors - rx.posted, tx.descriptors - tx.posted);
+            format!(
+                "       card {}  rx {} {:>4} posted {done:>4} done   tx {} {:>4} waiting {sent:>4} sent or free",
+                number + 1,
+                bar(rx),
+                rx.posted,
+                bar(tx),
+                tx.posted
+            )
+        };
+        self.cards.iter().enumerate().map(line).collect()
+    }
 }
 
 /// Costs that the demo's rate depends on.
@@ -161,23 +205,31 @@ type Wires = Vec<(Arc<Card>, Queues)>;
 fn cards(config: &Config) -> Result<(Ports, Wires), Error> {
     // Less than a ring holds, so that no frame is dropped for lack of a descriptor.
     let limit = config.port.rx_ring.min(config.port.tx_ring) / 2;
-    let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
-    let mut wires = Wires::new();
     let packets = pool(2, None, config)?;
-    let mut open = |n: usize| -> Result<Box<dyn Port>, Error> {
-        let mac = |n: usize| MacAddress([2, 0, 0, 0, 0, n as u8 + 1]);
-        let card = Card::new(&CardConfig { mac: mac(n), ..Default::default() });
-        let name = format!("card {}", n + 1);
-        let port = Ixgbe::open(card.clone(), &name, &config.port, &packets)?;
+    let cards = [0, 1].map(|n| Card::new(&CardConfig { mac: mac(n), ..Default::default() }));
+    let open = |n: usize| -> Result<Box<dyn Port>, Error> {
+        Ok(Box::new(Ixgbe::open(cards[n].clone(), &format!("card {}", n + 1), &config.port, &packets)?))
+    };
+    let ports = vec![open(0)?, open(1)?];
+    let wires = cards.into_iter().zip(wires(&packets, limit)).collect();
+    Ok((Ports::new(ports, packets, Needs::new(config)), wires))
+}
+
+/// Returns the MAC address of card 0 or 1; 2 and 3 are those of the senders on their wires.
+pub fn mac(n: usize) -> MacAddress {
+    MacAddress([2, 0, 0, 0, 0, n as u8 + 1])
+}
+
+/// Returns the far ends of the wires of two cards. Frames enter each, as long as fewer than `limit` of them have not left the
+/// other one yet.
+pub fn wires(packets: &Mempool, limit: usize) -> [Queues; 2] {
+    let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
+    [0, 1].map(|n| {
         let address = |n: usize| Ipv4Addr::new(198, 18, n as u8, 1);
         let ends = Endpoints { mac: (mac(n + 2), mac(n)), ip: (address(n), address(1 - n)), port: 9, run: 0 };
         let source = Source { flows: flows(&ends), next: 0, cache: packets.cache(), limit, in_flight: ways[n].clone() };
-        let sink = Sink { in_flight: ways[1 - n].clone() };
-        wires.push((card, Queues { rx: Box::new(source), tx: Box::new(sink) }));
-        Ok(Box::new(port))
-    };
-    let ports = vec![open(0)?, open(1)?];
-    Ok((Ports::new(ports, packets, Needs::new(config)), wires))
+        Queues { rx: Box::new(source), tx: Box::new(Sink { in_flight: ways[1 - n].clone() }) }
+    })
 }
 
 const FLOWS: u32 = 64;
@@ -232,8 +284,13 @@ impl RxQueue for Source {
 
     fn rx_frames(&mut self, frames: &mut FrameBatch) -> usize {
         let ready = self.ready(frames.room());
-        self.flows.iter().cycle().skip(self.next).take(ready).for_each(|frame| frames.push_bytes(frame));
-        self.leave(ready)
+        if ready == 0 {
+            return 0;
+        }
+        // At most as many as there are flows.
+        let (before, from) = self.flows.split_at(self.next);
+        from.iter().chain(before).take(ready).for_each(|frame| frames.push_bytes(frame));
+        self.leave(ready.min(self.flows.len()))
     }
 }
 

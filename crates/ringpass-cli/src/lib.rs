@@ -1,6 +1,7 @@
 //! The program `ringpass`: one file for each subcommand. Start reading with `fwd.rs`.
 //!
-//! Public are the pieces that `ringpass-bench` shares with it: options, output, signals, the cost of two cores.
+//! Public are the pieces that `ringpass-bench` shares with it: options, output, signals, the cost of two cores, the
+//! demo's traffic, commands that drive software cards.
 
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
 
@@ -11,13 +12,14 @@ mod bench;
 pub mod bridge;
 mod connector;
 pub mod cores;
-mod demo;
+pub mod demo;
 mod doctor;
 mod dump;
 mod echo;
 mod fwd;
 mod list;
 mod model_server;
+pub mod native_driver;
 mod netmapd;
 pub mod options;
 mod passthrough;

@@ -1,15 +1,16 @@
 //! The subcommands `ringpass model 82599` and `ringpass model virtio-net`: software cards for other processes,
 //! served over vfio-user.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass::{
-    Config, Error, MacAddress, Mempool, MempoolConfig, Port, PortConfig, Ports, Queues, RxQueue, WakeSource, Wakeable,
-    Worker,
+    Config, Error, MacAddress, Mempool, MempoolConfig, PortConfig, Ports, Queues, RxQueue, WakeSource, Wakeable, Worker,
 };
 use ringpass_ipc::SocketPlace;
 use ringpass_models::{Model, ixgbe, virtio};
@@ -17,10 +18,11 @@ use ringpass_vfio_user::{Device, Event, Listener, Server, prepare_notifiers};
 use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
+use crate::native_driver::NativeDriver;
 use crate::options::{SandboxOptions, base_config, seconds, within};
-use crate::output::note;
+use crate::output::{is_verbose, note};
 use crate::run::Run;
-use crate::stats::{Fields, fields};
+use crate::stats::{Fields, OutputStream, fields};
 use ringpass::open::open_wire;
 use ringpass::sandbox::{Needs, Sandbox};
 
@@ -32,12 +34,13 @@ pub struct Args {
     #[arg(value_parser = ["82599", "virtio-net"])]
     card: String,
     /// Socket to serve a card at, with mode=, user=, group= for others who may connect; repeat for more cards
-    #[arg(long, value_name = "PATH[,mode=0660…]", required = true)]
+    #[arg(long, value_name = "PATH[,mode=0660…]", required_unless_present = "command", conflicts_with = "command")]
     socket: Vec<SocketPlace>,
     /// Port at the other end of a card's wire; one for each socket, in the same order
     #[arg(long, value_name = "PORT", required = true)]
     wire: Vec<String>,
-    /// PCI device ID of the cards [default: 10fb, or 1041 for virtio-net; 1000 has the legacy interface too]
+    /// PCI device ID of the cards [default: 10fb, or 1041 for virtio-net; 1000 has the legacy interface too; 10f7 for a
+    /// command]
     #[arg(long, value_name = "ID", value_parser = device)]
     device: Option<u16>,
     /// virtio-net: features to add to or remove from the defaults, such as packed+in_order-mrg_rxbuf
@@ -75,6 +78,9 @@ pub struct Args {
     /// Take this card for a wire even if its kernel interface is in use
     #[arg(long, value_name = "ADDRESS")]
     take_over: Vec<String>,
+    /// 82599: run this command, in whose view the cards are PCI devices that uio_pci_generic has, and end with it
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
 }
 
 const EXAMPLES: &str = r#"EXAMPLES:
@@ -88,6 +94,9 @@ const EXAMPLES: &str = r#"EXAMPLES:
       sudo ringpass fwd vfio-user:/run/card0 tap:other
   a virtio card, for a guest that has no driver for the other one:
       sudo ringpass model virtio-net --features packed --socket /run/card0 --wire tap:wire0
+  any driver in user space, without a virtual machine (as root; DPDK and others take huge pages):
+      sudo ringpass model 82599 --wire tap:left --wire tap:right -- \
+          dpdk-testpmd -l 0,1 -a 0000:f0:00.0 -a 0000:f0:01.0 -- --auto-start
   two cards, jumbo frames:
       sudo ringpass model 82599 --mtu 9710 --socket /run/card0 --wire tap:wire0 \
           --socket /run/card1 --wire packet:eth1"#;
@@ -103,12 +112,17 @@ pub fn run(args: Args) -> Result<(), Error> {
 
 fn intel(args: Args) -> Result<(), Error> {
     let lies = args.lies.parse().map_err(Error::Config)?;
-    let device = args.device.unwrap_or(0x10fb);
+    // A backplane, unlike the default, has no module, whose bus drivers clock bit by bit.
+    let device = args.device.unwrap_or(if args.command.is_empty() { 0x10fb } else { 0x10f7 });
     if let Some(features) = &args.features {
         return Err(Error::Config(format!("--features {features} is for virtio-net")));
     }
+    let make = |mac| ixgbe::Card::new(&ixgbe::CardConfig { device, mac, lies, ..Default::default() });
+    if !args.command.is_empty() {
+        return run_command(&args, make);
+    }
     serve_all(&args, |mac| {
-        let card = ixgbe::Card::new(&ixgbe::CardConfig { device, mac, lies, ..Default::default() });
+        let card = make(mac);
         let counted = card.clone();
         let counters: Counters = Arc::new(move || intel_counters(&counted));
         (ixgbe::VfioUserFunction::new(card.clone()), card as Arc<dyn Model>, counters)
@@ -117,6 +131,12 @@ fn intel(args: Args) -> Result<(), Error> {
 
 fn virtio_net(args: Args) -> Result<(), Error> {
     use ringpass_virtio::features::{ACCESS_PLATFORM, MQ, MTU, offer};
+    if let [program, ..] = &args.command[..] {
+        let program = program.display();
+        return Err(Error::Config(format!(
+            "-- {program}: commands see cards of the 82599; serve virtio-net at a --socket"
+        )));
+    }
     let interface = match args.device {
         None | Some(0x1041) => virtio::Interface::Modern,
         Some(0x1000) => virtio::Interface::Transitional,
@@ -148,6 +168,37 @@ fn virtio_net(args: Args) -> Result<(), Error> {
 /// Reads the counters of a card.
 type Counters = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
 
+/// Returns the MAC address of the card with a number.
+fn mac(args: &Args, card: usize) -> MacAddress {
+    args.mac.get(card).copied().unwrap_or(MacAddress([2, 0x82, 0x59, 0x90, 0, card as u8 + 1]))
+}
+
+/// Starts a run in a sandbox.
+fn start(args: &Args, sandbox: Sandbox, poll: bool) -> Result<Run, Error> {
+    let config = Config {
+        port: PortConfig { mtu: args.mtu, ..Default::default() },
+        cpu: args.cpu.iter().copied().collect(),
+        time: args.time,
+        poll,
+        take_over: args.take_over.clone(),
+        sandbox,
+        user: args.sandbox.user,
+        ..base_config()
+    };
+    Run::new(config, args.json, args.interval)
+}
+
+/// Opens the far ends of the cards' wires.
+fn open_wires(args: &Args, run: &Run) -> Result<Ports, Error> {
+    let pool = pool(args.wire.len(), args.mtu)?;
+    let mut needs = Needs::new(&run.config);
+    // The wire receives all frames: the card does the MAC filtering.
+    let config = PortConfig { queues: 1, promiscuous: true, ..run.config.port };
+    let open = |wire: &String| open_wire(&wire.parse()?, &config, &pool, &run.config, &mut needs);
+    let wires = args.wire.iter().map(open).collect::<Result<_, Error>>()?;
+    Ok(Ports::new(wires, pool, needs))
+}
+
 /// Serves one card, created by `make`, on each socket.
 fn serve_all<D: Device + Send + 'static>(
     args: &Args,
@@ -160,34 +211,17 @@ fn serve_all<D: Device + Send + 'static>(
              one --mac"
         )));
     }
-    let config = Config {
-        port: PortConfig { mtu: args.mtu, ..Default::default() },
-        cpu: args.cpu.iter().copied().collect(),
-        time: args.time,
-        poll: args.poll,
-        take_over: args.take_over.clone(),
-        sandbox: args.sandbox.sandbox(Sandbox::Server),
-        user: args.sandbox.user,
-        ..base_config()
-    };
-    let mut run = Run::new(config, args.json, args.interval)?;
-    let pool = pool(args.wire.len(), args.mtu)?;
-    let (mut wires, mut served_cards): (Vec<Box<dyn Port>>, Vec<ServedCard<D>>) = Default::default();
-    let mut needs = Needs::new(&run.config);
-    for (i, (socket, wire)) in args.socket.iter().zip(&args.wire).enumerate() {
+    let mut run = start(args, args.sandbox.sandbox(Sandbox::Server), args.poll)?;
+    let listen = |(number, socket): (usize, &SocketPlace)| {
         let listener = Listener::bind_for(&socket.path, &socket.access)?;
-        let mac = args.mac.get(i).copied().unwrap_or_else(|| MacAddress([2, 0x82, 0x59, 0x90, 0, i as u8 + 1]));
-        let wire = wire.parse()?;
-        // The wire receives all frames: the card does the MAC filtering.
-        let config = PortConfig { queues: 1, promiscuous: true, ..run.config.port };
-        wires.push(open_wire(&wire, &config, &pool, &run.config, &mut needs)?);
-        served_cards.push(ServedCard::new(listener, make(mac)));
-    }
+        Ok(ServedCard::new(listener, make(mac(args, number))))
+    };
+    let mut served_cards = args.socket.iter().enumerate().map(listen).collect::<Result<Vec<_>, Error>>()?;
+    let mut wires = open_wires(args, &run)?;
     let status: Vec<CardStatus> = served_cards.iter().map(|served| served.status.clone()).collect();
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC);
     let epoll = epoll.map_err(|errno| Error::os("a set to wait on", errno))?;
     prepare_notifiers().map_err(|source| Error::os("interrupts for guests", source))?;
-    let mut wires = Ports::new(wires, pool, needs);
     run.enter_sandbox(wires.needs())?;
     for (served, wire) in served_cards.iter_mut().zip(&mut *wires) {
         served.wire = wire.take_queues().pop();
@@ -196,6 +230,32 @@ fn serve_all<D: Device + Send + 'static>(
     let result = run.control(&mut wires, &mut |_| report(&status));
     wires.close();
     result
+}
+
+/// Runs a command with a card, created by `make`, on each wire.
+fn run_command(args: &Args, make: impl Fn(MacAddress) -> Arc<ixgbe::Card>) -> Result<(), Error> {
+    if args.mac.len() > args.wire.len() {
+        let (wires, macs) = (args.wire.len(), args.mac.len());
+        return Err(Error::Config(format!("{wires} wires, {macs} MAC addresses; each card has up to one --mac")));
+    }
+    // Without a sandbox, as drivers' memory is found in /proc; and polling, as a driver's writes wake nobody.
+    let mut run = start(args, Sandbox::Off, true)?;
+    // The command has standard output for itself.
+    run.printer.sink = OutputStream::Stderr;
+    run.printer.live &= args.json || is_verbose();
+    let mut wires = open_wires(args, &run)?;
+    let cards: Vec<_> = (0..args.wire.len()).map(|number| make(mac(args, number))).collect();
+    let (program, arguments) = args.command.split_first().expect("the caller has looked");
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let mut driver = NativeDriver::start(&cards, command)?;
+    driver.attach(wires.iter_mut().map(|wire| wire.take_queues().pop()));
+    let (work, running) = driver.split();
+    let mut counters = |_: &_| with_counters(cards.iter().map(|card| (Fields::new(), intel_counters(card))));
+    let result = run.spawn(work).and_then(|()| run.control(&mut wires, &mut counters));
+    wires.close();
+    let finished = running.finish();
+    result.and(finished)
 }
 
 /// Creates the buffers for frames in flight between wires and cards. The cards' own buffers are in the guests'
@@ -410,26 +470,32 @@ fn serve<D: Device>(mut served_cards: ServedCards<D>, mut worker: Worker) {
     served_cards.all.iter_mut().for_each(|served| served.server.end());
 }
 
-/// Returns the counters of all cards.
+/// Returns the state and the counters of all cards that are served.
 fn report(status: &[CardStatus]) -> Fields {
-    let card = |status: &CardStatus| {
-        let mut card = fields([
+    with_counters(status.iter().map(|status| {
+        let card = fields([
             ("socket", status.socket.to_string_lossy().into()),
             ("connected", status.connected.load(Ordering::Relaxed).into()),
             ("clients", status.clients.load(Ordering::Relaxed).into()),
         ]);
-        card.extend((status.counters)().into_iter().map(|(name, count)| (name.to_owned(), count.into())));
-        Value::Object(card)
-    };
-    let mut all = fields([("cards", status.iter().map(card).collect::<Vec<_>>().into())]);
-    for (i, status) in status.iter().enumerate() {
-        // As fields of their own, the counters that the wires' statistics lack: reasons why frames were lost.
-        for (name, count) in (status.counters)().into_iter().filter(|(_, count)| *count > 0) {
-            if !name.ends_with("_packets") && !name.ends_with("_bytes") {
-                all.insert(format!("card{i}_{name}"), count.into());
+        (card, (status.counters)())
+    }))
+}
+
+/// Returns the fields of all cards, with their counters.
+fn with_counters(cards: impl Iterator<Item = (Fields, Vec<(&'static str, u64)>)>) -> Fields {
+    let (mut all, mut objects) = (Fields::new(), Vec::new());
+    for (number, (mut card, counters)) in cards.enumerate() {
+        for (name, count) in counters {
+            card.insert(name.to_owned(), count.into());
+            // As fields of their own, the counters that the wires' statistics lack: reasons why frames were lost.
+            if count > 0 && !name.ends_with("_packets") && !name.ends_with("_bytes") {
+                all.insert(format!("card{number}_{name}"), count.into());
             }
         }
+        objects.push(Value::Object(card));
     }
+    all.insert("cards".into(), objects.into());
     all
 }
 

@@ -14,6 +14,11 @@ pub trait RunObserver {
     /// Returns the subcommand's additions to the statistics of all ports.
     fn fields(&mut self, totals: &Totals) -> Fields;
 
+    /// Returns lines that are shown below the statistics on a terminal.
+    fn picture(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns its additions to the counters of one port in the summary.
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
         let _ = port;
@@ -169,10 +174,10 @@ impl Run {
                 if next <= elapsed {
                     next = elapsed.saturating_add(self.interval);
                 }
-                self.printer.live(elapsed, ports, observer.fields(&totals));
+                self.printer.live(elapsed, ports, observer.fields(&totals), observer.picture());
             }
             if report_requested() {
-                self.printer.report(elapsed, ports, observer.fields(&totals));
+                self.printer.report(elapsed, ports, observer.fields(&totals), observer.picture());
                 observer.report();
                 self.printer.keep_lines();
             }

@@ -122,14 +122,14 @@ impl Printer {
     }
 
     /// Prints the changes since the last call, if lines are printed during the run.
-    pub fn live(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields) {
+    pub fn live(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields, picture: Vec<String>) {
         if self.live {
-            self.report(elapsed, ports, more);
+            self.report(elapsed, ports, more, picture);
         }
     }
 
-    /// Prints the changes since the last call.
-    pub fn report(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields) {
+    /// Prints the changes since the last call, and on a terminal the lines of a picture.
+    pub fn report(&mut self, elapsed: Duration, ports: &mut [Box<dyn Port>], more: Fields, picture: Vec<String>) {
         let stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
         if self.json {
@@ -147,6 +147,7 @@ impl Printer {
             lines.push(format!("       {more}"));
         }
         if self.terminal() {
+            lines.extend(picture);
             // Moves the cursor up to the first of the old lines, then clears each line and truncates it at the
             // terminal's width.
             let old = LIVE_LINES.load(Ordering::Relaxed);

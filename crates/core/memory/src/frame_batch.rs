@@ -121,6 +121,15 @@ impl FrameBatch {
     /// Returns the frames, with their padding.
     #[inline]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
-        self.places[..self.len].iter().map(|place| &self.bytes[place.clone()])
+        self.range(0..self.len)
+    }
+
+    /// Returns some of the frames, by their numbers.
+    ///
+    /// # Panics
+    /// If there are not as many frames.
+    #[inline]
+    pub fn range(&self, numbers: Range<usize>) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.places[..self.len][numbers].iter().map(|place| &self.bytes[place.clone()])
     }
 }

@@ -17,6 +17,7 @@ use serde::Serialize;
 use self::end::EndReport;
 use self::guests::GuestCase;
 use self::rig::Rig;
+use super::cores::{core_to_core_cycles, distance_during};
 use super::driver::progress;
 use super::folder::TempDir;
 use super::process::Process;
@@ -136,6 +137,8 @@ pub struct Sample {
     /// Kicks per million packets, of the guest that has most.
     pub kicks_per_million: f64,
     pub interrupts_per_million: f64,
+    /// Distance of the cores meanwhile.
+    pub distance: &'static str,
 }
 
 impl Case {
@@ -233,8 +236,17 @@ pub fn run(args: Args) -> Result<(), Error> {
         for cases in cases.chunk_by(Case::is_beside) {
             progress(&format!("round {} of {}: {:?}", round + 1, args.rounds, cases[0]));
             let rig = Rig::new(folder.path(), cores, cases[0].worker());
+            let before = core_to_core_cycles(cores);
             match rig.and_then(|rig| measure(&rig, folder.path(), cases, args.seconds)) {
-                Ok(measured) => rest.iter_mut().zip(measured).for_each(|(samples, sample)| samples.push(sample)),
+                Ok(measured) => {
+                    // Guests under an emulator run for a minute, and depend little on the cores.
+                    let guests = matches!(cases[0], Case::Guests(_));
+                    let after = if guests { before } else { core_to_core_cycles(cores) };
+                    let distance = distance_during(&[before, after]);
+                    for (samples, sample) in rest.iter_mut().zip(measured) {
+                        samples.push(Sample { distance, ..sample });
+                    }
+                }
                 Err(error) => {
                     result = Err(error);
                     break 'rounds;

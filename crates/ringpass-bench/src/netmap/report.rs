@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::guests::{GuestCase, GuestLink, GuestRoute};
 use super::{Args, Case, Medium, Mode, Sample, paper};
+use crate::cores::{DISTANCES, heading};
 use crate::machine;
 use crate::plot::{self, BLUE, GREEN, GREY, ORANGE, Panel, Scale, Series, SeriesStyle};
 use crate::table::{self, row};
@@ -21,6 +22,8 @@ struct Row<'a> {
     /// `None` with guests, where the case has the path.
     #[serde(skip_serializing_if = "Option::is_none")]
     path: Option<&'static str>,
+    /// Distance of the cores in these rounds.
+    cores: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     mpps: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -72,7 +75,13 @@ fn min_median_max(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> [f64; 3] {
 }
 
 impl<'a> Row<'a> {
-    fn new(case: Case, samples: &[Sample], machine: &'a str) -> Self {
+    /// Returns the results of the rounds with cores of this distance; `None` if there are none.
+    fn new(case: Case, cores: &'static str, samples: &[Sample], machine: &'a str) -> Option<Self> {
+        let samples: Vec<Sample> = samples.iter().filter(|sample| sample.distance == cores).copied().collect();
+        let samples = &samples[..];
+        if samples.is_empty() {
+            return None;
+        }
         let median = |of: fn(&Sample) -> f64| Some(min_median_max(samples, of)[1]);
         let possible = !samples.iter().any(|sample| sample.impossible);
         let time = |of: fn(&Sample) -> f64| median(of).filter(|_| possible);
@@ -90,9 +99,10 @@ impl<'a> Row<'a> {
         };
         let served =
             matches!(case, Case::Throughput { what: Medium::Vale, .. } | Case::Load { what: Medium::Vale, .. });
-        Self {
+        Some(Self {
             worker_beside_sender: case.worker_beside_sender(),
             case,
+            cores,
             path: guests.is_none().then_some("host-host"),
             mpps: streams.then_some(middle),
             mpps_min: streams.then_some(least),
@@ -113,47 +123,61 @@ impl<'a> Row<'a> {
             paper,
             rounds: samples.len(),
             machine,
-        }
+        })
     }
 }
 
 /// Prints the results.
 pub fn print(measured: &[(Case, Vec<Sample>)], args: &Args) -> Result<(), Error> {
     let machine = machine::line();
-    let rows: Vec<Row<'_>> = measured.iter().map(|(case, samples)| Row::new(*case, samples, &machine)).collect();
+    let by_distance = DISTANCES.map(|cores| {
+        let row = |(case, samples): &(Case, Vec<Sample>)| Row::new(*case, cores, samples, &machine);
+        measured.iter().filter_map(row).collect::<Vec<_>>()
+    });
     if let Some(folder) = &args.svg {
-        plots(&rows, folder)?;
+        let rounds = |rows: &&Vec<Row<'_>>| rows.iter().map(|row| row.rounds).sum::<usize>();
+        plots(by_distance.iter().max_by_key(rounds).expect("three"), folder)?;
     }
     if measured.iter().any(|(_, samples)| samples.iter().any(|sample| sample.impossible)) {
         errln!("processor times are left out where the system says less than a cycle a packet, which cannot be");
     }
     if args.json {
-        rows.iter().for_each(|row| print_line(&serde_json::to_string(row).expect("numbers and texts")));
+        let rows = by_distance.iter().flatten();
+        rows.for_each(|row| print_line(&serde_json::to_string(row).expect("numbers and texts")));
         return Ok(());
     }
-    print_line(&format!("{machine}; 60 bytes, medians of {} round(s)\n", args.rounds));
+    print_line(&format!("{machine}; 60 bytes, medians of up to {} round(s)\n", args.rounds));
+    for rows in &by_distance {
+        if let [row, ..] = &rows[..] {
+            print_line(&heading(row.cores));
+            tables(rows);
+        }
+    }
+    Ok(())
+}
+
+fn tables(rows: &[Row<'_>]) {
     throughput(
-        &rows,
+        rows,
         "Host to host (figures 6 and 7); with batches of 1, a switch's worker runs beside the sender, else alone",
         |case| match case {
             Case::Throughput { what, batch, slots } => Some((format!("{what:?}"), batch.to_string(), slots)),
             _ => None,
         },
     );
-    throughput(&rows, "Short queues (figure 8), of a pipe", |case| match case {
+    throughput(rows, "Short queues (figure 8), of a pipe", |case| match case {
         Case::Queues { what, batch, slots } => Some((format!("{what:?}"), batch.to_string(), slots)),
         _ => None,
     });
-    throughput(&rows, "Bridges in a row, by pipes (figure 11), batches of 32", |case| match case {
+    throughput(rows, "Bridges in a row, by pipes (figure 11), batches of 32", |case| match case {
         Case::Cascade { bridges, copy } => {
             Some((format!("{bridges}, {}", if copy { "copying" } else { "exchanging" }), "32".into(), 2048))
         }
         _ => None,
     });
-    round_trips(&rows);
-    load(&rows);
-    guests(&rows);
-    Ok(())
+    round_trips(rows);
+    load(rows);
+    guests(rows);
 }
 
 fn cell(value: Option<f64>) -> String {

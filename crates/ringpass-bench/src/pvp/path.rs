@@ -20,7 +20,7 @@ use ringpass_vhost::{CopyMode, CopyModes, Vhost};
 use ringpass_virtio_user::VirtioUser;
 
 use super::pattern::{Pattern, Transfer};
-use crate::cores::check_interrupted;
+use crate::cores::{check_interrupted, core_to_core_cycles};
 use crate::rig::Wire;
 use crate::tsc;
 use crate::vhost::{Layout, Ring, features};
@@ -51,6 +51,8 @@ pub struct Sample {
     pub lost: f64,
     /// Share of packets for which a guest that lends buffers had none, 0 to 1; the count includes the warm-up.
     pub host_buffers: f64,
+    /// Cycles for a cache line to move from core to core, measured just before and just after.
+    pub core_to_core_cycles: [f64; 2],
 }
 
 /// Gate and counters of the network function's thread.
@@ -161,6 +163,7 @@ impl Path {
     /// Measures until the switch's time reaches `time`, at most half a minute.
     pub fn measure(&mut self, cores: [CoreId; 2], time: Duration) -> Result<Sample, Error> {
         let function = NetworkFunction::default();
+        let before = core_to_core_cycles(cores);
         let host_buffers = self.host_buffers();
         let Self { card, guest, function: queues, wire, physical_rx, slice, ports } = self;
         let mut switch =
@@ -199,6 +202,7 @@ impl Path {
                 per(function_busy, function_moved),
             ],
             lost: 1.0 - (sent / to_guest.max(1) as f64).min(1.0),
+            core_to_core_cycles: [before, core_to_core_cycles(cores)],
             host_buffers: ((self.host_buffers() - host_buffers) as f64 / to_guest.max(1) as f64).min(1.0),
         })
     }

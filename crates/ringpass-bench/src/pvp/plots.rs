@@ -5,7 +5,7 @@ use std::path::Path;
 use plotters::style::RGBColor;
 use ringpass::Error;
 
-use super::report::{Row, rows};
+use super::report::{Row, rows, usual_distance};
 use super::{Experiment, Series as Measured, paper};
 use crate::heatmap::{self, HeatMap};
 use crate::plot::{self, BLUE, GREEN, GREY, ORANGE, Panel, Scale, Series, SeriesStyle, top};
@@ -13,7 +13,7 @@ use crate::vhost::Ring;
 
 /// Draws the results.
 pub fn draw(series: &[Measured], directory: &Path) -> Result<(), Error> {
-    let rows = rows(series, "");
+    let rows = rows(series, usual_distance(series), "");
     let of = |experiment| rows.iter().filter(move |row: &&Row| row.experiment == experiment).collect::<Vec<_>>();
     let (patterns, sizes, rings) = (of(Experiment::Patterns), of(Experiment::Sizes), of(Experiment::Rings));
     if !patterns.is_empty() {

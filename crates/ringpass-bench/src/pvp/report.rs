@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::path::{Cell, Sample};
 use super::pattern::{Pattern, Transfer};
 use super::{Args, Experiment, Series, paper};
+use crate::cores::{DISTANCES, distance_during, heading};
 use crate::driver::pages_name;
 use crate::table::{self, number, row};
 use crate::vhost::Ring;
@@ -27,6 +28,8 @@ pub struct Row<'a> {
     physical_tx: usize,
     pub virtual_rx: usize,
     pub virtual_tx: usize,
+    /// Distance of the cores in these rounds.
+    cores: &'static str,
     /// Rate with both threads of the switch on one core, without the card's time.
     pub mpps: f64,
     mpps_min: f64,
@@ -83,8 +86,17 @@ fn own_cores(sample: &Sample) -> f64 {
     tsc::frequency() / sample.cycles.into_iter().fold(1.0, f64::max) / 1e6
 }
 
-/// Returns all rows, in the order of measurement.
-pub fn rows<'a>(all: &[Series], machine: &'a str) -> Vec<Row<'a>> {
+/// Returns the distance of the cores in most measurements.
+pub fn usual_distance(all: &[Series]) -> &'static str {
+    let of = |cores: &&str| {
+        let samples = all.iter().flat_map(|series| &series.samples);
+        samples.filter(|sample| distance_during(&sample.core_to_core_cycles) == *cores).count()
+    };
+    DISTANCES.into_iter().max_by_key(of).expect("three")
+}
+
+/// Returns all rows for rounds with cores of one distance, in the order of measurement.
+pub fn rows<'a>(all: &[Series], cores: &'static str, machine: &'a str) -> Vec<Row<'a>> {
     // In Table III the copying pattern has other ring sizes than the mapped ones; in the sweep they are the
     // same.
     let is_base = |base: &Series, of: &Series| {
@@ -99,8 +111,22 @@ pub fn rows<'a>(all: &[Series], machine: &'a str) -> Vec<Row<'a>> {
         let Series { experiment, cell, samples, instructions } = series;
         let Cell { pattern, ring, size, physical_rx, physical_tx, virtual_rx, virtual_tx } = *cell;
         let base = all.iter().find(|base| is_base(base, series)).map(|base| &base.samples);
+        let with_base = samples.iter().enumerate().filter_map(|(round, &sample)| {
+            let base = base.map_or(Some(&sample), |base| base.get(round))?;
+            Some((sample, *base))
+        });
+        let (samples, bases): (Vec<_>, Vec<_>) = with_base
+            .filter(|(sample, base)| {
+                distance_during(&[sample.core_to_core_cycles, base.core_to_core_cycles].concat()) == cores
+            })
+            .unzip();
+        let base = base.map(|_| bases);
+        if samples.is_empty() {
+            return None;
+        }
         let ratio = |of: fn(&Sample) -> f64| {
-            base.map(|base| round(median(samples.iter().zip(base).map(|(sample, base)| of(sample) / of(base)))))
+            base.as_ref()
+                .map(|base| round(median(samples.iter().zip(base).map(|(sample, base)| of(sample) / of(base)))))
         };
         let middle = |of: &dyn Fn(&Sample) -> f64| round(median(samples.iter().map(of)));
         let rates = || samples.iter().map(|sample| sample.mpps);
@@ -110,8 +136,9 @@ pub fn rows<'a>(all: &[Series], machine: &'a str) -> Vec<Row<'a>> {
         let packets = target_ratio.zip(ratio_measured).map(|(asked, value)| value >= asked);
         let busy = target_cycles_ratio.zip(cycles_ratio).is_none_or(|(asked, value)| value <= asked);
         let counted = |thread: usize| instructions.map(|counts| round(counts[thread]));
-        Row {
+        Some(Row {
             experiment: *experiment,
+            cores,
             pattern,
             rx: pattern.rx,
             tx: pattern.tx,
@@ -142,23 +169,32 @@ pub fn rows<'a>(all: &[Series], machine: &'a str) -> Vec<Row<'a>> {
             switch_rx_cycles_ratio: cycles_ratio,
             met: packets.map(|packets| packets && busy),
             machine,
-        }
+        })
     };
-    all.iter().map(row).collect()
+    all.iter().filter_map(row).collect()
 }
 
 /// Prints all results.
 pub fn print(series: &[Series], args: &Args, pages: PageSize) {
     let machine = machine::line();
-    let rows = rows(series, &machine);
+    for cores in DISTANCES {
+        let rows = rows(series, cores, &machine);
+        if args.json {
+            rows.iter().for_each(|row| print_line(&serde_json::to_string(row).expect("numbers and texts")));
+            continue;
+        }
+        if rows.is_empty() {
+            continue;
+        }
+        print_line(&heading(cores));
+        let of = |experiment| rows.iter().filter(move |row: &&Row| row.experiment == experiment).collect::<Vec<_>>();
+        print_patterns(&of(Experiment::Patterns));
+        print_sizes(&of(Experiment::Sizes));
+        print_rings(&of(Experiment::Rings));
+    }
     if args.json {
-        rows.iter().for_each(|row| print_line(&serde_json::to_string(row).expect("numbers and texts")));
         return;
     }
-    let of = |experiment| rows.iter().filter(move |row: &&Row| row.experiment == experiment).collect::<Vec<_>>();
-    print_patterns(&of(Experiment::Patterns));
-    print_sizes(&of(Experiment::Sizes));
-    print_rings(&of(Experiment::Rings));
     print_line(
         "  The switch's two threads share a core, the network function has another one. The card is played by the switch's",
     );

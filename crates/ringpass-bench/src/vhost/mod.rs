@@ -5,7 +5,7 @@
 mod pairing;
 mod report;
 mod ringpass_end;
-mod testpmd;
+pub mod testpmd;
 
 use std::time::Duration;
 

@@ -113,8 +113,8 @@ pub struct Sample {
     pub mpps: f64,
     pub backend_cycles: f64,
     pub frontend_cycles: f64,
-    /// Cycles for a cache line to move from core to core, measured just before.
-    pub core_to_core_cycles: f64,
+    /// Cycles for a cache line to move from core to core, measured just before and just after.
+    pub core_to_core_cycles: [f64; 2],
 }
 
 /// An established connection. The front-end is the first field, so that it is dropped first.
@@ -153,7 +153,7 @@ impl Pairing {
 
     /// Runs traffic in one direction for some time.
     pub fn measure(&mut self, direction: Direction, size: usize, time: Duration) -> Result<Sample, Error> {
-        let core_to_core_cycles = core_to_core_cycles(self.cores);
+        let before = core_to_core_cycles(self.cores);
         let (back, front) = (&mut *self.back, &mut *self.front);
         let (sender, receiver) = if direction == Direction::ToGuest { (back, front) } else { (front, back) };
         receiver.start(Workload::Drop)?;
@@ -170,7 +170,7 @@ impl Pairing {
             mpps: received.mpps,
             backend_cycles: back.cycles,
             frontend_cycles: front.cycles,
-            core_to_core_cycles,
+            core_to_core_cycles: [before, core_to_core_cycles(self.cores)],
         })
     }
 }

@@ -4,16 +4,19 @@ use serde::Serialize;
 
 use super::pairing::{Direction, Layout, Pair, Sample};
 use super::{Args, Case, Series};
+use crate::cores::{DISTANCES, distance_during};
 use crate::machine;
 use crate::table::{self, row};
 use ringpass_cli::output::print_line;
 
-/// Results of a case with one pairing.
+/// Results of a case with one pairing, in rounds with cores of one distance.
 #[derive(Serialize)]
 struct Row<'a> {
     #[serde(flatten)]
     case: Case,
     pair: Pair,
+    /// Distance of the cores in these rounds.
+    cores: &'static str,
     /// Medians over the rounds.
     mpps: f64,
     peer_mpps: Option<f64>,
@@ -33,7 +36,7 @@ struct Row<'a> {
     target_ratio: Option<f64>,
     target_cycles_ratio: Option<f64>,
     met: Option<bool>,
-    /// Cycles for a cache line to move from core to core, measured just before each sample.
+    /// Cycles for a cache line to move from core to core, measured before and after each sample.
     core_to_core_min: f64,
     core_to_core_max: f64,
     machine: &'a str,
@@ -60,7 +63,28 @@ fn min_median_max(values: impl Iterator<Item = f64>) -> [f64; 3] {
 }
 
 impl<'a> Row<'a> {
-    fn new(case: Case, pair: Pair, samples: &[Sample], peer: Option<&[Sample]>, machine: &'a str) -> Self {
+    /// Returns the results of the rounds with cores of this distance; `None` if there are none.
+    fn new(
+        case: Case,
+        pair: Pair,
+        cores: &'static str,
+        samples: &[Sample],
+        peer: Option<&[Sample]>,
+        machine: &'a str,
+    ) -> Option<Self> {
+        let with_peer = samples.iter().enumerate().filter_map(|(round, &sample)| {
+            let peer = peer.map_or(Some(&sample), |peer| peer.get(round))?;
+            Some((sample, *peer))
+        });
+        let (samples, peers): (Vec<_>, Vec<_>) = with_peer
+            .filter(|(ours, peer)| {
+                distance_during(&[ours.core_to_core_cycles, peer.core_to_core_cycles].concat()) == cores
+            })
+            .unzip();
+        let (samples, peer) = (&samples[..], peer.map(|_| &peers[..]));
+        if samples.is_empty() {
+            return None;
+        }
         let [mpps_min, mpps, mpps_max] = min_median_max(samples.iter().map(|sample| sample.mpps));
         let cycles = |sample: &Sample| sample.backend_cycles;
         let ratios = |of: fn(&Sample) -> f64| {
@@ -78,10 +102,11 @@ impl<'a> Row<'a> {
         let busy = met(target_cycles_ratio, cycles_ratio, |value, asked| value <= asked);
         let median = |samples: &[Sample], of: fn(&Sample) -> f64| min_median_max(samples.iter().map(of))[1];
         let [core_to_core_min, _, core_to_core_max] =
-            min_median_max(samples.iter().map(|sample| sample.core_to_core_cycles));
-        Self {
+            min_median_max(samples.iter().flat_map(|sample| sample.core_to_core_cycles));
+        Some(Self {
             case,
             pair,
+            cores,
             mpps,
             peer_mpps: peer.map(|peer| median(peer, |sample| sample.mpps)),
             ratio: ratio.map(|[_, median, _]| median),
@@ -100,7 +125,7 @@ impl<'a> Row<'a> {
             core_to_core_min,
             core_to_core_max,
             machine,
-        }
+        })
     }
 }
 
@@ -114,7 +139,10 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
             pairs
                 .iter()
                 .zip(samples)
-                .map(|(&pair, samples)| Row::new(*case, pair, samples, peer, &machine))
+                .flat_map(|(&pair, samples)| {
+                    DISTANCES.map(|cores| Row::new(*case, pair, cores, samples, peer, &machine))
+                })
+                .flatten()
                 .collect::<Vec<_>>()
         })
         .collect();
@@ -126,13 +154,26 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
         let of_layout = rows.iter().filter(|row| row.case.kind.layout == *layout);
         let lines: Vec<_> = of_layout.map(line).collect();
         if !lines.is_empty() {
-            let head = ["", "pair", "Mpps", "", "ratio", "asked", "cycles", "ratio", "asked", "front-end", ""];
+            let head = [
+                "",
+                "pair",
+                "cores, rounds",
+                "Mpps",
+                "",
+                "ratio",
+                "asked",
+                "cycles",
+                "ratio",
+                "asked",
+                "front-end",
+                "",
+            ];
             let features = match layout {
                 Layout::InOrder => "in order, not mergeable",
                 Layout::Plain => "not mergeable",
                 Layout::Mergeable => "mergeable",
             };
-            let (rounds, seconds) = (rows[0].rounds, args.seconds.as_secs_f64());
+            let (rounds, seconds) = (series[0].samples[0].len(), args.seconds.as_secs_f64());
             let title = format!("vhost-user on two cores, {features}, rings of {}", args.descriptors);
             let title = format!("{title}, {rounds} rounds of {seconds} s");
             table::print(&title, &[vec![row(head)], lines].concat());
@@ -149,14 +190,15 @@ pub fn print(series: &[Series], pairs: &[Pair], args: &Args) {
         "  Cycles: of the back-end's thread a packet, counted as testpmd does: all of a sender's, and of a receiver's those of",
     );
     print_line("  rounds that brought packets.");
-    let distances: Vec<f64> =
-        series.iter().flat_map(|s| s.samples.iter().flatten()).map(|s| s.core_to_core_cycles).collect();
-    if !distances.is_empty() {
-        let [min, median, max] = min_median_max(distances.into_iter());
-        let words = "with it all of these figures change";
+    let samples = || series.iter().flat_map(|s| s.samples.iter().flatten());
+    if samples().next().is_some() {
+        let [min, median, max] = min_median_max(samples().flat_map(|sample| sample.core_to_core_cycles));
         print_line(&format!(
-            "  A cache line took {min:.0} to {max:.0} cycles from core to core, {median:.0} in the median: {words}."
+            "  A cache line took {min:.0} to {max:.0} cycles from core to core, {median:.0} in the median. Rounds with near cores, with"
         ));
+        print_line(
+            "  far ones and those during which that changed by more than a half are apart; the last are not to be compared.",
+        );
     }
     print_line("");
     print_line(&machine);
@@ -172,6 +214,7 @@ fn line(row: &Row) -> Vec<String> {
     vec![
         case,
         format!("{:?}", row.pair).to_lowercase(),
+        format!("{}, {}", row.cores, row.rounds),
         format!("{:.2}", row.mpps),
         format!("({:.1} to {:.1})", row.mpps_min, row.mpps_max),
         ratio(row.ratio),

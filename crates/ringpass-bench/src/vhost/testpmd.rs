@@ -132,7 +132,7 @@ impl Testpmd {
 }
 
 /// Returns the number after a name.
-fn value(line: &str, name: &str) -> f64 {
+pub fn value(line: &str, name: &str) -> f64 {
     let behind = line.split_once(name).map_or("", |(_, behind)| behind).trim_start();
     behind.split(|c: char| !c.is_ascii_digit() && c != '.').next().and_then(|text| text.parse().ok()).unwrap_or(0.0)
 }

@@ -71,6 +71,22 @@ fn vhost_is_measured_without_a_peer() {
 }
 
 #[test]
+fn the_driver_is_measured_beside_dpdk() {
+    if crate::common::refused_on_one_cpu("vhost") {
+        return;
+    }
+    let before = huge_pages();
+    let rows = rows(&["driver", "--peer", "dpdk", "--rounds", "1", "-t", "0.2"]);
+    let drivers: Vec<_> = rows.iter().map(|row| format!("{} {}", row["driver"], row["offloads"])).collect();
+    let named = |offloads| ["dpdk_vector", "dpdk_scalar", "ringpass"].map(|name| format!("\"{name}\" {offloads}"));
+    assert_eq!(drivers, [named(false), named(true)].concat());
+    for row in rows {
+        assert!(["mpps", "ratio", "cycles_per_packet"].iter().all(|what| number(&row, what) > 0.0), "{row}");
+    }
+    assert_eq!(huge_pages(), before);
+}
+
+#[test]
 fn ctrl_c_ends_the_peer_and_gives_all_back() {
     if crate::common::refused_on_one_cpu("vhost") {
         return;

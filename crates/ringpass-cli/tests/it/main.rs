@@ -11,6 +11,7 @@ mod examples;
 mod idle;
 mod kernel_traffic;
 mod mapped;
+mod native_driver;
 mod netmap;
 mod netmap_budget;
 mod netmap_exchange;

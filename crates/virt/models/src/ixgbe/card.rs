@@ -26,6 +26,15 @@ pub struct Card {
     shared: Arc<Shared>,
 }
 
+/// Use of rings, summed up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingUse {
+    /// Descriptors of the rings.
+    pub descriptors: usize,
+    /// Descriptors that the driver has posted, and that the NIC has not used yet.
+    pub posted: usize,
+}
+
 /// State shared by the NIC and the windows and doorbells of its BAR.
 struct Shared {
     device: Mutex<Device>,
@@ -61,6 +70,16 @@ impl Card {
     /// Carries out a driver's write to a register of BAR 0.
     pub fn write(&self, offset: u32, value: u32) {
         self.shared.write(offset, value);
+    }
+
+    /// Returns the cell of a tail register.
+    pub(super) fn tail(&self, offset: u32) -> Option<&AtomicU32> {
+        self.shared.doorbells.at(offset)
+    }
+
+    /// Calls `f` between two steps.
+    pub(super) fn look<R>(&self, f: impl FnOnce(&Device) -> R) -> R {
+        self.shared.access(|device| f(device))
     }
 
     /// Maps memory for DMA, from `iova` on.
@@ -133,6 +152,11 @@ impl Card {
     /// Returns the model's own totals, which a driver cannot clear.
     pub fn counters(&self) -> Counters {
         self.shared.access(|device| *device.counters())
+    }
+
+    /// Returns how the Rx and the Tx rings of all enabled queues are used now.
+    pub fn ring_use(&self) -> [RingUse; 2] {
+        self.shared.access(|device| device.ring_use(&self.shared.doorbells))
     }
 
     /// Sets the link up or down. While it is down, frames from the wire are lost and none is sent.

@@ -1,7 +1,7 @@
 //! The NIC behind its lock, and one step of its work.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use ringpass_memory::{Burst, DmaMap, FrameBatch};
@@ -10,6 +10,7 @@ use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
+use super::card::RingUse;
 use super::common::Tuples;
 use super::config::CardConfig;
 use super::decode::Settings;
@@ -23,12 +24,14 @@ use super::liar::Liar;
 use super::limits::{BURST, MIN_FRAME_LEN, QUEUES};
 use super::mdio::Phy;
 use super::media::Media;
+use super::rss::Class;
 use super::rx::RxRing;
 use super::sfp::Sfp;
 use super::spi::Spi;
 use super::stats::{Batch, Counters, count, count_octets, count_tx};
 use super::tx::TxRing;
 use super::tx_context::{Buffers, Context};
+use crate::dma::Ring;
 use crate::runner::Interest;
 
 pub(super) struct Device {
@@ -66,6 +69,8 @@ pub(super) struct Device {
     pub(super) to_wire: Burst,
     /// Frames on their way from a wire, or to one that needs no packets. Empty between the steps.
     pub(super) frames: FrameBatch,
+    /// Classes of frames that are received together.
+    pub(super) classes: Box<[Class; BURST]>,
     pub(super) received: Batch,
     /// Rx rings with something to count, a bit each.
     pub(super) rx_touched: u128,
@@ -106,6 +111,7 @@ impl Device {
             buffers: Buffers::new(),
             to_wire: Burst::new(BURST),
             frames: FrameBatch::new(BURST, MIN_FRAME_LEN),
+            classes: Box::new([Class::default(); BURST]),
             received: Batch::default(),
             rx_touched: 0,
             tx_reported: 0,
@@ -155,6 +161,27 @@ impl Device {
             room: !self.to_wire.is_empty(),
             turn: if self.lies_pending() { Some(Instant::now()) } else { self.interrupts.due() },
         }
+    }
+
+    /// See [`Card::ring_use`](super::Card::ring_use).
+    pub(super) fn ring_use(&self, doorbells: &Doorbells) -> [RingUse; 2] {
+        let of = |ring: &Ring, head: usize, tail: &AtomicU32| RingUse {
+            descriptors: ring.len(),
+            posted: ring.distance(head, tail.load(Ordering::Acquire) as usize),
+        };
+        let sum = |all: RingUse, one: RingUse| RingUse {
+            descriptors: all.descriptors + one.descriptors,
+            posted: all.posted + one.posted,
+        };
+        let rx = set_bits(self.rx_enabled).filter_map(|queue| {
+            let ring = &self.rx[queue];
+            Some(of(ring.memory()?, ring.head, doorbells.rx(queue)))
+        });
+        let tx = set_bits(self.tx_enabled).filter_map(|queue| {
+            let ring = &self.tx[queue];
+            Some(of(ring.memory()?, ring.head, doorbells.tx(queue)))
+        });
+        [rx.fold(RingUse::default(), sum), tx.fold(RingUse::default(), sum)]
     }
 
     /// Returns whether the NIC may access memory now.
@@ -224,7 +251,7 @@ impl Device {
             if let Some(sink) = sink
                 && self.tx[queue].fetch_frames(&mut self.frames, &mut context)
             {
-                self.frames.iter().for_each(|frame| batch.add(frame.len(), Cast::of(destination(frame))));
+                batch.add_all(self.frames.iter());
                 sink.send(&self.frames);
                 self.frames.clear();
                 sent += batch.packets as usize;

@@ -52,7 +52,7 @@ pub(super) struct Filter {
     /// Hash table for unicast, with pools only.
     unicast_hashes: Option<[u32; 128]>,
     vlan: Option<Vlan>,
-    vlan_type: u16,
+    pub(super) vlan_type: u16,
 }
 
 struct Vlan {

@@ -236,7 +236,7 @@ impl Interrupts {
             return None;
         }
         self.look_up(registers);
-        Some(match id {
+        self.peek(id, index).or_else(|| match id {
             Id::EICR => {
                 let value = self.causes.to_register();
                 self.clear_and_mask(
@@ -244,8 +244,15 @@ impl Interrupts {
                     !0,
                     registers,
                 );
-                value
+                Some(value)
             }
+            _ => None,
+        })
+    }
+
+    /// Reads a register that does not just keep its value, and whose read has no side effects.
+    pub(super) fn peek(&self, id: Id, index: usize) -> Option<u32> {
+        Some(match id {
             // A read of EICS returns the causes without clearing them (8.2.3.5.2).
             Id::EICS => self.causes.to_register(),
             Id::EIMS => self.enabled.to_register(),

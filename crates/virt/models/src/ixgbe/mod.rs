@@ -28,6 +28,7 @@ mod mdio;
 mod media;
 mod memory;
 mod offload;
+mod polled_function;
 mod pools;
 mod receive;
 mod registers;
@@ -44,8 +45,9 @@ mod vfio_user_function;
 
 pub use crate::Interest;
 pub use crate::lies::When;
-pub use card::Card;
+pub use card::{Card, RingUse};
 pub use config::CardConfig;
 pub use lies::{Lie, Lies};
+pub use polled_function::PolledFunction;
 pub use stats::Counters;
 pub use vfio_user_function::VfioUserFunction;

@@ -1,5 +1,6 @@
 //! The path of a frame from the wire to a queue.
 
+use ringpass_memory::FrameBatch;
 use ringpass_port::Queues;
 use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_registers::ixgbe::*;
@@ -16,6 +17,8 @@ use super::rss::{Class, classify};
 use super::stats::{count, count_bad, count_octets, count_rx};
 use super::steering::TypeMatch;
 
+/// EtherType of IPv4.
+const ETHERTYPE_IPV4: u16 = 0x0800;
 /// Length of a VLAN tag in bytes.
 const VLAN_TAG_LEN: usize = 4;
 
@@ -84,7 +87,16 @@ impl Device {
     /// copy of each, because others may write the wire's buffers.
     pub(super) fn receive_frames(&mut self) {
         let mut frames = std::mem::take(&mut self.frames);
-        frames.iter().for_each(|frame| self.take(frame));
+        let mut next = 0;
+        while next < frames.len() {
+            let common = self.classify_common(&frames, next);
+            let delivered = self.deliver_common(&frames, next, common);
+            next += delivered;
+            // A frame of another kind comes next, or frames have to wait, and those behind them as well.
+            let end = if delivered == common { frames.len().min(next + 1) } else { frames.len() };
+            frames.range(next..end).for_each(|frame| self.take(frame));
+            next = end;
+        }
         frames.clear();
         self.frames = frames;
         self.write_back();
@@ -110,6 +122,52 @@ impl Device {
         drained
     }
 
+    /// Fast path: checks and classifies the frames from number `start` on in `classes`, with the same results as
+    /// [`take`](Self::take), up to the first that is not of the most common kind. Returns how many there are.
+    fn classify_common(&mut self, frames: &FrameBatch, start: usize) -> usize {
+        let Self { settings, tuples, classes, .. } = self;
+        let tagged = settings.filter.vlan_type == ETHERTYPE_IPV4;
+        if !settings.plain || tagged || !self.fifo.is_empty() || !self.dma_allowed {
+            return 0;
+        }
+        let (rss, longest) = (settings.rss.as_ref(), settings.longest);
+        let (mut checked, mut inexact) = (None, 0);
+        let mut count = 0;
+        for (frame, class) in frames.range(start..frames.len()).zip(classes.iter_mut()) {
+            let address = destination(frame);
+            if checked != Some(address) {
+                let Some(passed) = settings.filter.check(address, Cast::of(address), None) else { break };
+                (checked, inexact) = (Some(address), if passed.inexact { RX_PIF } else { 0 });
+            }
+            if frame.len() > longest {
+                break;
+            }
+            let Some(common) = tuples.classify(rss, frame) else { break };
+            *class = Class { status: common.status | inexact, ..common };
+            count += 1;
+        }
+        count
+    }
+
+    /// Delivers `count` frames from number `start` on, which `classes` describes, up to the first that has to wait or
+    /// whose buffer is not as usual. Returns how many it delivered.
+    fn deliver_common(&mut self, frames: &FrameBatch, start: usize, count: usize) -> usize {
+        let end = start + count;
+        let mut next = start;
+        for run in self.classes[..count].chunk_by(|class, next| class.queue == next.queue) {
+            let queue = run[0].queue;
+            self.rx_touched |= 1 << queue;
+            let placed = self.rx[queue as usize].place_common(frames.range(next..end).zip(run), &self.dma);
+            next += placed;
+            if placed < run.len() {
+                break;
+            }
+        }
+        self.received.add_all(frames.range(start..next));
+        next - start
+    }
+
+    /// Receives a frame of any kind.
     #[inline]
     fn take(&mut self, frame: &[u8]) {
         let address = destination(frame);

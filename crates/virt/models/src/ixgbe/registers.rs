@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_registers::RegIndex;
 use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_registers::{AccessKind, RegIndex};
 
 use super::bits::*;
 use super::decode::Settings;
@@ -14,7 +14,7 @@ use super::tx::head_write_back;
 
 /// Second addresses of registers, for drivers of older NICs (8.2.3): start, count and stride of the alias,
 /// start and stride of the register.
-const ALIASES: [(u32, u32, u32, u32, u32); 9] = [
+pub(super) const ALIASES: [(u32, u32, u32, u32, u32); 9] = [
     (CTRL.offset + 4, 1, 4, CTRL.offset, 4),
     (0x02100, 16, 4, SRRCTL.at(0).offset, 0x40),
     (0x02200, 16, 4, DCA_RXCTRL.at(0).offset, 0x40),
@@ -27,7 +27,7 @@ const ALIASES: [(u32, u32, u32, u32, u32); 9] = [
 ];
 
 /// Implemented bits of a tail register (8.2.3.8.5, 8.2.3.9.9).
-const TAIL: u32 = 0xffff;
+pub(super) const TAIL: u32 = 0xffff;
 
 /// Returns the address that a register has in the table, given that or an alias.
 pub(super) fn canonical(offset: u32) -> u32 {
@@ -50,16 +50,10 @@ impl Device {
         if let Some(value) = self.interrupts.read(id, index, &self.registers) {
             return value;
         }
+        if let Some(value) = self.state(id, index) {
+            return value;
+        }
         match id {
-            Id::RDH => self.rx[index].head as u32,
-            Id::TDH => self.tx[index].head as u32,
-            Id::STATUS => self.status(),
-            Id::LINKS => self.links(),
-            Id::LINKS2 => self.links2(),
-            Id::ANLP1 => self.partner(),
-            Id::ESDP => self.pins(),
-            Id::I2CCTL => self.i2c(),
-            Id::EEC => self.registers.get(offset) | self.spi.read(),
             // Reading the semaphore as free acquires it (8.2.3.4.11, 10.5.4).
             Id::SWSM => {
                 let value = self.registers.get(offset);
@@ -68,6 +62,36 @@ impl Device {
             }
             _ => self.registers.read(offset),
         }
+    }
+
+    /// Returns the value of a register without the side effects of a read, for a driver whose reads nobody sees. EICR is 0.
+    pub(super) fn peek(&self, offset: u32) -> u32 {
+        let Some(RegIndex { row, index }) = self.registers.find(offset) else { return 0 };
+        let id = Id::ALL[row];
+        if let Some(value) = self.interrupts.peek(id, index) {
+            return value;
+        }
+        match id {
+            Id::EICR => 0,
+            _ if TABLE[row].kind == AccessKind::WO => 0,
+            _ => self.state(id, index).unwrap_or_else(|| self.registers.get(offset)),
+        }
+    }
+
+    /// Returns the value of a register that shows the NIC's present state; `None` if it keeps its value.
+    fn state(&self, id: Id, index: usize) -> Option<u32> {
+        Some(match id {
+            Id::RDH => self.rx[index].head as u32,
+            Id::TDH => self.tx[index].head as u32,
+            Id::STATUS => self.status(),
+            Id::LINKS => self.links(),
+            Id::LINKS2 => self.links2(),
+            Id::ANLP1 => self.partner(),
+            Id::ESDP => self.pins(),
+            Id::I2CCTL => self.i2c(),
+            Id::EEC => self.registers.get(EEC.offset) | self.spi.read(),
+            _ => return None,
+        })
     }
 
     /// Carries out a driver's write.

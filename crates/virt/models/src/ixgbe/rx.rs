@@ -160,6 +160,39 @@ impl RxRing {
         true
     }
 
+    /// Fast path: delivers frames as [`place`](Self::place) does, up to the first that does not fit into the next buffer.
+    /// Returns how many it delivered.
+    #[inline]
+    pub(super) fn place_common<'a>(
+        &mut self,
+        frames: impl Iterator<Item = (&'a [u8], &'a Class)>,
+        dma: &DmaMap,
+    ) -> usize {
+        let Some(ring) = self.memory.as_ref().filter(|_| self.enabled) else { return 0 };
+        let after = |at: usize, n: usize| if at + n < ring.len() { at + n } else { at + n - ring.len() };
+        let (mut head, mut left, mut hint, whole) = (self.head, self.ready, self.hint, self.whole);
+        let mut bytes = 0;
+        for (frame, class) in frames.take(self.ready) {
+            let Some([address, _]) = ring.get(head) else { break };
+            if left > AHEAD
+                && let Some([soon, _]) = ring.get(after(head, AHEAD))
+            {
+                dma.prefetch(soon.load(Ordering::Relaxed), Access::ReadWrite, &mut hint);
+            }
+            if frame.len() > whole || !dma.write(address.load(Ordering::Relaxed), frame, &mut hint) {
+                break;
+            }
+            let len = frame.len() as u64;
+            self.pending.push([class.word, RX_DD | RX_EOP | class.status | len << RX_LENGTH_SHIFT]);
+            (head, left, bytes) = (after(head, 1), left - 1, bytes + len);
+        }
+        let placed = self.ready - left;
+        (self.head, self.ready, self.hint) = (head, left, hint);
+        self.tally.packets += placed as u64;
+        self.tally.bytes += bytes;
+        placed
+    }
+
     /// Writes back the descriptors of all frames delivered since the last call, in order.
     pub(super) fn write_back(&mut self) {
         let Some(ring) = &self.memory else { return self.pending.clear() };

@@ -15,7 +15,7 @@ use super::card::Card;
 /// BAR of the registers.
 const BAR: u32 = 0;
 /// Size of the registers in bytes (9.3.6.1).
-const BAR_SIZE: u64 = 128 << 10;
+pub(super) const BAR_SIZE: u64 = 128 << 10;
 /// BAR of the MSI-X table and its pending bits, which the client emulates (9.3.6.1).
 const MSIX_BAR: u32 = 4;
 const MSIX_BAR_SIZE: u64 = 16 << 10;
@@ -37,16 +37,7 @@ pub struct VfioUserFunction {
 impl VfioUserFunction {
     /// Wraps a NIC to be served.
     pub fn new(card: Arc<Card>) -> Self {
-        let DeviceId { vendor, device } = card.id();
-        let identity = Identity { vendor, device, subsystem: (vendor, 0x000c), revision: 1, class: 0x02_0000 };
-        // The capabilities are at the offsets where drivers of the family expect them without walking the list
-        // (9.3.2).
-        let config = ConfigSpace::new(&identity)
-            .memory_bar(BAR as usize, BAR_SIZE)
-            .memory_bar(MSIX_BAR as usize, MSIX_BAR_SIZE)
-            .power_management(0x40)
-            .msix(0x70, Card::VECTORS as u16, (MSIX_BAR, 0), (MSIX_BAR, PENDING))
-            .express(0xa0);
+        let config = config_space(card.id());
         let stride = Card::DOORBELL_STRIDE as u32;
         let cells = |register: u32, count: u32, line: u32| DoorbellArray {
             register: [register, 0x40, count],
@@ -76,6 +67,19 @@ impl VfioUserFunction {
             self.card.write(at as u32, u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
         }
     }
+}
+
+/// Returns the configuration space of a NIC after a reset (9.3).
+pub(super) fn config_space(DeviceId { vendor, device }: DeviceId) -> ConfigSpace {
+    let identity = Identity { vendor, device, subsystem: (vendor, 0x000c), revision: 1, class: 0x02_0000 };
+    // The capabilities are at the offsets where drivers of the family expect them without walking the list
+    // (9.3.2).
+    ConfigSpace::new(&identity)
+        .memory_bar(BAR as usize, BAR_SIZE)
+        .memory_bar(MSIX_BAR as usize, MSIX_BAR_SIZE)
+        .power_management(0x40)
+        .msix(0x70, Card::VECTORS as u16, (MSIX_BAR, 0), (MSIX_BAR, PENDING))
+        .express(0xa0)
 }
 
 impl Device for VfioUserFunction {
