@@ -1,14 +1,15 @@
-//! Fuzz body: an arbitrary driver of the 82599. Registers are accessed in any order, descriptors and rings lie
+//! Fuzz body: an arbitrary driver of the 82599. Registers are accessed in any order, also as a file that is polled, descriptors and rings lie
 //! anywhere, memory is mapped and unmapped, and the model is stepped in between. Whatever the driver does, the
 //! model must not panic, hang or access memory that it was not given.
 
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use ringpass_memory::{
-    Access, Burst, DmaArray, DmaRegion, ForeignMemory, Memory, Mempool, MempoolConfig, RegionConfig,
+    Access, Burst, Cells, DmaArray, DmaRegion, ForeignMemory, Memory, Mempool, MempoolConfig, RegionConfig,
 };
-use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_models::ixgbe::{Card, CardConfig, PolledFunction};
 use ringpass_pci::PciDevice;
 use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::bits::*;
@@ -61,6 +62,11 @@ impl TxQueue for Sink {
 /// A card and its memory, created once because that takes longer than a case.
 struct Harness {
     card: Arc<Card>,
+    /// The same card for a driver whose accesses nobody sees, and the registers that it writes.
+    polled: RefCell<PolledFunction>,
+    /// It was polled in the present case.
+    was_polled: Cell<bool>,
+    file: Cells<AtomicU32>,
     memory: Memory,
     words: DmaArray<[AtomicU64; 2]>,
     pool: Mempool,
@@ -92,7 +98,23 @@ impl Harness {
         // Interrupts are enabled, but nobody reads the eventfds.
         card.interrupts(Card::VECTORS).expect("eventfds");
         let pool = Mempool::new(&MempoolConfig { buffers: 64, size: 2048, ..Default::default() }).expect("buffers");
-        Self { card, memory: memory.into(), words, pool, _region: region }
+        let file = |len| {
+            let file = DmaRegion::new(len, &RegionConfig::default()).expect("some KiB");
+            ForeignMemory::map(file.file().expect("no physical addresses"), 0, len).expect("the same again")
+        };
+        let registers = file(PolledFunction::BAR_SIZE);
+        let polled = PolledFunction::new(card.clone(), registers.clone(), file(PolledFunction::CONFIG_SIZE));
+        let file = Memory::from(registers).cells(0, PolledFunction::BAR_SIZE / 4).expect("all of it");
+        Self {
+            card,
+            polled: polled.into(),
+            was_polled: Cell::new(false),
+            file,
+            memory: memory.into(),
+            words,
+            pool,
+            _region: region,
+        }
     }
 
     fn map(&self, page: u64) {
@@ -112,6 +134,9 @@ impl Harness {
         (1..PAGES - 1).for_each(|page| self.map(page));
         self.words.iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
         self.canaries().flatten().for_each(|word| word.store(CANARY, Ordering::Relaxed));
+        if self.was_polled.take() {
+            self.polled.borrow_mut().restart();
+        }
         self.card.reset();
         self.card.set_link(true);
         self.card.set_bus_master(true).expect("a model takes it");
@@ -191,6 +216,15 @@ impl Harness {
                 let pool = self.pool.clone();
                 queues.rx = Box::new(Wire { frame, pool });
                 self.card.step(queues);
+            }
+            // Seldom, as it takes long.
+            10 if bytes.0.first().is_some_and(|&first| first < 32) => {
+                self.was_polled.set(true);
+                for _ in 0..bytes.number(1) % 8 {
+                    let word = &self.file[bytes.number(2) as usize % self.file.len()];
+                    word.store(bytes.number(4) as u32, Ordering::Release);
+                }
+                self.polled.borrow_mut().poll_now(&mut |_| {});
             }
             _ => _ = self.card.step(queues),
         }

@@ -51,6 +51,14 @@ const SECTIONS: &[Section] = &[
         plots: true,
     },
     Section {
+        title: "The same driver and DPDK's on the same cards",
+        text: "Both forward between two software cards, which they find as PCI devices and which a second core plays, in alternating \
+               rounds. Most of the time the core that plays the cards is what limits the rate.",
+        arguments: &["driver", "--peer", "dpdk"],
+        quick: &["--rounds", "1"],
+        plots: false,
+    },
+    Section {
         title: "The driver for virtio cards",
         text: "The same for each kind of ring of virtio 1.2 (sections 2.7 and 2.8).",
         arguments: &["driver", "--driver", "virtio", "--instructions"],
@@ -86,6 +94,13 @@ const SECTIONS: &[Section] = &[
         arguments: &["pvp"],
         quick: &["--quick"],
         plots: true,
+    },
+    Section {
+        title: "The same path with DPDK as the switch",
+        text: "testpmd forwards between the card and the guest, with its own drivers for both, in alternating rounds with Ringpass.",
+        arguments: &["pvp", "--peer", "dpdk", "-t", "0.5"],
+        quick: &["--rounds", "1"],
+        plots: false,
     },
     Section {
         title: "netmap ports",

@@ -198,7 +198,7 @@ fn measure(subject: Subject, comparison: &Comparison, cores: [CoreId; 2], output
     command.stdin(Stdio::null()).stdout(file.try_clone().map_err(opened)?).stderr(file);
     let mut driver = NativeDriver::start(&cards, command)?;
     driver.attach(demo::wires(&packets, comparison.ring / 2).into_iter().map(Some));
-    let (work, running) = driver.split();
+    let (work, running) = driver.split(|| 0);
     let config = Config { cpu: vec![cores[0].id], poll: true, ..Config::default() };
     let mut workers = Workers::new(&config)?;
     let measured = workers.spawn("cards", work).and_then(|()| watch(&cards, comparison.seconds, &|| running.ended()));

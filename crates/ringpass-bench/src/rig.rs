@@ -89,7 +89,7 @@ impl Rig {
 }
 
 /// Returns a valid UDP frame between documentation addresses.
-fn frame() -> [u8; FRAME] {
+pub fn frame() -> [u8; FRAME] {
     let mut frame = [0; FRAME];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1]);
     // IPv4 with 46 bytes in all, TTL 64, UDP; 192.0.2.1 to 192.0.2.2, port 9 (discard), no UDP checksum.

@@ -124,7 +124,7 @@ fn intel(args: Args) -> Result<(), Error> {
     serve_all(&args, |mac| {
         let card = make(mac);
         let counted = card.clone();
-        let counters: Counters = Arc::new(move || intel_counters(&counted));
+        let counters: Counters = Arc::new(move || ringpass::ixgbe_counters(&counted));
         (ixgbe::VfioUserFunction::new(card.clone()), card as Arc<dyn Model>, counters)
     })
 }
@@ -157,10 +157,7 @@ fn virtio_net(args: Args) -> Result<(), Error> {
     serve_all(&args, |mac| {
         let card = virtio::VirtioCard::new(&virtio::VirtioConfig { mac, ..config });
         let counted = card.clone();
-        let counters: Counters = Arc::new(move || {
-            let bare = |(name, count): (&'static str, u64)| (name.trim_start_matches("model_"), count);
-            ringpass::virtio_counters(&counted).into_iter().map(bare).collect()
-        });
+        let counters: Counters = Arc::new(move || ringpass::virtio_counters(&counted));
         (virtio::VfioUserFunction::new(card.clone()), card as Arc<dyn Model>, counters)
     })
 }
@@ -250,8 +247,8 @@ fn run_command(args: &Args, make: impl Fn(MacAddress) -> Arc<ixgbe::Card>) -> Re
     command.args(arguments);
     let mut driver = NativeDriver::start(&cards, command)?;
     driver.attach(wires.iter_mut().map(|wire| wire.take_queues().pop()));
-    let (work, running) = driver.split();
-    let mut counters = |_: &_| with_counters(cards.iter().map(|card| (Fields::new(), intel_counters(card))));
+    let (work, running) = driver.split(|| 0);
+    let mut counters = |_: &_| with_counters(cards.iter().map(|card| (Fields::new(), ringpass::ixgbe_counters(card))));
     let result = run.spawn(work).and_then(|()| run.control(&mut wires, &mut counters));
     wires.close();
     let finished = running.finish();
@@ -487,6 +484,7 @@ fn with_counters(cards: impl Iterator<Item = (Fields, Vec<(&'static str, u64)>)>
     let (mut all, mut objects) = (Fields::new(), Vec::new());
     for (number, (mut card, counters)) in cards.enumerate() {
         for (name, count) in counters {
+            let name = name.trim_start_matches("model_");
             card.insert(name.to_owned(), count.into());
             // As fields of their own, the counters that the wires' statistics lack: reasons why frames were lost.
             if count > 0 && !name.ends_with("_packets") && !name.ends_with("_bytes") {
@@ -497,23 +495,4 @@ fn with_counters(cards: impl Iterator<Item = (Fields, Vec<(&'static str, u64)>)>
     }
     all.insert("cards".into(), objects.into());
     all
-}
-
-fn intel_counters(card: &ixgbe::Card) -> Vec<(&'static str, u64)> {
-    let counters = card.counters();
-    vec![
-        ("rx_packets", counters.rx_packets),
-        ("rx_bytes", counters.rx_bytes),
-        ("rx_filtered", counters.rx_filtered),
-        ("rx_oversize", counters.rx_oversize),
-        ("rx_no_descriptor", counters.rx_no_descriptor),
-        ("rx_queue_disabled", counters.rx_queue_disabled),
-        ("rx_buffer_full", counters.rx_buffer_full),
-        ("rx_no_link", counters.rx_no_link),
-        ("tx_packets", counters.tx_packets),
-        ("tx_bytes", counters.tx_bytes),
-        ("tx_malformed", counters.tx_malformed),
-        ("tx_no_buffer", counters.tx_no_buffer),
-        ("dma_faults", counters.dma_faults),
-    ]
 }

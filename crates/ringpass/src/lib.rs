@@ -59,7 +59,7 @@ mod worker;
 
 pub use config::Config;
 pub use map::take_queue_pairs;
-pub use model::virtio_counters;
+pub use model::{ixgbe_counters, virtio_counters};
 pub use notice::Notices;
 #[doc(inline)]
 pub use open::{open, open_all};

@@ -109,23 +109,30 @@ impl ModelCard {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         match self {
-            Self::Ixgbe(card) => {
-                let counters = card.counters();
-                vec![
-                    ("model_rx_packets", counters.rx_packets),
-                    ("model_rx_bytes", counters.rx_bytes),
-                    ("model_tx_packets", counters.tx_packets),
-                    ("model_tx_bytes", counters.tx_bytes),
-                    ("model_rx_filtered", counters.rx_filtered),
-                    ("model_rx_no_descriptor", counters.rx_no_descriptor),
-                    ("model_rx_buffer_full", counters.rx_buffer_full),
-                    ("model_tx_malformed", counters.tx_malformed),
-                    ("model_dma_faults", counters.dma_faults),
-                ]
-            }
+            Self::Ixgbe(card) => ixgbe_counters(card),
             Self::Virtio(card) => virtio_counters(card),
         }
     }
+}
+
+/// Returns the counters of an 82599.
+pub fn ixgbe_counters(card: &Card) -> Vec<(&'static str, u64)> {
+    let counters = card.counters();
+    vec![
+        ("model_rx_packets", counters.rx_packets),
+        ("model_rx_bytes", counters.rx_bytes),
+        ("model_tx_packets", counters.tx_packets),
+        ("model_tx_bytes", counters.tx_bytes),
+        ("model_rx_filtered", counters.rx_filtered),
+        ("model_rx_oversize", counters.rx_oversize),
+        ("model_rx_no_descriptor", counters.rx_no_descriptor),
+        ("model_rx_queue_disabled", counters.rx_queue_disabled),
+        ("model_rx_buffer_full", counters.rx_buffer_full),
+        ("model_rx_no_link", counters.rx_no_link),
+        ("model_tx_malformed", counters.tx_malformed),
+        ("model_tx_no_buffer", counters.tx_no_buffer),
+        ("model_dma_faults", counters.dma_faults),
+    ]
 }
 
 /// Returns the counters of a virtio card.

@@ -94,6 +94,33 @@ impl Burst {
         self.rewind();
     }
 
+    /// Keeps the packets for which `keep` returns `true`, in their order, and drops the others.
+    ///
+    /// ```
+    /// use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
+    ///
+    /// let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() })?;
+    /// let mut burst = Burst::new(32);
+    /// pool.cache().alloc(&mut burst);
+    /// burst.iter_mut().zip(60..).for_each(|(packet, len)| packet.set_len(len));
+    /// burst.retain(|packet| packet.len() % 10 == 0);
+    /// assert_eq!(burst.iter().map(Packet::len).collect::<Vec<_>>(), [60, 70, 80, 90]);
+    /// # Ok::<(), ringpass_memory::Error>(())
+    /// ```
+    pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool) {
+        let mut kept = [false; MAX_BATCH];
+        self.iter_mut().zip(&mut kept).for_each(|(packet, kept)| *kept = keep(packet));
+        // The kept packets move to the end, the last one first, so that those before them are dropped together.
+        let mut first = self.len();
+        for at in (0..self.len()).rev().filter(|&at| kept[at]) {
+            first -= 1;
+            self.swap(at, first);
+        }
+        if first > 0 {
+            self.discard(first);
+        }
+    }
+
     /// Moves an empty burst back to the front of its array, so that it has all of its room.
     pub(crate) fn rewind(&mut self) {
         if self.start == self.end {

@@ -2,7 +2,7 @@
 
 use ringpass_pci::PciDevice;
 use ringpass_port::{Error, Link, PortConfig, Rule, Stats};
-use ringpass_registers::{DMA, RO, RW, Reg, RegArray, W1C, W1S, WO, Window};
+use ringpass_registers::{DMA, RO, RW, Reg, RegArray, W1S, WO, Window};
 
 use crate::device::{Device, RxErrors};
 
@@ -99,8 +99,6 @@ pub struct Registers {
     pub(crate) auto_clear: Reg<RW>,
     /// EIAM: the vectors that mask themselves.
     pub(crate) auto_mask: Reg<RW>,
-    /// EICR, which clears causes.
-    pub(crate) cause: Reg<W1C>,
     /// EIMS, which unmasks vectors.
     pub(crate) unmask: Reg<W1S>,
     /// EIMC, which masks vectors.

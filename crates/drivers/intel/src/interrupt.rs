@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 
 use ringpass_pci::EventWaiter;
 use ringpass_port::{Error, WakeSource};
-use ringpass_registers::{RW, Reg, W1C, W1S, WO, Window};
+use ringpass_registers::{RW, Reg, W1S, WO, Window};
 
 use crate::device::Device;
 use crate::family::Registers;
@@ -26,7 +26,6 @@ pub(crate) struct Interrupt {
     vector: usize,
     /// The eventfd that becomes readable when the vector fires.
     event: EventWaiter,
-    cause: Reg<W1C>,
     unmask: Reg<W1S>,
     mask: Reg<WO>,
 }
@@ -43,8 +42,8 @@ impl Interrupt {
             window.write(registers.auto_clear, vectors);
             window.write(registers.auto_mask, vectors);
         }
-        let &Registers { cause, unmask, mask, .. } = registers;
-        let interrupt = |(vector, event)| Self { window: window.clone(), vector, event, cause, unmask, mask };
+        let &Registers { unmask, mask, .. } = registers;
+        let interrupt = |(vector, event)| Self { window: window.clone(), vector, event, unmask, mask };
         Ok(events.into_iter().enumerate().map(interrupt).collect())
     }
 
@@ -61,14 +60,14 @@ impl Interrupt {
         self.window.write(eitr.at(self.vector), interval);
     }
 
-    /// Clears the pending cause, whose frames the queue has already polled, and unmasks the vector for the next
-    /// frame.
+    /// Unmasks the vector, which fires at once if frames have come while it was masked, although the queue may have
+    /// polled them already.
+    ///
+    /// Their cause is not cleared before: the write would be under way while the queue polls once more and falls asleep
+    /// (PCI Express 3.0, 2.4.1), and would also clear the cause of a frame that came meanwhile. A read would wait for the
+    /// write, but for seconds if the card is another process's that stands still.
     pub(crate) fn arm(&self) {
-        self.window.write(self.cause, 1 << self.vector);
         self.window.write(self.unmask, 1 << self.vector);
-        // Writes may still be under way when the queue polls once more before it sleeps (PCI Express 3.0, 2.4.1). A frame that
-        // came after that, and before the first of them, would have its cause cleared, and nobody would wake.
-        self.window.read(self.unmask);
     }
 
     pub(crate) fn disarm(&self) {

@@ -5,6 +5,7 @@
 mod paper;
 mod path;
 mod pattern;
+mod peer;
 mod plots;
 mod report;
 
@@ -17,6 +18,7 @@ use ringpass_cli::errln;
 
 use self::path::{Cell, FUNCTIONS, Path, Sample};
 use self::pattern::Pattern;
+use self::peer::Comparison;
 use super::driver::{pages_name, progress};
 use super::folder::TempDir;
 use super::huge_pages::HugePages;
@@ -63,13 +65,23 @@ pub struct Args {
     /// Write plots into this directory
     #[arg(long, value_name = "DIRECTORY")]
     svg: Option<PathBuf>,
+    /// Compare with DPDK (testpmd of Debian's package dpdk-dev, as root) as the switch, on the same path: all parts at once, on
+    /// two cores, with the first kind of ring
+    #[arg(long, value_name = "NAME")]
+    peer: Option<Peer>,
     #[arg(long, hide = true)]
     under_callgrind: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Peer {
+    Dpdk,
 }
 
 const EXAMPLES: &str = "EXAMPLES:
   sudo ringpass bench pvp --svg plots                      every experiment, some minutes
   sudo ringpass bench pvp --quick                          a part of each, in a minute
+  sudo ringpass bench pvp --peer dpdk -t 0.5               beside DPDK as the switch, in a minute
   sudo ringpass bench pvp --experiment patterns --instructions --json";
 
 /// An experiment of the paper.
@@ -187,6 +199,10 @@ impl Testbed {
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
+    if let Some(Peer::Dpdk) = args.peer {
+        let (rounds, seconds, cpu, sizes) = (args.rounds, args.seconds, &args.cpu[..], &args.size[..]);
+        return peer::run(&Comparison { rounds, seconds, cpu, sizes, ring: args.ring[0], json: args.json });
+    }
     catch_signals()?;
     if args.under_callgrind {
         return run_rounds(&args);

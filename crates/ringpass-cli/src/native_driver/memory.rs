@@ -101,6 +101,13 @@ impl DriverMemory {
         self.cards.iter().map(|card| card.gone.clone()).collect()
     }
 
+    /// Returns the processes that map registers of a card.
+    pub(super) fn drivers(&self) -> Vec<u32> {
+        let processes = processes(&self.namespace);
+        let drives = |mapping: &&Mapping| self.cards.iter().any(|card| card.registers == mapping.inode);
+        processes.iter().filter_map(|mappings| Some(mappings.iter().find(drives)?.process)).collect()
+    }
+
     /// Maps what is new, and unmaps what has gone.
     pub(super) fn refresh(&mut self) {
         let processes = processes(&self.namespace);

@@ -18,7 +18,7 @@ use ringpass_models::ixgbe::{Card, PolledFunction};
 
 use crate::output::note;
 use memory::DriverMemory;
-use namespace::{CardFiles, Started};
+use namespace::{Presented, Started};
 
 /// A command in whose view the cards are PCI devices.
 pub struct NativeDriver {
@@ -58,7 +58,7 @@ struct Function {
 /// then until it is killed.
 const GRACE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 /// Time between two looks at the command and its memory.
-const LOOK: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(100);
 
 impl NativeDriver {
     /// Starts a command. Its driver finds the cards at PCI addresses that no other device has, which are printed.
@@ -66,19 +66,20 @@ impl NativeDriver {
     /// # Errors
     /// Without root, without the kernel's list of PCI devices, or if there is no such command.
     pub fn start(cards: &[Arc<Card>], command: Command) -> Result<Self, Error> {
-        let Started { child, files, namespace } = namespace::start(cards, command)?;
-        for (number, files) in files.iter().enumerate() {
-            note(&format!("card {number} is the PCI device {} for the command", files.address));
+        let Started { child, cards: presented, namespace } = namespace::start(cards, command)?;
+        for (number, card) in presented.iter().enumerate() {
+            note(&format!("card {number} is the PCI device {} for the command", card.address));
         }
-        let memory = DriverMemory::new(namespace, files.iter().map(|files| files.inode).zip(cards.iter().cloned()));
-        let function = |(card, files): (&Arc<Card>, CardFiles), gone| Function {
+        let memory =
+            DriverMemory::new(namespace, presented.iter().map(|card| card.registers).zip(cards.iter().cloned()));
+        let gone = memory.gone();
+        let function = |((card, presented), gone): ((&Arc<Card>, Presented), _)| Function {
             card: card.clone(),
-            function: PolledFunction::new(card.clone(), files.bar, files.config),
+            function: presented.function,
             gone,
             wire: None,
         };
-        let gone = memory.gone();
-        let functions = cards.iter().zip(files).zip(gone).map(|(card, gone)| function(card, gone)).collect();
+        let functions = cards.iter().zip(presented).zip(gone).map(function).collect();
         let shared = Arc::new(Shared {
             memory: Mutex::new(memory),
             stop: AtomicBool::new(false),
@@ -102,11 +103,15 @@ impl NativeDriver {
         }
     }
 
-    /// Splits this into the cards' work, for a worker, and what waits for the command's end.
-    pub fn split(self) -> (impl FnOnce(Worker) + Send + 'static, Running) {
+    /// Splits this into the cards' work, for a worker, and what waits for the command's end. The worker calls `beside` in each
+    /// of its rounds, which returns how many packets it has moved.
+    pub fn split(
+        self,
+        beside: impl FnMut() -> usize + Send + 'static,
+    ) -> (impl FnOnce(Worker) + Send + 'static, Running) {
         let Self { functions, shared, watcher } = self;
         let running = Running { shared: shared.clone(), watcher };
-        (move |worker| serve(functions, &shared, worker), running)
+        (move |worker| serve(functions, &shared, worker, beside), running)
     }
 }
 
@@ -151,6 +156,10 @@ fn watch(mut child: Child, shared: &Shared) -> Result<ExitStatus, Error> {
     loop {
         let waited = child.try_wait().map_err(|source| Error::os("waiting for the command", source))?;
         if let Some(status) = waited {
+            // What the command has left behind would drive cards that nobody plays.
+            for driver in shared.memory().drivers() {
+                let _ = kill(Pid::from_raw(driver as i32), Signal::SIGKILL);
+            }
             shared.memory().clear();
             return Ok(status);
         }
@@ -174,14 +183,14 @@ fn watch(mut child: Child, shared: &Shared) -> Result<ExitStatus, Error> {
 
 /// Runs the cards until the command has ended. When the worker is told to stop, so is the command, which still needs its cards
 /// to end.
-fn serve(functions: Vec<Function>, shared: &Shared, mut worker: Worker) {
+fn serve(functions: Vec<Function>, shared: &Shared, mut worker: Worker, mut beside: impl FnMut() -> usize) {
     let mut cards = Cards { functions };
     while !shared.ended.load(Ordering::Acquire) {
         if !worker.running() {
             shared.stop.store(true, Ordering::Relaxed);
         }
-        let moved = cards.functions.iter_mut().map(|function| function.turn(shared)).sum();
-        worker.after(moved, &mut [&mut cards]);
+        let moved: usize = cards.functions.iter_mut().map(|function| function.turn(shared)).sum();
+        worker.after(moved + beside(), &mut [&mut cards]);
     }
 }
 

@@ -13,19 +13,18 @@ use nix::sched::{CloneFlags, unshare};
 use ringpass::Error;
 use ringpass_memory::ForeignMemory;
 use ringpass_models::ixgbe::{Card, PolledFunction};
-use ringpass_pci::{DeviceId, PciDevice};
+use ringpass_pci::PciDevice;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_bind_recursive, mount_change};
 
 use super::memory::Inode;
 
-/// Files through which a driver sees a card.
-pub(super) struct CardFiles {
+/// A card as a driver sees it.
+pub(super) struct Presented {
     pub(super) address: String,
-    pub(super) bar: Arc<ForeignMemory>,
-    pub(super) config: Arc<ForeignMemory>,
+    pub(super) function: PolledFunction,
     /// The file of BAR 0.
-    pub(super) inode: Inode,
+    pub(super) registers: Inode,
 }
 
 const PCI_DEVICES: &str = "/sys/bus/pci/devices";
@@ -40,7 +39,7 @@ const BAR_ADDRESS: usize = 0xf000_0000;
 /// A command that was started, and the cards in its view.
 pub(super) struct Started {
     pub(super) child: Child,
-    pub(super) files: Vec<CardFiles>,
+    pub(super) cards: Vec<Presented>,
     /// Link of the namespace in `/proc/PID/ns`.
     pub(super) namespace: PathBuf,
 }
@@ -50,26 +49,26 @@ pub(super) fn start(cards: &[Arc<Card>], mut command: Command) -> Result<Started
     if cards.len() > 32 {
         return Err(Error::Config(format!("{} cards for a command; a PCI bus has 32 devices", cards.len())));
     }
-    let ids: Vec<DeviceId> = cards.iter().map(|card| card.id()).collect();
+    let cards = cards.to_vec();
     // On a thread: the namespace is that of the thread, and of the command that it starts.
     let thread = std::thread::Builder::new().name("namespace".into()).spawn(move || {
         unshare(CloneFlags::CLONE_FS | CloneFlags::CLONE_NEWNS).map_err(|errno| {
             Error::os("a view of the system with the cards, for the command (run as root)", io::Error::from(errno))
         })?;
-        let files = present(&ids)?;
+        let cards = present(&cards)?;
         let namespace = fs::read_link("/proc/thread-self/ns/mnt");
         let namespace = namespace.map_err(|source| Error::os("/proc, in which drivers are found", source))?;
         let child = command.spawn();
         let program = command.get_program().display();
         let child = child.map_err(|source| Error::file(format!("starting {program}"), source))?;
-        Ok(Started { child, files, namespace })
+        Ok(Started { child, cards, namespace })
     });
     let thread = thread.map_err(|source| Error::os("a thread", source))?;
     thread.join().map_err(|_| Error::Fault("preparing the command's view failed; see above".into()))?
 }
 
 /// Makes the cards appear in the thread's namespace.
-fn present(ids: &[DeviceId]) -> Result<Vec<CardFiles>, Error> {
+fn present(cards: &[Arc<Card>]) -> Result<Vec<Presented>, Error> {
     let what = |what: &'static str| move |source: io::Error| Error::os(what, source);
     // Nothing of what is mounted from here on is to appear anywhere else.
     mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
@@ -77,12 +76,12 @@ fn present(ids: &[DeviceId]) -> Result<Vec<CardFiles>, Error> {
     overlay(Path::new(PCI_DEVICES)).map_err(what("/sys/bus/pci/devices with the cards"))?;
     overlay(Path::new(CLASSES)).map_err(what("/sys/class with the cards"))?;
     overlay(Path::new(NODES)).map_err(what("/dev with the cards"))?;
-    let mut files = Vec::new();
-    for (number, id) in ids.iter().enumerate() {
+    let mut presented = Vec::new();
+    for (number, card) in cards.iter().enumerate() {
         let address = format!("{BUS}:{number:02x}.0");
-        files.push(device(&address, FIRST_UIO + number, id).map_err(what("files of a card"))??);
+        presented.push(device(&address, FIRST_UIO + number, card).map_err(what("files of a card"))??);
     }
-    Ok(files)
+    Ok(presented)
 }
 
 /// Replaces a folder by a new one, with the same content, in which files can be made.
@@ -126,7 +125,8 @@ enum Original {
 }
 
 /// Makes the files of a card: its folder in sysfs with registers and configuration space, and its uio device.
-fn device(address: &str, uio: usize, id: &DeviceId) -> io::Result<Result<CardFiles, Error>> {
+fn device(address: &str, uio: usize, card: &Arc<Card>) -> io::Result<Result<Presented, Error>> {
+    let id = card.id();
     let folder = Path::new(PCI_DEVICES).join(address);
     let name = format!("uio{uio}");
     let driver = folder.join("uio_pci_generic");
@@ -167,10 +167,11 @@ fn device(address: &str, uio: usize, id: &DeviceId) -> io::Result<Result<CardFil
     symlink(&folder, class.join(&name).join("device"))?;
     fs::write(class.join(&name).join("name"), "uio_pci_generic\n")?;
     mknodat(CWD, Path::new(NODES).join(&name), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?;
-    let inode = Inode::of(&bar.metadata()?);
+    let registers = Inode::of(&bar.metadata()?);
     let map = |file: &File, len| ForeignMemory::map(file.as_fd(), 0, len).map_err(Error::Memory);
     Ok(map(&bar, PolledFunction::BAR_SIZE).and_then(|bar| {
         let config = map(&config, PolledFunction::CONFIG_SIZE)?;
-        Ok(CardFiles { address: address.into(), bar, config, inode })
+        let function = PolledFunction::new(card.clone(), bar, config);
+        Ok(Presented { address: address.into(), function, registers })
     }))
 }

@@ -87,6 +87,19 @@ fn the_driver_is_measured_beside_dpdk() {
 }
 
 #[test]
+fn the_path_through_a_guest_is_measured_beside_dpdk() {
+    if crate::common::refused_on_one_cpu("pvp") {
+        return;
+    }
+    let rows = rows(&["pvp", "--peer", "dpdk", "--rounds", "1", "-t", "0.2", "--size", "1514"]);
+    let switches: Vec<_> = rows.iter().map(|row| row["switch"].as_str().unwrap()).collect();
+    assert_eq!(switches, ["dpdk", "copying", "mapped"]);
+    for row in rows {
+        assert!(["mpps", "ratio", "switch_cycles"].iter().all(|what| number(&row, what) > 0.0), "{row}");
+    }
+}
+
+#[test]
 fn ctrl_c_ends_the_peer_and_gives_all_back() {
     if crate::common::refused_on_one_cpu("vhost") {
         return;

@@ -148,6 +148,22 @@ fn debians_testpmd_forwards() {
 }
 
 #[test]
+fn a_driver_that_is_left_behind_ends_with_the_command() {
+    let _pages = HugePages::add(32);
+    let folder = folder();
+    let (number, forward) = (folder.path().join("number"), format!("{RINGPASS} fwd {} {}", CARDS[0], CARDS[1]));
+    let script = format!("{forward} --hugepages on -q >/dev/null 2>&1 & echo $! >{}; sleep 2", text(&number));
+    let model = ["model", "82599", "--wire", "null", "--wire", "null", "-q", "--", "sh", "-c", &script];
+    let (status, _, errors) = ringpass(&model);
+    assert_eq!(status, Some(0), "{errors}");
+    let driver = std::fs::read_to_string(number).expect("the driver's number");
+    wait_until("the driver's end", || {
+        let state = std::fs::read_to_string(format!("/proc/{}/stat", driver.trim()));
+        state.is_err() || state.is_ok_and(|state| state.contains(") Z "))
+    });
+}
+
+#[test]
 fn commands_that_fail() {
     let model = |options: &[&str], command: &[&str]| {
         let model = ["model", "82599", "--wire", "null"];

@@ -57,7 +57,6 @@ impl Family for Family82576 {
         interrupt_mode: (GPIE, GPIE_MSIX_MODE | GPIE_PBA_SUPPORT | GPIE_EIAME),
         auto_clear: EIAC,
         auto_mask: EIAM,
-        cause: EICR,
         unmask: EIMS,
         mask: EIMC,
         throttle: (EITR, THROTTLE),

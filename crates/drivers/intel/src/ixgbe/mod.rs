@@ -53,7 +53,6 @@ impl Family for Family82599 {
         interrupt_mode: (GPIE, GPIE_MSIX_MODE | GPIE_PBA_SUPPORT | GPIE_OCD | GPIE_EIAME),
         auto_clear: EIAC,
         auto_mask: EIAM,
-        cause: EICR,
         unmask: EIMS,
         mask: EIMC,
         throttle: (EITR, THROTTLE),

@@ -88,7 +88,7 @@ fn sixteen_queues_with_vectors() {
     }
     let rx = &mut queues[11].rx;
     rx.arm();
-    assert_eq!((straw.get(EICR.offset), straw.get(EIMS.offset)), (1 << 11, 1 << 11));
+    assert_eq!(straw.get(EIMS.offset), 1 << 11);
     let readable = |rx: &dyn RxQueue| {
         let [WakeSource::Readable(event)] = WakeSource::all(rx)[..] else { panic!("it has a vector") };
         let mut ready = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];

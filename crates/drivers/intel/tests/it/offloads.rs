@@ -280,7 +280,7 @@ fn a_dry_queue_arms_its_vector() {
     assert_ne!(straw.get(EITR.at(0).offset), 0, "throttled");
     straw.write_for_test(EIMS.offset, 0);
     queues.rx.arm();
-    assert_eq!((straw.get(EICR.offset), straw.get(EIMS.offset)), (1, 1));
+    assert_eq!(straw.get(EIMS.offset), 1);
     let readable = |rx: &dyn RxQueue| {
         let [WakeSource::Readable(event)] = WakeSource::all(rx)[..] else { panic!("an eventfd to wait on") };
         let mut ready = [rustix::event::PollFd::new(&event, rustix::event::PollFlags::IN)];

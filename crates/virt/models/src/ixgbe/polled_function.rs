@@ -118,13 +118,10 @@ impl PolledFunction {
         self.refresh();
     }
 
-    /// Takes over what the driver has written since the last call. Before queues are enabled, `map` is called, which is to map the
-    /// memory that they use.
+    /// Takes over what the driver has written: its tails, and registers if it is time to compare them. Before queues are
+    /// enabled, `map` is called, which is to map the memory that they use.
     pub fn poll(&mut self, map: &mut dyn FnMut(&Card)) {
-        for &tail in &self.tails {
-            let value = self.words[tail as usize / 4].load(Ordering::Acquire) & TAIL;
-            self.card.tail(tail).expect("the offset of a tail").store(value, Ordering::Release);
-        }
+        self.take_tails();
         let now = Instant::now();
         if take_resets(&self.words, &mut self.resets) || now >= self.next_comparison {
             let changed = self.compare(map);
@@ -137,6 +134,21 @@ impl PolledFunction {
                 self.refresh();
                 self.next_refresh = now + Self::REFRESH;
             }
+        }
+    }
+
+    /// Takes over all that the driver has written, as [`poll`](Self::poll) does, now.
+    pub fn poll_now(&mut self, map: &mut dyn FnMut(&Card)) {
+        self.take_tails();
+        take_resets(&self.words, &mut self.resets);
+        self.compare(map);
+        self.refresh();
+    }
+
+    fn take_tails(&self) {
+        for &tail in &self.tails {
+            let value = self.words[tail as usize / 4].load(Ordering::Acquire) & TAIL;
+            self.card.tail(tail).expect("the offset of a tail").store(value, Ordering::Release);
         }
     }
 
@@ -270,8 +282,7 @@ mod tests {
         }
 
         fn poll(&mut self) {
-            (self.function.next_comparison, self.function.next_refresh) = (Instant::now(), Instant::now());
-            self.function.poll(&mut |_| {});
+            self.function.poll_now(&mut |_| {});
         }
 
         fn read(&self, offset: u32) -> u32 {
@@ -351,8 +362,7 @@ mod tests {
         rig.write(RDLEN.at(3).offset, 4096);
         rig.write(RXDCTL.at(3).offset, RXDCTL_ENABLE);
         let mut asked = 0;
-        rig.function.next_comparison = Instant::now();
-        rig.function.poll(&mut |card| {
+        rig.function.poll_now(&mut |card| {
             asked += 1;
             assert_eq!(card.look(|device| device.rx_enabled), 0, "not enabled yet");
         });
