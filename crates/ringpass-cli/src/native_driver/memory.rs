@@ -39,6 +39,8 @@ struct CardMemory {
     card: Arc<Card>,
     registers: Inode,
     known: Vec<Known>,
+    /// A process maps its registers.
+    is_driven: bool,
     /// Set when the last driver has gone.
     gone: Arc<AtomicBool>,
 }
@@ -91,6 +93,7 @@ impl DriverMemory {
             card,
             registers,
             known: Vec::new(),
+            is_driven: false,
             gone: Arc::new(AtomicBool::new(false)),
         };
         Self { namespace, cards: cards.map(memory).collect() }
@@ -112,22 +115,23 @@ impl DriverMemory {
     pub(super) fn refresh(&mut self) {
         let processes = processes(&self.namespace);
         for card in &mut self.cards {
-            let drivers = processes.iter().filter(|mappings| mappings.iter().any(|m| m.inode == card.registers));
-            let shared = drivers.flatten().filter(|m| m.is_shared && m.inode.device != card.registers.device);
-            card.refresh(&shared.copied().collect::<Vec<_>>());
+            let is_driver = |mappings: &&Vec<Mapping>| mappings.iter().any(|mapping| mapping.inode == card.registers);
+            let drivers: Vec<_> = processes.iter().filter(is_driver).collect();
+            let of_drivers = drivers.iter().copied().flatten();
+            let shared = of_drivers.filter(|m| m.is_shared && m.inode.device != card.registers.device);
+            card.refresh(!drivers.is_empty(), &shared.copied().collect::<Vec<_>>());
         }
     }
 
     /// Unmaps everything.
     pub(super) fn clear(&mut self) {
-        self.cards.iter_mut().for_each(|card| card.refresh(&[]));
+        self.cards.iter_mut().for_each(|card| card.refresh(false, &[]));
     }
 }
 
 impl CardMemory {
-    fn refresh(&mut self, mappings: &[Mapping]) {
-        let Self { card, known, gone, .. } = self;
-        let had_driver = !known.is_empty();
+    fn refresh(&mut self, is_driven: bool, mappings: &[Mapping]) {
+        let Self { card, known, .. } = self;
         known.retain(|known| {
             let stays = mappings.contains(&known.mapping);
             if !stays {
@@ -143,8 +147,8 @@ impl CardMemory {
                 None => known.extend(Known::new(card, *mapping)),
             }
         }
-        if had_driver && mappings.is_empty() {
-            gone.store(true, Ordering::Release);
+        if std::mem::replace(&mut self.is_driven, is_driven) && !is_driven {
+            self.gone.store(true, Ordering::Release);
         }
     }
 }
@@ -188,20 +192,22 @@ impl Known {
         let mut page = 0;
         for run in new.chunk_by(|a, b| a.zip(*b).is_some_and(|(a, b)| b == a + PAGE)) {
             if let Some(address) = run[0] {
-                self.add(card, address, page * PAGE as usize, run.len() * PAGE as usize);
-                self.pages[page..page + run.len()].fill(true);
+                let added = self.add(card, address, page * PAGE as usize, run.len() * PAGE as usize);
+                self.pages[page..page + run.len()].fill(added);
             }
             page += run.len();
         }
         Ok(())
     }
 
-    /// Maps a part of the memory, unless another process that shares it has come first.
-    fn add(&mut self, card: &Card, address: u64, offset: usize, len: usize) {
+    /// Maps a part of the memory; `false` if another process that shares it has come first.
+    fn add(&mut self, card: &Card, address: u64, offset: usize, len: usize) -> bool {
         let part = self.memory.part(offset, len).expect("a part of the mapping");
-        if card.map_at(address, part, Access::ReadWrite).is_ok() {
+        let added = card.map_at(address, part, Access::ReadWrite).is_ok();
+        if added {
             self.ranges.push((address, len as u64));
         }
+        added
     }
 }
 

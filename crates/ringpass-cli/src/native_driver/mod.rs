@@ -54,9 +54,9 @@ struct Function {
     wire: Option<Queues>,
 }
 
-/// Time from the end of the run until the command is told to end (SIGTERM), which Ctrl-C may have done already, and from
-/// then until it is killed.
-const GRACE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
+/// Times from the end of the run until the command is told to end (SIGTERM), which Ctrl-C may have done already, until it is
+/// killed, and until it is no longer waited for.
+const GRACE: [Duration; 3] = [Duration::from_secs(2), Duration::from_secs(7), Duration::from_secs(12)];
 /// Time between two looks at the command and its memory.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -151,7 +151,7 @@ impl Running {
 
 /// Watches a command, its memory, and the time that it has left, until it has ended.
 fn watch(mut child: Child, shared: &Shared) -> Result<ExitStatus, Error> {
-    let mut deadlines = None;
+    let (mut told, mut stage) = (None, 0);
     let pid = Pid::from_raw(child.id() as i32);
     loop {
         let waited = child.try_wait().map_err(|source| Error::os("waiting for the command", source))?;
@@ -164,16 +164,16 @@ fn watch(mut child: Child, shared: &Shared) -> Result<ExitStatus, Error> {
             return Ok(status);
         }
         if shared.stop.load(Ordering::Relaxed) {
-            let now = Instant::now();
-            let [term, kill_at] = *deadlines.get_or_insert_with(|| [now + GRACE[0], now + GRACE[0] + GRACE[1]]);
+            let passed = told.get_or_insert_with(Instant::now).elapsed();
             // Nobody else waits for the child, so its number is not used again.
             if shared.interrupt.swap(false, Ordering::Relaxed) {
                 let _ = kill(pid, Signal::SIGINT);
             }
-            if now >= kill_at {
-                let _ = kill(pid, Signal::SIGKILL);
-            } else if now >= term {
-                let _ = kill(pid, Signal::SIGTERM);
+            match GRACE.iter().filter(|&&time| passed >= time).count() {
+                now if now == std::mem::replace(&mut stage, now) => {}
+                1 => _ = kill(pid, Signal::SIGTERM),
+                2 => _ = kill(pid, Signal::SIGKILL),
+                _ => return Err(Error::Gone(format!("the command (process {pid}) does not end, although it was killed"))),
             }
         }
         shared.memory().refresh();

@@ -38,12 +38,14 @@ fn vhost_is_measured_in_all_pairings_beside_dpdk() {
         return;
     }
     let rows = rows(&["vhost", "--rounds", "2", "-t", "0.2", "--size", "64"]);
-    assert_eq!(rows.len(), 2 * 2 * 4, "{rows:?}");
+    // Rounds with near and far cores have rows of their own.
+    let rounds: f64 = rows.iter().map(|row| number(row, "rounds")).sum();
+    assert_eq!(rounds, (2 * 2 * 4 * 2) as f64, "{rows:?}");
     for row in &rows {
         assert!(number(row, "mpps") > 0.0 && number(row, "cycles_per_packet") > 0.0, "{row}");
         assert!(number(row, "peer_mpps") > 0.0 && number(row, "peer_cycles_per_packet") > 0.0, "{row}");
         assert!(number(row, "mpps_min") <= number(row, "mpps") && number(row, "mpps") <= number(row, "mpps_max"));
-        assert!(number(row, "ratio") > 0.0 && number(row, "rounds") == 2.0, "{row}");
+        assert!(number(row, "ratio") > 0.0 && ["near", "far", "changing"].map(Value::from).contains(&row["cores"]), "{row}");
         assert!(row["machine"].as_str().is_some_and(|machine| machine.contains("GHz")), "{row}");
     }
     let all = |name: &str| {
