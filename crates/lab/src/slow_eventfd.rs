@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
-/// An eventfd for which 40,000 waiters wait, each of which a signal wakes. They are the pairs of 200 epoll sets and
-/// 200 descriptors of the eventfd.
+/// An eventfd for which 90,000 waiters wait, each of which a signal wakes. They are the pairs of 300 epoll sets and
+/// 300 descriptors of the eventfd.
 pub struct SlowEventfd {
     event: OwnedFd,
     _copies: Vec<OwnedFd>,
@@ -20,7 +20,7 @@ impl SlowEventfd {
 
     /// Makes an eventfd slow, as long as the result exists.
     pub fn on(event: OwnedFd) -> Self {
-        const EACH: u64 = 200;
+        const EACH: u64 = 300;
         let copies: Vec<OwnedFd> = (0..EACH).map(|_| event.try_clone().expect("a descriptor")).collect();
         let sets: Vec<OwnedFd> =
             (0..EACH).map(|_| epoll::create(epoll::CreateFlags::CLOEXEC).expect("an epoll set")).collect();

@@ -173,7 +173,11 @@ fn watch(mut child: Child, shared: &Shared) -> Result<ExitStatus, Error> {
                 now if now == std::mem::replace(&mut stage, now) => {}
                 1 => _ = kill(pid, Signal::SIGTERM),
                 2 => _ = kill(pid, Signal::SIGKILL),
-                _ => return Err(Error::Gone(format!("the command (process {pid}) does not end, although it was killed"))),
+                _ => {
+                    return Err(Error::Gone(format!(
+                        "the command (process {pid}) does not end, although it was killed"
+                    )));
+                }
             }
         }
         shared.memory().refresh();

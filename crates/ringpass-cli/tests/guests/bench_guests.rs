@@ -45,7 +45,10 @@ fn vhost_is_measured_in_all_pairings_beside_dpdk() {
         assert!(number(row, "mpps") > 0.0 && number(row, "cycles_per_packet") > 0.0, "{row}");
         assert!(number(row, "peer_mpps") > 0.0 && number(row, "peer_cycles_per_packet") > 0.0, "{row}");
         assert!(number(row, "mpps_min") <= number(row, "mpps") && number(row, "mpps") <= number(row, "mpps_max"));
-        assert!(number(row, "ratio") > 0.0 && ["near", "far", "changing"].map(Value::from).contains(&row["cores"]), "{row}");
+        assert!(
+            number(row, "ratio") > 0.0 && ["near", "far", "changing"].map(Value::from).contains(&row["cores"]),
+            "{row}"
+        );
         assert!(row["machine"].as_str().is_some_and(|machine| machine.contains("GHz")), "{row}");
     }
     let all = |name: &str| {
