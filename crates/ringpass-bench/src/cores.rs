@@ -46,6 +46,20 @@ pub fn distance_during(cycles: &[f64]) -> &'static str {
     if max > 1.5 * min { "changing" } else { distance(min) }
 }
 
+/// Returns the samples of rounds with cores of a distance, and those of the same rounds that they are compared with, if there
+/// are such. `cycles` returns [`core_to_core_cycles`] before and after a sample.
+pub fn at_distance<S: Copy>(
+    distance: &str,
+    samples: &[S],
+    peers: Option<&[S]>,
+    cycles: impl Fn(&S) -> [f64; 2],
+) -> (Vec<S>, Option<Vec<S>>) {
+    let pairs = samples.iter().zip(peers.unwrap_or(samples));
+    let pairs = pairs.filter(|(ours, peer)| distance_during(&[cycles(ours), cycles(peer)].concat()) == distance);
+    let (samples, compared) = pairs.map(|(ours, peer)| (*ours, *peer)).unzip();
+    (samples, peers.map(|_| compared))
+}
+
 /// Returns the line above results that were measured with cores of a distance.
 pub fn heading(distance: &str) -> String {
     match distance {

@@ -1,30 +1,29 @@
 //! `ringpass bench driver --peer dpdk`: forwarding between two modelled cards by Ringpass and by DPDK's testpmd, in alternation.
 //! One core plays the cards, the other one has the driver, which finds them as PCI devices.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
 use core_affinity::CoreId;
-use ringpass::{Config, Error, Mempool, MempoolConfig, Workers};
+use ringpass::{Error, Mempool, MempoolConfig};
 use ringpass_cli::demo;
-use ringpass_cli::native_driver::NativeDriver;
 use ringpass_cli::output::print_line;
 use ringpass_cli::signals::{catch_signals, interrupted};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::cores::{self, DISTANCES, check_interrupted, core_to_core_cycles, distance_during, pause};
+use crate::cores::{self, DISTANCES, core_to_core_cycles, distance_during};
+use crate::driven::{Site, last_words, rate, under};
 use crate::driver::progress;
 use crate::folder::TempDir;
 use crate::huge_pages::HugePages;
 use crate::machine;
+use crate::median::median;
 use crate::process::ringpass;
 use crate::table::{self, row};
-use crate::vhost::testpmd::{self, value};
+use crate::vhost::testpmd;
 
 /// A comparison.
 pub struct Comparison<'a> {
@@ -37,7 +36,7 @@ pub struct Comparison<'a> {
     pub json: bool,
 }
 
-/// What is measured.
+/// A driver with or without offloads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 struct Subject {
     driver: Driver,
@@ -106,8 +105,6 @@ struct Row<'a> {
 const TESTPMD: &str = "dpdk-testpmd";
 /// Huge pages of 2 MiB for one driver.
 const HUGE_PAGES: usize = 96;
-const LIMIT: Duration = Duration::from_secs(30);
-const WARM_UP: Duration = Duration::from_millis(200);
 
 impl Subject {
     fn name(self) -> &'static str {
@@ -149,8 +146,7 @@ impl Subject {
             let summary: Value = serde_json::from_str(printed.lines().last()?).ok()?;
             return summary["cycles_per_packet"].as_f64();
         }
-        let line = printed.lines().find(|line| line.contains("CPU cycles/packet="))?;
-        Some(value(line, "CPU cycles/packet="))
+        testpmd::cycles(printed)
     }
 }
 
@@ -190,57 +186,17 @@ fn round(comparison: &Comparison, number: usize, cores: [CoreId; 2], folder: &Pa
 }
 
 fn measure(subject: Subject, comparison: &Comparison, cores: [CoreId; 2], output: &Path) -> Result<Sample, Error> {
-    let opened = |source| Error::os(format!("{}", output.display()), source);
     let cards = [0, 1].map(|n| Card::new(&CardConfig { device: 0x10f7, mac: demo::mac(n), ..CardConfig::default() }));
     let packets = Mempool::new(&MempoolConfig { buffers: 4 * comparison.ring, ..MempoolConfig::default() })?;
-    let mut command = subject.command(comparison, cores[1])?;
-    let file = File::create(output).map_err(opened)?;
-    command.stdin(Stdio::null()).stdout(file.try_clone().map_err(opened)?).stderr(file);
-    let mut driver = NativeDriver::start(&cards, command)?;
-    driver.attach(demo::wires(&packets, comparison.ring / 2).into_iter().map(Some));
-    let (work, running) = driver.split(|| 0);
-    let config = Config { cpu: vec![cores[0].id], poll: true, ..Config::default() };
-    let mut workers = Workers::new(&config)?;
-    let measured = workers.spawn("cards", work).and_then(|()| watch(&cards, comparison.seconds, &|| running.ended()));
-    running.interrupt();
-    let finished = running.finish();
-    workers.stop();
-    let joined = workers.join();
-    let printed = std::fs::read_to_string(output).map_err(opened)?;
-    let last = || printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
-    let mpps = measured.map_err(|error| match error {
-        Error::Interrupted => error,
-        _ => Error::Fault(format!("{}: {error}; its last words: {}", subject.name(), last())),
-    })?;
-    finished?;
-    joined?;
-    let cycles = subject.cycles(&printed);
-    let cycles =
-        cycles.ok_or_else(|| Error::Fault(format!("{} has not said its cycles: {}", subject.name(), last())))?;
+    let wires = demo::wires(&packets, comparison.ring / 2);
+    let sent = || cards.iter().map(|card| card.counters().tx_packets).sum();
+    let command = subject.command(comparison, cores[1])?;
+    let site = Site { cards: &cards, wires, core: cores[0], output };
+    let (mpps, printed) = under(command, site, || 0, |ended| rate(&sent, comparison.seconds, ended))?;
+    let cycles = subject
+        .cycles(&printed)
+        .ok_or_else(|| Error::Fault(format!("{} has not said its cycles: {}", subject.name(), last_words(&printed))))?;
     Ok(Sample { mpps, cycles })
-}
-
-/// Returns the rate at which the cards send, in millions of packets a second, once the driver forwards.
-fn watch(cards: &[Arc<Card>], time: Duration, ended: &dyn Fn() -> bool) -> Result<f64, Error> {
-    let sent = || cards.iter().map(|card| card.counters().tx_packets).sum::<u64>();
-    let start = Instant::now();
-    while sent() < 1000 {
-        check_interrupted()?;
-        if ended() || start.elapsed() > LIMIT {
-            return Err(Error::Fault("it forwards nothing".into()));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    pause(WARM_UP)?;
-    let (start, before) = (Instant::now(), sent());
-    pause(time)?;
-    Ok((sent() - before) as f64 / start.elapsed().as_secs_f64() / 1e6)
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[(values.len() - 1) / 2]
 }
 
 fn report(comparison: &Comparison, rounds: &[Round]) {

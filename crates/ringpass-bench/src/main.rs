@@ -6,6 +6,7 @@
 mod all;
 mod cores;
 mod cpu;
+mod driven;
 mod driver;
 mod driver_peer;
 mod folder;
@@ -16,6 +17,7 @@ mod instructions;
 mod latency;
 mod machine;
 mod measure;
+mod median;
 mod netmap;
 mod paper;
 mod plot;

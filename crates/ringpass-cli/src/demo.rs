@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     Ok(())
 }
 
-/// What the demo adds to the statistics.
+/// Additions of the demo to the statistics.
 struct Observer {
     json: bool,
     cost: Cost,

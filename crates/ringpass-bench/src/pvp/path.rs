@@ -324,7 +324,7 @@ fn run_function(queues: &mut Queues, function: &NetworkFunction, core: CoreId) {
 
 /// Moves one burst from a queue to another; packets that do not fit are lost.
 #[inline(always)]
-fn forward(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> usize {
+pub fn forward(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> usize {
     let received = from.rx_burst(burst);
     if received > 0 {
         to.tx_burst(burst);

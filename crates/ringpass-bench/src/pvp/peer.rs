@@ -1,9 +1,8 @@
 //! `ringpass bench pvp --peer dpdk`: the path with DPDK's testpmd as the switch, beside Ringpass's, copying and mapped. One core has
 //! the switch; the other one plays the card and runs the network function, in turn.
 
-use std::fs::File;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use ringpass::{
-    Burst, Config, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, RxQueue, TxQueue, WakeSource,
-    Wakeable, Workers, cycles, drivers,
+    Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, RxQueue, TxQueue, WakeSource, Wakeable,
+    cycles, drivers,
 };
-use ringpass_cli::native_driver::NativeDriver;
 use ringpass_cli::output::print_line;
 use ringpass_cli::signals::{catch_signals, interrupted};
 use ringpass_lending::{BorrowingQueue, LendingPort};
@@ -26,14 +24,17 @@ use ringpass_vhost::{CopyModes, Vhost};
 use ringpass_virtio_user::VirtioUser;
 use serde::Serialize;
 
-use crate::cores::{self, DISTANCES, check_interrupted, core_to_core_cycles, distance_during, pause};
+use super::path::forward;
+use crate::cores::{self, DISTANCES, check_interrupted, core_to_core_cycles, distance_during};
+use crate::driven::{Site, last_words, rate, under};
 use crate::driver::progress;
 use crate::folder::TempDir;
 use crate::huge_pages::HugePages;
 use crate::machine;
+use crate::median::median;
 use crate::rig;
 use crate::table::{self, row};
-use crate::vhost::testpmd::{self, value};
+use crate::vhost::testpmd;
 use crate::vhost::{Layout, Ring, features};
 
 /// A comparison.
@@ -47,7 +48,7 @@ pub struct Comparison<'a> {
     pub json: bool,
 }
 
-/// What is between the card and the guest.
+/// The switch between the card and the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Switch {
@@ -99,7 +100,6 @@ const CARD: &str = "0000:f0:00.0";
 /// Huge pages of 2 MiB for all parts together.
 const HUGE_PAGES: usize = 256;
 const LIMIT: Duration = Duration::from_secs(30);
-const WARM_UP: Duration = Duration::from_millis(200);
 const BURST: usize = 32;
 /// Descriptors of the card's rings and of the guest's, as in the paper's Table III with mapped queues.
 const CARD_RING: usize = 1024;
@@ -156,7 +156,6 @@ impl TxQueue for Sink {
 /// Parts on the other core: the card with its wire, and the network function once it is there.
 struct Far {
     card: Arc<Card>,
-    ordered: Arc<AtomicUsize>,
     sent: Arc<AtomicU64>,
     function: Sender<Queues>,
 }
@@ -170,8 +169,8 @@ impl Far {
         frame.resize(size, 0);
         let wire = Queues { rx: Box::new(Wire { frame, ordered: ordered.clone() }), tx: Box::new(Sink(sent.clone())) };
         let (function, inbox) = channel();
-        let beside = beside(card.clone(), ordered.clone(), inbox);
-        (Self { card, ordered, sent, function }, wire, beside)
+        let beside = beside(card.clone(), ordered, inbox);
+        (Self { card, sent, function }, wire, beside)
     }
 
     /// Connects a network function to a back-end.
@@ -200,20 +199,7 @@ impl Far {
 
     /// Returns the rate at which frames leave the card, in millions a second, once they do.
     fn rate(&self, time: Duration, ended: &dyn Fn() -> bool) -> Result<f64, Error> {
-        let sent = || self.sent.load(Ordering::Relaxed);
-        let (start, first) = (Instant::now(), sent());
-        while sent() < first + 1000 {
-            check_interrupted()?;
-            if ended() || start.elapsed() > LIMIT {
-                let waiting = self.ordered.load(Ordering::Relaxed);
-                return Err(Error::Fault(format!("no frame has come through the guest; {waiting} wait for the card")));
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        pause(WARM_UP)?;
-        let (start, before) = (Instant::now(), sent());
-        pause(time)?;
-        Ok((sent() - before) as f64 / start.elapsed().as_secs_f64() / 1e6)
+        rate(&|| self.sent.load(Ordering::Relaxed), time, ended)
     }
 }
 
@@ -230,21 +216,9 @@ fn beside(card: Arc<Card>, ordered: Arc<AtomicUsize>, inbox: Receiver<Queues>) -
     }
 }
 
-/// Moves one burst from a queue to another; packets that do not fit are lost.
-#[inline(always)]
-fn forward(from: &mut dyn RxQueue, to: &mut dyn TxQueue, burst: &mut Burst) -> usize {
-    let received = from.rx_burst(burst);
-    if received > 0 {
-        to.tx_burst(burst);
-        burst.clear();
-    }
-    received
-}
-
 /// Measures the path with testpmd as the switch.
 fn dpdk(comparison: &Comparison, size: usize, cores: [CoreId; 2], folder: &Path) -> Result<Sample, Error> {
     let (socket, output) = (folder.join("guest"), folder.join("output"));
-    let opened = |source| Error::os(format!("{}", output.display()), source);
     let (far, wire, beside) = Far::new(0x10f7, size);
     // Standard output is a file; without `stdbuf` it would be fully buffered.
     let mut command = Command::new("stdbuf");
@@ -254,37 +228,17 @@ fn dpdk(comparison: &Comparison, size: usize, cores: [CoreId; 2], folder: &Path)
     command.args(["--", "--record-core-cycles", "--no-flush-rx", "--stats-period=3600", "--forward-mode=io"]);
     command.args(["--disable-link-check", "--total-num-mbufs=8192", &format!("--burst={BURST}")]);
     command.args([format!("--rxd={CARD_RING}"), format!("--txd={CARD_RING}")]);
-    let file = File::create(&output).map_err(opened)?;
-    command.stdin(Stdio::null()).stdout(file.try_clone().map_err(opened)?).stderr(file);
-    let mut driver = NativeDriver::start(std::slice::from_ref(&far.card), command)?;
-    driver.attach([Some(wire)].into_iter());
-    let (work, running) = driver.split(beside);
-    let config = Config { cpu: vec![cores[1].id], poll: true, ..Config::default() };
-    let mut workers = Workers::new(&config)?;
-    let measured = workers.spawn("card and guest", work).and_then(|()| {
-        let port = far.connect(&socket, Layout::InOrder, comparison.ring, PageSize::Huge2M)?;
-        Ok((port, far.rate(comparison.seconds, &|| running.ended())?))
+    let site = Site { cards: std::slice::from_ref(&far.card), wires: [wire], core: cores[1], output: &output };
+    let measured = under(command, site, beside, |ended| {
+        let _port = far.connect(&socket, Layout::InOrder, comparison.ring, PageSize::Huge2M)?;
+        far.rate(comparison.seconds, ended)
     });
-    let measured = measured.map(|(port, mpps)| {
-        drop(port);
-        mpps
-    });
-    running.interrupt();
-    let finished = running.finish();
-    workers.stop();
-    let joined = workers.join();
-    let printed = std::fs::read_to_string(&output).map_err(opened)?;
     let _ = std::fs::remove_file(&socket);
-    let last = || printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing").to_owned();
-    let mpps = measured.map_err(|error| match error {
-        Error::Interrupted => error,
-        _ => Error::Fault(format!("with testpmd: {error}; its last words: {}", last())),
-    })?;
-    finished?;
-    joined?;
-    let line = printed.lines().find(|line| line.contains("CPU cycles/packet="));
-    let line = line.ok_or_else(|| Error::Fault(format!("testpmd has not said its cycles: {}", last())))?;
-    Ok(Sample { mpps, cycles: value(line, "CPU cycles/packet=") })
+    let (mpps, printed) = measured?;
+    let cycles = testpmd::cycles(&printed);
+    let cycles =
+        cycles.ok_or_else(|| Error::Fault(format!("testpmd has not said its cycles: {}", last_words(&printed))))?;
+    Ok(Sample { mpps, cycles })
 }
 
 /// Measures the path with Ringpass as the switch.
@@ -410,10 +364,9 @@ impl Switch {
     }
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    (values[(values.len() - 1) / 2] * 100.0).round() / 100.0
+/// Returns the median, rounded to two decimal places.
+fn hundredths_of_median(values: impl Iterator<Item = f64>) -> f64 {
+    (median(values) * 100.0).round() / 100.0
 }
 
 fn report(comparison: &Comparison, rounds: &[Round]) {
@@ -427,8 +380,8 @@ fn report(comparison: &Comparison, rounds: &[Round]) {
             }
             for (number, switch) in SWITCHES.into_iter().enumerate() {
                 let own = |round: &&Round| round.samples[number];
-                let switch_cycles = median(of.iter().map(|round| own(round).cycles));
-                let ratio = median(of.iter().map(|round| own(round).mpps / round.samples[0].mpps));
+                let switch_cycles = hundredths_of_median(of.iter().map(|round| own(round).cycles));
+                let ratio = hundredths_of_median(of.iter().map(|round| own(round).mpps / round.samples[0].mpps));
                 let asked = [(64, 1.5), (1514, 3.0)].into_iter().find(|(of, _)| *of == size);
                 let target_ratio = asked.filter(|_| switch == Switch::Mapped).map(|(_, ratio)| ratio);
                 rows.push(Row {
@@ -437,7 +390,7 @@ fn report(comparison: &Comparison, rounds: &[Round]) {
                     ring: comparison.ring,
                     cores,
                     rounds: of.len(),
-                    mpps: median(of.iter().map(|round| own(round).mpps)),
+                    mpps: hundredths_of_median(of.iter().map(|round| own(round).mpps)),
                     switch_cycles,
                     ratio,
                     target_ratio,

@@ -6,8 +6,9 @@ use serde::Serialize;
 use super::path::{Cell, Sample};
 use super::pattern::{Pattern, Transfer};
 use super::{Args, Experiment, Series, paper};
-use crate::cores::{DISTANCES, distance_during, heading};
+use crate::cores::{DISTANCES, at_distance, distance_during, heading};
 use crate::driver::pages_name;
+use crate::median::median;
 use crate::table::{self, number, row};
 use crate::vhost::Ring;
 use crate::{machine, tsc};
@@ -71,12 +72,6 @@ fn name<S: serde::Serializer>(pattern: &Pattern, serializer: S) -> Result<S::Ok,
     serializer.serialize_char(pattern.name)
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    let middle = (values.len() - 1) / 2;
-    *values.select_nth_unstable_by(middle, f64::total_cmp).1
-}
-
 fn round(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }
@@ -111,16 +106,8 @@ pub fn rows<'a>(all: &[Series], cores: &'static str, machine: &'a str) -> Vec<Ro
         let Series { experiment, cell, samples, instructions } = series;
         let Cell { pattern, ring, size, physical_rx, physical_tx, virtual_rx, virtual_tx } = *cell;
         let base = all.iter().find(|base| is_base(base, series)).map(|base| &base.samples);
-        let with_base = samples.iter().enumerate().filter_map(|(round, &sample)| {
-            let base = base.map_or(Some(&sample), |base| base.get(round))?;
-            Some((sample, *base))
-        });
-        let (samples, bases): (Vec<_>, Vec<_>) = with_base
-            .filter(|(sample, base)| {
-                distance_during(&[sample.core_to_core_cycles, base.core_to_core_cycles].concat()) == cores
-            })
-            .unzip();
-        let base = base.map(|_| bases);
+        let of = |sample: &Sample| sample.core_to_core_cycles;
+        let (samples, base) = at_distance(cores, samples, base.map(|base| &base[..]), of);
         if samples.is_empty() {
             return None;
         }

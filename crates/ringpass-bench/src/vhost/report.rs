@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::pairing::{Direction, Layout, Pair, Sample};
 use super::{Args, Case, Series};
-use crate::cores::{DISTANCES, distance_during};
+use crate::cores::{DISTANCES, at_distance};
 use crate::machine;
 use crate::table::{self, row};
 use ringpass_cli::output::print_line;
@@ -72,16 +72,8 @@ impl<'a> Row<'a> {
         peer: Option<&[Sample]>,
         machine: &'a str,
     ) -> Option<Self> {
-        let with_peer = samples.iter().enumerate().filter_map(|(round, &sample)| {
-            let peer = peer.map_or(Some(&sample), |peer| peer.get(round))?;
-            Some((sample, *peer))
-        });
-        let (samples, peers): (Vec<_>, Vec<_>) = with_peer
-            .filter(|(ours, peer)| {
-                distance_during(&[ours.core_to_core_cycles, peer.core_to_core_cycles].concat()) == cores
-            })
-            .unzip();
-        let (samples, peer) = (&samples[..], peer.map(|_| &peers[..]));
+        let (samples, peer) = at_distance(cores, samples, peer, |sample| sample.core_to_core_cycles);
+        let (samples, peer) = (&samples[..], peer.as_deref());
         if samples.is_empty() {
             return None;
         }

@@ -131,8 +131,14 @@ impl Testpmd {
     }
 }
 
+/// Returns the cycles of a packet from the first line of a text that has them.
+pub fn cycles(text: &str) -> Option<f64> {
+    const NAME: &str = "CPU cycles/packet=";
+    text.lines().find(|line| line.contains(NAME)).map(|line| value(line, NAME))
+}
+
 /// Returns the number after a name.
-pub fn value(line: &str, name: &str) -> f64 {
+fn value(line: &str, name: &str) -> f64 {
     let behind = line.split_once(name).map_or("", |(_, behind)| behind).trim_start();
     behind.split(|c: char| !c.is_ascii_digit() && c != '.').next().and_then(|text| text.parse().ok()).unwrap_or(0.0)
 }

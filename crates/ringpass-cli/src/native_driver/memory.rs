@@ -34,7 +34,7 @@ pub(super) struct DriverMemory {
     cards: Vec<CardMemory>,
 }
 
-/// What a card can access.
+/// Memory that a card can access.
 struct CardMemory {
     card: Arc<Card>,
     registers: Inode,

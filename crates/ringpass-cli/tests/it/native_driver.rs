@@ -16,7 +16,7 @@ struct Lab {
     model: Program,
     generator: Program,
     echo: Program,
-    /// What the command has printed before the generator's start.
+    /// Lines that the command has printed before the generator's start.
     said: Vec<String>,
     _folder: TempDir,
 }

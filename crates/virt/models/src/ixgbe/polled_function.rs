@@ -22,7 +22,7 @@ const BUS_MASTER: u16 = 1 << 2;
 /// A NIC whose registers are a file in memory. Its driver writes and reads the file; [`poll`](Self::poll) compares the
 /// registers with what it has last put there, carries out what has changed as writes, and puts the results there.
 ///
-/// What the driver writes is carried out in an order that the writes may have been made in: a comparison is repeated
+/// Writes are carried out in an order in which the driver may have made them: a comparison is repeated
 /// until it finds the same twice, so that with a write all earlier ones are seen. Of those, registers at lower offsets
 /// come first, and a reset last. That suits drivers that wait where the datasheet tells them to. Unlike on the card:
 ///
