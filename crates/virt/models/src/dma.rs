@@ -54,6 +54,26 @@ impl Ring {
         self.first.get(index).or_else(|| self.get_far(index - self.first.len()))
     }
 
+    /// Returns up to `limit` descriptors from `head` on, as many as are contiguous in this process: none if `head` is
+    /// outside the ring.
+    #[inline]
+    pub(crate) fn contiguous(&self, head: usize, limit: usize) -> &[Descriptor] {
+        let from = self.first.get(head..).filter(|from| !from.is_empty());
+        let from = from.unwrap_or_else(|| self.contiguous_far(head - self.first.len().min(head)));
+        &from[..from.len().min(limit)]
+    }
+
+    #[cold]
+    fn contiguous_far(&self, mut head: usize) -> &[Descriptor] {
+        for piece in &self.others {
+            if head < piece.len() {
+                return &piece[head..];
+            }
+            head -= piece.len();
+        }
+        &[]
+    }
+
     #[cold]
     fn get_far(&self, mut index: usize) -> Option<&Descriptor> {
         for piece in &self.others {

@@ -249,9 +249,8 @@ impl Device {
             let sink = if self.settings.loopback { None } else { wire.tx.frame_sink() };
             let mut batch = Batch::default();
             if let Some(sink) = sink
-                && self.tx[queue].fetch_frames(&mut self.frames, &mut context)
+                && self.tx[queue].fetch_frames(&mut self.frames, &mut batch, &mut context)
             {
-                batch.add_all(self.frames.iter());
                 sink.send(&self.frames);
                 self.frames.clear();
                 sent += batch.packets as usize;

@@ -89,8 +89,8 @@ impl Device {
         let mut frames = std::mem::take(&mut self.frames);
         let mut next = 0;
         while next < frames.len() {
-            let common = self.classify_common(&frames, next);
-            let delivered = self.deliver_common(&frames, next, common);
+            let (common, is_uniform) = self.classify_common(&frames, next);
+            let delivered = self.deliver_common(&frames, next, common, is_uniform);
             next += delivered;
             // A frame of another kind comes next, or frames have to wait, and those behind them as well.
             let end = if delivered == common { frames.len().min(next + 1) } else { frames.len() };
@@ -123,47 +123,57 @@ impl Device {
     }
 
     /// Fast path: checks and classifies the frames from number `start` on in `classes`, with the same results as
-    /// [`take`](Self::take), up to the first that is not of the most common kind. Returns how many there are.
-    fn classify_common(&mut self, frames: &FrameBatch, start: usize) -> usize {
+    /// [`take`](Self::take), up to the first that is not of the most common kind. Returns how many there are, and whether they
+    /// have one length and one destination address.
+    fn classify_common(&mut self, frames: &FrameBatch, start: usize) -> (usize, bool) {
         let Self { settings, tuples, classes, .. } = self;
         let tagged = settings.filter.vlan_type == ETHERTYPE_IPV4;
         if !settings.plain || tagged || !self.fifo.is_empty() || !self.dma_allowed {
-            return 0;
+            return (0, true);
         }
         let (rss, longest) = (settings.rss.as_ref(), settings.longest);
         let (mut checked, mut inexact) = (None, 0);
-        let mut count = 0;
+        let (mut count, mut is_uniform, mut len) = (0, true, None);
         for (frame, class) in frames.range(start..frames.len()).zip(classes.iter_mut()) {
             let address = destination(frame);
             if checked != Some(address) {
                 let Some(passed) = settings.filter.check(address, Cast::of(address), None) else { break };
+                is_uniform &= checked.is_none();
                 (checked, inexact) = (Some(address), if passed.inexact { RX_PIF } else { 0 });
             }
-            if frame.len() > longest {
-                break;
+            if len != Some(frame.len()) {
+                if frame.len() > longest {
+                    break;
+                }
+                is_uniform &= len.is_none();
+                len = Some(frame.len());
             }
             let Some(common) = tuples.classify(rss, frame) else { break };
             *class = Class { status: common.status | inexact, ..common };
             count += 1;
         }
-        count
+        (count, is_uniform)
     }
 
-    /// Delivers `count` frames from number `start` on, which `classes` describes, up to the first that has to wait or
-    /// whose buffer is not as usual. Returns how many it delivered.
-    fn deliver_common(&mut self, frames: &FrameBatch, start: usize, count: usize) -> usize {
-        let end = start + count;
+    /// Delivers `count` frames from number `start` on, which [`classify_common`](Self::classify_common) described, up to the
+    /// first that has to wait or whose buffer is not as usual. Returns how many it delivered.
+    fn deliver_common(&mut self, frames: &FrameBatch, start: usize, count: usize, is_uniform: bool) -> usize {
         let mut next = start;
         for run in self.classes[..count].chunk_by(|class, next| class.queue == next.queue) {
             let queue = run[0].queue;
             self.rx_touched |= 1 << queue;
-            let placed = self.rx[queue as usize].place_common(frames.range(next..end).zip(run), &self.dma);
+            let placed = self.rx[queue as usize].place_common(frames, next, run, &self.dma);
             next += placed;
             if placed < run.len() {
                 break;
             }
         }
-        self.received.add_all(frames.range(start..next));
+        let mut delivered = frames.range(start..next);
+        if is_uniform && let Some(first) = delivered.next() {
+            self.received.add_equal(first.len(), Cast::of(destination(first)), (next - start) as u64);
+        } else {
+            self.received.add_all(delivered);
+        }
         next - start
     }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Access, DmaMap, LookupHint};
+use ringpass_memory::{Access, DmaMap, FrameBatch, LookupHint};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
@@ -12,7 +12,7 @@ use super::liar::Liar;
 use super::lies::Lie;
 use super::limits::BURST;
 use super::rss::Class;
-use crate::dma::Ring;
+use crate::dma::{Descriptor, Ring};
 
 /// Prefetch distance of buffers, in frames.
 const AHEAD: usize = 4;
@@ -160,34 +160,40 @@ impl RxRing {
         true
     }
 
-    /// Fast path: delivers frames as [`place`](Self::place) does, up to the first that does not fit into the next buffer.
-    /// Returns how many it delivered.
+    /// Fast path: delivers the frames of a batch from number `start` on, one for each of `classes`, as
+    /// [`place`](Self::place) does, up to the first that does not fit into the next buffer. Returns how many it
+    /// delivered.
     #[inline]
-    pub(super) fn place_common<'a>(
-        &mut self,
-        frames: impl Iterator<Item = (&'a [u8], &'a Class)>,
-        dma: &DmaMap,
-    ) -> usize {
+    pub(super) fn place_common(&mut self, frames: &FrameBatch, start: usize, classes: &[Class], dma: &DmaMap) -> usize {
         let Some(ring) = self.memory.as_ref().filter(|_| self.enabled) else { return 0 };
-        let after = |at: usize, n: usize| if at + n < ring.len() { at + n } else { at + n - ring.len() };
-        let (mut head, mut left, mut hint, whole) = (self.head, self.ready, self.hint, self.whole);
-        let mut bytes = 0;
-        for (frame, class) in frames.take(self.ready) {
-            let Some([address, _]) = ring.get(head) else { break };
-            if left > AHEAD
-                && let Some([soon, _]) = ring.get(after(head, AHEAD))
-            {
-                dma.prefetch(soon.load(Ordering::Relaxed), Access::ReadWrite, &mut hint);
+        let count = classes.len().min(self.ready);
+        let earlier = self.pending.len();
+        self.pending.resize(earlier + count, [0; 2]);
+        let pending = &mut self.pending[earlier..];
+        let (mut head, mut placed, mut bytes, mut hint, whole) = (self.head, 0, 0, self.hint, self.whole);
+        let mut hint_ahead = hint;
+        let mut prefetch = |descriptor: &Descriptor| {
+            dma.prefetch(descriptor[0].load(Ordering::Relaxed), Access::ReadWrite, &mut hint_ahead);
+        };
+        'ring: while placed < count {
+            let descriptors = ring.contiguous(head, count - placed);
+            descriptors.iter().take(AHEAD).for_each(&mut prefetch);
+            let frames = frames.range(start + placed..start + placed + descriptors.len());
+            let frames = frames.zip(&classes[placed..]).zip(&mut pending[placed..]);
+            for (i, (descriptor, ((frame, class), pending))) in descriptors.iter().zip(frames).enumerate() {
+                descriptors.get(i + AHEAD).into_iter().for_each(&mut prefetch);
+                if frame.len() > whole || !dma.write(descriptor[0].load(Ordering::Relaxed), frame, &mut hint) {
+                    break 'ring;
+                }
+                let len = frame.len() as u64;
+                *pending = [class.word, RX_DD | RX_EOP | class.status | len << RX_LENGTH_SHIFT];
+                (placed, bytes) = (placed + 1, bytes + len);
             }
-            if frame.len() > whole || !dma.write(address.load(Ordering::Relaxed), frame, &mut hint) {
-                break;
-            }
-            let len = frame.len() as u64;
-            self.pending.push([class.word, RX_DD | RX_EOP | class.status | len << RX_LENGTH_SHIFT]);
-            (head, left, bytes) = (after(head, 1), left - 1, bytes + len);
+            head = (head + descriptors.len()) % ring.len();
         }
-        let placed = self.ready - left;
-        (self.head, self.ready, self.hint) = (head, left, hint);
+        self.pending.truncate(earlier + placed);
+        self.head = (self.head + placed) % ring.len();
+        (self.ready, self.hint) = (self.ready - placed, hint);
         self.tally.packets += placed as u64;
         self.tally.bytes += bytes;
         placed
@@ -198,12 +204,19 @@ impl RxRing {
         let Some(ring) = &self.memory else { return self.pending.clear() };
         let len = ring.len();
         let mut at = (self.head + len - self.pending.len()) % len;
-        for &[first_half, second_half] in &self.pending {
-            let Some([first, second]) = ring.get(at) else { break };
-            first.store(first_half, Ordering::Relaxed);
-            // Release: a driver that sees DD also sees the frame and the other half of the descriptor.
-            second.store(second_half, Ordering::Release);
-            at = if at + 1 == len { 0 } else { at + 1 };
+        let mut pending = self.pending.as_slice();
+        while !pending.is_empty() {
+            let descriptors = ring.contiguous(at, pending.len());
+            if descriptors.is_empty() {
+                break;
+            }
+            for ([first, second], &[first_half, second_half]) in descriptors.iter().zip(pending) {
+                first.store(first_half, Ordering::Relaxed);
+                // Release: a driver that sees DD also sees the frame and the other half of the descriptor.
+                second.store(second_half, Ordering::Release);
+            }
+            pending = &pending[descriptors.len()..];
+            at = (at + descriptors.len()) % len;
         }
         self.pending.clear();
     }

@@ -53,6 +53,30 @@ pub(super) struct Batch {
     sizes: [u64; 5],
 }
 
+/// Frames of equal length to one address, as most neighbours are, which are counted together.
+#[derive(Default)]
+pub(super) struct Neighbours {
+    /// Length and destination address.
+    of: (usize, u64),
+    count: u64,
+}
+
+impl Neighbours {
+    /// Counts a good frame in the batch, at the latest at the [end](Self::end).
+    #[inline(always)]
+    pub(super) fn add(&mut self, frame: &[u8], to: &mut Batch) {
+        let of = (frame.len(), destination(frame));
+        if of != self.of {
+            std::mem::replace(self, Self { of, count: 0 }).end(to);
+        }
+        self.count += 1;
+    }
+
+    pub(super) fn end(self, to: &mut Batch) {
+        to.add_equal(self.of.0, Cast::of(self.of.1), self.count);
+    }
+}
+
 impl Batch {
     /// Counts a good frame of `len` bytes without CRC.
     #[inline]
@@ -60,22 +84,15 @@ impl Batch {
         self.add_equal(len, cast, 1);
     }
 
-    /// Counts good frames. Neighbours of equal length to one address, as most are, are counted together.
-    #[inline]
+    /// Counts good frames.
     pub(super) fn add_all<'a>(&mut self, frames: impl Iterator<Item = &'a [u8]>) {
-        let (mut last, mut equal) = ((0, 0), 0);
-        for frame in frames {
-            let this = (frame.len(), destination(frame));
-            if this != last {
-                self.add_equal(last.0, Cast::of(last.1), equal);
-                (last, equal) = (this, 0);
-            }
-            equal += 1;
-        }
-        self.add_equal(last.0, Cast::of(last.1), equal);
+        let mut neighbours = Neighbours::default();
+        frames.for_each(|frame| neighbours.add(frame, self));
+        neighbours.end(self);
     }
 
-    fn add_equal(&mut self, len: usize, cast: Cast, count: u64) {
+    /// Counts `count` good frames of one length and kind of address.
+    pub(super) fn add_equal(&mut self, len: usize, cast: Cast, count: u64) {
         self.packets += count;
         self.octets += (len as u64 + 4) * count;
         let counted_if = |holds: bool| if holds { count } else { 0 };

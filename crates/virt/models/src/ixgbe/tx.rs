@@ -14,6 +14,7 @@ use super::lies::Lie;
 use super::limits::{BURST, MAX_FRAME_LEN, MIN_FRAME_LEN};
 use super::offload::{Offload, complete, copy_tagged, insert_legacy, tag};
 use super::segment::Segments;
+use super::stats::{Batch, Neighbours};
 use super::tx_context::{Buffers, Context};
 use crate::dma::Ring;
 
@@ -171,18 +172,22 @@ impl TxRing {
         self.memory = Some(ring);
     }
 
-    /// Fetches frames as copies, until the batch is full, the ring is empty or a descriptor needs [`fetch`](Self::fetch).
-    /// Returns `false` if that is the first.
-    pub(super) fn fetch_frames(&mut self, out: &mut FrameBatch, context: &mut Context) -> bool {
+    /// Fetches frames as copies, until there is no room, the ring is empty or a descriptor needs [`fetch`](Self::fetch), and
+    /// counts them. Returns `false` if that descriptor is the first.
+    pub(super) fn fetch_frames(&mut self, out: &mut FrameBatch, counts: &mut Batch, context: &mut Context) -> bool {
         if self.segments.is_some() || self.liar.is_some() {
             return false;
         }
         let Some(ring) = self.memory.take() else { return false };
         let (mut fetched, mut reported) = (false, None);
+        let mut neighbours = Neighbours::default();
         let mut left = self.ready.min(BURST);
         while left > 0 {
             let run = self.run(&ring, left.min(out.room()), context.settings, |address, len, hint| {
-                if !context.dma.read(address, out.push(len), hint) {
+                let frame = out.push(len);
+                if context.dma.read(address, frame, hint) {
+                    neighbours.add(frame, counts);
+                } else {
                     out.pop();
                     context.counters.dma_faults += 1;
                 }
@@ -195,6 +200,7 @@ impl TxRing {
             left -= run.descriptors;
             reported = run.reported.or(reported);
         }
+        neighbours.end(counts);
         self.report(reported, context);
         self.memory = Some(ring);
         fetched
