@@ -116,10 +116,14 @@ pub(super) const TX_IDX_SHIFT: u32 = 36;
 pub(super) const TX_DTYP_MASK: u64 = 0b1111 << 20;
 
 /// Iterates over the indices of the set bits.
-pub(super) fn set_bits(mut mask: u128) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let bit = mask.trailing_zeros();
-        mask &= mask.wrapping_sub(1);
-        (bit < u128::BITS).then_some(bit as usize)
-    })
+#[inline]
+pub(super) fn set_bits(mask: u128) -> impl Iterator<Item = usize> {
+    let of_half = |mut half: u64| {
+        std::iter::from_fn(move || {
+            let bit = half.trailing_zeros();
+            half &= half.wrapping_sub(1);
+            (bit < u64::BITS).then_some(bit as usize)
+        })
+    };
+    of_half(mask as u64).chain(of_half((mask >> 64) as u64).map(|bit| bit + 64))
 }

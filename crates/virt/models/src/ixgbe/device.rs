@@ -200,14 +200,25 @@ impl Device {
             self.settings = Settings::decode(&self.registers);
             self.tuples.clear();
         }
-        self.dma_allowed = self.may_dma();
         // First, so that descriptors to be sent arrive from the driver's core while frames are received.
         let mut to_send = 0;
-        for queue in set_bits(self.tx_enabled) {
-            let has_work = self.tx[queue].set_tail(doorbells.tx(queue).load(Ordering::Acquire));
-            to_send |= u128::from(has_work) << queue;
-        }
-        let mut moved = self.receive(wire, doorbells);
+        set_bits(self.tx_enabled).for_each(|queue| {
+            if self.tx[queue].set_tail(doorbells.tx(queue).load(Ordering::Acquire)) {
+                to_send |= 1 << queue;
+            }
+        });
+        let arrived = self.take_from_wire(wire);
+        let waits = !self.fifo.is_empty() || !self.to_wire.is_empty() || self.interrupts.are_throttled();
+        if to_send == 0 && arrived == 0 && !waits { 0 } else { self.work(to_send, arrived, wire, doorbells) }
+    }
+
+    /// Receives the frames that arrived from the wire and sends those of the rings `to_send`.
+    // Out of line, so that a step without work saves no registers.
+    #[inline(never)]
+    fn work(&mut self, to_send: u128, arrived: usize, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+        self.dma_allowed = self.may_dma();
+        let drains = !self.fifo.is_empty() && self.settings.receive && self.rx_enabled != 0;
+        let mut moved = if arrived > 0 || drains { self.receive(arrived, doorbells) } else { 0 };
         if to_send != 0 || !self.to_wire.is_empty() {
             moved += self.transmit(to_send, wire, doorbells);
         }

@@ -118,6 +118,12 @@ impl Interrupts {
         self.deliver(registers);
     }
 
+    /// Returns whether an interrupt waits for its vector's interval to end.
+    #[inline]
+    pub(super) fn are_throttled(&self) -> bool {
+        self.throttled != 0
+    }
+
     /// Returns when the first throttled vector may be sent.
     pub(super) fn due(&self) -> Option<Instant> {
         set_bits(self.throttled.into()).filter_map(|vector| self.throttled_until[vector]).min()

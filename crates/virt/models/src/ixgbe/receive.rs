@@ -62,15 +62,18 @@ impl Device {
         self.rx[queue].configure(get(SRRCTL.at(queue).offset), get(RXDCTL.at(queue).offset));
     }
 
-    pub(super) fn receive(&mut self, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+    /// Takes frames from the wire; returns how many.
+    #[inline]
+    pub(super) fn take_from_wire(&mut self, wire: &mut Queues) -> usize {
         // Until the driver enables reception, frames stay in the wire, so that none is lost during start-up.
-        if !self.settings.receive || self.rx_enabled == 0 {
+        if !self.settings.receive || self.rx_enabled == 0 || self.settings.loopback {
             return 0;
         }
-        let received = if self.settings.loopback { 0 } else { wire.rx.rx_frames(&mut self.frames) };
-        if received == 0 && self.fifo.is_empty() {
-            return 0;
-        }
+        wire.rx.rx_frames(&mut self.frames)
+    }
+
+    /// Receives frames that waited, and `arrived` from the wire.
+    pub(super) fn receive(&mut self, arrived: usize, doorbells: &Doorbells) -> usize {
         self.set_rx_tails(doorbells);
         let waited = self.drain_fifo();
         if self.link.up {
@@ -78,9 +81,9 @@ impl Device {
         } else {
             self.write_back();
             self.frames.clear();
-            self.counters.rx_no_link += received as u64;
+            self.counters.rx_no_link += arrived as u64;
         }
-        waited + received
+        waited + arrived
     }
 
     /// Receives the frames of `frames`: filters, classification, then a ring or the packet buffer. All of that uses one
