@@ -59,6 +59,14 @@ const SECTIONS: &[Section] = &[
         plots: false,
     },
     Section {
+        title: "Many software cards on one thread",
+        text: "One thread plays the cards, runs their drivers and forwards between each two of them, so that no cache line moves between \
+               cores. Frames are counted by the forwarder, the cards and the drivers; the benchmark fails if the three differ.",
+        arguments: &["model"],
+        quick: &["--rounds", "1"],
+        plots: false,
+    },
+    Section {
         title: "The driver for virtio cards",
         text: "The same for each kind of ring of virtio 1.2 (sections 2.7 and 2.8).",
         arguments: &["driver", "--driver", "virtio", "--instructions"],

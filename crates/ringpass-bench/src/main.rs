@@ -18,6 +18,7 @@ mod latency;
 mod machine;
 mod measure;
 mod median;
+mod model;
 mod netmap;
 mod paper;
 mod plot;
@@ -47,6 +48,7 @@ struct Cli {
 enum Benchmark {
     All(all::Args),
     Driver(driver::Args),
+    Model(model::Args),
     Latency(latency::Args),
     Idle(idle::Args),
     Vhost(vhost::Args),
@@ -59,6 +61,7 @@ enum Benchmark {
 const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver                   cycles per packet, by stage, batch size, ring size and page size
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
+  ringpass bench model                    2, 8 and 32 software cards on one thread with their drivers
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
   sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
@@ -75,6 +78,7 @@ fn run(what: Benchmark) -> Result<(), Error> {
     match what {
         Benchmark::All(args) => all::run(&args),
         Benchmark::Driver(args) => driver::run(args),
+        Benchmark::Model(args) => model::run(&args),
         Benchmark::Latency(args) => latency::run(args),
         Benchmark::Idle(args) => idle::run(args),
         Benchmark::Vhost(args) => vhost::run(args),

@@ -189,7 +189,7 @@ fn driver_alone(config: &Config) -> Result<u64, Error> {
 }
 
 /// Forwards a burst in each direction between each two queues, and returns the number of packets.
-fn forward_once(pairs: &mut [(Queues, Queues)], burst: &mut Burst) -> usize {
+pub fn forward_once(pairs: &mut [(Queues, Queues)], burst: &mut Burst) -> usize {
     let mut moved = 0;
     for (a, b) in pairs {
         for (rx, tx) in [(&mut a.rx, &mut b.tx), (&mut b.rx, &mut a.tx)] {
