@@ -6,9 +6,9 @@ use std::time::Duration;
 use core_affinity::CoreId;
 use ringpass::Error;
 
+use ringpass::signals::interrupted;
 pub use ringpass_cli::cores::core_to_core_cycles;
 use ringpass_cli::cores::distance;
-use ringpass_cli::signals::interrupted;
 
 /// Returns the CPUs to use: those named, or the first two that this process may run on.
 pub fn pick_two(named: &[usize]) -> Result<[CoreId; 2], Error> {

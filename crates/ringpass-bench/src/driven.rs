@@ -41,7 +41,11 @@ pub fn under<T, W: IntoIterator<Item = Queues>>(
     driver.attach(wires.into_iter().map(Some));
     let (work, running) = driver.split(beside);
     let mut workers = Workers::new(&Config { cpu: vec![core.id], poll: true, ..Config::default() })?;
-    let measured = workers.spawn("cards", work).and_then(|()| measure(&|| running.ended()));
+    let play = |worker| {
+        work(worker);
+        Ok(())
+    };
+    let measured = workers.spawn("cards", play).and_then(|()| measure(&|| running.ended()));
     running.interrupt();
     let finished = running.finish();
     workers.stop();

@@ -6,10 +6,10 @@ use std::process::Command;
 use std::time::Duration;
 
 use core_affinity::CoreId;
+use ringpass::signals::{self, interrupted};
 use ringpass::{Error, Mempool, MempoolConfig};
 use ringpass_cli::demo;
 use ringpass_cli::output::print_line;
-use ringpass_cli::signals::{catch_signals, interrupted};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use serde::Serialize;
 use serde_json::Value;
@@ -154,7 +154,7 @@ impl Subject {
 pub fn run(comparison: &Comparison) -> Result<(), Error> {
     let cores = cores::pick_two(comparison.cpu)?;
     testpmd::check()?;
-    catch_signals()?;
+    signals::catch()?;
     let _pages = HugePages::reserve(HUGE_PAGES)?;
     let folder = TempDir::new("driver")?;
     let mut rounds = Vec::new();

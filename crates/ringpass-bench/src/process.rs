@@ -12,7 +12,7 @@ use ringpass::Error;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use ringpass_cli::signals::interrupted;
+use ringpass::signals::interrupted;
 
 /// A process of this program that is ended when dropped. Its output is read continuously, so that it never
 /// blocks on a full pipe.

@@ -303,7 +303,8 @@ pub unsafe extern "C" fn ringpass_close(ports: *mut Ports) -> c_int {
         let ports = unsafe { Box::from_raw(ports) };
         // SAFETY: the caller says that no queue is used any more.
         let finished = unsafe { ports.finish() };
-        let missing = ports.control.into_inner().unwrap_or_else(PoisonError::into_inner).ports.close();
-        finished.map(|_| missing.try_into().unwrap_or(c_int::MAX))
+        let missing = ports.control.into_inner().unwrap_or_else(PoisonError::into_inner).ports.close_and_count();
+        finished?;
+        Ok(missing?.try_into().unwrap_or(c_int::MAX))
     })
 }

@@ -46,7 +46,7 @@ impl From<Error> for Failure {
 /// Returns the code of an error.
 fn code(error: &Error) -> c_int {
     match error {
-        Error::Address(_) | Error::Config(_) | Error::Memory(ringpass_memory::Error::Config(_)) => RINGPASS_INVALID,
+        Error::Address(_) | Error::Config(_) => RINGPASS_INVALID,
         Error::Busy(_) => RINGPASS_BUSY,
         Error::Permission(_) => RINGPASS_PERMISSION,
         Error::NotFound(_) | Error::NoDriver(_) => RINGPASS_NOT_FOUND,

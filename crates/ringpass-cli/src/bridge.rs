@@ -11,8 +11,9 @@ use serde_json::json;
 
 use crate::options::{seconds, within};
 use crate::output::is_quiet;
-use crate::signals::{begin_run, catch_first_signal, interrupted};
+use crate::signals::{begin_run, catch_first_signal};
 use crate::stats::print_line;
+use ringpass::signals::interrupted;
 
 /// Join two netmap ports: forward frames between them, both ways
 #[derive(clap::Args)]

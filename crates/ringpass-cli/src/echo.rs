@@ -1,6 +1,7 @@
 //! The subcommand `ringpass echo PORT`: sends each frame back to its sender.
 
 use crate::options::Options;
+use crate::run::close;
 use crate::stats::fields;
 use ringpass::{Burst, Error, Packet, Queues, Worker, open};
 
@@ -29,7 +30,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         run.spawn(move |worker| echo(queues, worker))?;
     }
     let result = run.control(&mut ports, &mut |totals| fields([("echo_drops", totals.dropped.into())]));
-    ports.close();
+    close(ports);
     result
 }
 

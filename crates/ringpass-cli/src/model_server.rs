@@ -21,7 +21,7 @@ use serde_json::Value;
 use crate::native_driver::NativeDriver;
 use crate::options::{SandboxOptions, base_config, seconds, within};
 use crate::output::{is_verbose, note};
-use crate::run::Run;
+use crate::run::{Run, close};
 use crate::stats::{Fields, OutputStream, fields};
 use ringpass::open::open_wire;
 use ringpass::sandbox::{Needs, Sandbox};
@@ -225,7 +225,7 @@ fn serve_all<D: Device + Send + 'static>(
     }
     run.spawn(move |worker| serve(ServedCards { all: served_cards, epoll }, worker))?;
     let result = run.control(&mut wires, &mut |_| report(&status));
-    wires.close();
+    close(wires);
     result
 }
 
@@ -250,7 +250,7 @@ fn run_command(args: &Args, make: impl Fn(MacAddress) -> Arc<ixgbe::Card>) -> Re
     let (work, running) = driver.split(|| 0);
     let mut counters = |_: &_| with_counters(cards.iter().map(|card| (Fields::new(), ringpass::ixgbe_counters(card))));
     let result = run.spawn(work).and_then(|()| run.control(&mut wires, &mut counters));
-    wires.close();
+    close(wires);
     let finished = running.finish();
     result.and(finished)
 }

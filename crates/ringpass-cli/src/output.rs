@@ -134,7 +134,7 @@ pub fn print(line: Arguments<'_>) {
 /// Records that standard output cannot be written to, and ends the run.
 pub fn lost(error: io::Error) {
     let _ = WRITE_ERROR.set(error);
-    crate::signals::interrupt();
+    ringpass::signals::interrupt();
 }
 
 /// Prints a line to standard error; used by `errln!`. Errors are ignored.

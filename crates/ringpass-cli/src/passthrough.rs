@@ -15,9 +15,9 @@ use crate::bridge::open;
 use crate::options::{SandboxOptions, base_config, seconds, within};
 use crate::output::{is_quiet, print_notices};
 use crate::run::Run;
-use crate::signals::interrupted;
 use crate::stats::print_line;
 use ringpass::sandbox::{Needs, Sandbox};
+use ringpass::signals::interrupted;
 
 /// Pass a netmap port into a virtual machine
 #[derive(clap::Args)]

@@ -19,13 +19,13 @@ use ringpass_host_ports::Pcap;
 use ringpass_port::{PcapConfig, ReplaySpeed};
 
 use crate::options::{Options, ipv4, within};
-use crate::run::RunObserver;
-use crate::signals::interrupted;
+use crate::run::{RunObserver, close};
 use crate::stats::Fields;
 use frame::{Endpoints, MAX, MIN};
 use generator::{Checksums, Flows, Generator, IMIX};
 use rate::{Paced, Rate};
 use returned::{ReturnStats, ReturnTracker};
+use ringpass::signals::interrupted;
 
 /// Send generated or captured frames, and evaluate those that come back
 #[derive(clap::Args)]
@@ -131,7 +131,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let rate = args.rate.filter(|_| args.pcap.is_none()).and_then(|rate| rate.frames(average));
     let mut observer = Sending { returned, rate };
     let result = run.control_with(&mut ports, &mut observer);
-    ports.close();
+    close(ports);
     result
 }
 

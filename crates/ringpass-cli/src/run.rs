@@ -4,9 +4,10 @@
 use std::time::{Duration, Instant};
 
 use ringpass::sandbox::{self, Needs};
-use ringpass::{Config, Error, Port, Stats, Totals, Worker, Workers, check_ports};
+use ringpass::signals::interrupted;
+use ringpass::{Config, Error, Port, Ports, Stats, Totals, Worker, Workers, check_ports};
 
-use crate::signals::{be_impatient, begin_run, catch_first_signal, interrupted, report_requested};
+use crate::signals::{be_impatient, begin_run, catch_first_signal, report_requested};
 use crate::stats::{Fields, Printer};
 
 /// Callbacks of a subcommand into its run.
@@ -62,6 +63,11 @@ impl RunObserver for PlainRun<'_> {
     }
 }
 
+/// Closes the ports of a run that has ended, which has finished them and reported what failed.
+pub fn close(ports: Ports) {
+    let _ = ports.close_and_count();
+}
+
 /// A run: its workers, and the loop on the main thread that supervises them and the ports.
 pub struct Run {
     /// Configuration of this run.
@@ -76,13 +82,6 @@ pub struct Run {
 }
 
 impl Run {
-    /// Interval at which ports are checked.
-    const TICK: Duration = Duration::from_millis(50);
-    /// Number of consecutive checks without any moved packet after which, once an input has ended, nothing is
-    /// in flight. Counted in checks and not in time, because on a busy machine all threads may stall, this one
-    /// too.
-    const IDLE_TICKS: u32 = 6;
-
     /// Checks the options, installs signal handlers and raises the limit of file descriptors.
     pub fn new(config: Config, json: bool, interval: Duration) -> Result<Self, Error> {
         if interval.is_zero() {
@@ -109,7 +108,10 @@ impl Run {
 
     /// Starts a worker on the next CPU of `--cpu`.
     pub fn spawn(&mut self, work: impl FnOnce(Worker) + Send + 'static) -> Result<(), Error> {
-        self.workers.spawn("worker", work)
+        self.workers.spawn("worker", |worker| {
+            work(worker);
+            Ok(())
+        })
     }
 
     /// Prints statistics at every interval, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`,
@@ -124,7 +126,7 @@ impl Run {
         begin_run();
         self.printer.start(ports, &self.notes);
         let start = Instant::now();
-        let failed = self.until_end(start, ports, observer);
+        let failed = self.until_end(ports, observer).err();
         be_impatient();
         self.workers.stop();
         let elapsed = start.elapsed();
@@ -133,7 +135,7 @@ impl Run {
         let mut stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
         // Frames handed to a card are still being sent, so Tx counters are read again. Frames that arrive from
         // now on are not counted.
-        std::thread::sleep(Self::TICK);
+        std::thread::sleep(Workers::TICK);
         for (stats, port) in stats.iter_mut().zip(ports.iter_mut()) {
             let Stats { tx_packets, tx_bytes, tx_drops, .. } = port.stats();
             *stats = Stats { tx_packets, tx_bytes, tx_drops, ..*stats };
@@ -153,40 +155,29 @@ impl Run {
         failed.or(unfinished).map_or(joined, Err)
     }
 
-    /// Waits until the run is to end. Returns the reason if it has failed.
-    fn until_end(
-        &mut self,
-        start: Instant,
-        ports: &mut [Box<dyn Port>],
-        observer: &mut dyn RunObserver,
-    ) -> Option<Error> {
-        let (mut next, mut moved, mut quiet) = (self.interval, 0, 0);
-        loop {
-            let elapsed = start.elapsed();
-            let left = self.config.time.map_or(Self::TICK, |time| time.saturating_sub(elapsed));
-            if left.is_zero() || interrupted() || self.workers.finished() {
-                return None;
-            }
-            let totals = self.workers.totals(elapsed);
-            quiet = if std::mem::replace(&mut moved, totals.moved) == totals.moved { quiet + 1 } else { 0 };
+    /// Waits until the run is to end. Fails if a port has.
+    fn until_end(&mut self, ports: &mut [Box<dyn Port>], observer: &mut dyn RunObserver) -> Result<(), Error> {
+        let Self { workers, printer, interval, .. } = self;
+        let mut next = *interval;
+        workers.supervise(interrupted, |totals| {
+            let elapsed = totals.elapsed;
             if elapsed >= next {
-                next = next.saturating_add(self.interval);
+                next = next.saturating_add(*interval);
                 if next <= elapsed {
-                    next = elapsed.saturating_add(self.interval);
+                    next = elapsed.saturating_add(*interval);
                 }
-                self.printer.live(elapsed, ports, observer.fields(&totals), observer.picture());
+                printer.live(elapsed, ports, observer.fields(totals), observer.picture());
             }
             if report_requested() {
-                self.printer.report(elapsed, ports, observer.fields(&totals), observer.picture());
+                printer.report(elapsed, ports, observer.fields(totals), observer.picture());
                 observer.report();
-                self.printer.keep_lines();
+                printer.keep_lines();
             }
             match observer.check_ports(ports) {
-                Decision::Failed(error) => return Some(error),
-                Decision::StopWhenIdle if quiet > Self::IDLE_TICKS => return None,
-                Decision::StopWhenIdle | Decision::Continue => {}
+                Decision::Failed(error) => Err(error),
+                Decision::StopWhenIdle => Ok(true),
+                Decision::Continue => Ok(false),
             }
-            std::thread::sleep(left.min(Self::TICK));
-        }
+        })
     }
 }

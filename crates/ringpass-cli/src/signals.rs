@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use ringpass::Error;
+use ringpass::signals::{self, SIGNALS};
 use ringpass_ipc::WAITS_END;
 use signal_hook::SigId;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::SIGUSR1;
 use signal_hook::flag;
-
-/// Set by SIGINT, SIGTERM and SIGHUP, and when standard output cannot be written to.
-static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Set by the first signal while ports are opened, and once the program has had [`GRACE`] to end by itself: the next signal
 /// ends it at once.
@@ -27,16 +25,6 @@ const GRACE: Duration = Duration::from_millis(100);
 
 /// Set by SIGUSR1.
 static REPORT_REQUESTED: AtomicBool = AtomicBool::new(false);
-
-/// Ends the run as Ctrl-C does.
-pub fn interrupt() {
-    INTERRUPTED.store(true, Ordering::Relaxed);
-}
-
-/// Returns whether the run was interrupted by a signal or by a failed write to standard output.
-pub fn interrupted() -> bool {
-    INTERRUPTED.load(Ordering::Relaxed)
-}
 
 /// Lets SIGUSR1 ask for statistics, where a subcommand has some, instead of ending the program.
 ///
@@ -52,17 +40,7 @@ pub fn report_requested() -> bool {
     REPORT_REQUESTED.swap(false, Ordering::Relaxed)
 }
 
-const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
-
-/// Installs handlers for SIGINT, SIGTERM and SIGHUP, which then set a flag instead of ending the process.
-///
-/// # Errors
-/// If the kernel refuses a handler.
-pub fn catch_signals() -> Result<(), Error> {
-    SIGNALS.iter().try_for_each(|&signal| flag::register(signal, &INTERRUPTED).map(drop)).map_err(signal_error)
-}
-
-/// Like [`catch_signals`]. Besides, until [`begin_run`] is called, the first signal ends waits for peers, and the second one
+/// Like [`signals::catch`]. Besides, until [`begin_run`] is called, the first signal ends waits for peers, and the second one
 /// the process at once; after [`be_impatient`], the next one does. Handlers are used and not a thread, which would be outside
 /// the sandbox.
 ///
@@ -75,7 +53,7 @@ pub fn catch_first_signal() -> Result<(), Error> {
     signals.thread_block().map_err(blocked)?;
     // In this order, so that the first signal does not find the flag that it sets.
     let shutdown = |&signal: &i32| flag::register_conditional_shutdown(signal, 130, &IMPATIENT).map(drop);
-    let registered = SIGNALS.iter().try_for_each(shutdown).map_err(signal_error).and_then(|()| catch_signals());
+    let registered = SIGNALS.iter().try_for_each(shutdown).map_err(signal_error).and_then(|()| signals::catch());
     let flags = [&IMPATIENT, &WAITS_END];
     let at_start = SIGNALS.iter().flat_map(|&signal| flags.map(|flag| flag::register(signal, flag)));
     let at_start: Result<Vec<_>, _> = at_start.collect();

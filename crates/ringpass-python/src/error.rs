@@ -27,9 +27,7 @@ pub fn exception(error: ringpass::Error) -> PyErr {
     use ringpass_memory::Error as Memory;
     let text = error.to_string();
     match error {
-        ringpass::Error::Address(_) | ringpass::Error::Config(_) | ringpass::Error::Memory(Memory::Config(_)) => {
-            InvalidError::new_err(text)
-        }
+        ringpass::Error::Address(_) | ringpass::Error::Config(_) => InvalidError::new_err(text),
         ringpass::Error::Busy(_) => BusyError::new_err(text),
         ringpass::Error::Permission(_) => NotPermittedError::new_err(text),
         ringpass::Error::NotFound(_) | ringpass::Error::NoDriver(_) => NotFoundError::new_err(text),

@@ -168,10 +168,9 @@ impl Shared {
             (*lock(&pair.rx), *lock(&pair.tx)) = (None, None);
         }
         let Some(mut ports) = lock(&self.control).take() else { return Ok(()) };
-        let finished = ports.iter_mut().map(|port| port.finish()).fold(Ok(()), Result::and);
         *lock(&self.last) = ports.stats();
-        ports.close();
-        finished
+        // Packets that the program still holds are its own business.
+        ports.close_and_count().map(drop)
     }
 
     /// Whether a packet lies in the memory that these ports can reach.

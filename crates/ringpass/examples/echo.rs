@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringpass::{Burst, Config, Error, PortConfig, Queues, Worker, Workers};
+use ringpass::{Burst, Config, Error, PortConfig, Queues, Worker, Workers, signals};
 
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
@@ -15,15 +15,20 @@ fn main() -> Result<(), Error> {
     for queues in ports.take_queues().remove(0) {
         workers.spawn("echo", move |worker| echo(queues, worker))?;
     }
-    // Until the port is gone, which is an error, or has no more input.
-    while !ports.check()? {
-        std::thread::sleep(Duration::from_secs(1));
-        println!("{:?}", ports[0].stats());
-    }
-    Ok(())
+    signals::catch()?;
+    let mut printed = Duration::ZERO;
+    let ended = workers.run_until(&mut ports, signals::interrupted, |totals, ports| {
+        if totals.elapsed >= printed + Duration::from_secs(1) {
+            printed = totals.elapsed;
+            println!("{:?}", ports[0].stats());
+        }
+        Ok(())
+    });
+    let closed = ports.close();
+    ended.and(closed)
 }
 
-fn echo(mut queues: Queues, mut worker: Worker) {
+fn echo(mut queues: Queues, mut worker: Worker) -> Result<(), Error> {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
         let received = queues.rx.rx_burst(&mut burst);
@@ -37,4 +42,5 @@ fn echo(mut queues: Queues, mut worker: Worker) {
         burst.clear();
         worker.after(received, &mut [&mut *queues.rx]);
     }
+    Ok(())
 }

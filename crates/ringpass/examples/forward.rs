@@ -1,41 +1,31 @@
 //! Forwards frames between two ports, both ways, until Ctrl-C or the end of a capture file:
 //! `cargo run --release -p ringpass --example forward -- 0000:01:00.0 tap:a`
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-use ringpass::{Burst, Config, Error, Idle, RxQueue, TxQueue};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use ringpass::{Burst, Config, Error, Queues, RxQueue, TxQueue, Worker, Workers, signals};
 
 fn main() -> Result<(), Error> {
-    let mut ports = ringpass::open(std::env::args().skip(1), &Config::default())?;
-    let [mut a, mut b] = ports.take_pair()?;
+    let config = Config::default();
+    let mut ports = ringpass::open(std::env::args().skip(1), &config)?;
+    let [a, b] = ports.take_pair()?;
     println!("{}", ports.notes().join("\n"));
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        signal_hook::flag::register(signal, stop.clone()).map_err(|error| Error::os("taking Ctrl-C", error))?;
-    }
-    let (mut burst, mut idle) = (Burst::new(32), Idle::default());
-    let (mut moved, mut checked) = (0, Instant::now());
-    let result = loop {
+    let mut workers = Workers::new(&config)?;
+    workers.spawn("forward", |worker| forward(a, b, worker))?;
+    signals::catch()?;
+    let ended = workers.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
+    // Cards stop once their queues, which the worker had, and their port are gone.
+    let closed = ports.close();
+    println!("{} packets moved", ended?.moved);
+    closed
+}
+
+fn forward(mut a: Queues, mut b: Queues, mut worker: Worker) -> Result<(), Error> {
+    let mut burst = Burst::new(worker.batch);
+    while worker.running() {
         let there = pass(&mut *a.rx, &mut *b.tx, &mut burst);
         let back = pass(&mut *b.rx, &mut *a.tx, &mut burst);
-        idle.after(there + back, &mut [&mut *a.rx, &mut *b.rx]);
-        moved += there + back;
-        if checked.elapsed() > Duration::from_millis(200) {
-            match ports.check() {
-                Err(gone) => break Err(gone),
-                // At the end of a capture file, what is under way still arrives.
-                Ok(ended) if stop.load(Ordering::Relaxed) || ended && moved == 0 => break Ok(()),
-                Ok(_) => (moved, checked) = (0, Instant::now()),
-            }
-        }
-    };
-    // Cards stop once their queues and their port are gone.
-    drop((a, b));
-    ports.close();
-    result
+        worker.after(there + back, &mut [&mut *a.rx, &mut *b.rx]);
+    }
+    Ok(())
 }
 
 /// Passes on a burst. The port that it goes to may have room for a part of it only; the rest is dropped, as a switch does.

@@ -81,7 +81,7 @@ pub(crate) fn check_ranges(port: &PortConfig) -> Result<(), Error> {
     } else {
         return Ok(());
     };
-    Err(ringpass_memory::Error::Config(wrong).into())
+    Err(Error::Config(wrong.into()))
 }
 
 #[cfg(test)]

@@ -48,26 +48,33 @@
 pub mod cards;
 mod config;
 pub mod drivers;
+mod flow_table;
 mod map;
 mod model;
 mod notice;
 pub mod open;
 
 mod ports;
+mod run;
 pub mod sandbox;
+pub mod signals;
 mod worker;
 
 pub use config::Config;
+pub use flow_table::FlowTable;
 pub use map::take_queue_pairs;
 pub use model::{ixgbe_counters, virtio_counters};
 pub use notice::Notices;
 #[doc(inline)]
 pub use open::{open, open_all};
 pub use ports::{Ports, check_ports};
-pub use ringpass_memory::{Burst, Flags, Mempool, MempoolConfig, Packet, PageSize};
+pub use ringpass_memory::{
+    Buffer, Burst, Cache, Drain, Flags, Headers, L4, MAX_BATCH, Mempool, MempoolConfig, Packet, PageSize, RawBytes,
+};
 pub use ringpass_port::{
     Address, Error, Idle, Link, MacAddress, Offloads, Port, PortConfig, PortDecorator, Protocol, Queues, Rule,
-    RxDecorator, RxQueue, Spread, State, Stats, TxQueue, WakeSource, Wakeable,
+    RxDecorator, RxQueue, Spread, State, Stats, Sum, Timer, TxQueue, WakeSource, Wakeable, complete_checksum,
+    copy_packet, fill_checksum, headers, parse_headers,
 };
 pub use worker::{Totals, Worker, Workers, cycles};
 pub use {ringpass_models as models, ringpass_netmap as netmap, ringpass_switch as switch};

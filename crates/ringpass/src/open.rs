@@ -51,24 +51,16 @@ pub fn open_all<A: AsRef<str>>(
         return Err(Error::Config("no port to open; name at least one, as tap:a or 0000:01:00.0".into()));
     }
     port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
-    // Queues beyond those of the options count as further ports.
-    let further = |port_config: &PortConfig| port_config.queues.saturating_sub(config.port.queues);
-    let further = port_configs.iter().map(further).sum();
-    let pool = pool_for(&parsed, further, config)?;
+    check_cards(&parsed, config)?;
+    let pool = pool(&port_configs, addressing_card(&parsed), config)?;
     let mut needs = Needs::new(config);
     let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);
     let ports = parsed.iter().zip(&port_configs).map(open).collect::<Result<_, _>>()?;
     Ok(Ports::new(ports, pool, needs))
 }
 
-/// Creates a pool for the ports at these addresses and `further` more. Fails if one of the cards may not be
-/// opened. Opening a card checks that too, but here nothing has been taken or created yet.
-pub fn pool_for(addresses: &[Address], further: usize, config: &Config) -> Result<Mempool, Error> {
-    check_cards(addresses, config)?;
-    pool(addresses.len() + further, addressing_card(addresses), config)
-}
-
-/// Fails if one of the cards may not be opened, before anything is taken or created.
+/// Fails if one of the cards may not be opened. Opening a card checks that too, but here nothing has been taken or created
+/// yet.
 pub fn check_cards(addresses: &[Address], config: &Config) -> Result<(), Error> {
     addresses.iter().filter_map(card).try_for_each(|pci| check_card(pci, config))
 }
@@ -79,21 +71,26 @@ pub fn addressing_card(addresses: &[Address]) -> Option<&str> {
     addresses.iter().filter_map(card).min_by_key(|pci| addressing_of(pci) == Addressing::Virtual)
 }
 
-/// Creates a pool for `ports` ports, with enough buffers to fill all rings plus some in bursts and caches. It
-/// uses huge pages unless the options forbid them; if too few are free, it says so and uses ordinary ones. For
-/// a real card the memory is on the card's NUMA node and has addresses that the card understands.
-pub fn pool(ports: usize, card: Option<&str>, config: &Config) -> Result<Mempool, Error> {
-    // Frames in several buffers need more buffers at a time.
-    let chained = if config.port.offloads.tso || config.port.mtu > 1500 { 40 * config.batch } else { 0 };
-    let buffers = ports * config.port.queues * (config.port.rx_ring + config.port.tx_ring + 1024 + chained);
+/// Creates a pool for ports with these configurations. It uses huge pages unless `config` forbids them; if too few are free, it
+/// says so and uses ordinary ones. For a real card the memory is on the card's NUMA node and has addresses that the card
+/// understands.
+pub fn pool(ports: &[PortConfig], card: Option<&str>, config: &Config) -> Result<Mempool, Error> {
+    let buffers = ports.iter().map(|port| buffers(port, config.batch)).sum();
     with_page_fallback(ports, card, config, |region| {
         Ok(Mempool::new(&MempoolConfig { buffers, region: *region, ..Default::default() })?)
     })
 }
 
-/// Creates memory for the packets of `ports` ports with `make`, on the pages that [`pool`] describes.
+/// Returns how many buffers fill all rings of a port, with some in bursts of `batch` packets and in caches.
+pub fn buffers(port: &PortConfig, batch: usize) -> usize {
+    // Frames in several buffers need more buffers at a time.
+    let chained = if port.offloads.tso || port.mtu > 1500 { 40 * batch } else { 0 };
+    port.queues * (port.rx_ring + port.tx_ring + 1024 + chained)
+}
+
+/// Creates memory for the packets of ports with `make`, on the pages that [`pool`] describes.
 pub fn with_page_fallback<T>(
-    ports: usize,
+    ports: &[PortConfig],
     card: Option<&str>,
     config: &Config,
     make: impl Fn(&RegionConfig) -> Result<T, Error>,
@@ -105,8 +102,8 @@ pub fn with_page_fallback<T>(
         let made = make(&region)?;
         // The cards' rings are allocated later on the same pages. A trial allocation shows now whether there
         // are too few.
-        let rings = config.port.queues * (config.port.rx_ring.max(config.port.tx_ring) * 2 * 16 + 64);
-        let room = (0..ports).map(|_| DmaRegion::new(rings, &region)).collect::<Result<Vec<_>, _>>();
+        let rings = |port: &PortConfig| port.queues * (port.rx_ring.max(port.tx_ring) * 2 * 16 + 64);
+        let room = ports.iter().map(|port| DmaRegion::new(rings(port), &region)).collect::<Result<Vec<_>, _>>();
         Ok::<T, Error>(room.map(|_| made)?)
     };
     match make(config.hugepages.unwrap_or(PageSize::Huge2M)) {
@@ -267,20 +264,21 @@ fn check_card(pci: &str, config: &Config) -> Result<(), Error> {
 mod tests {
     use super::*;
 
-    /// The pool has room for the rings of all queues, also where ports have fewer or more than the default.
+    /// The pool has room for the rings of all queues, also where ports differ from the default.
     #[test]
-    fn ports_have_as_many_queues_as_each_asks_for() {
+    fn ports_have_the_queues_and_rings_that_each_asks_for() {
         let port = PortConfig { queues: 4, ..Default::default() };
         let config = Config { port, hugepages: Some(PageSize::Ordinary), ..Default::default() };
-        for queues in [[1, 1], [1, 8], [4, 4]] {
-            let asked = queues.map(|queues| ("model:null", PortConfig { queues, ..port }));
+        for (queues, ring) in [([1, 1], 64), ([1, 8], 512), ([4, 4], 4096)] {
+            let asked =
+                queues.map(|queues| ("model:null", PortConfig { queues, rx_ring: ring, tx_ring: ring, ..port }));
             let mut ports = open_all(asked, &config).expect("software cards");
-            let rings = queues.iter().sum::<usize>() * (port.rx_ring + port.tx_ring);
+            let rings = queues.iter().sum::<usize>() * 2 * ring;
             assert!(ports.pool().capacity() > rings, "{queues:?}");
             let taken = ports.take_queues();
             assert_eq!(taken.iter().map(Vec::len).collect::<Vec<_>>(), queues);
             drop(taken);
-            assert_eq!(ports.close(), 0);
+            ports.close().expect("all buffers come back");
         }
     }
 }

@@ -23,12 +23,13 @@ use crate::sandbox::Needs;
 ///     println!("{}: {} frames received, {} lost", port.name(), stats.rx_packets, stats.rx_drops);
 /// }
 /// drop(queues);
-/// assert_eq!(ports.close(), 0, "all buffers have come back");
+/// ports.close()?;
 /// # Ok::<(), ringpass::Error>(())
 /// ```
 ///
 /// The queues are taken once and may then move to other threads. A device is stopped when its port and all of its queues have been
-/// dropped.
+/// dropped. Dropping the ports without [closing](Self::close) them completes what they write elsewhere too, but nobody hears
+/// what was lost.
 pub struct Ports {
     /// Dropped before the pool, so that packets return to it.
     ports: Vec<Box<dyn Port>>,
@@ -84,6 +85,37 @@ impl Ports {
         self.ports.iter_mut().map(|port| port.take_queues()).collect()
     }
 
+    /// Takes all queue pairs of all ports, for one worker each: a list for each worker, with one queue pair of each port, in the
+    /// order of the ports. Ports with fewer queues than others leave those of the others without a worker, which is refused.
+    ///
+    /// ```
+    /// use ringpass::{Config, PortConfig};
+    ///
+    /// let config = Config { port: PortConfig { queues: 4, ..Default::default() }, ..Config::default() };
+    /// let mut ports = ringpass::open(["model:null", "model:null", "null"], &config)?;
+    /// let workers = ports.take_queues_by_worker()?;
+    /// assert_eq!(workers.iter().map(Vec::len).collect::<Vec<_>>(), [3; 4]);
+    /// # Ok::<(), ringpass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the ports do not have equally many queues, or they were taken before.
+    pub fn take_queues_by_worker(&mut self) -> Result<Vec<Vec<Queues>>, Error> {
+        let queues = self.take_queues();
+        let workers = queues.first().map_or(0, Vec::len);
+        if workers == 0 || queues.iter().any(|of_port| of_port.len() != workers) {
+            let numbers: Vec<usize> = queues.iter().map(Vec::len).collect();
+            return Err(Error::Config(format!(
+                "the ports have {numbers:?} queue pairs to take; give all of them equally many"
+            )));
+        }
+        let mut by_worker: Vec<Vec<Queues>> = (0..workers).map(|_| Vec::new()).collect();
+        for of_port in queues {
+            by_worker.iter_mut().zip(of_port).for_each(|(of_worker, pair)| of_worker.push(pair));
+        }
+        Ok(by_worker)
+    }
+
     /// Takes the queues of two ports and pairs them up, one pair of queues for each worker. With `mapped`, each Rx queue receives
     /// directly into the buffers of the guest behind the opposite port; see [`take_queue_pairs`].
     ///
@@ -128,16 +160,50 @@ impl Ports {
         check_ports(&mut self.ports)
     }
 
-    /// Closes the ports and returns how many packet buffers have not come back to the pool. A card that fails to stop keeps the
-    /// buffers to which it may still write. Queues and packets that the caller still holds count as missing.
-    pub fn close(self) -> usize {
-        let Self { ports, pool, .. } = self;
-        drop(ports);
+    /// Completes what the ports write elsewhere, such as capture files, and closes them. To be called when the queues have been
+    /// dropped.
+    ///
+    /// # Errors
+    /// If something could not be written (the text says what is missing), or if packet buffers have not come back to the pool: a
+    /// card that fails to stop keeps those to which it may still write, and queues and packets that the caller still holds are
+    /// missing too. All ports are closed even so.
+    pub fn close(self) -> Result<(), Error> {
+        let all = self.pool.capacity();
+        match self.close_and_count()? {
+            0 => Ok(()),
+            missing => Err(Error::Fault(format!(
+                "{missing} of {all} packet buffers have not come back: a card still writes to them, or a queue or packet was not \
+                 dropped before the ports were closed"
+            ))),
+        }
+    }
+
+    /// Closes the ports as [`close`](Self::close) does; returns the number of packet buffers that have not come back.
+    ///
+    /// # Errors
+    /// If something could not be written.
+    pub fn close_and_count(mut self) -> Result<usize, Error> {
+        let finished = self.finish();
+        self.ports.clear();
         // Queues of ports that have left a switch return theirs on other threads.
         wait_for_drops(Duration::from_secs(1));
-        let missing = pool.outstanding(1);
-        tracing::debug!("packet buffers: {missing} of {} are missing", pool.capacity());
-        missing
+        let missing = self.pool.outstanding(1);
+        tracing::debug!("packet buffers: {missing} of {} are missing", self.pool.capacity());
+        finished.map(|()| missing)
+    }
+
+    /// Finishes all ports, also after a failure, which is the first one's.
+    fn finish(&mut self) -> Result<(), Error> {
+        let ends: Vec<_> = self.ports.iter_mut().map(|port| port.finish()).collect();
+        ends.into_iter().collect()
+    }
+}
+
+impl Drop for Ports {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::error!("{error}");
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use ringpass_port::{Error, Idle, Wakeable};
@@ -94,6 +94,7 @@ impl Control {
 ///         burst.clear();
 ///         worker.after(received, &mut [&mut *a.rx]);
 ///     }
+///     Ok(())
 /// })?;
 /// workers.stop();
 /// workers.join()?;
@@ -102,7 +103,7 @@ impl Control {
 pub struct Workers {
     config: Config,
     control: Arc<Control>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Vec<JoinHandle<Result<(), Error>>>,
     counters: Vec<Arc<WorkerCounters>>,
 }
 
@@ -120,11 +121,15 @@ impl Workers {
     }
 
     /// Starts a thread that runs `work`, on the next CPU of the configuration. It is called `name` with a number, cut off after 15
-    /// bytes.
+    /// bytes. An error that `work` returns ends the other workers too; [`join`](Self::join) returns it.
     ///
     /// # Errors
     /// If the kernel grants no thread.
-    pub fn spawn(&mut self, name: &str, work: impl FnOnce(Worker) + Send + 'static) -> Result<(), Error> {
+    pub fn spawn(
+        &mut self,
+        name: &str,
+        work: impl FnOnce(Worker) -> Result<(), Error> + Send + 'static,
+    ) -> Result<(), Error> {
         let Config { cpu, notices, sandbox, .. } = &self.config;
         if sandbox::is_missing(*sandbox) && self.threads.is_empty() {
             notices.send(
@@ -134,16 +139,26 @@ impl Workers {
         let index = self.threads.len();
         let (cpu, notices) = ((!cpu.is_empty()).then(|| cpu[index % cpu.len()]), notices.clone());
         let (worker, counters) = Worker::new(&self.config, &self.control);
+        let control = self.control.clone();
         let body = move || {
             if let Some(id) = cpu.filter(|&id| !core_affinity::set_for_current(CoreId { id })) {
                 notices.send(&format!("worker {index} could not be pinned to CPU {id}"));
             }
-            work(worker);
+            let end = work(worker);
+            if end.is_err() {
+                control.stop();
+            }
+            end
         };
         let thread = std::thread::Builder::new().name(format!("{name}-{index}").chars().take(15).collect()).spawn(body);
         self.threads.push(thread.map_err(|source| Error::os(format!("a thread for {name}"), source))?);
         self.counters.push(counters);
         Ok(())
+    }
+
+    /// Returns the time after which a run ends.
+    pub(crate) fn time(&self) -> Option<Duration> {
+        self.config.time
     }
 
     /// Tells all workers to end after their current round.
@@ -162,16 +177,19 @@ impl Workers {
         Totals::of(&self.counters, elapsed)
     }
 
+    /// Returns the counters of each worker, in the order of their start.
+    pub fn totals_of_each(&self, elapsed: Duration) -> Vec<Totals> {
+        self.counters.iter().map(|counters| Totals::of(std::slice::from_ref(counters), elapsed)).collect()
+    }
+
     /// Waits until all workers have ended.
     ///
     /// # Errors
-    /// If one has panicked.
+    /// That of the first worker that has failed, if one has. The message of a panic has been printed already.
     pub fn join(&mut self) -> Result<(), Error> {
-        let ends: Vec<_> = self.threads.drain(..).map(JoinHandle::join).collect();
-        match ends.iter().any(|end| end.is_err()) {
-            true => Err(Error::Fault("a worker failed; see above".into())),
-            false => Ok(()),
-        }
+        let panicked = |_| Err(Error::Fault("a worker failed; see above".into()));
+        let ends: Vec<_> = self.threads.drain(..).map(|thread| thread.join().unwrap_or_else(panicked)).collect();
+        ends.into_iter().collect()
     }
 }
 
@@ -193,18 +211,33 @@ pub struct Worker {
     /// Packets that this worker may move in its current round, if it has asked.
     allowed: Option<u64>,
     idle: Idle,
+    /// Time stamp counter at the end of the last round.
     since: u64,
+    /// Time at the last reading of the clock, and the time stamp counter then.
+    now: Instant,
+    read_at: u64,
     counters: Arc<WorkerCounters>,
     shared: Arc<Control>,
 }
 
 impl Worker {
+    /// Precision of [`now`](Self::now) in time stamp counter cycles, some 40 µs.
+    pub const CLOCK_CYCLES: u64 = 100_000;
+
     /// Creates a worker and its counters.
     fn new(config: &Config, shared: &Arc<Control>) -> (Self, Arc<WorkerCounters>) {
         let counters = Arc::new(WorkerCounters::default());
         let (batch, limit, idle) = (config.batch, config.count, Idle::new(config.poll));
-        let (own, shared) = (counters.clone(), shared.clone());
-        (Self { batch, limit, allowed: None, idle, since: cycles(), counters: own, shared }, counters)
+        let (own, shared, since) = (counters.clone(), shared.clone(), cycles());
+        let now = Instant::now();
+        (Self { batch, limit, allowed: None, idle, since, now, read_at: since, counters: own, shared }, counters)
+    }
+
+    /// Returns the time of this round, for the ageing of entries and for timers. It costs nothing: the clock is read between
+    /// rounds, once in [`CLOCK_CYCLES`](Self::CLOCK_CYCLES) at most.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        self.now
     }
 
     /// Returns whether the worker is to continue. To be called before each round.
@@ -246,6 +279,9 @@ impl Worker {
         } else {
             self.idle.after(0, sources);
             self.since = cycles();
+        }
+        if self.since.wrapping_sub(self.read_at) > Self::CLOCK_CYCLES {
+            (self.now, self.read_at) = (Instant::now(), self.since);
         }
     }
 
@@ -300,7 +336,7 @@ mod tests {
         let notices_to = crate::Notices::new(move |text| drop(sender.send(text.to_owned())));
         let config = Config { sandbox: sandbox::Sandbox::Packets, notices: notices_to, ..Default::default() };
         let mut workers = Workers::new(&config).unwrap();
-        (0..2).for_each(|_| workers.spawn("worker", |_| ()).unwrap());
+        (0..2).for_each(|_| workers.spawn("worker", |_| Ok(())).unwrap());
         drop(workers);
         let notices: Vec<_> = notices.try_iter().collect();
         assert!(notices.len() == 1 && notices[0].contains("call ringpass::sandbox::enter"), "{notices:?}");

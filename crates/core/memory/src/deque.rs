@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::RangeInclusive;
 use std::ptr::NonNull;
 
-use crate::{Burst, Flags, Packet};
+use crate::{Burst, Flags, MAX_BATCH, Packet};
 
 impl Burst {
     /// Appends a packet.
@@ -29,6 +29,39 @@ impl Burst {
         let packet = unsafe { self.packets[self.end].assume_init_read() };
         self.rewind();
         Some(packet)
+    }
+
+    /// Moves packets from the front of another burst to the end of this one, as many as there is [`room`](Self::room) for, and
+    /// returns their number.
+    ///
+    /// ```
+    /// use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
+    ///
+    /// let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() })?;
+    /// let (mut all, mut long, mut some) = (Burst::new(32), Burst::new(32), Burst::new(20));
+    /// pool.cache().alloc(&mut all);
+    /// all.iter_mut().zip(60..).for_each(|(packet, len)| packet.set_len(len));
+    /// all.split(&mut long, |packet| packet.len() >= 70);
+    /// assert_eq!((all.len(), long.len(), long[0].len()), (10, 22, 70));
+    /// some.append(&mut all);
+    /// assert_eq!((some.append(&mut long), some.len(), long.len()), (10, 20, 12));
+    /// # Ok::<(), ringpass_memory::Error>(())
+    /// ```
+    pub fn append(&mut self, from: &mut Burst) -> usize {
+        let moved = self.room().min(from.len());
+        from.drain().take(moved).for_each(|packet| self.push(packet));
+        moved
+    }
+
+    /// Moves the packets for which `wanted` returns `true` to the end of another burst, as long as that has
+    /// [`room`](Self::room). The others stay, all in their order.
+    pub fn split(&mut self, to: &mut Burst, mut wanted: impl FnMut(&mut Packet) -> bool) {
+        let mut rest = Burst::new(MAX_BATCH);
+        for mut packet in self.drain() {
+            let burst = if to.room() > 0 && wanted(&mut packet) { &mut *to } else { &mut rest };
+            burst.push(packet);
+        }
+        self.append(&mut rest);
     }
 
     /// Removes packets from the front, in order. Packets not taken when the iterator is dropped stay in the

@@ -1,6 +1,6 @@
 //! Copying frames into as many buffers as they need.
 
-use ringpass_memory::{Flags, Packet, RawBytes};
+use ringpass_memory::{Cache, Flags, Packet, RawBytes};
 
 /// Copies the pieces, one after the other, into one packet, which is chained as needed. Takes empty packets
 /// from `alloc`; returns `None` if there are too few.
@@ -46,6 +46,27 @@ pub(crate) fn range(packet: &Packet, from: usize, len: usize) -> impl Iterator<I
         start = end;
         segment.bytes().range(from.clamp(here, end) - here..(from + len).clamp(here, end) - here)
     })
+}
+
+/// Copies a packet with all its metadata and requests, into buffers of the cache; `None` if too few are free.
+///
+/// ```
+/// use ringpass_memory::{Burst, Mempool, MempoolConfig};
+/// use ringpass_port::copy_packet;
+///
+/// let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() })?;
+/// let (mut cache, mut burst) = (pool.cache(), Burst::new(2));
+/// let mut packet = pool.alloc().expect("a buffer");
+/// packet.copy_from(b"both ports send this");
+/// burst.push(copy_packet(&packet, &mut cache).expect("buffers"));
+/// burst.push(packet);
+/// assert_eq!(burst[0].to_vec(), burst[1].to_vec());
+/// # Ok::<(), ringpass_memory::Error>(())
+/// ```
+pub fn copy_packet(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
+    let mut copy = chain(packet.segments(), || cache.take(1).next())?;
+    copy_flags(packet, &mut copy);
+    Some(copy)
 }
 
 /// Copies the flags of a packet and their metadata to another packet with the same frame.

@@ -143,6 +143,7 @@ impl From<ringpass_memory::Error> for Error {
     fn from(error: ringpass_memory::Error) -> Self {
         match error {
             ringpass_memory::Error::HugePages { .. } => Self::NoHugePages(error),
+            ringpass_memory::Error::Config(why) => Self::Config(why.into()),
             other => Self::Memory(other),
         }
     }

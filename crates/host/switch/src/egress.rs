@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Cache, Flags, MAX_BATCH, Packet};
-use ringpass_port::TxQueue;
+use ringpass_port::{TxQueue, copy_packet};
 
 use crate::counters::{Counter, PortCounters};
-use crate::frame;
 use crate::switch::PortView;
 use crate::tag::{self, Tagged};
 
@@ -125,7 +124,7 @@ impl EgressPorts {
 
     /// Replaces a packet by a copy. Returns `false` if no buffer is free.
     fn replace_by_copy(&mut self, packet: &mut Packet) -> bool {
-        frame::copy(packet, &mut self.cache).map(|copy| *packet = copy).is_some()
+        copy_packet(packet, &mut self.cache).map(|copy| *packet = copy).is_some()
     }
 
     /// Collects a packet for several ports: the last one gets the packet itself, the others copies.
@@ -133,7 +132,7 @@ impl EgressPorts {
         while ports & (ports - 1) != 0 {
             let port = ports.trailing_zeros() as usize;
             ports &= ports - 1;
-            match frame::copy(&packet, &mut self.cache) {
+            match copy_packet(&packet, &mut self.cache) {
                 Some(copy) => self.put(port, copy, vlan),
                 None => self.egress[port].counters.add(Counter::NoBuffer, 1),
             }

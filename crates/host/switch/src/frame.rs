@@ -1,7 +1,6 @@
-//! The header fields that the switch reads, and copying of frames.
+//! The header fields that the switch reads.
 
-use ringpass_memory::{Cache, Packet, RawBytes};
-use ringpass_port::{chain, copy_flags};
+use ringpass_memory::RawBytes;
 
 /// The first 14 bytes of a frame as two words: bytes 0 to 7 and bytes 6 to 13.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,11 +51,4 @@ pub(crate) fn is_group(mac: u64) -> bool {
 #[inline]
 pub(crate) fn is_reserved(mac: u64) -> bool {
     mac >> 4 == 0x0180_c200_0000 >> 4
-}
-
-/// Copies a packet with all its metadata and requests; `None` if too few buffers are free.
-pub(crate) fn copy(packet: &Packet, cache: &mut Cache) -> Option<Packet> {
-    let mut copy = chain(packet.segments(), || cache.take(1).next())?;
-    copy_flags(packet, &mut copy);
-    Some(copy)
 }

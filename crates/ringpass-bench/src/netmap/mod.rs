@@ -22,8 +22,8 @@ use super::driver::progress;
 use super::folder::TempDir;
 use super::process::Process;
 use super::{cores, cpu};
+use ringpass::signals::{self, interrupted};
 use ringpass_cli::options::{seconds, within};
-use ringpass_cli::signals::{catch_signals, interrupted};
 
 /// Pipes and VALE switches between processes and guests: throughput, round trips, wake-ups, compared with the
 /// ptnetmap paper
@@ -226,7 +226,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.only.contains(&Experiment::Guests) {
         guests::check()?;
     }
-    catch_signals()?;
+    signals::catch()?;
     let folder = TempDir::new("netmap")?;
     let cases = args.cases();
     let mut samples: Vec<Vec<Sample>> = vec![Vec::new(); cases.len()];

@@ -24,9 +24,9 @@ use super::folder::TempDir;
 use super::huge_pages::HugePages;
 use super::vhost::Ring;
 use super::{cores, instructions, plot};
+use ringpass::signals::{self, interrupted};
 use ringpass_cli::options::{seconds, within};
 use ringpass_cli::output::print_line;
-use ringpass_cli::signals::{catch_signals, interrupted};
 
 /// From a card through a network function and back, as in the IOVTee paper
 #[derive(clap::Args)]
@@ -203,7 +203,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         let (rounds, seconds, cpu, sizes) = (args.rounds, args.seconds, &args.cpu[..], &args.size[..]);
         return peer::run(&Comparison { rounds, seconds, cpu, sizes, ring: args.ring[0], json: args.json });
     }
-    catch_signals()?;
+    signals::catch()?;
     if args.under_callgrind {
         return run_rounds(&args);
     }

@@ -10,12 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
+use ringpass::signals::{self, interrupted};
 use ringpass::{
     Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, RxQueue, TxQueue, WakeSource, Wakeable,
     cycles, drivers,
 };
 use ringpass_cli::output::print_line;
-use ringpass_cli::signals::{catch_signals, interrupted};
 use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::{FrameBatch, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
@@ -312,7 +312,7 @@ fn ours(
 pub fn run(comparison: &Comparison) -> Result<(), Error> {
     let cores = cores::pick_two(comparison.cpu)?;
     testpmd::check()?;
-    catch_signals()?;
+    signals::catch()?;
     let _pages = HugePages::reserve(HUGE_PAGES)?;
     let folder = TempDir::new("pvp")?;
     let mut rounds = Vec::new();

@@ -19,8 +19,8 @@ use super::driver::progress;
 use super::folder::TempDir;
 use super::huge_pages::HugePages;
 use ringpass::Error;
+use ringpass::signals::{self, interrupted};
 use ringpass_cli::options::{ring_size, seconds, within};
-use ringpass_cli::signals::{catch_signals, interrupted};
 
 /// Packets between a vhost-user back-end and its front-end, compared with DPDK on the same two cores
 #[derive(clap::Args)]
@@ -101,7 +101,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.peer == Peer::Dpdk {
         testpmd::check()?;
     }
-    catch_signals()?;
+    signals::catch()?;
     let _pages = HugePages::reserve(4 * (Testpmd::HUGE_PAGES + RingpassEnd::HUGE_PAGES))?;
     let folder = TempDir::new("vhost")?;
     let site = Testbed { cores, descriptors: args.descriptors, folder: folder.path() };

@@ -94,6 +94,7 @@ impl RingpassEnd {
         workers.spawn("traffic", move |_| {
             let _ = started.send(thread::current());
             traffic.run();
+            Ok(())
         })?;
         let thread = thread.recv().expect("the thread sends this first");
         Ok(Self { _workers: workers, thread, port, shared, before: (Instant::now(), 0, 0) })

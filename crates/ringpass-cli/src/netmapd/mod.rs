@@ -18,10 +18,11 @@ use serde_json::json;
 
 use crate::options::{Options, bytes, seconds, within};
 use crate::output::{is_quiet, note, print_notices};
-use crate::run::Run;
-use crate::signals::{be_impatient, begin_run, interrupted, report_requested};
+use crate::run::{Run, close};
+use crate::signals::{be_impatient, begin_run, report_requested};
 use native::{NamedPort, PacketPools};
 use ringpass::sandbox::{Needs, Sandbox};
+use ringpass::signals::interrupted;
 use vale::{SwitchesHandle, ValeSwitches};
 
 /// Serve netmap ports to programs: VALE switches and pipes, without a kernel module
@@ -171,7 +172,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     be_impatient();
     // Drops ports and switches, which hold packets, before missing buffers are counted.
     drop((server, vales));
-    Ports::new(Vec::new(), pool, needs).close();
+    close(Ports::new(Vec::new(), pool, needs));
     Ok(())
 }
 

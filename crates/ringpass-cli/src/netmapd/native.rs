@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::worker::{self, batch};
 use ringpass::open::{
-    addressing_card, check_cards, open_with_wire, pool_for, with_page_fallback, works_without_headroom,
+    addressing_card, buffers, check_cards, open_with_wire, pool, with_page_fallback, works_without_headroom,
 };
 
 /// A port's address and its name for programs, written as `eth0=0000:01:00.0`.
@@ -94,12 +94,13 @@ impl PacketPools {
         let (bare, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| exchanges(address, config));
         let wires = bare.iter().filter(|address| matches!(address, Address::Model(..)));
         let copying: Vec<_> = others.iter().chain(wires).cloned().collect();
-        let copying = (!copying.is_empty()).then(|| pool_for(&copying, 0, config)).transpose()?;
-        // As many buffers for a port's rings and bursts as in `pool_for`.
-        let own = (bare.len() * config.port.queues * (config.port.rx_ring + config.port.tx_ring + 1024)) as u32;
+        let alike = |addresses: &[Address]| vec![config.port; addresses.len()];
+        let copying = (!copying.is_empty()).then(|| pool(&alike(&copying), addressing_card(&copying), config));
+        let copying = copying.transpose()?;
+        let own = (bare.len() * buffers(&config.port, config.batch)) as u32;
         let pools = Pools { buffers: programs.buffers + own, buffer_size: BUFFER, ..programs };
         let region = || {
-            with_page_fallback(bare.len(), addressing_card(&bare), config, |region| {
+            with_page_fallback(&alike(&bare), addressing_card(&bare), config, |region| {
                 Region::exchanging(pools, own, region).map_err(|error| Error::Fault(error.to_string()))
             })
         };

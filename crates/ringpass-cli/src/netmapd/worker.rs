@@ -33,6 +33,7 @@ pub fn spawn<T: Wakeable + Send + 'static>(
             let moved = round(&mut what);
             worker.after(moved, &mut [&mut what]);
         }
+        Ok(())
     });
     run.map_err(failed)?;
     Ok(workers)

@@ -14,7 +14,7 @@ use ringpass_lending::BorrowingQueue;
 use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, MAX_PORTS, Switch};
 
 use crate::options::{Options, seconds, within};
-use crate::run::RunObserver;
+use crate::run::{RunObserver, close};
 use guest_workers::{GuestWorkers, is_guest};
 use mapping::MappedQueue;
 use observer::SwitchObserver;
@@ -131,7 +131,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));
-    ports.close();
+    close(ports);
     result
 }
 

@@ -4,12 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
-use ringpass_port::{RxDecorator, RxQueue, TxQueue};
+use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
 
 use super::State;
 use super::arp::{Arp, Operation};
 use super::outer::{self, DecapError};
-use crate::frame;
 
 /// The port's own Tx queue, which ARP replies use too. Both halves belong to one worker, so the lock is never
 /// contended.
@@ -136,7 +135,7 @@ impl TxQueue for Tx {
         for mut packet in burst.drain() {
             if !outer::encapsulate(&mut packet, &state.config, state.mac, remote) {
                 // No headroom: copy the frame into a buffer that has some.
-                match frame::copy(&packet, cache) {
+                match copy_packet(&packet, cache) {
                     Some(copy) => packet = copy,
                     None => continue,
                 }

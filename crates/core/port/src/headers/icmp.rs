@@ -1,0 +1,70 @@
+//! ICMP headers (RFC 792), and those of ICMPv6 (RFC 4443), which have the same shape.
+
+use super::{ChecksumChange, header};
+
+header! {
+    /// The first eight bytes of an ICMP message. Its checksum follows each change.
+    Icmp, 8, |_| true
+}
+
+impl Icmp {
+    /// Type of an answer to an echo request, of ICMP.
+    pub const ECHO_REPLY: u8 = 0;
+    /// Type of an echo request, of ICMP.
+    pub const ECHO_REQUEST: u8 = 8;
+
+    /// Returns the type of the message.
+    #[inline]
+    pub fn kind(&self) -> u8 {
+        self.0[0]
+    }
+
+    /// Changes the type of the message, and leaves its code.
+    #[inline]
+    pub fn set_kind(&mut self, kind: u8) {
+        self.replace(0, [kind, self.0[1]]);
+    }
+
+    /// Returns the code within the type.
+    #[inline]
+    pub fn code(&self) -> u8 {
+        self.0[1]
+    }
+
+    /// Returns the identifier of an echo request or reply, which a network address translator changes like a port.
+    #[inline]
+    pub fn identifier(&self) -> u16 {
+        u16::from_be_bytes(self.get(4))
+    }
+
+    /// Changes the identifier of an echo request or reply.
+    #[inline]
+    pub fn set_identifier(&mut self, identifier: u16) {
+        self.replace(4, identifier.to_be_bytes());
+    }
+
+    /// Returns the sequence number of an echo request or reply.
+    #[inline]
+    pub fn sequence(&self) -> u16 {
+        u16::from_be_bytes(self.get(6))
+    }
+
+    /// Returns the checksum.
+    #[inline]
+    pub fn checksum(&self) -> u16 {
+        u16::from_be_bytes(self.get(2))
+    }
+
+    /// Adjusts the checksum to a change of the addresses, which that of ICMPv6 covers and that of ICMP does not.
+    #[inline]
+    pub fn apply(&mut self, change: ChecksumChange) {
+        self.set(2, change.apply(self.checksum()).to_be_bytes());
+    }
+
+    #[inline]
+    fn replace(&mut self, at: usize, bytes: [u8; 2]) {
+        let change = ChecksumChange::of(&self.get::<2>(at), &bytes);
+        self.set(at, bytes);
+        self.apply(change);
+    }
+}
