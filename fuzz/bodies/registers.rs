@@ -11,7 +11,7 @@ use ringpass_memory::{
 };
 use ringpass_models::ixgbe::{Card, CardConfig, PolledFunction};
 use ringpass_pci::PciDevice;
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
 
@@ -183,7 +183,7 @@ impl Harness {
         }
     }
 
-    fn run_action(&self, bytes: &mut CaseInput, queues: &mut Queues) {
+    fn run_action(&self, bytes: &mut CaseInput, queues: &mut QueuePair) {
         match bytes.number(1) % 12 {
             0 => self.card.write(bytes.number(3) as u32 & 0x3_ffff, bytes.number(4) as u32),
             1..=3 => self.card.write(Self::register(bytes), bytes.number(4) as u32),
@@ -234,7 +234,7 @@ impl Harness {
         self.clear();
         let mut bytes = CaseInput(data);
         let rx = Box::new(Wire { frame: Vec::new(), pool: self.pool.clone() });
-        let mut queues = Queues { rx, tx: Box::new(Sink) };
+        let mut queues = QueuePair { rx, tx: Box::new(Sink) };
         for _ in 0..ACTIONS {
             if bytes.0.is_empty() {
                 break;

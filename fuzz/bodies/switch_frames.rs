@@ -7,7 +7,7 @@ use std::time::Duration;
 use ringpass_host_ports::{CableEnd, cable};
 use ringpass_ipc::wait_for_drops;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{MacAddress, Port, Queues, chain};
+use ringpass_port::{MacAddress, Port, QueuePair, chain};
 use ringpass_switch::vxlan::{self, Tunnel};
 use ringpass_switch::{Config, Counter, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch, VlanSet, Vlans};
 
@@ -19,7 +19,7 @@ const BUFFERS: usize = 1024;
 struct Rig {
     switch: Switch,
     datapath: Datapath,
-    far: Vec<Queues>,
+    far: Vec<QueuePair>,
     ends: Vec<CableEnd>,
     tunnel: Tunnel,
 }
@@ -41,7 +41,7 @@ fn rules() -> [PortPolicy; PORTS] {
     ]
 }
 
-fn take(port: &mut dyn Port) -> Queues {
+fn take(port: &mut dyn Port) -> QueuePair {
     port.take_queues().pop().expect("a pair of queues")
 }
 

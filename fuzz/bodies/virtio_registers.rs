@@ -10,7 +10,7 @@ use ringpass_memory::{
 };
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_pci::PciDevice;
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_registers::IoRegion;
 use ringpass_virtio::features::offer;
 
@@ -182,7 +182,7 @@ impl Harness {
         bar.write8(20, 11);
     }
 
-    fn run_action(&self, bytes: &mut CaseInput, queues: &mut Queues) {
+    fn run_action(&self, bytes: &mut CaseInput, queues: &mut QueuePair) {
         match bytes.number(1) % 16 {
             0 => self.write(0, bytes.number(1), bytes.number(1), bytes.number(4)),
             1 => self.write(1, bytes.number(2), bytes.number(1), bytes.number(4)),
@@ -232,7 +232,7 @@ impl Harness {
         self.clear();
         let mut bytes = CaseInput(data);
         let rx = Box::new(Wire { frame: Vec::new(), pool: self.pool.clone() });
-        let mut queues = Queues { rx, tx: Box::new(Sink) };
+        let mut queues = QueuePair { rx, tx: Box::new(Sink) };
         for _ in 0..ACTIONS {
             if bytes.0.is_empty() {
                 break;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
-use ringpass::{Config, Error, Queues, Workers};
+use ringpass::{Config, Error, QueuePair, Workers};
 use ringpass_cli::native_driver::NativeDriver;
 use ringpass_models::ixgbe::Card;
 
@@ -28,7 +28,7 @@ pub struct Site<'a, W> {
 
 /// Runs a command that drives cards while `measure` measures, which is given a function that says whether the command has ended.
 /// The core that plays the cards also calls `beside` in each round. Returns the measurement, and what the command has printed.
-pub fn under<T, W: IntoIterator<Item = Queues>>(
+pub fn under<T, W: IntoIterator<Item = QueuePair>>(
     mut command: Command,
     Site { cards, wires, core, output }: Site<'_, W>,
     beside: impl FnMut() -> usize + Send + 'static,

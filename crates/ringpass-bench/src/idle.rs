@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use ringpass::{Burst, Error, Mempool, MempoolConfig, Port, PortConfig, Queues};
+use ringpass::{Burst, Error, Mempool, MempoolConfig, Port, PortConfig, QueuePair};
 use ringpass_cli::errln;
 use ringpass_host_ports::PacketSocket;
 use serde::Serialize;
@@ -177,7 +177,7 @@ impl ForwarderRig {
     /// other. Returns the latencies in nanoseconds and the number of lost packets.
     fn first_packets(&self, count: usize, silence: Duration) -> Result<(Histogram<u64>, usize), Error> {
         let pool = Mempool::new(&MempoolConfig::default())?;
-        let open = |tap: &str| -> Result<(PacketSocket, Queues), Error> {
+        let open = |tap: &str| -> Result<(PacketSocket, QueuePair), Error> {
             let mut port = PacketSocket::open(tap, &PortConfig::default(), &pool)?;
             let queues = port.take_queues().remove(0);
             Ok((port, queues))

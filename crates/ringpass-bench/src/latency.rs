@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use hdrhistogram::Histogram;
-use ringpass::{Burst, Error, PageSize, Queues, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
+use ringpass::{Burst, Error, PageSize, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
 use ringpass_cli::errln;
 use ringpass_models::Model;
 use serde::Serialize;
@@ -219,8 +219,8 @@ impl LatencyRig {
         let mut rig = Rig::new(Driver::Ixgbe, ring, self.pages, false)?;
         let record = Arc::new(Record::new());
         let wires = [
-            Queues { rx: Box::new(Generator::new(rate, &record)?), tx: Box::new(NullWire) },
-            Queues { rx: Box::new(NullWire), tx: Box::new(Sink(record.clone())) },
+            QueuePair { rx: Box::new(Generator::new(rate, &record)?), tx: Box::new(NullWire) },
+            QueuePair { rx: Box::new(NullWire), tx: Box::new(Sink(record.clone())) },
         ];
         let stop = AtomicBool::new(false);
         let threads = thread::scope(|scope| {
@@ -240,7 +240,7 @@ impl LatencyRig {
 
     /// Steps the cards: first to warm up, then for the recorded time, then until no frames are in flight.
     /// Returns the recorded seconds and the number of preemptions.
-    fn run_cards(&self, cards: &[Arc<dyn Model>; 2], mut wires: [Queues; 2], record: &Record) -> (f64, u64) {
+    fn run_cards(&self, cards: &[Arc<dyn Model>; 2], mut wires: [QueuePair; 2], record: &Record) -> (f64, u64) {
         core_affinity::set_for_current(self.cards);
         let mut step_for = |time| {
             let start = Instant::now();
@@ -260,7 +260,7 @@ impl LatencyRig {
     }
 
     /// Forwards both ways. Returns the number of preemptions.
-    fn forward(&self, [a, b]: &mut [Queues; 2], stop: &AtomicBool) -> u64 {
+    fn forward(&self, [a, b]: &mut [QueuePair; 2], stop: &AtomicBool) -> u64 {
         core_affinity::set_for_current(self.forwarder);
         let mut burst = Burst::new(self.batch);
         while !stop.load(Ordering::Relaxed) {

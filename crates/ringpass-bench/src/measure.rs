@@ -3,7 +3,7 @@
 
 use std::hint::black_box;
 
-use ringpass::{Burst, Error, Flags, Mempool, MempoolConfig, PageSize, Queues, RxQueue, TxQueue};
+use ringpass::{Burst, Error, Flags, Mempool, MempoolConfig, PageSize, QueuePair, RxQueue, TxQueue};
 use ringpass_memory::{Cache, Headers, L4, RegionConfig};
 
 use super::rig::{Driver, FRAME, Rig, Wire};
@@ -191,7 +191,7 @@ fn timed<R>(f: impl FnOnce() -> R) -> (u64, R) {
 // keeps their last call from becoming a jump.
 
 #[inline(never)]
-fn measured_total<const OFFLOADS: bool>(queues: &mut [Queues; 2], burst: &mut Burst, packets: usize) -> usize {
+fn measured_total<const OFFLOADS: bool>(queues: &mut [QueuePair; 2], burst: &mut Burst, packets: usize) -> usize {
     let [a, b] = queues;
     let (mut moved, mut rounds) = (0, 0);
     while moved < packets && rounds <= packets {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass::{Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, Stats, cycles, drivers};
+use ringpass::{Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, QueuePair, Stats, cycles, drivers};
 use ringpass_cli::demo::{self, forward_once};
 use ringpass_cli::errln;
 use ringpass_cli::options::{seconds, within};
@@ -118,9 +118,9 @@ fn summary(cards: usize, samples: &[Sample]) -> Row {
 /// Cards in pairs, each with its driver and traffic on its wire. Dropping the queues stops the cards, so they are the first
 /// field.
 struct Testbed {
-    pairs: Vec<(Queues, Queues)>,
+    pairs: Vec<(QueuePair, QueuePair)>,
     ports: Vec<Box<dyn Port>>,
-    wires: Vec<(Arc<Card>, Queues)>,
+    wires: Vec<(Arc<Card>, QueuePair)>,
     burst: Burst,
 }
 
@@ -131,7 +131,7 @@ impl Testbed {
         let (mut pairs, mut ports, mut wires) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..cards / 2 {
             let pool = Mempool::new(&MempoolConfig { buffers: 4 * RING + 2048, region, ..Default::default() })?;
-            let mut open = |n: usize| -> Result<(Arc<Card>, Queues), Error> {
+            let mut open = |n: usize| -> Result<(Arc<Card>, QueuePair), Error> {
                 let card = Card::new(&CardConfig { mac: demo::mac(n), ..Default::default() });
                 let mut port = drivers::open(card.clone(), "bench", &config, &pool)?;
                 let queues = port.take_queues().remove(0);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringpass::{
-    Burst, Error, Mempool, MempoolConfig, Offloads, Packet, PageSize, Port, PortConfig, Queues, RxQueue, TxQueue,
+    Burst, Error, Mempool, MempoolConfig, Offloads, Packet, PageSize, Port, PortConfig, QueuePair, RxQueue, TxQueue,
     WakeSource, Wakeable, drivers,
 };
 use ringpass_memory::{Cache, RegionConfig};
@@ -63,7 +63,7 @@ impl Driver {
 /// Two cards and the queues of their drivers. Dropping the queues stops the cards, so they are the first field.
 pub struct Rig {
     /// One queue pair for each card.
-    pub queues: [Queues; 2],
+    pub queues: [QueuePair; 2],
     /// The cards, which must be stepped.
     pub cards: [Arc<dyn Model>; 2],
     _ports: [Box<dyn Port>; 2],
@@ -141,7 +141,7 @@ impl Frames {
 /// sent.
 pub struct Wire {
     card: Arc<dyn Model>,
-    wire: Queues,
+    wire: QueuePair,
     ordered: Arc<AtomicUsize>,
     sent: Arc<AtomicUsize>,
 }
@@ -152,7 +152,7 @@ impl Wire {
         let (ordered, sent) = (Arc::default(), Arc::default());
         let generator = Generator { frames: Frames::new(1024, size)?, ordered: Arc::clone(&ordered) };
         let sink = Sink { sent: Arc::clone(&sent) };
-        Ok(Self { card: card.clone(), wire: Queues { rx: Box::new(generator), tx: Box::new(sink) }, ordered, sent })
+        Ok(Self { card: card.clone(), wire: QueuePair { rx: Box::new(generator), tx: Box::new(sink) }, ordered, sent })
     }
 
     /// Steps the card until `frames` frames have come from the wire and all posted frames have been sent.

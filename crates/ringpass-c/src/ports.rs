@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-use ringpass::{Port, Queues};
+use ringpass::{Port, QueuePair};
 
 use crate::{Config, Failure, Queue, RINGPASS_GONE, result};
 
@@ -22,7 +22,7 @@ struct Control {
 }
 
 // SAFETY: the pointers are followed only by the program, which says that each queue is used by one thread at a time, and by
-// `Ports::finish`, when no queue is used any more. Queues may be freed by any thread, as `Queues` and `Cache` are `Send`.
+// `Ports::finish`, when no queue is used any more. Queues may be freed by any thread, as `QueuePair` and `Cache` are `Send`.
 unsafe impl Send for Control {}
 
 /// Counters of a port since it was opened. Bytes are those of the frames, without CRC.
@@ -70,7 +70,7 @@ impl Ports {
             let queues = queues.get_mut(port).ok_or_else(|| Failure::invalid("there is no port of this number"))?;
             if queues.is_empty() {
                 let pool = ports.pool().clone();
-                let new = |pair: Queues| Box::into_raw(Box::new(Queue::new(pair, &pool, self.poll)));
+                let new = |pair: QueuePair| Box::into_raw(Box::new(Queue::new(pair, &pool, self.poll)));
                 *queues = ports[port].take_queues().into_iter().map(new).collect();
             }
             queues.get(index).copied().ok_or_else(|| Failure::invalid("the port has fewer queues"))

@@ -4,14 +4,14 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::time::{Duration, Instant};
 
-use ringpass::{Burst, Idle, Mempool, Queues, RxQueue, WakeSource, Wakeable};
+use ringpass::{Burst, Idle, Mempool, QueuePair, RxQueue, WakeSource, Wakeable};
 use ringpass_memory::{Cache, MAX_BATCH};
 
 use crate::{Failure, Packet, result};
 
 /// A pair of a receiving and a sending queue, of one port. It belongs to one thread at a time.
 pub struct Queue {
-    pair: Queues,
+    pair: QueuePair,
     /// Free buffers, for `ringpass_alloc`.
     cache: Cache,
     /// The state of a waiting loop whose first queue this is.
@@ -19,7 +19,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(pair: Queues, pool: &Mempool, poll: bool) -> Self {
+    pub(crate) fn new(pair: QueuePair, pool: &Mempool, poll: bool) -> Self {
         Self { pair, cache: pool.cache(), idle: Idle::new(poll) }
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use ringpass::sandbox::Needs;
 use ringpass::{
-    Burst, Config, Error, MacAddress, Mempool, Port, Ports, Queues, RxQueue, Totals, TxQueue, WakeSource, Wakeable,
+    Burst, Config, Error, MacAddress, Mempool, Port, Ports, QueuePair, RxQueue, Totals, TxQueue, WakeSource, Wakeable,
     cycles,
 };
 use ringpass_intel::ixgbe::Ixgbe;
@@ -189,7 +189,7 @@ fn driver_alone(config: &Config) -> Result<u64, Error> {
 }
 
 /// Forwards a burst in each direction between each two queues, and returns the number of packets.
-pub fn forward_once(pairs: &mut [(Queues, Queues)], burst: &mut Burst) -> usize {
+pub fn forward_once(pairs: &mut [(QueuePair, QueuePair)], burst: &mut Burst) -> usize {
     let mut moved = 0;
     for (a, b) in pairs {
         for (rx, tx) in [(&mut a.rx, &mut b.tx), (&mut b.rx, &mut a.tx)] {
@@ -199,7 +199,7 @@ pub fn forward_once(pairs: &mut [(Queues, Queues)], burst: &mut Burst) -> usize 
     moved
 }
 
-type Wires = Vec<(Arc<Card>, Queues)>;
+type Wires = Vec<(Arc<Card>, QueuePair)>;
 
 /// Creates two cards, each with its driver as a port, and the traffic on their wires.
 fn cards(config: &Config) -> Result<(Ports, Wires), Error> {
@@ -222,13 +222,13 @@ pub fn mac(n: usize) -> MacAddress {
 
 /// Returns the far ends of the wires of two cards. Frames enter each, as long as fewer than `limit` of them have not left the
 /// other one yet.
-pub fn wires(packets: &Mempool, limit: usize) -> [Queues; 2] {
+pub fn wires(packets: &Mempool, limit: usize) -> [QueuePair; 2] {
     let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
     [0, 1].map(|n| {
         let address = |n: usize| Ipv4Addr::new(198, 18, n as u8, 1);
         let ends = Endpoints { mac: (mac(n + 2), mac(n)), ip: (address(n), address(1 - n)), port: 9, run: 0 };
         let source = Source { flows: flows(&ends), next: 0, cache: packets.cache(), limit, in_flight: ways[n].clone() };
-        Queues { rx: Box::new(source), tx: Box::new(Sink { in_flight: ways[1 - n].clone() }) }
+        QueuePair { rx: Box::new(source), tx: Box::new(Sink { in_flight: ways[1 - n].clone() }) }
     })
 }
 

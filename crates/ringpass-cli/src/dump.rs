@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use ringpass::{Burst, Error, Packet, Queues, Worker, open};
+use ringpass::{Burst, Error, Packet, QueuePair, Worker, open};
 use ringpass_host_ports::capture_file::{self, Direction, Writer};
 use serde_json::json;
 
@@ -97,7 +97,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
 }
 
 impl Dump {
-    fn run(mut self, queues: Queues, left: u64, worker: Worker) -> Result<(), Error> {
+    fn run(mut self, queues: QueuePair, left: u64, worker: Worker) -> Result<(), Error> {
         let result = self.receive(queues, left, worker);
         match self.output {
             Output::File(writer) => result.and(writer.finish()),
@@ -105,7 +105,7 @@ impl Dump {
         }
     }
 
-    fn receive(&mut self, mut queues: Queues, mut left: u64, mut worker: Worker) -> Result<(), Error> {
+    fn receive(&mut self, mut queues: QueuePair, mut left: u64, mut worker: Worker) -> Result<(), Error> {
         let mut burst = Burst::new(worker.batch);
         while worker.running() && left > 0 {
             if left < worker.batch as u64 {

@@ -3,7 +3,7 @@
 use crate::options::Options;
 use crate::run::close;
 use crate::stats::fields;
-use ringpass::{Burst, Error, Packet, Queues, Worker, open};
+use ringpass::{Burst, Error, Packet, QueuePair, Worker, open};
 
 /// Send every frame back, with its MAC addresses swapped
 #[derive(clap::Args)]
@@ -34,7 +34,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     result
 }
 
-fn echo(mut queues: Queues, mut worker: Worker) {
+fn echo(mut queues: QueuePair, mut worker: Worker) {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
         let size = worker.allow(worker.batch);

@@ -3,7 +3,7 @@
 use crate::options::Options;
 use crate::run::Run;
 use crate::stats::{Fields, fields};
-use ringpass::{Burst, Error, Queues, RxQueue, Totals, TxQueue, Worker, open};
+use ringpass::{Burst, Error, QueuePair, RxQueue, Totals, TxQueue, Worker, open};
 
 /// Forward packets between two ports, both ways
 #[derive(clap::Args)]
@@ -38,12 +38,12 @@ pub fn run(args: Args) -> Result<(), Error> {
 }
 
 /// Starts one worker for each pair of queues.
-pub fn start(run: &mut Run, queues: Vec<(Queues, Queues)>) -> Result<(), Error> {
+pub fn start(run: &mut Run, queues: Vec<(QueuePair, QueuePair)>) -> Result<(), Error> {
     queues.into_iter().try_for_each(|(a, b)| run.spawn(move |worker| forward(a, b, worker)))
 }
 
 /// Forwards in both directions until the worker is told to stop.
-fn forward(mut a: Queues, mut b: Queues, mut worker: Worker) {
+fn forward(mut a: QueuePair, mut b: QueuePair, mut worker: Worker) {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
         let most = worker.allow(2 * worker.batch);

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass::{
-    Config, Error, MacAddress, Mempool, MempoolConfig, PortConfig, Ports, Queues, RxQueue, WakeSource, Wakeable, Worker,
+    Config, Error, MacAddress, Mempool, MempoolConfig, PortConfig, Ports, QueuePair, RxQueue, WakeSource, Wakeable,
+    Worker,
 };
 use ringpass_ipc::SocketPlace;
 use ringpass_models::{Model, ixgbe, virtio};
@@ -267,7 +268,7 @@ fn pool(wires: usize, mtu: usize) -> Result<Mempool, Error> {
 struct ServedCard<D> {
     server: Server<D>,
     card: Arc<dyn Model>,
-    wire: Option<Queues>,
+    wire: Option<QueuePair>,
     status: CardStatus,
     log: EventLog,
     /// Rounds since the client was last polled.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use ringpass::{Burst, Error, MacAddress, Mempool, Queues, WakeSource, Wakeable, Worker, open};
+use ringpass::{Burst, Error, MacAddress, Mempool, QueuePair, WakeSource, Wakeable, Worker, open};
 use ringpass_memory::RawBytes;
 use serde_json::{Value, json};
 
@@ -230,7 +230,7 @@ impl Pinger {
     /// Delay before the next try if a probe could not be sent.
     const RETRY: Duration = Duration::from_millis(1);
 
-    fn run(mut self, mut queues: Queues, mut worker: Worker) {
+    fn run(mut self, mut queues: QueuePair, mut worker: Worker) {
         let mut burst = Burst::new(worker.batch);
         let (mut next, mut last_sent) = (Instant::now(), None);
         while worker.running() && (self.left > 0 || !self.outstanding.is_empty()) {
@@ -263,7 +263,7 @@ impl Pinger {
     }
 
     /// Sends the next probe. Returns `false` if there is no buffer or no room in the ring now.
-    fn send(&mut self, queues: &mut Queues) -> bool {
+    fn send(&mut self, queues: &mut QueuePair) -> bool {
         let mut burst = Burst::new(1);
         let sequence = lock(&self.results).sent;
         let Some(mut packet) = self.pool.alloc().filter(|packet| packet.capacity() >= self.probe.frame.len()) else {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass::{
-    Burst, Error, MacAddress, Mempool, Port, Ports, Queues, RxDecorator, RxQueue, Totals, WakeSource, Wakeable, Worker,
-    open,
+    Burst, Error, MacAddress, Mempool, Port, Ports, QueuePair, RxDecorator, RxQueue, Totals, WakeSource, Wakeable,
+    Worker, open,
 };
 use ringpass_host_ports::Pcap;
 use ringpass_port::{PcapConfig, ReplaySpeed};
@@ -202,7 +202,7 @@ fn captured(args: &Args, path: &Path, ports: &mut Ports) -> Result<Vec<Box<dyn R
     let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed };
     let mut file = Pcap::open(&config, &args.options.config().port, ports.pool())?;
     let rate = args.rate.unwrap_or(Rate::Max);
-    let paced = |queues: Queues| Box::new(Paced::new(queues.rx, rate)) as Box<dyn RxQueue>;
+    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, rate)) as Box<dyn RxQueue>;
     let sources = file.take_queues().into_iter().map(paced).collect();
     ports.push(file);
     Ok(sources)
@@ -279,7 +279,7 @@ impl RxDecorator for WindowedSource<'_> {
 
 fn work(
     mut source: Box<dyn RxQueue>,
-    mut queues: Queues,
+    mut queues: QueuePair,
     mut left: u64,
     (mut tracker, mut window): (ReturnTracker, Option<Window>),
     mut worker: Worker,

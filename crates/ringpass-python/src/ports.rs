@@ -148,7 +148,7 @@ impl Shared {
         let private = addresses.iter().all(|address| address.parse().is_ok_and(|address| keeps_private(&address)));
         let pool = ports.pool().clone();
         let region = pool.region().clone();
-        let pair = |queues: ringpass::Queues| Pair {
+        let pair = |queues: ringpass::QueuePair| Pair {
             rx: Mutex::new(Some(Rx { queue: queues.rx, idle: Idle::new(config.poll), checked: Instant::now() })),
             receiving: AtomicBool::new(false),
             tx: Mutex::new(Some(Tx { queue: queues.tx, cache: pool.cache() })),

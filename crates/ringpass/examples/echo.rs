@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use ringpass::{Burst, Config, Error, PortConfig, Queues, Worker, Workers, signals};
+use ringpass::{Burst, Config, Error, PortConfig, QueuePair, Worker, Workers, signals};
 
 fn main() -> Result<(), Error> {
     let mut arguments = std::env::args().skip(1);
@@ -28,7 +28,7 @@ fn main() -> Result<(), Error> {
     ended.and(closed)
 }
 
-fn echo(mut queues: Queues, mut worker: Worker) -> Result<(), Error> {
+fn echo(mut queues: QueuePair, mut worker: Worker) -> Result<(), Error> {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
         let received = queues.rx.rx_burst(&mut burst);

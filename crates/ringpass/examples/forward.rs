@@ -1,7 +1,7 @@
 //! Forwards frames between two ports, both ways, until Ctrl-C or the end of a capture file:
 //! `cargo run --release -p ringpass --example forward -- 0000:01:00.0 tap:a`
 
-use ringpass::{Burst, Config, Error, Queues, RxQueue, TxQueue, Worker, Workers, signals};
+use ringpass::{Burst, Config, Error, QueuePair, RxQueue, TxQueue, Worker, Workers, signals};
 
 fn main() -> Result<(), Error> {
     let config = Config::default();
@@ -18,7 +18,7 @@ fn main() -> Result<(), Error> {
     closed
 }
 
-fn forward(mut a: Queues, mut b: Queues, mut worker: Worker) -> Result<(), Error> {
+fn forward(mut a: QueuePair, mut b: QueuePair, mut worker: Worker) -> Result<(), Error> {
     let mut burst = Burst::new(worker.batch);
     while worker.running() {
         let there = pass(&mut *a.rx, &mut *b.tx, &mut burst);

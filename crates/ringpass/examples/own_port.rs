@@ -2,9 +2,9 @@
 //! `cargo run -p ringpass --example own_port`
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use ringpass::{Burst, Packet, Port, Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass::{Burst, Packet, Port, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 
-struct Loopback(Option<Queues>);
+struct Loopback(Option<QueuePair>);
 struct Rx(Receiver<Packet>);
 struct Tx(Sender<Packet>);
 
@@ -12,7 +12,7 @@ impl Port for Loopback {
     fn name(&self) -> &str {
         "loopback"
     }
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         self.0.take().into_iter().collect()
     }
 }
@@ -35,7 +35,7 @@ impl TxQueue for Tx {
 }
 fn main() {
     let (tx, rx) = channel();
-    let mut port = Loopback(Some(Queues { rx: Box::new(Rx(rx)), tx: Box::new(Tx(tx)) }));
+    let mut port = Loopback(Some(QueuePair { rx: Box::new(Rx(rx)), tx: Box::new(Tx(tx)) }));
     let mut queues = port.take_queues().remove(0);
     let mut burst = Burst::new(32);
     let pool = ringpass::Mempool::new(&Default::default()).expect("memory");

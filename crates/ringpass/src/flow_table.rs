@@ -37,14 +37,15 @@ pub struct FlowTable<K, V> {
     oldest: u32,
     newest: u32,
     lifetime: Duration,
-    /// Uses within this time after a recorded one are not recorded.
+    /// Uses within this time after a recorded one are not recorded, so that most uses write nothing.
     precision: Duration,
 }
 
 struct Entry<K, V> {
     /// `None` if it is not in use.
     content: Option<(K, V)>,
-    used: Instant,
+    /// Uses up to this time are not recorded.
+    recorded_until: Instant,
     older: u32,
     newer: u32,
 }
@@ -60,7 +61,7 @@ impl<K: Hash + Eq, V> FlowTable<K, V> {
         let now = Instant::now();
         let entry = |index: usize| Entry {
             content: None,
-            used: now,
+            recorded_until: now,
             older: NONE,
             newer: if index + 1 < capacity { index as u32 + 1 } else { NONE },
         };
@@ -91,7 +92,7 @@ impl<K: Hash + Eq, V> FlowTable<K, V> {
     pub fn get(&mut self, key: &K, now: Instant) -> Option<&mut V> {
         let Self { index, hasher, entries, .. } = self;
         let at = *index.find(hasher.hash_one(key), |&at| has_key(entries, at, key))?;
-        if now.saturating_duration_since(self.entries[at as usize].used) > self.precision {
+        if now > self.entries[at as usize].recorded_until {
             self.unlink(at);
             self.link(at, now);
         }
@@ -131,7 +132,7 @@ impl<K: Hash + Eq, V> FlowTable<K, V> {
     pub fn expire(&mut self, now: Instant) -> Option<(K, V)> {
         let at = self.oldest;
         let entry = self.entries.get(at as usize)?;
-        if now.saturating_duration_since(entry.used) <= self.lifetime + self.precision {
+        if now <= entry.recorded_until + self.lifetime {
             return None;
         }
         let hash = entry.content.as_ref().map_or(0, |(key, _)| self.hasher.hash_one(key));
@@ -149,7 +150,7 @@ impl<K: Hash + Eq, V> FlowTable<K, V> {
             None => self.oldest = at,
         }
         let entry = &mut self.entries[at as usize];
-        entry.used = now;
+        entry.recorded_until = now + self.precision;
         entry.older = older;
         entry.newer = NONE;
     }

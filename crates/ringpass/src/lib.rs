@@ -22,7 +22,7 @@
 //!
 //! 1. [`open()`] parses each address ([`Address`] lists all kinds), creates one pool of packet buffers, and brings up a driver or
 //!    another kind of port for each. [`Config`] says how; its default suits most applications.
-//! 2. [`Ports`] is the control side: statistics, link, state. [`Ports::take_pair`] takes the [`Queues`], which belong to one
+//! 2. [`Ports`] is the control side: statistics, link, state. [`Ports::take_pair`] takes the [`QueuePair`], which belong to one
 //!    thread at a time.
 //! 3. [`RxQueue::rx_burst`] moves received packets into a [`Burst`], without waiting. In a driver this is one function: it reads
 //!    descriptors that the card has written back, and posts new buffers (`ringpass_intel`, `rx.rs`).
@@ -72,7 +72,7 @@ pub use ringpass_memory::{
     Buffer, Burst, Cache, Drain, Flags, Headers, L4, MAX_BATCH, Mempool, MempoolConfig, Packet, PageSize, RawBytes,
 };
 pub use ringpass_port::{
-    Address, Error, Idle, Link, MacAddress, Offloads, Port, PortConfig, PortDecorator, Protocol, Queues, Rule,
+    Address, Error, Idle, Link, MacAddress, Offloads, Port, PortConfig, PortDecorator, Protocol, QueuePair, Rule,
     RxDecorator, RxQueue, Spread, State, Stats, Sum, Timer, TxQueue, WakeSource, Wakeable, complete_checksum,
     copy_packet, fill_checksum, headers, parse_headers,
 };

@@ -2,11 +2,11 @@
 //! writes frames there by DMA. Frames from another guest are copied once instead of twice (a service chain).
 
 use ringpass_lending::{BorrowingQueue, LendingPort};
-use ringpass_port::{Error, Port, Queues};
+use ringpass_port::{Error, Port, QueuePair};
 
 /// Takes the queues of two ports and pairs them up. With `mapped`, each Rx queue borrows the buffers of the
 /// opposite port.
-pub fn take_queue_pairs([a, b]: [&mut Box<dyn Port>; 2], mapped: bool) -> Result<Vec<(Queues, Queues)>, Error> {
+pub fn take_queue_pairs([a, b]: [&mut Box<dyn Port>; 2], mapped: bool) -> Result<Vec<(QueuePair, QueuePair)>, Error> {
     if !mapped {
         return Ok(a.take_queues().into_iter().zip(b.take_queues()).collect());
     }

@@ -9,7 +9,7 @@ use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_models::{Model as SteppedModel, Runner};
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, MacAddress, ModelConfig, Port, PortConfig, PortDecorator, Queues, State};
+use ringpass_port::{Error, MacAddress, ModelConfig, Port, PortConfig, PortDecorator, QueuePair, State};
 use ringpass_virtio::features::{MQ, MTU, offer};
 
 /// A `model:WIRE` port. The order of the fields matters: they are dropped in this order.
@@ -178,7 +178,7 @@ impl PortDecorator for Model {
 
     /// Starts the card's thread. It starts no earlier, because frames from the wire would only be dropped until
     /// the queues are in use.
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         let runner = self.runner.get_or_insert_with(|| runner(self.poll));
         self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.as_model(), wire));
         self.driver.take_queues()

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringpass_ipc::wait_for_drops;
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Port, Queues, State, Stats};
+use ringpass_port::{Error, Port, QueuePair, State, Stats};
 
 use crate::map::take_queue_pairs;
 use crate::sandbox::Needs;
@@ -52,7 +52,7 @@ impl Ports {
     ///
     /// # Errors
     /// If there is another number of ports or queues, or it was taken before.
-    pub fn take_one(&mut self) -> Result<Queues, Error> {
+    pub fn take_one(&mut self) -> Result<QueuePair, Error> {
         let [queues] = self.take_first()?;
         Ok(queues)
     }
@@ -61,11 +61,11 @@ impl Ports {
     ///
     /// # Errors
     /// If there is another number of ports or queues, or they were taken before.
-    pub fn take_pair(&mut self) -> Result<[Queues; 2], Error> {
+    pub fn take_pair(&mut self) -> Result<[QueuePair; 2], Error> {
         self.take_first()
     }
 
-    fn take_first<const N: usize>(&mut self) -> Result<[Queues; N], Error> {
+    fn take_first<const N: usize>(&mut self) -> Result<[QueuePair; N], Error> {
         let wrong = |what: String| Error::Config(format!("{what}; take_queues takes any number"));
         let ports = <&mut [Box<dyn Port>; N]>::try_from(&mut self.ports[..]);
         let ports = ports.map_err(|_| wrong(format!("another number of ports than {N}")))?;
@@ -81,7 +81,7 @@ impl Ports {
     }
 
     /// Takes all queue pairs of all ports: a list for each port. The lists are empty if they were taken before.
-    pub fn take_queues(&mut self) -> Vec<Vec<Queues>> {
+    pub fn take_queues(&mut self) -> Vec<Vec<QueuePair>> {
         self.ports.iter_mut().map(|port| port.take_queues()).collect()
     }
 
@@ -100,7 +100,7 @@ impl Ports {
     ///
     /// # Errors
     /// If the ports do not have equally many queues, or they were taken before.
-    pub fn take_queues_by_worker(&mut self) -> Result<Vec<Vec<Queues>>, Error> {
+    pub fn take_queues_by_worker(&mut self) -> Result<Vec<Vec<QueuePair>>, Error> {
         let queues = self.take_queues();
         let workers = queues.first().map_or(0, Vec::len);
         if workers == 0 || queues.iter().any(|of_port| of_port.len() != workers) {
@@ -109,7 +109,7 @@ impl Ports {
                 "the ports have {numbers:?} queue pairs to take; give all of them equally many"
             )));
         }
-        let mut by_worker: Vec<Vec<Queues>> = (0..workers).map(|_| Vec::new()).collect();
+        let mut by_worker: Vec<Vec<QueuePair>> = (0..workers).map(|_| Vec::new()).collect();
         for of_port in queues {
             by_worker.iter_mut().zip(of_port).for_each(|(of_worker, pair)| of_worker.push(pair));
         }
@@ -121,7 +121,7 @@ impl Ports {
     ///
     /// # Errors
     /// If there are not two ports, or `mapped` is asked for and neither has a guest.
-    pub fn take_queue_pairs(&mut self, mapped: bool) -> Result<Vec<(Queues, Queues)>, Error> {
+    pub fn take_queue_pairs(&mut self, mapped: bool) -> Result<Vec<(QueuePair, QueuePair)>, Error> {
         let [a, b] = &mut self.ports[..] else {
             return Err(Error::Config("queues are paired between two ports".into()));
         };

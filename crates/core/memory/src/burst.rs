@@ -109,7 +109,14 @@ impl Burst {
     /// ```
     pub fn retain(&mut self, mut keep: impl FnMut(&mut Packet) -> bool) {
         let mut kept = [false; MAX_BATCH];
-        self.iter_mut().zip(&mut kept).for_each(|(packet, kept)| *kept = keep(packet));
+        let mut all = true;
+        for (packet, kept) in self.iter_mut().zip(&mut kept) {
+            *kept = keep(packet);
+            all &= *kept;
+        }
+        if all {
+            return;
+        }
         // The kept packets move to the end, the last one first, so that those before them are dropped together.
         let mut first = self.len();
         for at in (0..self.len()).rev().filter(|&at| kept[at]) {

@@ -4,7 +4,9 @@ use std::any::Any;
 
 use ringpass_memory::{Burst, FrameBatch};
 
-use crate::{Error, Link, MacAddress, Port, Queues, Rule, RxQueue, State, Stats, WakeSource, Wakeable, copy_packets};
+use crate::{
+    Error, Link, MacAddress, Port, QueuePair, Rule, RxQueue, State, Stats, WakeSource, Wakeable, copy_packets,
+};
 
 /// Defines a trait whose methods are those of the base traits and pass the call on, and implements the base traits
 /// through it. A base method that is missing here does not compile, or is reported by clippy. What is marked `own` is not
@@ -72,7 +74,7 @@ decorator! {
             mut stats() -> Stats;
             mut extended() -> Vec<(&'static str, u64)>;
             mut state() -> State;
-            mut take_queues() -> Vec<Queues>;
+            mut take_queues() -> Vec<QueuePair>;
             mut finish() -> Result<(), Error>;
             mut set_promiscuous(on: bool) -> Result<(), Error>;
             mut steer(rule: &Rule, queue: usize) -> Result<(), Error>;

@@ -9,3 +9,8 @@
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct MacAddress(pub [u8; 6]);
+
+impl MacAddress {
+    /// The address of all stations.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+}

@@ -133,7 +133,7 @@ pub trait TxQueue: Send {
 }
 
 /// A pair of queues, for one thread.
-pub struct Queues {
+pub struct QueuePair {
     /// The receiving queue.
     pub rx: Box<dyn RxQueue>,
     /// The sending queue.
@@ -178,7 +178,7 @@ pub trait Port: Send {
     }
 
     /// Takes the queues, as many as configured. Returns none the second time.
-    fn take_queues(&mut self) -> Vec<Queues>;
+    fn take_queues(&mut self) -> Vec<QueuePair>;
 
     /// Completes what the port writes elsewhere, such as a capture file. To be called at the end, after its
     /// queues have been dropped.

@@ -5,7 +5,9 @@ use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Mempool, PageSize};
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats, TX_HANG_TIMEOUT};
+use ringpass_port::{
+    Error, Link, MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State, Stats, TX_HANG_TIMEOUT,
+};
 use ringpass_registers::ixgbe::VENDOR;
 
 use crate::completion::HeadWriteBack;
@@ -23,7 +25,7 @@ pub struct IntelPort<F> {
     device: Arc<Device>,
     family: F,
     stats: Stats,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     notes: Vec<String>,
 }
 
@@ -109,7 +111,7 @@ fn start_queue<F: Family>(
     (rx, tx, head): Memory,
     setup: QueueContext,
     interrupt: Option<Interrupt>,
-) -> Result<Queues, Error> {
+) -> Result<QueuePair, Error> {
     let ((device, config, pool), registers) = (setup, &F::REGISTERS);
     let (base, rest) = (registers.rx_base.map(|row| row.at(q)), registers.rx.map(|row| row.at(q)));
     // SAFETY: in the table of each family, `rx_base` and `rx` are the registers of Rx queues, in the order that
@@ -131,7 +133,7 @@ fn start_queue<F: Family>(
     // memory; it lies in the same region as the ring, which is kept until `Ring::drop` has stopped the queue.
     let head = head.map(|head| unsafe { HeadWriteBack::start(&device.window, base, head) });
     F::set_up_tx(&device.window, q);
-    Ok(Queues { rx, tx: Box::new(Tx::start(ring, head, setup)?) })
+    Ok(QueuePair { rx, tx: Box::new(Tx::start(ring, head, setup)?) })
 }
 
 impl<F: Family> Port for IntelPort<F> {
@@ -175,7 +177,7 @@ impl<F: Family> Port for IntelPort<F> {
         }
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

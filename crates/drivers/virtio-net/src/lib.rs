@@ -23,7 +23,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_memory::Mempool;
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, Queues, Rule, Spread, State, Stats, TX_HANG_TIMEOUT};
+use ringpass_port::{
+    Error, Link, MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State, Stats, TX_HANG_TIMEOUT,
+};
 use ringpass_virtio::features::{CTRL_MAC_ADDR, CTRL_RX, CTRL_VQ, MQ};
 
 use config::{DeviceConfig, MAC_AT};
@@ -48,7 +50,7 @@ pub struct VirtioNet {
     name: String,
     /// The control queue. It comes before `device`, so it is dropped first.
     control: Option<Box<dyn Control>>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     device: Arc<Device>,
     features: u64,
     mac: MacAddress,
@@ -260,7 +262,7 @@ impl Port for VirtioNet {
         self.gone.clone().map_or(State::Running, State::Gone)
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

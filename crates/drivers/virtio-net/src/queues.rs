@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Addressing, DmaRegion, Mempool, RegionConfig};
-use ringpass_port::{Error, PortConfig, Queues, RxQueue, SoftwareOffload, TxQueue};
+use ringpass_port::{Error, PortConfig, QueuePair, RxQueue, SoftwareOffload, TxQueue};
 use ringpass_virtio::driver::{Config, Packed, Split, Virtqueue};
 use ringpass_virtio::features::{CTRL_VQ, EVENT_IDX, IN_ORDER, INDIRECT_DESC, MQ, RING_PACKED, RING_RESET};
 
@@ -24,7 +24,7 @@ const CONTROL_QUEUE_SIZE: u16 = 64;
 /// The queues of a port that has been started.
 #[derive(Default)]
 pub(crate) struct StartedQueues {
-    pub(crate) pairs: Vec<Queues>,
+    pub(crate) pairs: Vec<QueuePair>,
     pub(crate) control: Option<Box<dyn Control>>,
     pub(crate) rx: Vec<Arc<Counters>>,
     pub(crate) tx: Vec<Arc<Counters>>,
@@ -119,12 +119,12 @@ impl QueueBuilder<'_> {
     }
 
     /// Returns a queue pair for the port. Offloads that the device does not support are done in software.
-    fn pair(&self, rx: impl RxQueue + 'static, tx: impl TxQueue + 'static) -> Queues {
+    fn pair(&self, rx: impl RxQueue + 'static, tx: impl TxQueue + 'static) -> QueuePair {
         let tx: Box<dyn TxQueue> = match self.config.offloads.any() {
             true => Box::new(SoftwareOffload::new(tx, self.negotiated.hardware(), self.pool)),
             false => Box::new(tx),
         };
-        Queues { rx: Box::new(rx), tx }
+        QueuePair { rx: Box::new(rx), tx }
     }
 
     /// Lays out the control queue, whose number comes after all queue pairs that the device has, used or not

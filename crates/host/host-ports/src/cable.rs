@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::{Link, Port, PortStatus, Queues, RxQueue, State, Stats, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{Link, Port, PortStatus, QueuePair, RxQueue, State, Stats, TxQueue, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::need_wakeup::NeedWakeup;
@@ -14,7 +14,7 @@ use crate::ring::{Consumer, Producer, ring};
 pub struct CableEnd {
     name: String,
     status: Arc<PortStatus>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
 }
 
 /// Wakes the receiver of one direction.
@@ -55,7 +55,7 @@ impl CableEnd {
         let status = Arc::new(PortStatus::new(1));
         let tx = Tx { ring: tx.0, wake_event: tx.1, status: status.clone() };
         let rx = Rx { ring: rx.0, wake_event: rx.1, status: status.clone() };
-        Self { name, status, queues: vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }] }
+        Self { name, status, queues: vec![QueuePair { rx: Box::new(rx), tx: Box::new(tx) }] }
     }
 }
 
@@ -133,7 +133,7 @@ impl Port for CableEnd {
         self.status.state()
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 }

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Error, Port, PortDecorator, Queues, RxDecorator, RxQueue, State, TxQueue};
+use ringpass_port::{Error, Port, PortDecorator, QueuePair, RxDecorator, RxQueue, State, TxQueue};
 
 use crate::buffers::SparePackets;
 use crate::capture_file::{Direction, Writer, now};
@@ -66,7 +66,7 @@ impl Capture {
     }
 
     /// Wraps the queues, and starts the thread that writes the file.
-    fn start(&mut self, writer: Writer, queues: Vec<Queues>) -> Result<Vec<Queues>, Error> {
+    fn start(&mut self, writer: Writer, queues: Vec<QueuePair>) -> Result<Vec<QueuePair>, Error> {
         let pool = Mempool::new(&MempoolConfig { buffers: (2 * queues.len()).max(1) * RING, ..Default::default() })?;
         let (shared, mut tracks) = (&self.shared, Vec::new());
         let mut track = |direction| {
@@ -79,7 +79,7 @@ impl Capture {
                 shared: shared.clone(),
             }
         };
-        let wrap = |Queues { rx, tx }| Queues {
+        let wrap = |QueuePair { rx, tx }| QueuePair {
             rx: Box::new(Rx { inner: rx, copier: track(Direction::Received) }),
             tx: Box::new(Tx { inner: tx, copier: track(Direction::Sent) }),
         };
@@ -242,7 +242,7 @@ impl PortDecorator for Capture {
         self.failed.clone().map_or_else(|| self.inner.state(), State::Gone)
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         let queues = self.inner.take_queues();
         let Some(writer) = self.writer.take() else { return queues };
         self.start(writer, queues).unwrap_or_else(|error| {

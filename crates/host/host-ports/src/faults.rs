@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Mempool, Packet};
-use ringpass_port::{FaultsConfig, Port, PortDecorator, PortStatus, Queues, RxDecorator, RxQueue, Stats, TxQueue};
+use ringpass_port::{FaultsConfig, Port, PortDecorator, PortStatus, QueuePair, RxDecorator, RxQueue, Stats, TxQueue};
 
 use crate::buffers::SparePackets;
 
@@ -223,17 +223,17 @@ impl PortDecorator for Faults {
         }
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         let queues = self.inner.take_queues();
         if queues.is_empty() {
             return queues;
         }
         let status = Arc::new(PortStatus::new(queues.len()));
-        let wrap = |(queue, Queues { rx, tx })| {
+        let wrap = |(queue, QueuePair { rx, tx })| {
             let injector = |stream| FaultInjector::new(self.config, stream, &self.pool);
             let rx = Rx { inner: rx, injector: injector(2 * queue as u64), status: status.clone(), queue };
             let tx = Tx { inner: tx, injector: injector(2 * queue as u64 + 1), status: status.clone(), queue };
-            Queues { rx: Box::new(rx), tx: Box::new(tx) }
+            QueuePair { rx: Box::new(rx), tx: Box::new(tx) }
         };
         let queues = queues.into_iter().enumerate().map(wrap).collect();
         self.status = status;

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use ringpass_memory::{Burst, FrameBatch};
 use ringpass_port::{
-    FrameSink, Port, PortConfig, PortStatus, Queues, RxQueue, Stats, TxQueue, WakeSource, Wakeable, fits_mtu,
+    FrameSink, Port, PortConfig, PortStatus, QueuePair, RxQueue, Stats, TxQueue, WakeSource, Wakeable, fits_mtu,
     frame_fits_mtu,
 };
 
 /// The port `null`.
 pub struct Null {
     status: Arc<PortStatus>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
 }
 
 struct Rx;
@@ -27,7 +27,7 @@ impl Null {
     pub fn open(config: &PortConfig) -> Self {
         let status = Arc::new(PortStatus::new(config.queues));
         let tx = |queue| Tx { status: status.clone(), queue, mtu: config.mtu };
-        let queues = (0..config.queues).map(|queue| Queues { rx: Box::new(Rx), tx: Box::new(tx(queue)) }).collect();
+        let queues = (0..config.queues).map(|queue| QueuePair { rx: Box::new(Rx), tx: Box::new(tx(queue)) }).collect();
         Self { status, queues }
     }
 }
@@ -76,7 +76,7 @@ impl Port for Null {
         self.status.stats()
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 }

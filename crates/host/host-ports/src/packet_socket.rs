@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MAX_L2_HEADER_LEN, MacAddress, Offloads, Port, PortConfig, PortStatus, Queues, RxQueue,
+    Error, Link, MAX_L2_HEADER_LEN, MacAddress, Offloads, Port, PortConfig, PortStatus, QueuePair, RxQueue,
     SoftwareOffload, State, Stats, TxQueue, WakeSource, Wakeable, fits_mtu,
 };
 use ringpass_virtio::net_header;
@@ -34,7 +34,7 @@ pub struct PacketSocket {
     status: Arc<PortStatus>,
     presence: Arc<Presence>,
     rejoin_timer: RejoinTimer,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     notes: Vec<String>,
 }
 
@@ -61,11 +61,60 @@ struct Tx {
     mtu: usize,
 }
 
+/// The sockets that receive, with their rings.
+struct Receivers {
+    sockets: Vec<Arc<OwnedFd>>,
+    rings: Vec<TpacketRing>,
+}
+
+impl Receivers {
+    /// Opens a socket for each queue, over which the kernel spreads what it receives.
+    fn open(interface: &str, index: i32, config: &PortConfig) -> Result<Self, Error> {
+        let wrong = |what| wrong(interface, what);
+        let mut sockets = Vec::new();
+        let mut rings = Vec::new();
+        for _ in 0..config.queues {
+            let socket = Arc::new(open_socket(interface)?);
+            let longest = config.mtu + MAX_L2_HEADER_LEN;
+            let tso = config.offloads.tso;
+            let ring = TpacketRing::new(&socket, config.rx_ring, longest, tso).map_err(wrong("a receive ring"))?;
+            if tso {
+                set_receive_buffer(&socket).map_err(wrong("room for segments"))?;
+            }
+            set_packet_option(socket.as_fd(), libc::PACKET_IGNORE_OUTGOING, 1i32)
+                .map_err(wrong("ignoring the kernel's own frames"))?;
+            bind_packet(socket.as_fd(), index, libc::ETH_P_ALL).map_err(wrong("binding to the interface"))?;
+            sockets.push(socket);
+            rings.push(ring);
+        }
+        if config.queues > 1 {
+            join_fanout(&sockets).map_err(wrong("spreading over several queues"))?;
+            // Before they joined, each of the sockets received every frame.
+            rings.iter_mut().for_each(|ring| while ring.receive(|_| ()).is_some() {});
+        }
+        Ok(Self { sockets, rings })
+    }
+}
+
+/// Opens a socket that sends, with a virtio-net header in front of each frame if `vnet`.
+fn open_sender(interface: &str, index: i32, vnet: bool) -> Result<Arc<OwnedFd>, Error> {
+    let socket = Arc::new(open_socket(interface)?);
+    bind_packet(socket.as_fd(), index, 0).map_err(wrong(interface, "binding to the interface"))?;
+    if vnet {
+        set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1i32).map_err(wrong(interface, "setting offloads"))?;
+    }
+    Ok(socket)
+}
+
+/// Returns how to turn a refusal of the kernel into an error.
+fn wrong(interface: &str, what: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::os(format!("packet:{interface}: {what}"), source)
+}
+
 impl PacketSocket {
     /// Opens a port on an Ethernet interface, or on loopback, which has the same framing.
     pub fn open(interface: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        let wrong =
-            |what: &'static str| move |source: io::Error| Error::os(format!("packet:{interface}: {what}"), source);
+        let wrong = |what| wrong(interface, what);
         let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
         let index = interfaces.index(interface).map_err(|error| match Errno::from_io_error(&error) {
             Some(Errno::NODEV) => {
@@ -84,46 +133,34 @@ impl PacketSocket {
         let max_buffers = SparePackets::of(pool, if tso { 65535 } else { config.mtu } + MAX_L2_HEADER_LEN + 1)?;
         let status = Arc::new(PortStatus::new(config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
-        let (mut sockets, mut rings) = (Vec::new(), Vec::new());
-        for _ in 0..config.queues {
-            let socket = Arc::new(open_socket(interface)?);
-            let option = |option, value: i32| set_packet_option(socket.as_fd(), option, value);
-            let longest = config.mtu + MAX_L2_HEADER_LEN;
-            let ring = TpacketRing::new(&socket, config.rx_ring, longest, tso).map_err(wrong("a receive ring"))?;
-            if tso {
-                set_receive_buffer(&socket).map_err(wrong("room for segments"))?;
-            }
-            option(libc::PACKET_IGNORE_OUTGOING, 1).map_err(wrong("ignoring the kernel's own frames"))?;
-            bind_packet(socket.as_fd(), index, libc::ETH_P_ALL).map_err(wrong("binding to the interface"))?;
-            sockets.push(socket);
-            rings.push(ring);
-        }
-        if config.queues > 1 {
-            join_fanout(&sockets).map_err(wrong("spreading over several queues"))?;
-            // Before they joined, each of the sockets received every frame.
-            rings.iter_mut().for_each(|ring| while ring.receive(|_| ()).is_some() {});
-        }
+        let Receivers { sockets, rings } = Receivers::open(interface, index, config)?;
         // The kernel does not bind a socket again that is in a fanout group (packet(7), PACKET_FANOUT).
         let rejoins = config.rejoin && config.queues == 1;
         if config.rejoin && !rejoins {
             notes.push("with several queues, the port ends when the interface is deleted".into());
         }
         let presence = Arc::new(Presence::new(&format!("packet:{interface}"), rejoins));
-        let (mut queues, mut senders) = (Vec::new(), Vec::new());
+        let vnet = offloads.checksum;
+        let kernel = if vnet { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
+        let mut queues = Vec::new();
+        let mut senders = Vec::new();
         for (queue, ring) in rings.into_iter().enumerate() {
-            let socket = Arc::new(open_socket(interface)?);
-            senders.push(socket.clone());
-            bind_packet(socket.as_fd(), index, 0).map_err(wrong("binding to the interface"))?;
-            let (promiscuous, mtu, vnet) = (promiscuous.clone(), config.mtu, offloads.checksum);
-            if vnet {
-                set_packet_option(socket.as_fd(), libc::PACKET_VNET_HDR, 1i32).map_err(wrong("setting offloads"))?;
-            }
-            let kernel = if vnet { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
-            let (shown, presence) = (status.clone(), presence.clone());
-            let tx = Tx { socket, vnet, status: shown, presence, queue, mtu };
-            let (socket, buffers, status) = (sockets[queue].clone(), SparePackets::new(pool), status.clone());
-            let rx = Rx { socket, ring, buffers, max_buffers, promiscuous, offloads, status, queue, mtu };
-            queues.push(Queues { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, kernel, pool)) });
+            let sender = open_sender(interface, index, vnet)?;
+            senders.push(sender.clone());
+            let tx =
+                Tx { socket: sender, vnet, status: status.clone(), presence: presence.clone(), queue, mtu: config.mtu };
+            let rx = Rx {
+                socket: sockets[queue].clone(),
+                ring,
+                buffers: SparePackets::new(pool),
+                max_buffers,
+                promiscuous: promiscuous.clone(),
+                offloads,
+                status: status.clone(),
+                queue,
+                mtu: config.mtu,
+            };
+            queues.push(QueuePair { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, kernel, pool)) });
         }
         let name = format!("packet:{interface}");
         let rejoin_timer = RejoinTimer::default();
@@ -402,7 +439,7 @@ impl Port for PacketSocket {
         self.status.state()
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Flags, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MAX_L2_HEADER_LEN, PcapConfig, Port, PortConfig, PortStatus, Queues, ReplaySpeed, RxQueue,
+    Error, Link, MAX_L2_HEADER_LEN, PcapConfig, Port, PortConfig, PortStatus, QueuePair, ReplaySpeed, RxQueue,
     SoftwareOffload, State, Stats, TxQueue, WakeSource, Wakeable, fits_mtu, frame_fits_mtu,
 };
 
@@ -19,7 +19,7 @@ pub struct Pcap {
     name: String,
     status: Arc<PortStatus>,
     finished: Arc<AtomicBool>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     notes: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ impl Pcap {
         };
         let tx = Tx { writer, counted: Count::default(), flushed: now(), status: status.clone(), mtu: port.mtu };
         let tx = SoftwareOffload::new(tx, Flags::default(), pool);
-        let queues = vec![Queues { rx: Box::new(rx), tx: Box::new(tx) }];
+        let queues = vec![QueuePair { rx: Box::new(rx), tx: Box::new(tx) }];
         Ok(Self { name, status, finished, queues, notes })
     }
 }
@@ -303,7 +303,7 @@ impl Port for Pcap {
         }
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

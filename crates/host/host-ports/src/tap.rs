@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_port::{
-    Error, Link, MAX_L2_HEADER_LEN, MacAddress, Offloads, Port, PortConfig, PortStatus, Queues, RxQueue,
+    Error, Link, MAX_L2_HEADER_LEN, MacAddress, Offloads, Port, PortConfig, PortStatus, QueuePair, RxQueue,
     SoftwareOffload, State, Stats, TxQueue, WakeSource, Wakeable, fits_mtu,
 };
 use ringpass_virtio::net_header;
@@ -30,7 +30,7 @@ pub struct Tap {
     status: Arc<PortStatus>,
     presence: Arc<Presence>,
     rejoin_timer: RejoinTimer,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     notes: Vec<String>,
 }
 
@@ -87,9 +87,9 @@ impl Tap {
             let tx = Tx { tun: tun.clone(), vnet: vnet_header, status: status.clone(), presence: shown, queue, mtu };
             let rx = Rx { tun, buffers: SparePackets::new(pool), max_buffers, vnet, status, presence, queue, mtu };
             let kernel = if vnet.is_some() { Flags::CHECKSUM | Flags::TSO } else { Flags::default() };
-            Queues { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, kernel, pool)) }
+            QueuePair { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, kernel, pool)) }
         });
-        let queues: Vec<Queues> = queues.collect();
+        let queues: Vec<QueuePair> = queues.collect();
         let left_open = match (checksum, tso) {
             (_, true) => "; the kernel leaves checksums and segmentation to this port",
             (true, false) => "; the kernel leaves checksums to this port",
@@ -301,7 +301,7 @@ impl Port for Tap {
         self.status.state()
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

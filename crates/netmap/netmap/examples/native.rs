@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ringpass_memory::{Burst, Cache, MAGAZINE, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::native::NativePort;
 use ringpass_netmap::{Notifier, Pools, PortMemory, Region, Shape, Slot, attach};
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 
 /// Always has frames of the given length, if it has a pool. Their content is whatever the buffers hold.
 struct Source(Option<(Cache, usize)>);
@@ -70,7 +70,7 @@ fn measure(exchanged: bool, receiving: bool, len: usize) -> u64 {
         None => Mempool::new(&MempoolConfig { buffers: OWN as usize, ..Default::default() }).expect("memory"),
     };
     let source = Source(receiving.then(|| (pool.cache(), len)));
-    let queues = vec![Queues { rx: Box::new(source), tx: Box::new(Sink) }];
+    let queues = vec![QueuePair { rx: Box::new(source), tx: Box::new(Sink) }];
     let (control, mut ring_forwarder) = NativePort::new(queues, &pool, 256).expect("a port");
     let shape = Shape { rings: [1; 2], slots: [1024; 2] };
     let (memory, served) = PortMemory::new(&mut region, "x", shape, false).unwrap_or_else(|error| panic!("{error}"));

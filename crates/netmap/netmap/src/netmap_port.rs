@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Link, Port, PortConfig, PortStatus, Queues, State, Stats};
+use ringpass_port::{Error, Link, Port, PortConfig, PortStatus, QueuePair, State, Stats};
 
 use crate::client::{self, Client, Parts, shared_error};
 use crate::queues::{RECEIVING, Rings, SENDING, queues};
@@ -14,7 +14,7 @@ use crate::request::{Mode, PortName, Register, register};
 pub struct NetmapPort {
     name: String,
     clients: Vec<Client>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     status: Arc<PortStatus>,
     notes: Vec<String>,
     /// Programs that had the port before, in words.
@@ -93,7 +93,7 @@ impl Port for NetmapPort {
         }
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use ringpass_ipc::EventWaiter;
 use ringpass_memory::{Flags, Mempool};
-use ringpass_port::{Error, PortConfig, PortStatus, Queues, SoftwareOffload};
+use ringpass_port::{Error, PortConfig, PortStatus, QueuePair, SoftwareOffload};
 
 use crate::{Buffers, PortRing, SyncError};
 use cursor::RingCursor;
@@ -42,7 +42,7 @@ pub fn queues(
     config: &PortConfig,
     pool: &Mempool,
     status: &Arc<PortStatus>,
-) -> Result<Vec<Queues>, Error> {
+) -> Result<Vec<QueuePair>, Error> {
     let (tx, rx) = (rings.tx.len(), rings.rx.len());
     if config.queues > tx.min(rx) {
         let queues = config.queues;
@@ -58,7 +58,7 @@ pub fn queues(
     let pair = |(queue, (tx, rx))| {
         let tx = Tx::new(RingCursor::new(tx).map_err(wrong)?, buffers.clone(), config.mtu, queue, status.clone());
         let rx = Rx::new(rx, buffers.clone(), config.mtu, pool.cache(), queue, status.clone());
-        Ok(Queues { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, Flags::default(), pool)) })
+        Ok(QueuePair { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, Flags::default(), pool)) })
     };
     rings.tx.into_iter().zip(received).enumerate().map(pair).collect()
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use ringpass::{
-    Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, RxQueue, State, TxQueue, cycles, drivers,
+    Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, QueuePair, RxQueue, State, TxQueue, cycles,
+    drivers,
 };
 use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::RegionConfig;
@@ -89,9 +90,9 @@ struct Switched {
 /// The path with all its parts. The order of the fields matters: the card is dropped first and returns the
 /// guest's buffers.
 pub struct Path {
-    card: Queues,
-    guest: Queues,
-    function: Queues,
+    card: QueuePair,
+    guest: QueuePair,
+    function: QueuePair,
     wire: Wire,
     physical_rx: usize,
     /// Frames that come from the wire at a time.
@@ -249,8 +250,8 @@ type Pass = fn(&mut dyn RxQueue, &mut dyn TxQueue, &mut Burst) -> usize;
 
 /// The switch's thread. It also runs the card, in time that is not counted.
 struct Switch<'a> {
-    guest: &'a mut Queues,
-    card: &'a mut Queues,
+    guest: &'a mut QueuePair,
+    card: &'a mut QueuePair,
     wire: &'a mut Wire,
     slice: usize,
     bursts: [Burst; 2],
@@ -301,7 +302,7 @@ impl Switch<'_> {
 }
 
 /// Runs the network function, which forwards all packets unchanged.
-fn run_function(queues: &mut Queues, function: &NetworkFunction, core: CoreId) {
+fn run_function(queues: &mut QueuePair, function: &NetworkFunction, core: CoreId) {
     core_affinity::set_for_current(core);
     let mut burst = Burst::new(Path::BURST);
     loop {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use core_affinity::CoreId;
 use ringpass::signals::{self, interrupted};
 use ringpass::{
-    Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, RxQueue, TxQueue, WakeSource, Wakeable,
-    cycles, drivers,
+    Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource,
+    Wakeable, cycles, drivers,
 };
 use ringpass_cli::output::print_line;
 use ringpass_lending::{BorrowingQueue, LendingPort};
@@ -157,17 +157,18 @@ impl TxQueue for Sink {
 struct Far {
     card: Arc<Card>,
     sent: Arc<AtomicU64>,
-    function: Sender<Queues>,
+    function: Sender<QueuePair>,
 }
 
 impl Far {
     /// Returns the parts, the far end of the card's wire, and what is to be done beside each step of the card.
-    fn new(device: u16, size: usize) -> (Self, Queues, impl FnMut() -> usize + Send + 'static) {
+    fn new(device: u16, size: usize) -> (Self, QueuePair, impl FnMut() -> usize + Send + 'static) {
         let card = Card::new(&CardConfig { device, ..CardConfig::default() });
         let (ordered, sent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
         let mut frame = rig::frame().to_vec();
         frame.resize(size, 0);
-        let wire = Queues { rx: Box::new(Wire { frame, ordered: ordered.clone() }), tx: Box::new(Sink(sent.clone())) };
+        let wire =
+            QueuePair { rx: Box::new(Wire { frame, ordered: ordered.clone() }), tx: Box::new(Sink(sent.clone())) };
         let (function, inbox) = channel();
         let beside = beside(card.clone(), ordered, inbox);
         (Self { card, sent, function }, wire, beside)
@@ -204,8 +205,8 @@ impl Far {
 }
 
 /// Lets as many frames enter as the card has descriptors for, and forwards a burst of the network function.
-fn beside(card: Arc<Card>, ordered: Arc<AtomicUsize>, inbox: Receiver<Queues>) -> impl FnMut() -> usize + Send {
-    let (mut function, mut burst) = (None::<Queues>, Burst::new(BURST));
+fn beside(card: Arc<Card>, ordered: Arc<AtomicUsize>, inbox: Receiver<QueuePair>) -> impl FnMut() -> usize + Send {
+    let (mut function, mut burst) = (None::<QueuePair>, Burst::new(BURST));
     move || {
         let [rx, _] = card.ring_use();
         ordered.store(rx.posted, Ordering::Relaxed);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use ringpass::{
-    Burst, Config, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, Queues, State, Workers, cycles,
+    Burst, Config, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, QueuePair, State, Workers, cycles,
 };
 use ringpass_memory::{Cache, RegionConfig};
 use ringpass_port::{Role, VhostConfig, VirtioUserConfig};
@@ -159,7 +159,7 @@ pub fn features(ring: Ring, layout: Layout) -> String {
 
 /// State of the thread.
 struct TrafficThread {
-    queues: Queues,
+    queues: QueuePair,
     cache: Cache,
     shared: Arc<TrafficState>,
 }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use ringpass::{Error, Queues, WakeSource, Wakeable, Worker};
+use ringpass::{Error, QueuePair, WakeSource, Wakeable, Worker};
 use ringpass_models::ixgbe::{Card, PolledFunction};
 
 use crate::output::note;
@@ -51,7 +51,7 @@ struct Function {
     function: PolledFunction,
     /// Set when its driver has gone.
     gone: Arc<AtomicBool>,
-    wire: Option<Queues>,
+    wire: Option<QueuePair>,
 }
 
 /// Times from the end of the run until the command is told to end (SIGTERM), which Ctrl-C may have done already, until it is
@@ -97,7 +97,7 @@ impl NativeDriver {
     }
 
     /// Attaches the far ends of the cards' wires.
-    pub fn attach(&mut self, wires: impl Iterator<Item = Option<Queues>>) {
+    pub fn attach(&mut self, wires: impl Iterator<Item = Option<QueuePair>>) {
         for (function, wire) in self.functions.iter_mut().zip(wires) {
             function.wire = wire;
         }

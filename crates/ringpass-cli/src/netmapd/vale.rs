@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringpass::{Address, Config, Mempool, Port, PortConfig, Queues, State};
+use ringpass::{Address, Config, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
 use ringpass_netmap::server::{Budget, RequestError, Reservation, ServedPort, Switches};
 use ringpass_netmap::vale::RingPort;
@@ -62,12 +62,12 @@ struct SwitchPort {
 }
 
 impl ValeSwitch {
-    fn insert(&mut self, name: &str, queues: Queues, port: Option<Box<dyn Port>>) -> Result<usize, RequestError> {
+    fn insert(&mut self, name: &str, queues: QueuePair, port: Option<Box<dyn Port>>) -> Result<usize, RequestError> {
         let free = self.slots.iter().position(Option::is_none);
         let slot =
             free.ok_or_else(|| RequestError::new(Errno::NOSPC, format!("a switch has {MAX_PORTS} ports at most")))?;
         self.slots[slot] = Some(SwitchPort { name: name.into(), port });
-        let Queues { rx, tx } = queues;
+        let QueuePair { rx, tx } = queues;
         self.switch.insert(slot, vec![DatapathQueues { rx: vec![(rx, Forwarding::Lookup)], tx }]);
         Ok(slot)
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ringpass::{Address, Burst, Error, Idle, Packet, Queues, RxQueue, TxQueue, WakeSource, Wakeable, Worker};
+use ringpass::{Address, Burst, Error, Idle, Packet, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, Worker};
 use ringpass_ipc::WakeFd;
 
 use super::plan::PortPlan;
@@ -51,11 +51,11 @@ impl GuestWorkers {
     ///
     /// # Errors
     /// If no descriptor is left.
-    pub fn take(&mut self, guest: Queues) -> Result<Queues, Error> {
+    pub fn take(&mut self, guest: QueuePair) -> Result<QueuePair, Error> {
         let passage = || Passage::new().map_err(|source| Error::os("a queue between workers", source));
         let (to_switch, to_guest) = (passage()?, passage()?);
         self.0.push(Relay { guest, to_switch: Entrance(to_switch.clone()), to_guest: Exit(to_guest.clone()) });
-        Ok(Queues { rx: Box::new(Exit(to_switch)), tx: Box::new(Entrance(to_guest)) })
+        Ok(QueuePair { rx: Box::new(Exit(to_switch)), tx: Box::new(Entrance(to_guest)) })
     }
 
     /// Starts the workers.
@@ -67,7 +67,7 @@ impl GuestWorkers {
 
 /// A guest's worker, which moves frames between the guest's queues and the switch.
 struct Relay {
-    guest: Queues,
+    guest: QueuePair,
     to_switch: Entrance,
     to_guest: Exit,
 }
@@ -235,7 +235,7 @@ mod tests {
         let pool = Mempool::new(&MempoolConfig { buffers: 2048, ..Default::default() }).expect("a pool");
         let ((slow, go_on, packets), (idle, ..)) = (slow(), slow());
         let mut workers = GuestWorkers::default();
-        let mut switch = workers.take(Queues { rx: Box::new(idle), tx: Box::new(slow) }).expect("eventfds");
+        let mut switch = workers.take(QueuePair { rx: Box::new(idle), tx: Box::new(slow) }).expect("eventfds");
         let mut relay = workers.0.pop().expect("it was taken");
         std::thread::scope(|scope| {
             // One burst is being written to the guest, and that waits.

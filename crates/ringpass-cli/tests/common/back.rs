@@ -4,13 +4,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
-use ringpass_port::{Port, PortConfig, Queues, Role, VhostConfig};
+use ringpass_port::{Port, PortConfig, QueuePair, Role, VhostConfig};
 use ringpass_vhost::{CopyModes, Vhost};
 
 /// A back-end and its queues.
 pub struct Back {
     pub port: Vhost,
-    pub queues: Queues,
+    pub queues: QueuePair,
     pub pool: Mempool,
 }
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Port, PortConfig, Queues, Role, State, VirtioUserConfig};
+use ringpass_port::{Port, PortConfig, QueuePair, Role, State, VirtioUserConfig};
 use ringpass_virtio_user::VirtioUser;
 
 use super::{Program, RINGPASS, Random, folder, listened_to, wait_until};
@@ -18,7 +18,7 @@ const UNDER_WAY: u32 = 256;
 pub struct Line {
     echo: Option<Program>,
     pub port: VirtioUser,
-    queues: Queues,
+    queues: QueuePair,
     pool: Mempool,
     folder: tempfile::TempDir,
     /// Numbers of the last frame that was sent and of the last one that came back.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::dpdk::Testpmd;
 use crate::common::{folder, listened_to, wait_until};
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Offloads, Port, PortConfig, Queues, Role, State, VirtioUserConfig};
+use ringpass_port::{Offloads, Port, PortConfig, QueuePair, Role, State, VirtioUserConfig};
 use ringpass_virtio_user::VirtioUser;
 use tempfile::TempDir;
 
@@ -50,7 +50,7 @@ fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
 }
 
 /// Sends frames of many lengths, and checks that the same frames come back.
-fn echo(queues: &mut Queues, pool: &Mempool, count: u32, longest: usize) {
+fn echo(queues: &mut QueuePair, pool: &Mempool, count: u32, longest: usize) {
     let len = |number: u32| 60 + number as usize * 131 % (longest - 59);
     let (mut sent, mut received, start) = (0, 0, Instant::now());
     let mut burst = Burst::new(32);
@@ -82,7 +82,7 @@ fn echo(queues: &mut Queues, pool: &Mempool, count: u32, longest: usize) {
 struct Pair {
     _peer: Testpmd,
     port: VirtioUser,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     pool: Mempool,
     socket: PathBuf,
     _folder: TempDir,
@@ -254,7 +254,7 @@ fn a_back_end_that_is_killed_comes_back_under_traffic() {
 }
 
 /// Sends as many frames as there is room for, and takes what comes back.
-fn flood(queues: &mut Queues, pool: &Mempool, time: Duration) {
+fn flood(queues: &mut QueuePair, pool: &Mempool, time: Duration) {
     let (start, mut burst, mut back) = (Instant::now(), Burst::new(32), Burst::new(32));
     while start.elapsed() < time {
         while burst.room() > 0 {
@@ -267,7 +267,7 @@ fn flood(queues: &mut Queues, pool: &Mempool, time: Duration) {
 }
 
 /// Receives until no more frames come, and until a frame of another length has passed.
-fn settle(queues: &mut Queues, pool: &Mempool) {
+fn settle(queues: &mut QueuePair, pool: &Mempool) {
     let (start, mut burst, mut back) = (Instant::now(), Burst::new(1), Burst::new(32));
     let (mut came, mut last) = (false, Instant::now());
     while !came || last.elapsed() < Duration::from_millis(300) {

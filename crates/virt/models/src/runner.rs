@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ringpass_port::{Idle, Queues, WakeSource, Wakeable};
+use ringpass_port::{Idle, QueuePair, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 /// A device model that advances in steps.
 pub trait Model: Send + Sync {
     /// Runs one step and returns how many packets it moved.
-    fn step(&self, wire: &mut Queues) -> usize;
+    fn step(&self, wire: &mut QueuePair) -> usize;
 
     /// Announces that the stepping thread is about to sleep: from now on, doorbells and register writes of the
     /// driver make [`waker`](Self::waker) readable. The thread steps once more before it sleeps, so that
@@ -42,7 +42,7 @@ pub struct Interest {
 }
 
 /// Models, each with its wire.
-type Cards = Vec<(Arc<dyn Model>, Queues)>;
+type Cards = Vec<(Arc<dyn Model>, QueuePair)>;
 
 /// Steps models on a thread of its own until it is dropped.
 pub struct Runner {
@@ -75,7 +75,7 @@ impl Runner {
 
     /// Starts a thread, on the given CPU, that steps each device with its wire in turn. Without `poll` the
     /// thread sleeps while there is nothing to do, until a doorbell, a register write or a wire wakes it.
-    pub fn spawn<M: Model + 'static>(cards: Vec<(Arc<M>, Queues)>, cpu: Option<usize>, poll: bool) -> Self {
+    pub fn spawn<M: Model + 'static>(cards: Vec<(Arc<M>, QueuePair)>, cpu: Option<usize>, poll: bool) -> Self {
         let cards = cards.into_iter().map(|(card, wire)| (card as Arc<dyn Model>, wire)).collect();
         let event =
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("the process has a descriptor left");
@@ -90,7 +90,7 @@ impl Runner {
     }
 
     /// Adds a device with its wire.
-    pub fn add(&self, card: Arc<dyn Model>, wire: Queues) {
+    pub fn add(&self, card: Arc<dyn Model>, wire: QueuePair) {
         self.shared.added.lock().unwrap_or_else(PoisonError::into_inner).push((card, wire));
         self.shared.has_added.store(true, Ordering::Release);
         self.shared.wake();

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use ringpass_lending::answer_lending;
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Link, Port, PortConfig, Queues, State, Stats, VhostConfig};
+use ringpass_port::{Error, Link, Port, PortConfig, QueuePair, State, Stats, VhostConfig};
 use ringpass_vhost_user::{Endpoint, Server, ServerHandle};
 use ringpass_virtio::features::offer;
 
@@ -26,7 +26,7 @@ pub struct Vhost {
     server: Option<Server>,
     control: SharedServer,
     failed: Option<String>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
 }
 
 /// Handle of the vhost-user server, which keeps serving guests as long as the port or one of its queues
@@ -99,7 +99,7 @@ impl Vhost {
             return Err(Error::Config(why));
         }
         let control = SharedServer::default();
-        let queues = (0..config.queues).map(|queue| Queues {
+        let queues = (0..config.queues).map(|queue| QueuePair {
             rx: Box::new(Rx::new(queue, &shared, pool, copies.from_guest, &control)),
             tx: Box::new(Tx::new(queue, &shared, pool, copies.to_guest, &control)),
         });
@@ -139,7 +139,7 @@ impl Port for Vhost {
         self.failed.as_ref().map_or(State::Running, |why| State::Gone(why.clone()))
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         // Threads start only now, because the process drops its privileges before and a thread could keep them.
         match self.server.take().map(Server::start) {
             Some(Ok(control)) => drop(self.control.set(control)),

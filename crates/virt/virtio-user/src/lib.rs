@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::Mempool;
 use ringpass_pci::PciDevice;
-use ringpass_port::{Error, Port, PortConfig, PortDecorator, Queues, State, VirtioUserConfig};
+use ringpass_port::{Error, Port, PortConfig, PortDecorator, QueuePair, State, VirtioUserConfig};
 use ringpass_virtio_net::VirtioNet;
 
 use device::UserDevice;
@@ -73,7 +73,7 @@ impl PortDecorator for VirtioUser {
 
     /// Takes the queues and starts the reconnect thread: from now on another back-end can replace one that dies.
     /// The thread is not started earlier because it must run without privileges.
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         reconnect_thread::start(&self.device);
         self.driver.take_queues()
     }

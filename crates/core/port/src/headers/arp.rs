@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 
-use super::header;
+use super::{EtherType, Ethernet, header};
 use crate::MacAddress;
 
 header! {
@@ -35,6 +35,15 @@ impl Arp {
         message.set(18, target.0);
         message.set(24, target_ip.octets());
         message
+    }
+
+    /// Returns a whole frame with this message, padded, from the sender to this hardware address: that of the target, or
+    /// [`MacAddress::BROADCAST`] for a request.
+    pub fn frame(&self, to: MacAddress) -> [u8; 60] {
+        let mut frame = [0; 60];
+        frame[..14].copy_from_slice(&Ethernet::new(to, self.sender(), EtherType::ARP).bytes());
+        frame[14..42].copy_from_slice(&self.0);
+        frame
     }
 
     /// Returns the operation, [`REQUEST`](Self::REQUEST) or [`REPLY`](Self::REPLY) in most messages.

@@ -12,6 +12,10 @@ impl Icmp {
     pub const ECHO_REPLY: u8 = 0;
     /// Type of an echo request, of ICMP.
     pub const ECHO_REQUEST: u8 = 8;
+    /// Type of an echo request, of ICMPv6.
+    pub const ECHO_REQUEST_V6: u8 = 128;
+    /// Type of an answer to an echo request, of ICMPv6.
+    pub const ECHO_REPLY_V6: u8 = 129;
 
     /// Returns the type of the message.
     #[inline]

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use super::{ChecksumChange, header};
 
 /// IpProtocol of what follows an IP header (IANA, IpProtocol Numbers).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IpProtocol(pub u8);
 
 impl IpProtocol {

@@ -41,21 +41,25 @@
 mod arp;
 mod change;
 mod ethernet;
+mod flow;
 mod icmp;
 mod ipv4;
 mod ipv6;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod transport;
 mod udp;
 
 pub use arp::Arp;
 pub use change::ChecksumChange;
 pub use ethernet::{EtherType, Ethernet, Vlan};
+pub use flow::Flow;
 pub use icmp::Icmp;
 pub use ipv4::{IpProtocol, Ipv4};
 pub use ipv6::Ipv6;
 pub use tcp::{Tcp, TcpFlags};
+pub use transport::Transport;
 pub use udp::Udp;
 
 use ringpass_memory::Packet;

@@ -10,7 +10,7 @@ fn u16_at(frame: RawBytes, at: usize) -> Option<u16> {
 }
 
 /// Returns the Ethertype behind up to two VLAN tags, and the offset of the header that follows it.
-pub(super) fn ethertype(frame: RawBytes) -> Option<(u16, usize)> {
+pub(crate) fn ethertype(frame: RawBytes) -> Option<(u16, usize)> {
     let mut at = 12;
     while at < 20
         && let Some(0x8100 | 0x88a8) = u16_at(frame, at)

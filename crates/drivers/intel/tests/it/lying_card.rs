@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 
 use crate::common::{FakeCard, each_kind};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
-use ringpass_port::{Port, PortConfig, Queues, State};
+use ringpass_port::{Port, PortConfig, QueuePair, State};
 use ringpass_registers::ixgbe::descriptor::{RX_DD, RX_EOP, RX_LENGTH_SHIFT, TX_DD, TX_EOP, TX_PAYLEN_SHIFT};
 
-fn open(straw: &Arc<FakeCard>, config: &PortConfig) -> (Box<dyn Port>, Queues) {
+fn open(straw: &Arc<FakeCard>, config: &PortConfig) -> (Box<dyn Port>, QueuePair) {
     let mut port = straw.open(config, &pool()).unwrap();
     let queues = port.take_queues().remove(0);
     (port, queues)
@@ -129,7 +129,7 @@ fn sent_before_posted_is_not_believed() {
             let pool = Mempool::new(&MempoolConfig { buffers: 256, ..Default::default() }).unwrap();
             let mut cache = pool.cache();
             let mut burst = Burst::new(256);
-            let mut send = |queues: &mut Queues, n: usize| {
+            let mut send = |queues: &mut QueuePair, n: usize| {
                 let mut some = Burst::new(n);
                 cache.alloc(&mut some);
                 some.iter_mut().for_each(|packet| packet.set_len(60));
@@ -263,13 +263,13 @@ fn a_card_that_stops_sending_is_reported_but_not_one_without_a_link() {
         let straw = FakeCard::new(kind);
         let (mut port, mut queues) = open(&straw, &small());
         let pool = pool();
-        let fill = |queues: &mut Queues| {
+        let fill = |queues: &mut QueuePair| {
             let mut burst = Burst::new(64);
             pool.cache().alloc(&mut burst);
             burst.iter_mut().for_each(|packet| packet.set_len(60));
             queues.tx.tx_burst(&mut burst);
         };
-        let report = |port: &mut dyn Port, queues: &mut Queues| {
+        let report = |port: &mut dyn Port, queues: &mut QueuePair| {
             fill(queues);
             match port.state() {
                 State::Gone(why) => Some(why),

@@ -12,7 +12,7 @@ use ringpass_memory::{
 };
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_port::{
-    MacAddress, Port, PortConfig, Queues, Rule, RxQueue, Spread, State, TxQueue, WakeSource, Wakeable,
+    MacAddress, Port, PortConfig, QueuePair, Rule, RxQueue, Spread, State, TxQueue, WakeSource, Wakeable,
 };
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
@@ -138,7 +138,7 @@ impl TxQueue for Wire {
 }
 
 struct Rig {
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     port: Ixgbe,
     card: Arc<Card>,
     wire: Wire,
@@ -164,7 +164,7 @@ impl Rig {
     /// Puts frames on the wire and has the card receive them.
     fn arrive(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
         self.wire.0.lock().unwrap().extend(frames);
-        let mut ends = Queues { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
+        let mut ends = QueuePair { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
         while self.card.step(&mut ends) > 0 {}
     }
 

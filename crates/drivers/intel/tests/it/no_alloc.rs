@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::common::{FakeCard, Kind, each_kind};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
-use ringpass_port::{PortConfig, Queues};
+use ringpass_port::{PortConfig, QueuePair};
 use ringpass_registers::ixgbe::descriptor::*;
 
 struct Counting;
@@ -61,7 +61,7 @@ fn forwarding_a_million_packets_allocates_nothing() {
             let [mut a, mut b] = [0, 1].map(|port: usize| ports[port].take_queues().remove(0));
             let mut heads = [[0; 2]; 2];
             let mut burst = Burst::new(batch);
-            let mut pass = |from: &mut Queues, to: &mut Queues| {
+            let mut pass = |from: &mut QueuePair, to: &mut QueuePair| {
                 let received = from.rx.rx_burst(&mut burst);
                 to.tx.tx_burst(&mut burst);
                 burst.clear();

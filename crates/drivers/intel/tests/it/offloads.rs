@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 
 use crate::common::{FakeCard, IXGBE, Kind, each_kind};
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Offloads, Port, PortConfig, Queues, RxQueue, WakeSource};
+use ringpass_port::{Offloads, Port, PortConfig, QueuePair, RxQueue, WakeSource};
 use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
 const TCP: Headers = Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp };
 
-fn rig(kind: &'static Kind, mtu: usize) -> (Arc<FakeCard>, Box<dyn Port>, Queues, Mempool) {
+fn rig(kind: &'static Kind, mtu: usize) -> (Arc<FakeCard>, Box<dyn Port>, QueuePair, Mempool) {
     let (straw, pool) = (FakeCard::new(kind), Mempool::new(&MempoolConfig::default()).unwrap());
     let config = PortConfig { rx_ring: 64, tx_ring: 64, offloads: ALL, mtu, ..Default::default() };
     let mut port = straw.open(&config, &pool).unwrap();

@@ -12,8 +12,8 @@ use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet}
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_pci::PciDevice;
 use ringpass_port::{
-    Error, MacAddress, Offloads, Port, PortConfig, Protocol, Queues, Rule, RxQueue, Spread, State, TxQueue, WakeSource,
-    Wakeable,
+    Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, Rule, RxQueue, Spread, State, TxQueue,
+    WakeSource, Wakeable,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -64,10 +64,10 @@ impl TxQueue for Wire {
 }
 
 struct Rig {
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     port: Ixgbe,
     card: Arc<Card>,
-    ends: Queues,
+    ends: QueuePair,
     wire: Wire,
     pool: Mempool,
 }
@@ -93,7 +93,7 @@ impl Rig {
         let card = Card::new(&CardConfig { mac: MacAddress(OWN), lies, ..Default::default() });
         let mut port = Ixgbe::open(bus(card.clone()), "model", &config, &pool)?;
         let queues = port.take_queues();
-        let ends = Queues { rx: Box::new(wire.clone()), tx: Box::new(wire.clone()) };
+        let ends = QueuePair { rx: Box::new(wire.clone()), tx: Box::new(wire.clone()) };
         Ok(Self { queues, port, card, ends, wire, pool })
     }
 

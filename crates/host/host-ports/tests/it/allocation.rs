@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::common::*;
 use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
 use ringpass_memory::{Burst, Cache, Headers, L4, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{FaultsConfig, Offloads, PcapConfig, Port, PortConfig, Queues};
+use ringpass_port::{FaultsConfig, Offloads, PcapConfig, Port, PortConfig, QueuePair};
 
 /// Counts the allocations of each thread.
 struct Counting;
@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Sends and receives at each of the ports many times. Returns how many packets were received.
-fn exercise(cache: &mut Cache, ports: &mut [&mut Queues]) -> usize {
+fn exercise(cache: &mut Cache, ports: &mut [&mut QueuePair]) -> usize {
     let (mut sending, mut receiving) = (Burst::new(32), Burst::new(MAX_BATCH));
     let mut round = |received: &mut usize| {
         for i in 0..ports.len() {

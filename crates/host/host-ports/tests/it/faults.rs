@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use crate::common::*;
 use ringpass_host_ports::{CableEnd, Faults, Null, cable};
 use ringpass_memory::{Burst, Mempool};
-use ringpass_port::{FaultsConfig, Port, PortConfig, Queues};
+use ringpass_port::{FaultsConfig, Port, PortConfig, QueuePair};
 
 const ALL: FaultsConfig = FaultsConfig { drop: 0.1, duplicate: 0.1, reorder: 0.1, corrupt: 0.1, seed: 42 };
 
 /// Returns a port with faults, its queues, and the far end of the cable behind it.
-fn faulty(config: FaultsConfig) -> (Faults, Queues, CableEnd, Queues) {
+fn faulty(config: FaultsConfig) -> (Faults, QueuePair, CableEnd, QueuePair) {
     let (near, mut far) = cable("c", 512);
     let mut faults = Faults::wrap(Box::new(near), config, &pool());
     let (at_faults, at_far) = (queues(&mut faults), queues(&mut far));

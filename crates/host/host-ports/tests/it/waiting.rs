@@ -11,7 +11,7 @@ use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable}
 use ringpass_lending::{BorrowingQueue, Lender, Lending, LendingPort, answer_borrowing, answer_lending};
 use ringpass_memory::{Burst, Loans};
 use ringpass_port::{
-    Error, FaultsConfig, Idle, Link, MacAddress, PcapConfig, Port, PortConfig, Queues, ReplaySpeed, Rule, RxQueue,
+    Error, FaultsConfig, Idle, Link, MacAddress, PcapConfig, Port, PortConfig, QueuePair, ReplaySpeed, Rule, RxQueue,
     TxQueue, WakeSource, Wakeable,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -63,7 +63,7 @@ fn decorators_wake_as_what_they_wrap() {
 fn packets_wake_a_thread_that_sleeps_between_them() {
     const PACKETS: usize = 200;
     let (mut left, mut right) = cable("c", 64);
-    let (mut at_left, Queues { mut rx, .. }, pool) = (queues(&mut left), queues(&mut right), pool());
+    let (mut at_left, QueuePair { mut rx, .. }, pool) = (queues(&mut left), queues(&mut right), pool());
     let received = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -215,8 +215,8 @@ impl Port for Able {
         vec![("able", 7)]
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
-        vec![Queues { rx: Box::new(Able(self.0.clone())), tx: Box::new(Able(self.0.clone())) }]
+    fn take_queues(&mut self) -> Vec<QueuePair> {
+        vec![QueuePair { rx: Box::new(Able(self.0.clone())), tx: Box::new(Able(self.0.clone())) }]
     }
 
     fn set_promiscuous(&mut self, _: bool) -> Result<(), Error> {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, MacAddress, Queues, SoftwareOffload};
+use ringpass_port::{Error, MacAddress, QueuePair, SoftwareOffload};
 
 /// The registered UDP port.
 pub const PORT: u16 = 4789;
@@ -86,9 +86,9 @@ impl Tunnel {
 
     /// Wraps the port's queues, so that they carry frames of the inner network. Offloads that inner frames
     /// request are done in software before encapsulation.
-    pub fn wrap(&self, Queues { rx, tx }: Queues, pool: &Mempool) -> Queues {
+    pub fn wrap(&self, QueuePair { rx, tx }: QueuePair, pool: &Mempool) -> QueuePair {
         let (rx, tx) = queues::wrap(rx, tx, self.0.clone(), pool);
-        Queues { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, Default::default(), pool)) }
+        QueuePair { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, Default::default(), pool)) }
     }
 
     /// Returns the counters with their names.

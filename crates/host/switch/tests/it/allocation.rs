@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_switch::vxlan::{self, Tunnel};
 use ringpass_switch::{Config, Forwarding, VlanSet, Vlans};
 
@@ -48,7 +48,7 @@ fn switching_allocates_nothing() {
     rules[3].vlans = Vlans::Access(7);
     let [local, remote] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
     let tunnel = Tunnel::new(vxlan::Config { vni: 1, port: 4789, local, remote, mac: None }).unwrap();
-    let wrap = |port, queues: Queues, pool: &Mempool| if port == 3 { tunnel.wrap(queues, pool) } else { queues };
+    let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 3 { tunnel.wrap(queues, pool) } else { queues };
     let mut rig = Rig::with(&Config { flood: 0, ..Default::default() }, &rules, 1024, |_| Forwarding::Lookup, wrap);
     let templates = [
         (0, frame(mac(2), mac(1), 0)),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::*;
 use proptest::prelude::*;
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::{Queues, RxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, WakeSource, Wakeable};
 use ringpass_switch::{Counter, Counts, DatapathQueues, Forwarding, Switch};
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// A port that is present, in the reference model.
 struct There {
-    far: Queues,
+    far: QueuePair,
     gone: Weak<()>,
     /// Frames sent but not switched yet.
     sent: Vec<(u8, u32)>,

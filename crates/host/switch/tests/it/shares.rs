@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_switch::{Config, Counter, Forwarding, MAX_PORTS, PortPolicy, Switch};
 
 /// Number of source addresses that the attacker cycles through, and number of cycles.
@@ -22,7 +22,7 @@ fn address(number: u32) -> [u8; 6] {
 /// Sends frames into a port, and runs the switch.
 fn send(
     datapath: &mut ringpass_switch::Datapath,
-    far: &mut Queues,
+    far: &mut QueuePair,
     frames: &[Vec<u8>],
     pool: &ringpass_memory::Mempool,
 ) {

@@ -5,7 +5,7 @@ use std::thread;
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_switch::{Counter, Switch};
 
 /// Two datapaths run on their threads, each with a stream between two ports, while other ports are added, flood
@@ -26,7 +26,7 @@ fn streams_go_on_while_peers_come_and_go() {
         switch.insert(place, shares);
         ends.push(far);
     }
-    let [left, right]: [Vec<Queues>; 2] = ends.try_into().ok().unwrap();
+    let [left, right]: [Vec<QueuePair>; 2] = ends.try_into().ok().unwrap();
     thread::scope(|scope| {
         let _stop = StopAtEnd(&stop);
         for datapath in datapaths {
@@ -94,7 +94,13 @@ struct Progress {
 
 /// Sends numbered frames from one end to the other, and asserts that all arrive in order, among frames that
 /// others flood.
-fn stream((mut from, mut to): (Queues, Queues), pool: &Mempool, frames: u32, looks: &AtomicU64, progress: &Progress) {
+fn stream(
+    (mut from, mut to): (QueuePair, QueuePair),
+    pool: &Mempool,
+    frames: u32,
+    looks: &AtomicU64,
+    progress: &Progress,
+) {
     send(&mut to, pool, &frame(mac(98), mac(1), 0));
     wait("introduced", || receive(&mut from).iter().any(|frame| frame[11] == 1));
     let (mut sent, mut came, mut burst) = (0, 0, Burst::new(MAX_BATCH));

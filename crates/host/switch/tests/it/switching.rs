@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use ringpass_host_ports::cable;
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool};
-use ringpass_port::{Link, MacAddress, Port, Queues, RxDecorator, RxQueue, State, chain};
+use ringpass_port::{Link, MacAddress, Port, QueuePair, RxDecorator, RxQueue, State, chain};
 use ringpass_switch::{Config, Counter, Forwarding, MAX_PORTS, PortPolicy, Switch, VlanSet, Vlans};
 
 const DOWN: Link = Link { up: false, mbps: 0 };
@@ -394,7 +394,7 @@ impl Drop for SlowToDrop {
 fn a_removed_port_that_takes_long_to_drop_keeps_no_other_port_waiting() {
     let forwarding = |_| Forwarding::Lookup;
     let mut rig = Rig::with(&free(), &plain(3), 1024, forwarding, |port, queues, _| match port {
-        1 => Queues { rx: Box::new(SlowToDrop(queues.rx)), tx: queues.tx },
+        1 => QueuePair { rx: Box::new(SlowToDrop(queues.rx)), tx: queues.tx },
         _ => queues,
     });
     rig.switch.remove(1);
@@ -437,7 +437,7 @@ fn a_port_that_may_send_may_receive() {
         1024,
         |_| Forwarding::Lookup,
         |port, queues, _| match port {
-            1 => Queues { rx: Box::new(Connected { rx: queues.rx, link: of_port.clone() }), tx: queues.tx },
+            1 => QueuePair { rx: Box::new(Connected { rx: queues.rx, link: of_port.clone() }), tx: queues.tx },
             _ => queues,
         },
     );

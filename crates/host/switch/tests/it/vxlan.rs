@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{Offloads, Queues};
+use ringpass_port::{Offloads, QueuePair};
 use ringpass_switch::vxlan::{self, OVERHEAD, Tunnel};
 use ringpass_switch::{Forwarding, PortPolicy, Vlans};
 
@@ -19,7 +19,7 @@ fn tunnel(local: Ipv4Addr, remote: Ipv4Addr) -> Tunnel {
 fn rig(tunnel: &Tunnel) -> Rig {
     let mut rules = plain(2);
     rules.iter_mut().for_each(|rules: &mut PortPolicy| rules.vlans = Vlans::Access(7));
-    let wrap = |port, queues: Queues, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
+    let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
     Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap)
 }
 

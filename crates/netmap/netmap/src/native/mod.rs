@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Queues};
+use ringpass_port::{Error, QueuePair};
 use serde_json::{Value, json};
 
 use crate::server::{RequestError, ServedPort};
@@ -36,7 +36,7 @@ impl NativePort {
     /// `pool` is the pool that frames are copied to, in at most 64 buffers each. If rings exchange buffers it
     /// is the exchange's pool, and the port's packets must be of it, too. `batch` (1 to 256) is the largest
     /// number of frames moved at a time.
-    pub fn new(queues: Vec<Queues>, pool: &Mempool, batch: usize) -> Result<(Self, RingForwarder), Error> {
+    pub fn new(queues: Vec<QueuePair>, pool: &Mempool, batch: usize) -> Result<(Self, RingForwarder), Error> {
         let (kick, dropped) = (kick()?, Arc::new(AtomicU64::new(0)));
         let pairs: Vec<_> = queues.iter().map(|_| Shared::new(&kick)).collect();
         let rings = pairs.iter().map(|pair| pair.queues(pool)).collect::<Result<Vec<_>, _>>()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_memory::Burst;
-use ringpass_port::{Queues, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, WakeSource, Wakeable};
 
 /// Moves frames between a native port's queues and its rings. Belongs to one thread.
 pub struct RingForwarder {
@@ -14,15 +14,19 @@ pub struct RingForwarder {
 
 /// A queue of the port, and its rings.
 struct Pair {
-    port: Queues,
-    rings: Queues,
+    port: QueuePair,
+    rings: QueuePair,
     /// Frames that programs have sent and the port has not accepted yet.
     sending: Box<Burst>,
     received: Box<Burst>,
 }
 
 impl RingForwarder {
-    pub(super) fn new(pairs: impl Iterator<Item = (Queues, Queues)>, batch: usize, dropped: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(
+        pairs: impl Iterator<Item = (QueuePair, QueuePair)>,
+        batch: usize,
+        dropped: Arc<AtomicU64>,
+    ) -> Self {
         let burst = || Box::new(Burst::new(batch));
         let pair = |(port, rings)| Pair { port, rings, sending: burst(), received: burst() };
         Self { pairs: pairs.map(pair).collect(), dropped }

@@ -2,7 +2,7 @@
 //! frames that it sends into buffers of their rings. Each port has memory of its own, so programs of one port
 //! cannot see frames of another.
 //!
-//! A [`RingPort`] is the control side; its [`Queues`] belong to the switch. They share the rings under one lock
+//! A [`RingPort`] is the control side; its [`QueuePair`] belong to the switch. They share the rings under one lock
 //! for each direction, which is taken once a burst. When the control side has removed the rings, the port's
 //! memory is not accessed any more.
 //!
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::{Flags, Mempool};
-use ringpass_port::{Error, Queues, SoftwareOffload, Stats};
+use ringpass_port::{Error, QueuePair, SoftwareOffload, Stats};
 use serde_json::Value;
 
 use crate::server::{RequestError, ServedPort};
@@ -72,14 +72,14 @@ impl Shared {
 
     /// Creates the queues, which work on the rings that are open at any time. `pool` is the pool that frames
     /// are copied to, in at most 64 buffers each.
-    pub(crate) fn queues(self: &Arc<Self>, pool: &Mempool) -> Result<Queues, Error> {
+    pub(crate) fn queues(self: &Arc<Self>, pool: &Mempool) -> Result<QueuePair, Error> {
         if pool.buffer_size() * MAX_FRAME_BUFFERS < MAX_FRAME_LEN {
             let least = MAX_FRAME_LEN / MAX_FRAME_BUFFERS;
             return Err(Error::Config(format!("netmap ports need packet buffers of {least} bytes or more")));
         }
         // Rings carry no offload requests, so all offloads are done in software.
         let tx = SoftwareOffload::new(Tx::new(self), Flags::default(), pool);
-        Ok(Queues { rx: Box::new(Rx::new(self, pool)), tx: Box::new(tx) })
+        Ok(QueuePair { rx: Box::new(Rx::new(self, pool)), tx: Box::new(tx) })
     }
 
     /// Opens rings in their initial state, with access to their buffers.
@@ -136,7 +136,7 @@ pub struct RingPort {
 impl RingPort {
     /// Creates a port from rings in their initial state, Tx first, and their buffers; returns it with its
     /// queues. `pool` is the pool that frames are copied to, in at most 64 buffers each.
-    pub fn new(served: Vec<Kring>, buffers: &Buffers, pool: &Mempool) -> Result<(Self, Queues), Error> {
+    pub fn new(served: Vec<Kring>, buffers: &Buffers, pool: &Mempool) -> Result<(Self, QueuePair), Error> {
         let shared = Shared::new(&kick()?);
         let queues = shared.queues(pool)?;
         shared.open(served, &buffers.clone().into());

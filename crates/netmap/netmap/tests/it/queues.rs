@@ -8,13 +8,13 @@ use ringpass_memory::{Burst, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::Buffers;
 use ringpass_netmap::queues::{Rings, queues};
 use ringpass_netmap::{Flags, Pools, PortMemory, Region, Ring, Slot, attach_pipe};
-use ringpass_port::{PortConfig, PortStatus, Queues, State};
+use ringpass_port::{PortConfig, PortStatus, QueuePair, State};
 
 const MTU: usize = 3000;
 
 /// Both ends of a pipe as queues; a slot's buffer has `size` bytes.
 struct Pipe {
-    ends: [Queues; 2],
+    ends: [QueuePair; 2],
     status: [Arc<PortStatus>; 2],
     pool: Mempool,
     region: Region,
@@ -62,7 +62,7 @@ proptest! {
         let Pipe { mut ends, status, pool, .. } = pipe(slots, size, pool(buffer));
         let [one, two] = &mut ends;
         let (mut sent, mut number, mut dropped) = (VecDeque::new(), 0, 0);
-        let receive = |two: &mut Queues, sent: &mut VecDeque<Vec<u8>>| {
+        let receive = |two: &mut QueuePair, sent: &mut VecDeque<Vec<u8>>| {
             let mut burst = Burst::new(7);
             two.rx.rx_burst(&mut burst);
             for packet in burst.iter() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ringpass_memory::Mempool;
 use ringpass_netmap::queues::{self, queues};
 use ringpass_pci::PciDevice;
-use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, PortStatus, Queues, State, Stats};
+use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, State, Stats};
 
 use super::device::{Device, Rings};
 
@@ -14,7 +14,7 @@ pub struct PtnetPort {
     name: String,
     mac: MacAddress,
     device: Arc<Device>,
-    queues: Vec<Queues>,
+    queues: Vec<QueuePair>,
     status: Arc<PortStatus>,
     notes: Vec<String>,
 }
@@ -82,7 +82,7 @@ impl Port for PtnetPort {
         self.status.state()
     }
 
-    fn take_queues(&mut self) -> Vec<Queues> {
+    fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::common::{pipe_hosts, region};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_pci::{PciDevice, VfioUser};
-use ringpass_port::{Port, PortConfig, Queues, State};
+use ringpass_port::{Port, PortConfig, QueuePair, State};
 use ringpass_ptnet::driver::PtnetPort;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -19,7 +19,7 @@ const FIRST: &str = "RINGPASS_TEST_FIRST";
 /// Largest number of frames of one process.
 const EACH: u32 = 1 << 24;
 
-fn open(path: &Path, pool: &Mempool) -> Result<(PtnetPort, Queues), ringpass_port::Error> {
+fn open(path: &Path, pool: &Mempool) -> Result<(PtnetPort, QueuePair), ringpass_port::Error> {
     let memory = path.with_extension("mem");
     let memory = |_| Ok(VfioUser::open(&memory)? as Arc<dyn PciDevice>);
     let mut port = PtnetPort::open(VfioUser::open(path)?, &memory, "port", &PortConfig::default(), pool)?;
@@ -28,7 +28,7 @@ fn open(path: &Path, pool: &Mempool) -> Result<(PtnetPort, Queues), ringpass_por
 }
 
 /// Opens the port as [`open`] does, retrying until the previous process is gone.
-fn open_soon(path: &Path, pool: &Mempool) -> (PtnetPort, Queues) {
+fn open_soon(path: &Path, pool: &Mempool) -> (PtnetPort, QueuePair) {
     let start = Instant::now();
     loop {
         match open(path, pool) {
@@ -52,7 +52,7 @@ fn number(packet: &[u8]) -> u32 {
 }
 
 /// Sends frames with numbers from `next` on. Returns the number after the last.
-fn send(queues: &mut Queues, pool: &Mempool, next: u32) -> u32 {
+fn send(queues: &mut QueuePair, pool: &Mempool, next: u32) -> u32 {
     let mut burst = Burst::new(32);
     pool.cache().alloc(&mut burst);
     (next..).zip(burst.iter_mut()).for_each(|(number, packet)| fill(packet, number));
@@ -84,7 +84,7 @@ fn a_process_is_killed_at_any_moment() {
     let (mut burst, mut sent, mut arrived) = (Burst::new(64), 0, 0);
     // Number of the next frame expected from the current process.
     let mut expected: Option<u32> = None;
-    let mut move_frames = |queues: &mut Queues| {
+    let mut move_frames = |queues: &mut QueuePair| {
         sent = send(queues, &pool, sent) % EACH;
         let received = queues.rx.rx_burst(&mut burst);
         for packet in burst.iter() {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use crate::common::{Host, mac, pipe_hosts, region, served, shared};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_pci::{PciDevice, VfioUser};
-use ringpass_port::{Idle, Port, PortConfig, Queues, State};
+use ringpass_port::{Idle, Port, PortConfig, QueuePair, State};
 use ringpass_ptnet::driver::PtnetPort;
 
 const LIMIT: Duration = Duration::from_secs(20);
@@ -28,7 +28,7 @@ fn open(path: &Path, config: &PortConfig, pool: &Mempool) -> Result<PtnetPort, r
     )
 }
 
-fn only(port: &mut PtnetPort) -> Queues {
+fn only(port: &mut PtnetPort) -> QueuePair {
     port.take_queues().pop().unwrap()
 }
 
@@ -42,7 +42,7 @@ fn frame(number: u32, most: usize) -> Vec<u8> {
 }
 
 /// Sends frames numbered from the start of `numbers` on, as far as there is room. Returns how many.
-fn send(queues: &mut Queues, pool: &Mempool, numbers: std::ops::Range<u32>, most: usize) -> u32 {
+fn send(queues: &mut QueuePair, pool: &Mempool, numbers: std::ops::Range<u32>, most: usize) -> u32 {
     let mut burst = Burst::new(32);
     for number in numbers.take(32) {
         let Some(mut packet) = pool.alloc() else { break };
@@ -60,7 +60,7 @@ fn send(queues: &mut Queues, pool: &Mempool, numbers: std::ops::Range<u32>, most
 }
 
 /// Receives frames and checks their content. Returns how many.
-fn receive(queues: &mut Queues, from: u32, most: usize) -> u32 {
+fn receive(queues: &mut QueuePair, from: u32, most: usize) -> u32 {
     let mut burst = Burst::new(64);
     let received = queues.rx.rx_burst(&mut burst) as u32;
     assert_eq!(burst.len(), received as usize);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Port, PortConfig, Queues, Role, State, VirtioUserConfig};
+use ringpass_port::{Port, PortConfig, QueuePair, Role, State, VirtioUserConfig};
 use ringpass_virtio_user::VirtioUser;
 
 use crate::common::wait_until;
@@ -17,7 +17,7 @@ const BROADCAST: u32 = 16;
 
 pub struct Honest {
     pub port: VirtioUser,
-    queues: Queues,
+    queues: QueuePair,
     pool: Mempool,
     mac: [u8; 6],
     /// Numbers of the last frame that was sent and of the last one that came from the other.

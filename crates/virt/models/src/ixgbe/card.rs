@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ringpass_ipc::{EventNotifier, EventWaiter};
 use ringpass_memory::{Access, Addressing, DmaMapError, DmaRegion, ForeignMemory, Memory};
 use ringpass_pci::{DeviceId, ForeignMaps, PciDevice};
-use ringpass_port::{Error, Queues};
+use ringpass_port::{Error, QueuePair};
 use ringpass_registers::ixgbe::VENDOR;
 use ringpass_registers::{Bar, DeviceWaker, Window};
 
@@ -128,7 +128,7 @@ impl Card {
     /// Runs one step: receives up to a burst from the wire and sends up to a burst from each Tx ring. Returns
     /// how many packets moved. The same state, doorbells and wire give the same result; only throttled
     /// interrupts depend on the time.
-    pub fn step(&self, wire: &mut Queues) -> usize {
+    pub fn step(&self, wire: &mut QueuePair) -> usize {
         self.shared.yield_to_registers();
         self.shared.lock().step(wire, &self.shared.doorbells)
     }
@@ -223,7 +223,7 @@ unsafe impl Bar for Shared {
 }
 
 impl Model for Card {
-    fn step(&self, wire: &mut Queues) -> usize {
+    fn step(&self, wire: &mut QueuePair) -> usize {
         self.step(wire)
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use ringpass_memory::{Burst, DmaMap, FrameBatch};
-use ringpass_port::{Link, Queues};
+use ringpass_port::{Link, QueuePair};
 use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
@@ -190,7 +190,7 @@ impl Device {
     }
 
     /// See [`Card::step`](super::Card::step).
-    pub(super) fn step(&mut self, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+    pub(super) fn step(&mut self, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
         if self.liar.is_some()
             && let Some(moved) = self.lie(wire)
         {
@@ -215,7 +215,7 @@ impl Device {
     /// Receives the frames that arrived from the wire and sends those of the rings `to_send`.
     // Out of line, so that a step without work saves no registers.
     #[inline(never)]
-    fn work(&mut self, to_send: u128, arrived: usize, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+    fn work(&mut self, to_send: u128, arrived: usize, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
         self.dma_allowed = self.may_dma();
         let drains = !self.fifo.is_empty() && self.settings.receive && self.rx_enabled != 0;
         let mut moved = if arrived > 0 || drains { self.receive(arrived, doorbells) } else { 0 };
@@ -235,7 +235,7 @@ impl Device {
     }
 
     /// Sends what the wire had no room for, then from the rings of `queues`.
-    fn transmit(&mut self, queues: u128, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+    fn transmit(&mut self, queues: u128, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
         if !self.link.up {
             return 0;
         }
@@ -291,7 +291,7 @@ impl Device {
 
     /// Sends frames to the wire, or with loopback to the receiver. What the wire has no room for stays until
     /// the next step.
-    fn flush(&mut self, wire: &mut Queues, doorbells: &Doorbells) -> usize {
+    fn flush(&mut self, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
         if self.to_wire.is_empty() {
             return 0;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::Burst;
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::device::Device;
@@ -58,7 +58,7 @@ impl Device {
     /// Tells the lies of a step. For a removed NIC returns the number of frames taken from the wire and lost,
     /// which replaces the step.
     #[cold]
-    pub(super) fn lie(&mut self, wire: &mut Queues) -> Option<usize> {
+    pub(super) fn lie(&mut self, wire: &mut QueuePair) -> Option<usize> {
         let liar = self.liar.clone()?;
         self.counters.lies = liar.triggered();
         if self.is_removed() {

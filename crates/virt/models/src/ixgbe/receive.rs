@@ -1,7 +1,7 @@
 //! The path of a frame from the wire to a queue.
 
 use ringpass_memory::FrameBatch;
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_registers::ixgbe::*;
 
@@ -64,7 +64,7 @@ impl Device {
 
     /// Takes frames from the wire; returns how many.
     #[inline]
-    pub(super) fn take_from_wire(&mut self, wire: &mut Queues) -> usize {
+    pub(super) fn take_from_wire(&mut self, wire: &mut QueuePair) -> usize {
         // Until the driver enables reception, frames stay in the wire, so that none is lost during start-up.
         if !self.settings.receive || self.rx_enabled == 0 || self.settings.loopback {
             return 0;

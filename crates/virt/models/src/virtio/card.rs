@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ringpass_ipc::{EventNotifier, EventWaiter};
 use ringpass_memory::{Access, Addressing, DmaMapError, DmaRegion, Memory, Mempool, MempoolConfig};
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, Queues};
+use ringpass_port::{Error, QueuePair};
 use ringpass_registers::{IoRegion, Window};
 use ringpass_vfio_user::ConfigSpace;
 
@@ -83,7 +83,7 @@ impl VirtioCard {
     /// Runs one step: handles the driver's notifications, receives up to a burst from the wire and sends up to
     /// a burst from each queue. Returns how many packets moved. Steps are deterministic: the same state,
     /// notifications and wire give the same result.
-    pub fn step(&self, wire: &mut Queues) -> usize {
+    pub fn step(&self, wire: &mut QueuePair) -> usize {
         self.shared.yield_to_registers();
         self.shared.lock().step(wire, &self.shared.kicks)
     }
@@ -113,7 +113,7 @@ impl VirtioCard {
 }
 
 impl Model for VirtioCard {
-    fn step(&self, wire: &mut Queues) -> usize {
+    fn step(&self, wire: &mut QueuePair) -> usize {
         self.step(wire)
     }
 

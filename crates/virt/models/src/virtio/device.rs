@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Mempool, Packet};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_virtio::features::*;
 use ringpass_virtio::layout::LEGACY_ALIGN;
 
@@ -313,7 +313,7 @@ impl Device {
     }
 
     /// Runs one step: commands, then frames in both directions. Returns how many packets moved.
-    pub(super) fn step(&mut self, wire: &mut Queues, kicks: &Kicks) -> usize {
+    pub(super) fn step(&mut self, wire: &mut QueuePair, kicks: &Kicks) -> usize {
         if self.liar.is_some()
             && let Some(lost) = self.lie(wire)
         {

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, LookupHint};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 
 use super::device::{Device, NEEDS_RESET};
 use super::lies::Lie;
@@ -36,7 +36,7 @@ impl Device {
     /// Tells the lies of a step. For a removed device returns the number of frames taken from the wire and
     /// lost, which replaces the step.
     #[cold]
-    pub(super) fn lie(&mut self, wire: &mut Queues) -> Option<usize> {
+    pub(super) fn lie(&mut self, wire: &mut QueuePair) -> Option<usize> {
         let liar = self.liar.clone()?;
         self.counters.lies = liar.triggered();
         if self.is_removed() {

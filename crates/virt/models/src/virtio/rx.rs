@@ -1,7 +1,7 @@
 //! Frames from the wire to the driver's buffers (5.1.6.3, 5.1.6.4).
 
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_virtio::features::*;
 
 use super::device::Device;
@@ -21,7 +21,7 @@ enum Delivery {
 
 impl Device {
     /// Receives up to a burst from the wire. A frame without a buffer waits, and so do all frames after it.
-    pub(super) fn receive(&mut self, wire: &mut Queues) -> usize {
+    pub(super) fn receive(&mut self, wire: &mut QueuePair) -> usize {
         let mut moved = 0;
         if self.pending_rx.is_empty() {
             let mut burst = Burst::new(BURST);

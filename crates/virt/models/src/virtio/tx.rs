@@ -1,6 +1,6 @@
 //! Frames from the driver's buffers to the wire (5.1.6.2).
 
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_virtio::features::*;
 
 use super::device::Device;
@@ -16,7 +16,7 @@ const MAX_IP_LEN: usize = 65_535;
 
 impl Device {
     /// Sends up to a burst from each queue.
-    pub(super) fn send(&mut self, wire: &mut Queues) -> usize {
+    pub(super) fn send(&mut self, wire: &mut QueuePair) -> usize {
         let mut moved = self.flush(wire);
         for pair in 0..self.pairs {
             if !self.is_running() || self.tx_path.has_pending() {
@@ -28,7 +28,7 @@ impl Device {
         moved
     }
 
-    pub(super) fn flush(&mut self, wire: &mut Queues) -> usize {
+    pub(super) fn flush(&mut self, wire: &mut QueuePair) -> usize {
         self.tx_path.flush(wire, &mut self.counters)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_memory::{Burst, Flags, MAX_BATCH, Mempool};
-use ringpass_port::{Queues, SoftwareOffload, TxQueue};
+use ringpass_port::{QueuePair, SoftwareOffload, TxQueue};
 
 use super::counters::Counters;
 use super::queue::BURST;
@@ -49,7 +49,7 @@ impl TxPath {
     }
 
     /// Sends as many frames as the wire has room for. Returns how many.
-    pub(super) fn flush(&mut self, wire: &mut Queues, counters: &mut Counters) -> usize {
+    pub(super) fn flush(&mut self, wire: &mut QueuePair, counters: &mut Counters) -> usize {
         let mut moved = 0;
         loop {
             self.segmenter.tx_burst(&mut self.posted);

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// A wire that becomes readable when frames arrive, and counts the frames that were sent.
@@ -22,11 +22,11 @@ struct FromCard(Readable);
 
 impl Readable {
     /// Creates a wire; returns its queues too.
-    pub fn new() -> (Self, Queues) {
+    pub fn new() -> (Self, QueuePair) {
         let event = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE).unwrap());
         let wire = Self { frames: Arc::default(), sent: Arc::default(), event };
         let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() }).unwrap();
-        let queues = Queues { rx: Box::new(ToCard(wire.clone(), pool)), tx: Box::new(FromCard(wire.clone())) };
+        let queues = QueuePair { rx: Box::new(ToCard(wire.clone(), pool)), tx: Box::new(FromCard(wire.clone())) };
         (wire, queues)
     }
 

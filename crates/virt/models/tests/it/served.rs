@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, VfioUserFunction};
 use ringpass_pci::{DeviceId, PciDevice, VfioUser};
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::*;
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Ended, Event, Listener, MSIX, Server};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
@@ -218,7 +218,7 @@ fn under_traffic(client: impl FnOnce(&Path) + Send) -> Vec<Ended> {
     let card = Card::new(&CardConfig::default());
     let mut server = Server::new(Listener::bind(&path).unwrap(), VfioUserFunction::new(card.clone()));
     let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..MempoolConfig::default() }).unwrap();
-    let mut wire = Queues { rx: Box::new(Endless(pool)), tx: Box::new(Sink) };
+    let mut wire = QueuePair { rx: Box::new(Endless(pool)), tx: Box::new(Sink) };
     let mut ends = Vec::new();
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| client(&path));

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Burst, Flags, FrameBatch, Mempool, MempoolConfig};
-use ringpass_port::{FrameSink, Queues, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
+use ringpass_port::{FrameSink, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
 
 /// Frames that a test puts on the wire, and frames that the device has sent.
 #[derive(Default)]
@@ -75,10 +75,10 @@ impl FrameSink for FromCard {
 }
 
 /// Creates a scripted wire; returns its queues and the script.
-pub fn scripted() -> (Queues, Arc<Mutex<Wire>>) {
+pub fn scripted() -> (QueuePair, Arc<Mutex<Wire>>) {
     let wire = Arc::new(Mutex::new(Wire { room: usize::MAX, ..Wire::default() }));
     let pool = Mempool::new(&MempoolConfig { buffers: 256, size: 17_000, ..Default::default() }).unwrap();
-    (Queues { rx: Box::new(ToCard(wire.clone(), pool)), tx: Box::new(FromCard(wire.clone())) }, wire)
+    (QueuePair { rx: Box::new(ToCard(wire.clone(), pool)), tx: Box::new(FromCard(wire.clone())) }, wire)
 }
 
 /// Makes a frame of `len` bytes to an address, with recognisable content.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::common::pool;
 use ringpass_lab::wait_until;
 use ringpass_memory::{Burst, Mempool, Packet};
-use ringpass_port::{Port, PortConfig, Queues, Role, State, VhostConfig, VirtioUserConfig};
+use ringpass_port::{Port, PortConfig, QueuePair, Role, State, VhostConfig, VirtioUserConfig};
 use ringpass_vhost::{CopyModes, Vhost};
 use ringpass_virtio_user::VirtioUser;
 use tempfile::TempDir;
@@ -14,15 +14,15 @@ use tempfile::TempDir;
 /// A front-end and a back-end that are connected.
 struct Pair {
     back: Vhost,
-    back_queues: Vec<Queues>,
+    back_queues: Vec<QueuePair>,
     front: VirtioUser,
-    front_queues: Vec<Queues>,
+    front_queues: Vec<QueuePair>,
     back_pool: Mempool,
     pool: Mempool,
     folder: TempDir,
 }
 
-fn back(folder: &TempDir, port: &PortConfig, role: Role, pool: &Mempool) -> (Vhost, Vec<Queues>) {
+fn back(folder: &TempDir, port: &PortConfig, role: Role, pool: &Mempool) -> (Vhost, Vec<QueuePair>) {
     let config = VhostConfig::new(folder.path().join("vhost"), role);
     let features = Some("packed+in_order".to_owned());
     let config = VhostConfig { features, ..config };
@@ -80,7 +80,7 @@ fn bytes_of(packet: &Packet) -> Vec<u8> {
     bytes
 }
 
-fn pass(from: &mut Queues, to: &mut Queues, pool: &Mempool, count: u32, longest: usize) {
+fn pass(from: &mut QueuePair, to: &mut QueuePair, pool: &Mempool, count: u32, longest: usize) {
     let len = |number: u32| 60 + number as usize * 131 % (longest - 59);
     let (mut sent, mut received, start) = (0, 0, Instant::now());
     let (mut burst, mut came) = (Burst::new(32), Burst::new(32));

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
-use ringpass_port::{Error, Port, PortConfig, Queues, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
+use ringpass_port::{Error, Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
 use ringpass_virtio_net::VirtioNet;
 
 /// Buffers of a rig's pool.
@@ -83,7 +83,7 @@ impl Drop for Stop<'_> {
 }
 
 /// Runs `work`, which waits for the card, while another thread steps the card.
-pub fn stepping<R>(card: &VirtioCard, ends: &mut Queues, work: impl FnOnce() -> R) -> R {
+pub fn stepping<R>(card: &VirtioCard, ends: &mut QueuePair, work: impl FnOnce() -> R) -> R {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let _stop = Stop(&stop);
@@ -99,10 +99,10 @@ pub fn stepping<R>(card: &VirtioCard, ends: &mut Queues, work: impl FnOnce() -> 
 
 /// A port on a card.
 pub struct Rig {
-    pub queues: Vec<Queues>,
+    pub queues: Vec<QueuePair>,
     pub port: VirtioNet,
     pub card: Arc<VirtioCard>,
-    pub ends: Queues,
+    pub ends: QueuePair,
     pub frames: Arc<Mutex<Frames>>,
     pub pool: Mempool,
 }
@@ -117,7 +117,7 @@ impl Rig {
         let frames = Arc::new(Mutex::new(Frames::default()));
         let wires = Mempool::new(&MempoolConfig { buffers: 64, size: 30_000, ..Default::default() }).unwrap();
         let wire = Wire(frames.clone(), wires);
-        let mut ends = Queues { rx: Box::new(wire.clone()), tx: Box::new(wire) };
+        let mut ends = QueuePair { rx: Box::new(wire.clone()), tx: Box::new(wire) };
         let card = VirtioCard::new(card);
         let opened = stepping(&card, &mut ends, || VirtioNet::open(card.clone(), "model", config, &pool));
         let mut port = opened.inspect_err(|_| assert_eq!(card.fault(), None))?;

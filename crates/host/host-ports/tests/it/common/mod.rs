@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{Port, Queues};
+use ringpass_port::{Port, QueuePair};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network namespace for one test, deleted with all its interfaces when dropped.
@@ -102,14 +102,14 @@ pub fn pool() -> Mempool {
 }
 
 /// Returns the only queue pair of a port.
-pub fn queues(port: &mut dyn Port) -> Queues {
+pub fn queues(port: &mut dyn Port) -> QueuePair {
     let mut queues = port.take_queues();
     assert_eq!(queues.len(), 1);
     queues.remove(0)
 }
 
 /// Sends all of the frames.
-pub fn send(queues: &mut Queues, pool: &Mempool, frames: &[Vec<u8>]) {
+pub fn send(queues: &mut QueuePair, pool: &Mempool, frames: &[Vec<u8>]) {
     for some in frames.chunks(32) {
         let mut burst = burst(pool, some);
         until("the port to take frames", || {
@@ -130,7 +130,7 @@ pub fn burst(pool: &Mempool, frames: &[Vec<u8>]) -> Burst {
 }
 
 /// Receives what is available now.
-pub fn receive(queues: &mut Queues) -> Vec<Vec<u8>> {
+pub fn receive(queues: &mut QueuePair) -> Vec<Vec<u8>> {
     let mut burst = Burst::new(MAX_BATCH);
     let received = queues.rx.rx_burst(&mut burst);
     assert_eq!(received, burst.len());
@@ -138,7 +138,7 @@ pub fn receive(queues: &mut Queues) -> Vec<Vec<u8>> {
 }
 
 /// Receives until there are `count` frames.
-pub fn receive_exactly(queues: &mut Queues, count: usize) -> Vec<Vec<u8>> {
+pub fn receive_exactly(queues: &mut QueuePair, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     until(&format!("{count} frames"), || {
         frames.extend(receive(queues));
@@ -193,7 +193,7 @@ pub fn without_capabilities() {
 }
 
 /// Forwards packets between two queue pairs until `stop` is set.
-pub fn forward(mut left: Queues, mut right: Queues, stop: &AtomicBool) {
+pub fn forward(mut left: QueuePair, mut right: QueuePair, stop: &AtomicBool) {
     let mut burst = Burst::new(MAX_BATCH);
     while !stop.load(Ordering::Relaxed) {
         for (from, to) in [(&mut left.rx, &mut right.tx), (&mut right.rx, &mut left.tx)] {

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use ringpass_host_ports::{CableEnd, cable};
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Idle, Port, Queues, RxDecorator, RxQueue, TxQueue, chain};
+use ringpass_port::{Idle, Port, QueuePair, RxDecorator, RxQueue, TxQueue, chain};
 use ringpass_switch::{Config, Counter, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 
 pub struct Rig {
     pub switch: Switch,
     pub datapath: Datapath,
     /// Far ends of the cables, by port.
-    pub far: Vec<Queues>,
+    pub far: Vec<QueuePair>,
     pub pool: Mempool,
     /// Both ends of each cable: the switch's, then the far one.
     pub ends: Vec<CableEnd>,
@@ -27,12 +27,12 @@ pub fn pool() -> Mempool {
 }
 
 /// Returns the only queue pair of a port.
-pub fn queues(port: &mut dyn Port) -> Queues {
+pub fn queues(port: &mut dyn Port) -> QueuePair {
     port.take_queues().pop().expect("a pair of queues")
 }
 
 /// Returns a port's queues for the only datapath.
-pub fn share(queues: Queues, way: Forwarding) -> DatapathQueues {
+pub fn share(queues: QueuePair, way: Forwarding) -> DatapathQueues {
     DatapathQueues { rx: vec![(queues.rx, way)], tx: queues.tx }
 }
 
@@ -58,7 +58,7 @@ impl Rig {
         rules: &[PortPolicy],
         slots: usize,
         way: impl Fn(usize) -> Forwarding,
-        wrap: impl Fn(usize, Queues, &Mempool) -> Queues,
+        wrap: impl Fn(usize, QueuePair, &Mempool) -> QueuePair,
     ) -> Self {
         let (pool, mut switch) = (pool(), Switch::new(config, rules).expect("a switch"));
         let datapath = switch.datapath(&pool, MAX_BATCH).expect("a datapath");
@@ -113,7 +113,7 @@ pub fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
 }
 
 /// Returns all frames that can be received now, with tags from the metadata inserted.
-pub fn receive(queues: &mut Queues) -> Vec<Vec<u8>> {
+pub fn receive(queues: &mut QueuePair) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut burst = Burst::new(MAX_BATCH);
     while queues.rx.rx_burst(&mut burst) > 0 {
@@ -178,7 +178,7 @@ impl TxQueue for Tx {
 }
 
 /// Returns a port's queues, its far end, and a reference that is dead once the queues are dropped.
-pub fn port() -> (DatapathQueues, Queues, Weak<()>) {
+pub fn port() -> (DatapathQueues, QueuePair, Weak<()>) {
     let (mut near, mut end) = cable("c", 1024);
     let (own, token) = (queues(&mut near), Arc::new(()));
     let gone = Arc::downgrade(&token);
@@ -186,7 +186,7 @@ pub fn port() -> (DatapathQueues, Queues, Weak<()>) {
     (DatapathQueues { rx: vec![(Box::new(rx), Forwarding::Lookup)], tx: Box::new(tx) }, queues(&mut end), gone)
 }
 
-pub fn send(far: &mut Queues, pool: &Mempool, frame: &[u8]) {
+pub fn send(far: &mut QueuePair, pool: &Mempool, frame: &[u8]) {
     let mut burst = Burst::new(1);
     burst.push(packet(pool, frame));
     assert_eq!(far.tx.tx_burst(&mut burst), 1, "the cable has room");

@@ -11,7 +11,7 @@ use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::native::{NativePort, RingForwarder};
 use ringpass_netmap::server::ServedPort;
 use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::programs::{elsewhere, notifier};
@@ -101,7 +101,7 @@ pub const OWN: u32 = 2048;
 /// Creates a native port of wires, without rings so far.
 pub fn ring_forwarder(queues: usize, pool: &Mempool) -> (NativePort, RingForwarder, Vec<Wire>) {
     let wires: Vec<_> = (0..queues).map(|_| Wire::new()).collect();
-    let pair = |wire: &Wire| Queues { rx: Box::new(Rx(wire.clone(), pool.cache())), tx: Box::new(Tx(wire.clone())) };
+    let pair = |wire: &Wire| QueuePair { rx: Box::new(Rx(wire.clone(), pool.cache())), tx: Box::new(Tx(wire.clone())) };
     let (control, ring_forwarder) = NativePort::new(wires.iter().map(pair).collect(), pool, 32).unwrap();
     (control, ring_forwarder, wires)
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use ringpass_memory::{Access, DmaArray, DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::descriptor::*;
@@ -25,7 +25,7 @@ const BUFFERS: u64 = BASE + 4 * PAGE;
 struct Guest {
     card: Arc<Card>,
     window: Window,
-    queues: Queues,
+    queues: QueuePair,
     wire: Arc<Mutex<Wire>>,
     memory: Memory,
     words: DmaArray<Word>,

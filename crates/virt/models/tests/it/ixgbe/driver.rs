@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use ringpass_memory::{Atomics, DmaArray, DmaRegion, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
@@ -55,7 +55,7 @@ pub struct Driver {
     pub region: Arc<DmaRegion>,
     words: DmaArray<Word>,
     bytes: DmaArray<Byte>,
-    pub queues: Queues,
+    pub queues: QueuePair,
     pub wire: Arc<Mutex<Wire>>,
     /// For each queue (queues whose numbers differ by 16 share an entry): descriptors in the ring, next one to
     /// read, bytes of a buffer.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, Packet};
 use ringpass_models::Runner;
-use ringpass_port::{Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 
 use crate::ixgbe::driver::{Driver, frame, own_mac, scripted};
 
@@ -37,9 +37,9 @@ impl TxQueue for End {
     }
 }
 
-fn cable() -> (Queues, Queues) {
+fn cable() -> (QueuePair, QueuePair) {
     let (there, back) = (Way::default(), Way::default());
-    let end = |rx: &Way, tx: &Way| Queues { rx: Box::new(End(rx.clone())), tx: Box::new(End(tx.clone())) };
+    let end = |rx: &Way, tx: &Way| QueuePair { rx: Box::new(End(rx.clone())), tx: Box::new(End(tx.clone())) };
     (end(&back, &there), end(&there, &back))
 }
 

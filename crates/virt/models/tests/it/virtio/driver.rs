@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use ringpass_memory::{Access, Atomics, DmaArray, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
 use ringpass_pci::{EventWaiter, PciDevice};
-use ringpass_port::Queues;
+use ringpass_port::QueuePair;
 use ringpass_registers::IoRegion;
 use ringpass_virtio::features::*;
 
@@ -73,7 +73,7 @@ pub struct Driver {
     pub legacy: bool,
     pub features: u64,
     pub queues: Vec<Queue>,
-    pub wires: Queues,
+    pub wires: QueuePair,
     pub wire: Arc<Mutex<Wire>>,
     pub vectors: Vec<EventWaiter>,
 }

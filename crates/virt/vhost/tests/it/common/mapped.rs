@@ -7,7 +7,7 @@ use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Port, PortConfig, Queues, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_vhost_user::Device;
 use ringpass_virtio::features::IN_ORDER;
 
@@ -55,7 +55,7 @@ pub struct Mapped {
     pub rig: Rig,
     pub card: Arc<Card>,
     pub driver: Ixgbe,
-    rx: Queues,
+    rx: QueuePair,
     wire: Wire,
 }
 
@@ -89,7 +89,7 @@ impl Mapped {
     /// Lets frames arrive at the NIC while nobody polls its queue.
     pub fn arrive_unseen(&mut self, frames: &[Vec<u8>]) {
         self.wire.0.lock().unwrap().extend_from_slice(frames);
-        let mut ends = Queues { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
+        let mut ends = QueuePair { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
         while self.card.step(&mut ends) > 0 {}
     }
 

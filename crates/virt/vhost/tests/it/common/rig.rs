@@ -1,7 +1,7 @@
 //! A port with its device, and test frames.
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Port, PortConfig, Queues};
+use ringpass_port::{Port, PortConfig, QueuePair};
 use ringpass_vhost::{Backend, DEFAULT_FEATURES, Vhost};
 use ringpass_vhost_user::Device;
 
@@ -10,7 +10,7 @@ use super::BUFFERS;
 /// A port whose queues have been taken, and the device behind it.
 pub struct Rig {
     pub port: Vhost,
-    pub queues: Vec<Queues>,
+    pub queues: Vec<QueuePair>,
     pub device: Backend,
     pub pool: Mempool,
 }
