@@ -1,7 +1,6 @@
 //! Rx queue mapping: a port receives directly into the buffers of the guest that is the destination. A card
 //! writes frames there by DMA. Frames from another guest are copied once instead of twice (a service chain).
 
-use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_port::{Error, Port, QueuePair};
 
 /// Takes the queues of two ports and pairs them up. With `mapped`, each Rx queue borrows the buffers of the

@@ -5,7 +5,6 @@
 //! [`Flags::LENT`](crate::Flags::LENT). It ends in one of two ways: the lender [completes](LentPoolId::complete) it,
 //! which hands the buffer with the frame to its owner; or it is dropped, and its buffer is the next to be taken.
 
-use std::any::Any;
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -28,7 +27,7 @@ impl LentPool {
     ///
     /// # Panics
     /// If `buffers` exceeds [`MAX_BUFFERS`](Self::MAX_BUFFERS).
-    pub fn new(buffers: usize, memory: impl Any + Send + Sync) -> Self {
+    pub fn new(buffers: usize, memory: impl Send + Sync + 'static) -> Self {
         assert!(buffers <= Self::MAX_BUFFERS, "a pool of lent buffers is of bounded size");
         let none =
             |index, pool| Slot { data: std::ptr::null_mut(), iova: 0, pool, index: index as u32, size: 0, headroom: 0 };

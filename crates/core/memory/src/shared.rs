@@ -1,6 +1,5 @@
 //! The state that everything of one pool shares: handles, caches, packets.
 
-use std::any::Any;
 use std::cell::UnsafeCell;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use crate::depot::{Depot, MAGAZINE, Slot, SlotRef};
 pub(crate) enum Memory {
     Own(Arc<DmaRegion>),
     /// Memory of somebody else, kept mapped as long as one of its buffers is lent.
-    Lent(#[expect(dead_code, reason = "kept mapped")] Box<dyn Any + Send + Sync>),
+    Lent(#[expect(dead_code, reason = "kept mapped")] Box<dyn Send + Sync>),
 }
 
 /// State of a pool whose packets have metadata of the type `M`.

@@ -1,9 +1,10 @@
 //! Ports and queues that wrap another one and pass on every call that they do not handle themselves.
 
-use std::any::Any;
+use std::sync::Arc;
 
 use ringpass_memory::{Burst, FrameBatch};
 
+use crate::lending::Lending;
 use crate::{
     Error, Link, MacAddress, Port, QueuePair, Rule, RxQueue, State, Stats, WakeSource, Wakeable, copy_packets,
 };
@@ -78,7 +79,7 @@ decorator! {
             mut finish() -> Result<(), Error>;
             mut set_promiscuous(on: bool) -> Result<(), Error>;
             mut steer(rule: &Rule, queue: usize) -> Result<(), Error>;
-            mut extension(request: &mut dyn Any);
+            mut lending(pair: usize) -> Option<Arc<Lending>>;
         }
     }
 }
@@ -95,7 +96,7 @@ decorator! {
             ref has_link() -> bool;
             ref rx_timestamps() -> &[u64];
             mut rx_burst(burst: &mut Burst) -> usize;
-            mut extension(request: &mut dyn Any);
+            mut borrow_from(lending: &Arc<Lending>) -> Result<(), Error>;
             own rx_frames(frames: &mut FrameBatch) -> usize = copy_packets;
         }
     }

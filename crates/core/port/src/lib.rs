@@ -11,6 +11,7 @@ mod frames;
 mod hang;
 pub mod headers;
 mod idle;
+pub mod lending;
 mod length;
 mod mac;
 mod mac_text;

@@ -1,10 +1,11 @@
 //! The traits `Port`, `RxQueue` and `TxQueue`.
 
-use std::any::Any;
+use std::sync::Arc;
 
 use ringpass_memory::{Burst, FrameBatch};
 use serde::Serialize;
 
+use crate::lending::Lending;
 use crate::{Error, FrameSink, MacAddress, Offloads, Rule, Spread, Wakeable, copy_packets};
 
 /// Configuration of a port.
@@ -109,9 +110,14 @@ pub trait RxQueue: Wakeable + Send {
         &[]
     }
 
-    /// Handles a request that only some kinds of queue know, of a type that another crate defines; leaves any other
-    /// as it is. Callers use that crate's functions instead.
-    fn extension(&mut self, _request: &mut dyn Any) {}
+    /// From now on receives into buffers that a guest lends, where available, so that frames for the guest need not be copied.
+    /// Must be called before the first burst.
+    ///
+    /// # Errors
+    /// If the queue cannot do this: most kinds cannot.
+    fn borrow_from(&mut self, _lending: &Arc<Lending>) -> Result<(), Error> {
+        Err(Error::Unsupported("only queues of Intel's cards and of other guests can be mapped to a guest's".into()))
+    }
 }
 
 /// The sending queue of a port. Belongs to one thread at a time.
@@ -200,8 +206,10 @@ pub trait Port: Send {
         Err(Error::Unsupported(format!("{} cannot steer frames to queues; only network cards can", self.name())))
     }
 
-    /// Handles a request that only some kinds of port know; see [`RxQueue::extension`].
-    fn extension(&mut self, _request: &mut dyn Any) {}
+    /// Returns the lending of a queue pair's guest, for a queue of another port; `None` if there is no guest or no such pair.
+    fn lending(&mut self, _pair: usize) -> Option<Arc<Lending>> {
+        None
+    }
 
     /// Returns the choices that were made when the port was opened (pages, queues, zero-copy or copy), one per
     /// line, each with what would give the better one. They are printed at start, so that no fallback is silent.

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ringpass_lending::{Borrower, Grant, Lending};
 use ringpass_memory::{Addressing, Buffer, Burst, Cache, Flags, ForeignMemory};
 use ringpass_pci::PciDevice;
 use ringpass_port::Error;
+use ringpass_port::lending::{Borrower, Grant, Lending};
 
 use crate::ring::{REFILL, Ring};
 

@@ -1,10 +1,10 @@
 //! The receive queue (sections 1.8.2 and 7.1).
 
-use std::any::Any;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_lending::answer_borrowing;
 use ringpass_memory::{Burst, Cache};
+use ringpass_port::lending::Lending;
 use ringpass_port::{Error, RxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::descriptor::*;
 
@@ -156,12 +156,10 @@ impl RxQueue for Rx {
         before - burst.room()
     }
 
-    fn extension(&mut self, request: &mut dyn Any) {
-        answer_borrowing(request, |lending| {
-            let least = self.longest + ETHERNET_HEADER;
-            self.mapped = Some(Box::new(MappedRx::new(&self.ring, lending, least)?));
-            Ok(())
-        });
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        let least = self.longest + ETHERNET_HEADER;
+        self.mapped = Some(Box::new(MappedRx::new(&self.ring, lending, least)?));
+        Ok(())
     }
 }
 

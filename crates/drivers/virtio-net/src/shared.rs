@@ -1,13 +1,13 @@
 //! Queues shared with their transport, which hands them over to another device when theirs has died. The queue
 //! is behind a lock, which its thread takes once per burst, almost always uncontended.
 
-use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use ringpass_memory::{Burst, FrameBatch};
 use ringpass_pci::EventWaiter;
-use ringpass_port::{RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::lending::Lending;
+use ringpass_port::{Error, RxQueue, TxQueue, WakeSource, Wakeable};
 use ringpass_virtio::driver::{Broken, HandedOver, InflightPolicy, Virtqueue};
 
 use crate::rx::Rx;
@@ -81,8 +81,8 @@ impl<Q: Virtqueue + 'static> RxQueue for SharedQueue<Rx<Q>> {
         self.queue.lock().rx_frames(frames)
     }
 
-    fn extension(&mut self, request: &mut dyn Any) {
-        self.queue.lock().extension(request);
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.queue.lock().borrow_from(lending)
     }
 
     fn has_link(&self) -> bool {

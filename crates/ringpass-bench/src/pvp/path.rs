@@ -12,7 +12,6 @@ use ringpass::{
     Burst, Error, Mempool, MempoolConfig, PageSize, Port, PortConfig, QueuePair, RxQueue, State, TxQueue, cycles,
     drivers,
 };
-use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::RegionConfig;
 use ringpass_models::Model;
 use ringpass_models::ixgbe::{Card, CardConfig};

@@ -16,7 +16,6 @@ use ringpass::{
     Wakeable, cycles, drivers,
 };
 use ringpass_cli::output::print_line;
-use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::{FrameBatch, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{FrameSink, Role, VhostConfig, VirtioUserConfig};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use ringpass::{Config, Error, Port, PortConfig, Rule, Spread};
-use ringpass_lending::{Lending, LendingPort};
+use ringpass_port::lending::Lending;
 
 use super::plan::{Mapping, PortPlan};
 

@@ -10,7 +10,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringpass::{Config, Error, Mempool, Port, Worker, open_all};
-use ringpass_lending::BorrowingQueue;
 use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, MAX_PORTS, Switch};
 
 use crate::options::{Options, seconds, within};

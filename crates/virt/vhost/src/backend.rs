@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use ringpass_lending::Lending;
+use ringpass_port::lending::Lending;
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_port::MacAddress;

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use ringpass_lending::{Borrower, Grant, Lending};
 use ringpass_memory::{Burst, Flags, ForeignMemory};
+use ringpass_port::lending::{Borrower, Grant, Lending};
 use ringpass_virtio::device::Chain;
 
 use crate::bytes::copy;

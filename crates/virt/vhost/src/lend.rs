@@ -3,8 +3,8 @@
 
 use std::sync::{Arc, Weak};
 
-use ringpass_lending::{Lease, Lender, Lending};
 use ringpass_memory::{Burst, Completion, Flags, Loan, Loans, MAGAZINE, Packet};
+use ringpass_port::lending::{Lease, Lender, Lending};
 use ringpass_virtio::device::{Chain, ChainBatch, DeviceAccess, Piece, Used, Virtqueue};
 use ringpass_virtio::net_header;
 

@@ -1,11 +1,10 @@
 //! The vhost port: opening it, and its control side.
 
-use std::any::Any;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, OnceLock, PoisonError};
 
-use ringpass_lending::answer_lending;
 use ringpass_memory::Mempool;
+use ringpass_port::lending::Lending;
 use ringpass_port::{Error, Link, Port, PortConfig, QueuePair, State, Stats, VhostConfig};
 use ringpass_vhost_user::{Endpoint, Server, ServerHandle};
 use ringpass_virtio::features::offer;
@@ -149,11 +148,9 @@ impl Port for Vhost {
         std::mem::take(&mut self.queues)
     }
 
-    fn extension(&mut self, request: &mut dyn Any) {
-        answer_lending(request, |pair| {
-            self.shared.lending_enabled.store(true, Relaxed);
-            self.shared.lendings.get(pair).cloned()
-        });
+    fn lending(&mut self, pair: usize) -> Option<Arc<Lending>> {
+        self.shared.lending_enabled.store(true, Relaxed);
+        self.shared.lendings.get(pair).cloned()
     }
 
     fn notes(&self) -> Vec<String> {

@@ -1,11 +1,10 @@
 //! The receive queue: copies frames that the guest sends into buffers of the pool.
 
-use std::any::Any;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use ringpass_lending::{Borrower, answer_borrowing};
 use ringpass_memory::{Burst, Cache, MAGAZINE, MAX_BATCH, Mempool};
+use ringpass_port::lending::{Borrower, Lending};
 use ringpass_port::{Error, RxQueue, WakeSource, Wakeable};
 use ringpass_virtio::device::{ChainBatch, DeviceAccess, Virtqueue};
 
@@ -162,8 +161,8 @@ impl RxQueue for Rx {
         self.shared.is_up()
     }
 
-    fn extension(&mut self, request: &mut dyn Any) {
-        answer_borrowing(request, |lending| self.receiver.chain_to(lending).map_err(Error::Unsupported));
+    fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
+        self.receiver.chain_to(lending).map_err(Error::Unsupported)
     }
 }
 

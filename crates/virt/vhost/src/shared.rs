@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ringpass_ipc::WakeFd;
-use ringpass_lending::Lending;
+use ringpass_port::lending::Lending;
 use ringpass_port::{Error, Offloads};
 use ringpass_vhost_user::Ended;
 

@@ -11,7 +11,10 @@
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the checksum that covers the changed field is wrong without it"]
-pub struct ChecksumChange(u32);
+pub struct ChecksumChange(
+    /// A sum of 16-bit words, at most 2^26, whose carries are not added yet.
+    u32,
+);
 
 impl ChecksumChange {
     /// Returns the change from `old` to `new` bytes that begin at an even offset and have an even length, which is that of
@@ -26,25 +29,25 @@ impl ChecksumChange {
         let change = |(old, new): (&[u8; 2], &[u8; 2])| {
             u32::from(!u16::from_be_bytes(*old)) + u32::from(u16::from_be_bytes(*new))
         };
-        Self(fold(words.map(change).sum()))
+        Self(words.map(change).sum())
     }
 
     /// Returns both changes together.
     #[inline]
     pub fn and(self, other: Self) -> Self {
-        Self(fold(self.0 + other.0))
+        Self(fold(self.0) + fold(other.0))
     }
 
     /// Returns a checksum after the change (RFC 1624, equation 3).
     #[inline]
     pub fn apply(self, checksum: u16) -> u16 {
-        !(fold(u32::from(!checksum) + self.0) as u16)
+        // The second step adds the carry of the first one, which is all that is left of 27 bits.
+        !(fold(fold(u32::from(!checksum) + self.0)) as u16)
     }
 }
 
-/// Adds the carries of a ones' complement sum.
+/// Adds the carries of a ones' complement sum, which may make one more.
 #[inline]
 fn fold(sum: u32) -> u32 {
-    let sum = (sum & 0xffff) + (sum >> 16);
     (sum & 0xffff) + (sum >> 16)
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringpass_intel::ixgbe::Ixgbe;
-use ringpass_lending::{BorrowingQueue, Lease, Lender, Lending};
 use ringpass_memory::{
     Burst, DmaRegion, Flags, ForeignMemory, Loan, Loans, Mempool, MempoolConfig, Packet, RegionConfig,
 };
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
+use ringpass_port::lending::{Lease, Lender, Lending};
 use ringpass_port::{
     MacAddress, Port, PortConfig, QueuePair, Rule, RxQueue, Spread, State, TxQueue, WakeSource, Wakeable,
 };

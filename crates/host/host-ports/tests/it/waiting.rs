@@ -1,6 +1,5 @@
 //! Tests that each queue wakes by its wake sources when there is something to receive, and not before.
 
-use std::any::Any;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,8 +7,8 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use ringpass_host_ports::capture_file::{Direction, Writer};
 use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
-use ringpass_lending::{BorrowingQueue, Lender, Lending, LendingPort, answer_borrowing, answer_lending};
 use ringpass_memory::{Burst, Loans};
+use ringpass_port::lending::{Lender, Lending};
 use ringpass_port::{
     Error, FaultsConfig, Idle, Link, MacAddress, PcapConfig, Port, PortConfig, QueuePair, ReplaySpeed, Rule, RxQueue,
     TxQueue, WakeSource, Wakeable,
@@ -184,11 +183,9 @@ impl RxQueue for Able {
         0
     }
 
-    fn extension(&mut self, request: &mut dyn Any) {
-        answer_borrowing(request, |_| {
-            note(&self.0, "borrow");
-            Ok(())
-        });
+    fn borrow_from(&mut self, _: &Arc<Lending>) -> Result<(), Error> {
+        note(&self.0, "borrow");
+        Ok(())
     }
 }
 
@@ -234,8 +231,8 @@ impl Port for Able {
         Ok(())
     }
 
-    fn extension(&mut self, request: &mut dyn Any) {
-        answer_lending(request, |pair| (pair == 5).then(|| Lending::new(Box::new(Nobody))));
+    fn lending(&mut self, pair: usize) -> Option<Arc<Lending>> {
+        (pair == 5).then(|| Lending::new(Box::new(Nobody)))
     }
 
     fn notes(&self) -> Vec<String> {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use crate::common::mapped::*;
 use crate::common::*;
 use proptest::prelude::*;
-use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::{Burst, Packet};
 use ringpass_port::{Port, PortConfig};
 use ringpass_vhost_user::Device;

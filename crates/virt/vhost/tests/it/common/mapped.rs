@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringpass_intel::ixgbe::Ixgbe;
-use ringpass_lending::{BorrowingQueue, LendingPort};
 use ringpass_memory::{Burst, Flags, Mempool, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::{Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};

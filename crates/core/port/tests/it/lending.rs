@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use common::*;
 use proptest::prelude::*;
-use ringpass_lending::{Borrower, Grant, Lease, Lender, Lending};
 use ringpass_memory::{Burst, Flags, ForeignMemory, Loan, Loans, Packet};
+use ringpass_port::lending::{Borrower, Grant, Lease, Lender, Lending};
 
 const SIZE: usize = 256;
 const HEADER: usize = 12;
