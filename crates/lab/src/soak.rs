@@ -64,11 +64,13 @@ pub fn run(settings: &Settings, stop: &AtomicBool, progress: &mut dyn FnMut(&Sum
                 }
                 if start.elapsed() >= next {
                     next += PROGRESS;
-                    summary.look(start.elapsed(), counts, survivors);
+                    let (innocents, dead) = survivors.look();
+                    summary.look(start.elapsed(), counts, innocents, dead);
                     progress(&summary);
                 }
             }
-            summary.look(start.elapsed(), counts, survivors);
+            let (innocents, dead) = survivors.look();
+            summary.look(start.elapsed(), counts, innocents, dead);
         });
     };
     live(&mut victims, warm_up, &mut survivors);

@@ -1,19 +1,20 @@
 //! The benchmark `ringpass bench driver`: cycles and instructions per packet, by stage, batch size, ring size
 //! and page size, as in Table 1 and figures 4, 5 and 6 of the ixy paper.
 
-use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ringpass::{Error, PageSize};
 use ringpass_cli::errln;
-use serde::Serialize;
 
 use super::driver_peer::{self, Comparison};
+use super::driver_results::{Results, Row, mpps};
 use super::measure::{Bench, Cell, Samples, Stage};
+use super::pages::pages_name;
+use super::progress::progress;
 use super::rig::Driver;
 use super::table::{self, number, row};
-use super::{instructions, machine, paper, plot, tsc};
+use super::{instructions, machine, paper, plot};
 use ringpass_cli::options::{ring_size, seconds, within};
 use ringpass_cli::output::print_line;
 
@@ -94,86 +95,9 @@ fn kind(text: &str) -> Result<Driver, String> {
     known.map(|(_, driver)| driver).ok_or_else(|| format!("no driver is called '{text}'"))
 }
 
-/// Returns the name of a page size on the command line and in JSON.
-pub fn pages_name(pages: PageSize) -> &'static str {
-    match pages {
-        PageSize::Ordinary => "ordinary",
-        PageSize::Huge2M => "huge2m",
-        PageSize::Huge1G => "huge1g",
-    }
-}
-
 /// Number of passes over all configurations, each with a part of the rounds. So a machine whose speed varies
 /// over time does not favour some of them.
 const PASSES: usize = 4;
-
-/// Results of one stage in one configuration.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    #[serde(flatten, with = "CellFields")]
-    pub cell: Cell,
-    #[serde(serialize_with = "stage_name")]
-    pub stage: Stage,
-    /// Median over the rounds.
-    pub cycles_per_packet: f64,
-    pub cycles_min: f64,
-    pub cycles_p90: f64,
-    /// `None` if instructions were not counted.
-    pub instructions_per_packet: Option<f64>,
-}
-
-#[derive(Serialize)]
-#[serde(remote = "Cell")]
-struct CellFields {
-    #[serde(serialize_with = "driver_name")]
-    driver: Driver,
-    batch: usize,
-    ring: usize,
-    #[serde(serialize_with = "serialize_pages")]
-    pages: PageSize,
-    offloads: bool,
-}
-
-fn driver_name<S: serde::Serializer>(driver: &Driver, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(driver.name())
-}
-
-fn serialize_pages<S: serde::Serializer>(pages: &PageSize, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(pages_name(*pages))
-}
-
-fn stage_name<S: serde::Serializer>(stage: &Stage, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(stage.name())
-}
-
-/// All results of a run.
-pub struct Results {
-    /// Configuration of the stage table, which the sweeps have in common.
-    pub base: Cell,
-    pub rows: Vec<Row>,
-}
-
-impl Results {
-    /// Returns the row of a stage, if that configuration was measured.
-    pub fn row(&self, cell: Cell, stage: Stage) -> Option<&Row> {
-        self.rows.iter().find(|row| row.cell == cell && row.stage == stage)
-    }
-
-    /// Returns the totals of the configurations that differ from the base only in batch size.
-    pub fn by_batch(&self) -> impl Iterator<Item = &Row> {
-        self.totals().filter(|row| Cell { batch: self.base.batch, ..row.cell } == self.base)
-    }
-
-    /// Returns the totals of the configurations with these pages that otherwise differ from the base only in
-    /// ring size.
-    pub fn by_ring(&self, pages: PageSize) -> impl Iterator<Item = &Row> {
-        self.totals().filter(move |row| Cell { ring: self.base.ring, ..row.cell } == Cell { pages, ..self.base })
-    }
-
-    fn totals(&self) -> impl Iterator<Item = &Row> {
-        self.rows.iter().filter(|row| row.stage == Stage::Total)
-    }
-}
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
@@ -299,14 +223,6 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
     if usable.is_empty() { Err(missing.expect("a list has at least one value")) } else { Ok(usable) }
 }
 
-/// Shows the progress of the run, on a terminal only.
-pub fn progress(what: &str) {
-    let mut stderr = io::stderr();
-    if stderr.is_terminal() {
-        let _ = write!(stderr, "\r\x1b[2K{what}").and_then(|()| stderr.flush());
-    }
-}
-
 fn print(results: &Results, pages: &[PageSize]) {
     print_stages(results);
     print_peers();
@@ -413,11 +329,6 @@ fn print_rings(results: &Results, pages: &[PageSize]) {
     }
     table::print("Ring size and pages (figures 5 and 6), cycles per packet", &rows);
     print_line(&format!("  Paper: {}.\n", paper::RING_SIZES));
-}
-
-/// Returns the rate, in millions of packets a second, that one core reaches at this cost.
-pub fn mpps(cycles_per_packet: f64) -> f64 {
-    tsc::frequency() / cycles_per_packet / 1e6
 }
 
 #[cfg(test)]

@@ -16,12 +16,12 @@ use serde_json::Value;
 
 use crate::cores::{self, DISTANCES, core_to_core_cycles, distance_during};
 use crate::driven::{Site, last_words, rate, under};
-use crate::driver::progress;
 use crate::folder::TempDir;
 use crate::huge_pages::HugePages;
 use crate::machine;
 use crate::median::median;
 use crate::process::ringpass;
+use crate::progress::progress;
 use crate::table::{self, row};
 use crate::vhost::testpmd;
 

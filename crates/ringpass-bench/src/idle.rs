@@ -10,9 +10,9 @@ use ringpass_cli::errln;
 use ringpass_host_ports::PacketSocket;
 use serde::Serialize;
 
-use super::driver::progress;
 use super::folder::TempDir;
 use super::process::Process;
+use super::progress::progress;
 use super::table::{self, row};
 use super::{cpu, machine};
 use ringpass_cli::options::{seconds, within};

@@ -7,8 +7,8 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use super::driver::pages_name;
 use super::measure::{Bench, Cell, Stage};
+use super::pages::pages_name;
 use ringpass::Error;
 use ringpass_cli::output::print_line;
 

@@ -12,10 +12,11 @@ use hdrhistogram::Histogram;
 use ringpass::{Burst, Error, PageSize, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
 use ringpass_cli::errln;
 use ringpass_models::Model;
-use serde::Serialize;
 
-use super::driver::{pages_name, progress};
+use super::latency_row::Row;
+use super::pages::pages_name;
 use super::paper::{self, Load};
+use super::progress::progress;
 use super::rig::{Driver, FRAME, Frames, Rig};
 use super::table::{self, row};
 use super::{machine, plot, tsc};
@@ -58,44 +59,19 @@ const EXAMPLES: &str = "EXAMPLES:
   ringpass bench latency --ring 512 --work 0     as fast as the forwarder can
   ringpass bench latency --json --svg plots      for machines, and a plot";
 
-/// Results for one ring size and load.
-#[derive(Clone, Debug, Serialize)]
-pub struct Row {
-    pub ring: usize,
-    #[serde(serialize_with = "load_name")]
-    pub load: Load,
-    offered_mpps: f64,
-    forwarded_mpps: f64,
-    /// Share of the offered frames that were lost, 0 to 1.
-    loss: f64,
-    median_us: f64,
-    p99_us: f64,
-    p999_us: f64,
-}
-
-fn load_name<S: serde::Serializer>(load: &Load, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(load.name())
-}
-
-impl Row {
-    fn new(ring: usize, load: Load, seen: &Measurement) -> Self {
-        let us = |quantile| seen.latency.value_at_quantile(quantile) as f64 / tsc::frequency() * 1e6;
-        let round = |value: f64| (value * 100.0).round() / 100.0;
-        Self {
-            ring,
-            load,
-            offered_mpps: round(seen.offered as f64 / seen.seconds / 1e6),
-            forwarded_mpps: round(seen.latency.len() as f64 / seen.seconds / 1e6),
-            loss: ((1.0 - seen.latency.len() as f64 / seen.offered.max(1) as f64) * 1e4).round() / 1e4,
-            median_us: round(us(0.5)),
-            p99_us: round(us(0.99)),
-            p999_us: round(us(0.999)),
-        }
-    }
-
-    /// Returns median, 99th and 99.9th percentile in microseconds.
-    pub fn percentiles(&self) -> [f64; 3] {
-        [self.median_us, self.p99_us, self.p999_us]
+/// Returns the row of a measurement.
+fn row_of(ring: usize, load: Load, seen: &Measurement) -> Row {
+    let us = |quantile| seen.latency.value_at_quantile(quantile) as f64 / tsc::frequency() * 1e6;
+    let round = |value: f64| (value * 100.0).round() / 100.0;
+    Row {
+        ring,
+        load,
+        offered_mpps: round(seen.offered as f64 / seen.seconds / 1e6),
+        forwarded_mpps: round(seen.latency.len() as f64 / seen.seconds / 1e6),
+        loss: ((1.0 - seen.latency.len() as f64 / seen.offered.max(1) as f64) * 1e4).round() / 1e4,
+        median_us: round(us(0.5)),
+        p99_us: round(us(0.99)),
+        p999_us: round(us(0.999)),
     }
 }
 
@@ -134,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Error> {
             progress(&format!("rings of {ring}, {percent} % of {:.1} Mpps", most / 1e6));
             let seen = lab.measure(ring, most * percent as f64 / 100.0)?;
             preemptions += seen.preemptions;
-            rows.push(Row::new(ring, load, &seen));
+            rows.push(row_of(ring, load, &seen));
         }
     }
     progress("");

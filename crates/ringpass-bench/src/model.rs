@@ -12,9 +12,9 @@ use ringpass_memory::RegionConfig;
 use ringpass_models::ixgbe::{Card, CardConfig, Counters};
 use serde::Serialize;
 
-use super::driver::progress;
 use super::machine;
 use super::median::median;
+use super::progress::progress;
 use super::table::{self, row};
 
 /// Rate of software cards that share a thread with their drivers, and the cost of a card with nothing to do

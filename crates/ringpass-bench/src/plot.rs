@@ -9,9 +9,10 @@ use plotters::prelude::*;
 use ringpass::{Error, PageSize};
 use ringpass_cli::errln;
 
-use super::driver::{Results, Row, mpps, pages_name};
-use super::latency;
+use super::driver_results::{Results, Row, mpps};
+use super::latency_row;
 use super::measure::Stage;
+use super::pages::pages_name;
 use super::paper::{self, Load};
 
 const SIZE: (u32, u32) = (620, 460);
@@ -205,7 +206,7 @@ fn page_sizes(results: &Results, pages: &[PageSize]) -> Vec<Panel> {
 }
 
 /// Draws Table 2.
-pub fn latency(rows: &[latency::Row], directory: &Path) -> Result<(), Error> {
+pub fn latency(rows: &[latency_row::Row], directory: &Path) -> Result<(), Error> {
     let ours: Vec<_> = rows.iter().map(|row| (row.ring, row.load, row.percentiles())).collect();
     let papers: Vec<_> = paper::TABLE_2.iter().map(|row| (row.ring, row.load, row.us)).collect();
     let all = || ours.iter().chain(&papers).flat_map(|(_, _, us)| us).copied();

@@ -212,7 +212,7 @@ fn cards(config: &Config) -> Result<(Ports, Wires), Error> {
     };
     let ports = vec![open(0)?, open(1)?];
     let wires = cards.into_iter().zip(wires(&packets, limit)).collect();
-    Ok((Ports::new(ports, packets, Needs::new(config)), wires))
+    Ok((Ports::new(ports, packets, Needs::new(config.user)), wires))
 }
 
 /// Returns the MAC address of card 0 or 1; 2 and 3 are those of the senders on their wires.

@@ -189,7 +189,7 @@ fn start(args: &Args, sandbox: Sandbox, poll: bool) -> Result<Run, Error> {
 /// Opens the far ends of the cards' wires.
 fn open_wires(args: &Args, run: &Run) -> Result<Ports, Error> {
     let pool = pool(args.wire.len(), args.mtu)?;
-    let mut needs = Needs::new(&run.config);
+    let mut needs = Needs::new(run.config.user);
     // The wire receives all frames: the card does the MAC filtering.
     let config = PortConfig { queues: 1, promiscuous: true, ..run.config.port };
     let open = |wire: &String| open_wire(&wire.parse()?, &config, &pool, &run.config, &mut needs);

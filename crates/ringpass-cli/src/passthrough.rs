@@ -102,7 +102,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let interface = register.offset as u32;
     let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id };
     let mut passthrough = Passthrough::new(shared, guest_port, call_event, listeners)?;
-    run.enter_sandbox(&Needs::new(&run.config))?;
+    run.enter_sandbox(&Needs::new(run.config.user))?;
     let mut notes = vec![
         format!("{} at {}, its memory at {}", args.port, socket.display(), memory_socket.display()),
         format!("{mac}, {} ring(s) to send, {} to receive, memory {}", counts[0], counts[1], register.memory_id),

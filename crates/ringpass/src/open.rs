@@ -53,7 +53,7 @@ pub fn open_all<A: AsRef<str>>(
     port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
     check_cards(&parsed, config)?;
     let pool = pool(&port_configs, addressing_card(&parsed), config)?;
-    let mut needs = Needs::new(config);
+    let mut needs = Needs::new(config.user);
     let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);
     let ports = parsed.iter().zip(&port_configs).map(open).collect::<Result<_, _>>()?;
     Ok(Ports::new(ports, pool, needs))
@@ -232,7 +232,7 @@ pub fn open_wire(
 /// Starts the connector for a client socket: the port may have to reconnect while it is in the sandbox.
 fn prepare_connecting(path: &Path, role: Role, config: &Config, needs: &mut Needs) -> Result<(), Error> {
     match role {
-        Role::Connect => connector::start(path, config, needs),
+        Role::Connect => connector::start(path, config.sandbox, config.connector.as_deref(), needs),
         Role::Listen => Ok(()),
     }
 }

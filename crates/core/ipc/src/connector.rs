@@ -14,9 +14,10 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
 
+use crate::connection_lost::ConnectionLost;
 use crate::interrupt::wait_ready;
-use crate::listener::connect_directly;
-use crate::{Connecting, ConnectionLost, Descriptors, Error, ReadStatus, Stream};
+use crate::socket::{Connecting, Error, connect_directly};
+use crate::stream::{Descriptors, ReadStatus, Stream};
 
 /// Helpers of this process. They are global because a sandbox applies to the whole process.
 static HELPERS: Mutex<Vec<Helper>> = Mutex::new(Vec::new());
@@ -48,8 +49,14 @@ pub fn has_helper(path: &Path) -> bool {
     HELPERS.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|helper| helper.path == path)
 }
 
+/// Connects to a listening peer without blocking. Uses the helper for this path, if there is one
+/// ([`register_connect_helper`]).
+pub fn connect(path: &Path) -> Result<Connecting, Error> {
+    connect_via_helper(path).unwrap_or_else(|| connect_directly(path))
+}
+
 /// Connects by way of the helper for this path; `None` if there is no such helper.
-pub(crate) fn connect_via_helper(path: &Path) -> Option<Result<Connecting, Error>> {
+fn connect_via_helper(path: &Path) -> Option<Result<Connecting, Error>> {
     let mut helpers = HELPERS.lock().unwrap_or_else(PoisonError::into_inner);
     helpers.iter_mut().find(|helper| helper.path == path).map(Helper::connect)
 }

@@ -24,8 +24,9 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
+use crate::connection_lost::{ConnectionLost, MAX_FDS};
 use crate::event_notifier::prepare_checks;
-use crate::{ConnectionLost, Credentials, MAX_FDS, check_eventfd, prepare_notifiers};
+use crate::{Credentials, check_eventfd, prepare_notifiers};
 
 /// Most bytes that one request receives.
 pub(crate) const MAX_BYTES: usize = 64 << 10;

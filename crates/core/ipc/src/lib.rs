@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod connection_lost;
 mod connector;
 mod credentials;
 mod elsewhere;
@@ -16,12 +17,14 @@ mod interrupt;
 mod limit;
 mod listener;
 mod message_loop;
+mod socket;
 mod socket_access;
 mod stream;
 mod thread_usage;
 mod wake_fd;
 
-pub use connector::{has_helper, register_connect_helper, run_connect_helper};
+pub use connection_lost::{ConnectionLost, MAX_FDS};
+pub use connector::{connect, has_helper, register_connect_helper, run_connect_helper};
 pub use credentials::Credentials;
 pub use elsewhere::{LARGE_MEMORY, drop_elsewhere, wait_for_drops};
 pub use event_notifier::{EventNotifier, NotEventfd, SLOW_PEER_PAUSE, check_eventfd, prepare_notifiers};
@@ -29,9 +32,10 @@ pub use event_waiter::EventWaiter;
 pub use fd_receiver::start_fd_receiver;
 pub use interrupt::{WAITS_END, check_interrupt, wait_ready};
 pub use limit::raise_descriptor_limit;
-pub use listener::{AcceptWait, Connecting, Error, Listener, connect};
+pub use listener::{AcceptWait, Listener};
 pub use message_loop::{MessageLoop, PeerTimeout};
+pub use socket::{Connecting, Error};
 pub use socket_access::{SocketAccess, SocketPlace};
-pub use stream::{ConnectionLost, Descriptors, MAX_FDS, ReadStatus, Stream};
+pub use stream::{Descriptors, ReadStatus, Stream};
 pub use thread_usage::ThreadUsage;
 pub use wake_fd::WakeFd;

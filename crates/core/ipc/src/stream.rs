@@ -2,7 +2,7 @@
 //! to.
 
 use std::collections::VecDeque;
-use std::io::{self, IoSliceMut};
+use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,11 +14,9 @@ use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, RecvMsg, ReturnFlags, Shutdown, recv, recvmsg, shutdown,
 };
 
+use crate::connection_lost::{ConnectionLost, MAX_FDS};
 use crate::elsewhere::{close_memory, drop_elsewhere};
 use crate::fd_receiver::{self, Pending};
-
-/// Most file descriptors in one message.
-pub const MAX_FDS: usize = 16;
 
 /// Descriptors that a stream accepts from its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,33 +65,6 @@ pub enum ReadStatus {
     Data,
     /// Nothing has arrived.
     WouldBlock,
-}
-
-/// Reason why a connection is over.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectionLost {
-    /// Closed between two messages.
-    #[error("the peer has closed the connection")]
-    Closed,
-    /// Closed in the middle of a message.
-    #[error("the peer has closed the connection in the middle of a message")]
-    Truncated,
-    /// More descriptors than a message may carry, or than this process accepts.
-    #[error("the peer has sent more file descriptors than fit")]
-    Descriptors,
-    /// A descriptor whose use or `close` might block.
-    #[error(
-        "the peer has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
-    )]
-    Kind,
-    /// The peer's user has sent descriptors before whose `close` has not returned yet.
-    #[error(
-        "file descriptors that the peer's user has sent before are not closed yet; does the file system that they are of answer?"
-    )]
-    Unclosed,
-    /// An error of the socket.
-    #[error("the connection failed: {0}")]
-    Socket(io::Error),
 }
 
 fn wait_or<T>(errno: Errno, later: T) -> Result<T, ConnectionLost> {

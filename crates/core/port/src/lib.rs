@@ -28,13 +28,13 @@ pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, R
 pub use chain::{chain, copy_flags, copy_packet};
 pub use decorator::{PortDecorator, RxDecorator};
 pub use error::Error;
-pub use frames::{FrameSink, copy_packets};
+pub use frames::FrameSink;
 pub use hang::{HangFlags, TX_HANG_TIMEOUT, TxWatchdog};
 pub use idle::{Idle, WakeSource, Wakeable};
 pub use length::{MAX_L2_HEADER_LEN, fits_mtu, frame_fits_mtu};
 pub use mac::MacAddress;
 pub use offloads::Offloads;
-pub use port::{Link, Port, PortConfig, QueuePair, RxQueue, State, Stats, TxQueue};
+pub use port::{Link, Port, PortConfig, QueuePair, RxQueue, State, Stats, TxQueue, copy_packets};
 pub use software::{SoftwareOffload, Sum, complete_checksum, fill_checksum, parse_headers};
 pub use status::{Counters, PortStatus};
 pub use steering::{Protocol, Rule, Spread};

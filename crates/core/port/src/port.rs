@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, FrameBatch};
+use ringpass_memory::{Access, Burst, FrameBatch, prefetch};
 use serde::Serialize;
 
 use crate::lending::Lending;
-use crate::{Error, FrameSink, MacAddress, Offloads, Rule, Spread, Wakeable, copy_packets};
+use crate::{Error, FrameSink, MacAddress, Offloads, Rule, Spread, Wakeable};
 
 /// Configuration of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +118,20 @@ pub trait RxQueue: Wakeable + Send {
     fn borrow_from(&mut self, _lending: &Arc<Lending>) -> Result<(), Error> {
         Err(Error::Unsupported("only queues of Intel's cards and of other guests can be mapped to a guest's".into()))
     }
+}
+
+/// Receives packets, adds copies of their frames to the batch until it is full or none is left, and returns their number:
+/// what [`RxQueue::rx_frames`] does in queues that have packets.
+pub fn copy_packets<Q: RxQueue + ?Sized>(queue: &mut Q, frames: &mut FrameBatch) -> usize {
+    if frames.room() == 0 {
+        return 0;
+    }
+    let mut burst = Burst::new(frames.room());
+    let received = queue.rx_burst(&mut burst);
+    // Another core may have written the frames.
+    burst.iter().for_each(|packet| prefetch(packet.as_ptr(), Access::Read));
+    burst.iter().for_each(|packet| frames.push_packet(packet));
+    received
 }
 
 /// The sending queue of a port. Belongs to one thread at a time.

@@ -8,7 +8,15 @@ use ringpass_port::{Error, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counters::PortCounters;
-use crate::datapath::Forwarding;
+
+/// How packets of an Rx queue are forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forwarding {
+    /// By a lookup of each packet's destination.
+    Lookup,
+    /// To this port, unchanged and without a lookup.
+    Direct(usize),
+}
 
 /// One datapath's queues of a port.
 pub struct DatapathQueues {

@@ -9,20 +9,11 @@ use ringpass_ipc::drop_elsewhere;
 use ringpass_memory::{Burst, MAX_BATCH};
 use ringpass_port::{RxQueue, WakeSource, Wakeable};
 
-use crate::changes::{Change, Mailbox};
+use crate::changes::{Change, Forwarding, Mailbox};
 use crate::counters::{Counter, PortCounters};
 use crate::egress::EgressPorts;
 use crate::lookup::{Lookup, Verdict};
-use crate::switch::Shared;
-
-/// How packets of an Rx queue are forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forwarding {
-    /// By a lookup of each packet's destination.
-    Lookup,
-    /// To this port, unchanged and without a lookup.
-    Direct(usize),
-}
+use crate::state::Shared;
 
 /// An Rx queue of a port.
 struct Ingress {

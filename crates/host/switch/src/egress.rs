@@ -6,15 +6,8 @@ use ringpass_memory::{Burst, Cache, Flags, MAX_BATCH, Packet};
 use ringpass_port::{TxQueue, copy_packet};
 
 use crate::counters::{Counter, PortCounters};
-use crate::switch::PortView;
-use crate::tag::{self, Tagged};
-
-/// A frame's VLAN inside the switch, and whether the frame has a tag.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Vlan {
-    pub(crate) id: u16,
-    pub(crate) tagged: Tagged,
-}
+use crate::state::PortView;
+use crate::tag::{self, Tagged, Vlan};
 
 struct Egress {
     /// The VLAN whose frames are sent without a tag.

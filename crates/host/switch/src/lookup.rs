@@ -5,11 +5,10 @@ use std::sync::atomic::Ordering;
 use ringpass_memory::{Burst, Flags, Packet};
 
 use crate::counters::{Counter, PortCounters};
-use crate::egress::Vlan;
 use crate::frame::{RawHeader, is_group, is_reserved};
-use crate::switch::{PortView, Shared};
+use crate::state::{PortView, Shared};
 use crate::table::{Key, Learned};
-use crate::tag::{self, Tagged};
+use crate::tag::{self, Tagged, Vlan};
 
 /// The ports that a packet goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]

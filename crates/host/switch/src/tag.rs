@@ -16,6 +16,13 @@ pub(crate) enum Tagged {
     Yes,
 }
 
+/// A frame's VLAN inside the switch, and whether the frame has a tag.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Vlan {
+    pub(crate) id: u16,
+    pub(crate) tagged: Tagged,
+}
+
 /// Returns the VLAN of a packet that has a tag; `None` if the frame ends within the tag.
 pub(crate) fn id(packet: &Packet) -> Option<u16> {
     let tag = packet.vlan().or_else(|| packet.array(ADDRESSES + 2).map(u16::from_be_bytes));

@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 pub use super::process::ResourceUsage;
-use super::survivors::Survivors;
 use super::victims::Counts;
 
 /// Counters of the processes of one victim group.
@@ -102,8 +101,14 @@ impl ControlPair {
 }
 
 impl Summary {
-    /// Updates the results with the counters of now.
-    pub(super) fn look(&mut self, elapsed: Duration, counts: &[Arc<Counts>], survivors: &mut Survivors) {
+    /// Updates the results with the counters of now, those of the control pairs, and the processes that were found dead.
+    pub(super) fn look(
+        &mut self,
+        elapsed: Duration,
+        counts: &[Arc<Counts>],
+        innocents: Vec<ControlPair>,
+        dead: Vec<String>,
+    ) {
         self.elapsed = elapsed;
         self.lanes.clear();
         for counts in counts {
@@ -121,7 +126,6 @@ impl Summary {
                 *sum += count.load(Relaxed);
             }
         }
-        let (innocents, dead) = survivors.look();
         self.innocents = innocents;
         for dead in dead {
             if !self.faults.contains(&dead) {

@@ -11,15 +11,7 @@ use rustix::io::Errno;
 use crate::open::Open;
 use crate::options::Options;
 use crate::refusal::Refusal;
-
-/// Access to the program's memory. An invalid address other than 0 ends the program, as in any function of the
-/// C library.
-pub trait UserMemory {
-    /// Reads `N` bytes at an address.
-    fn read<const N: usize>(&self, at: u64) -> Result<[u8; N], Errno>;
-    /// Writes bytes at an address.
-    fn write(&mut self, at: u64, bytes: &[u8]) -> Result<(), Errno>;
-}
+use crate::user_memory::UserMemory;
 
 /// Executes an `ioctl`; `None` if netmap does not have it.
 pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMemory) -> Option<Result<(), Refusal>> {

@@ -31,5 +31,7 @@ mod registered;
 mod select;
 mod start;
 mod table;
+mod user_memory;
 mod wait;
+mod wait_guard;
 mod wait_queue;

@@ -3,8 +3,8 @@
 use netmap::request::OptionHeader;
 use rustix::io::Errno;
 
-use crate::control::UserMemory;
 use crate::refusal::Refusal;
+use crate::user_memory::UserMemory;
 
 /// The options of a request, none of which is supported.
 #[derive(Debug, Default, PartialEq, Eq)]

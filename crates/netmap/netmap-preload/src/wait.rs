@@ -8,7 +8,7 @@ use netmap::AdaptiveSpin;
 use rustix::io::Errno;
 
 use crate::open::Open;
-use crate::wait_queue::WaitGuard;
+use crate::wait_guard::WaitGuard;
 
 /// A descriptor of `/dev/netmap` that is waited for.
 pub struct Watched {

@@ -1,42 +1,33 @@
 //! Threads that block until a port has something for them.
 //!
-//! Each has an epoll instance of its own (in a [`WaitGuard`]) that watches the port's eventfd edge-triggered.
+//! Each has an epoll instance of its own (in a [`WaitGuard`](crate::wait_guard::WaitGuard)) that watches the port's eventfd edge-triggered.
 //! Nobody reads the eventfd, so each of several blocked threads sees every signal, however fast the others are.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-
-use libc::c_short;
-use netmap::{Direction, PortRing};
-use rustix::event::{Timespec, epoll};
-use rustix::io::Errno;
-
-use crate::registered::{IN, OUT, RegisteredPort};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The blocked threads of a port.
 #[derive(Default)]
 pub struct WaitQueue(Mutex<State>);
 
+/// State of the queue, of which a fork's child knows nothing.
 #[derive(Default)]
-struct State {
+pub struct State {
     /// Value of `FORKS` for which this state is valid.
-    forks: u64,
+    pub forks: u64,
     /// Number of threads that wait for Tx rings, and for Rx rings.
-    waiting: [u32; 2],
+    pub waiting: [u32; 2],
     /// Epoll instances of threads that have woken up, to be reused.
-    waiters: Vec<OwnedFd>,
+    pub waiters: Vec<OwnedFd>,
 }
 
 /// Number of forks that lead from the process that loaded this library to this one.
 pub static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Data of the eventfd's events, and of the connection's.
-const BELL: u64 = 0;
-const SERVER: u64 = 1;
-
 impl WaitQueue {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    /// Locks the state.
+    pub fn state(&self) -> MutexGuard<'_, State> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let forks = FORKS.load(Relaxed);
         if state.forks != forks {
@@ -45,78 +36,4 @@ impl WaitQueue {
         }
         state
     }
-}
-
-/// A thread that is about to block. Until it is dropped, the other sides of the rings are requested to wake it.
-pub struct WaitGuard<'a> {
-    registered: &'a RegisteredPort,
-    directions: [bool; 2],
-    forks: u64,
-    epoll: Option<OwnedFd>,
-}
-
-const BOTH: [Direction; 2] = [Direction::Tx, Direction::Rx];
-
-impl<'a> WaitGuard<'a> {
-    /// Arms a port's rings for events of `poll`. The caller must poll the rings once more before it blocks.
-    pub fn new(registered: &'a RegisteredPort, events: c_short) -> Result<Self, Errno> {
-        let mut state = registered.wait_queue.state();
-        let epoll = match state.waiters.pop() {
-            Some(epoll) => epoll,
-            None => new_epoll(registered)?,
-        };
-        let directions = [events & OUT != 0, events & IN != 0];
-        for ((waiting, direction), wanted) in state.waiting.iter_mut().zip(BOTH).zip(directions) {
-            *waiting += u32::from(wanted);
-            if wanted {
-                // The result is not needed: the caller polls the rings afterwards.
-                registered.rings(direction).iter().for_each(|ring| _ = ring.arm_at(0));
-            }
-        }
-        Ok(Self { registered, directions, forks: state.forks, epoll: Some(epoll) })
-    }
-
-    /// Descriptor that becomes readable when the port's eventfd is signalled, or the serving process ends.
-    pub fn fd(&self) -> i32 {
-        self.epoll().as_raw_fd()
-    }
-
-    fn epoll(&self) -> BorrowedFd<'_> {
-        self.epoll.as_ref().expect("until dropped").as_fd()
-    }
-
-    /// After blocking: consumes the events, and marks the port as lost if its server is gone.
-    pub fn heard(&self) {
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(BELL) }; 2];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let heard = epoll::wait(self.epoll(), &mut events, Some(&now)).unwrap_or(0);
-        if events[..heard].iter().any(|event| event.data.u64() == SERVER) {
-            self.registered.set_lost();
-        }
-    }
-}
-
-impl Drop for WaitGuard<'_> {
-    fn drop(&mut self) {
-        let mut state = self.registered.wait_queue.state();
-        if state.forks != self.forks {
-            return;
-        }
-        for ((waiting, direction), wanted) in state.waiting.iter_mut().zip(BOTH).zip(self.directions) {
-            *waiting -= u32::from(wanted);
-            if wanted && *waiting == 0 {
-                self.registered.rings(direction).iter().for_each(PortRing::disarm);
-            }
-        }
-        state.waiters.extend(self.epoll.take());
-    }
-}
-
-fn new_epoll(registered: &RegisteredPort) -> Result<OwnedFd, Errno> {
-    use epoll::EventFlags;
-    let port = registered.port();
-    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-    epoll::add(&epoll, port.call_event(), epoll::EventData::new_u64(BELL), EventFlags::IN | EventFlags::ET)?;
-    epoll::add(&epoll, port.server(), epoll::EventData::new_u64(SERVER), EventFlags::RDHUP)?;
-    Ok(epoll)
 }

@@ -36,7 +36,10 @@ pub mod native;
 #[cfg(not(loom))]
 mod netmap_port;
 #[cfg(not(loom))]
+mod notifier;
+#[cfg(not(loom))]
 pub mod pipe;
+mod pools;
 #[cfg(not(loom))]
 mod port_memory;
 #[cfg(not(loom))]
@@ -69,11 +72,14 @@ pub use kring::Kring;
 #[cfg(not(loom))]
 pub use netmap_port::NetmapPort;
 #[cfg(not(loom))]
+pub use notifier::Notifier;
+pub use pools::Pools;
+#[cfg(not(loom))]
 pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};
 #[cfg(not(loom))]
-pub use port_ring::{Notifier, PortRing, SyncError};
-pub use positions::{Direction, InvalidPositions, Positions};
-pub use region::{Error, Pools, Region};
+pub use port_ring::PortRing;
+pub use positions::{Direction, InvalidPositions, Positions, SyncError};
+pub use region::{Error, Region};
 pub use ring::{Flags, Ring, Slot};
 pub use ringpass_memory::{Cells, Memory};
 pub use ringpass_port::AdaptiveSpin;

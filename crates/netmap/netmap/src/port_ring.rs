@@ -1,24 +1,10 @@
 //! The program's side of a port's ring, whether a server or the other end of a pipe is behind it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use crate::pipe::{Receiver, Sender};
-use crate::{Application, InvalidPositions, Positions, Ring};
-
-/// Callback that wakes the other side.
-pub type Notifier = Arc<dyn Fn() + Send + Sync>;
-
-/// Error of a sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SyncError {
-    /// The program has set invalid positions; they were not passed on.
-    #[error("the program set {0}")]
-    Program(#[from] InvalidPositions),
-    /// The other side, a server or the other end of a pipe, has written positions that do not exist.
-    #[error("the other side has moved to slots {0} and {1}, which there are not")]
-    Peer(u32, u32),
-}
+use crate::positions::{Positions, SyncError};
+use crate::{Application, Ring};
 
 /// A ring to send or to receive, by netmap's rules: the program owns the slots from `head` to `tail`, and
 /// [`sync`](Self::sync) passes on those that it has moved `head` over.

@@ -112,6 +112,17 @@ impl Positions {
     }
 }
 
+/// Error of a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SyncError {
+    /// The program has set invalid positions; they were not passed on.
+    #[error("the program set {0}")]
+    Program(#[from] InvalidPositions),
+    /// The other side, a server or the other end of a pipe, has written positions that do not exist.
+    #[error("the other side has moved to slots {0} and {1}, which there are not")]
+    Peer(u32, u32),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,6 +2,7 @@
 //! Back-end and front-end are Ringpass's or DPDK's, in all pairings. The pairings are measured in turn, so that
 //! noise of the machine affects them alike.
 
+mod end;
 mod pairing;
 mod report;
 mod ringpass_end;
@@ -9,15 +10,16 @@ pub mod testpmd;
 
 use std::time::Duration;
 
-use self::pairing::{Direction, Kind, Pair, Pairing, Sample, Testbed};
-pub use self::pairing::{Layout, Ring};
+use self::end::{Kind, Testbed};
+pub use self::end::{Layout, Ring};
+use self::pairing::{Direction, Pair, Pairing, Sample};
 use self::ringpass_end::RingpassEnd;
 pub use self::ringpass_end::features;
 use self::testpmd::Testpmd;
 use super::cores;
-use super::driver::progress;
 use super::folder::TempDir;
 use super::huge_pages::HugePages;
+use super::progress::progress;
 use ringpass::Error;
 use ringpass::signals::{self, interrupted};
 use ringpass_cli::options::{ring_size, seconds, within};

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::pairing::{Direction, Layout, Pair, Sample};
+use super::end::Layout;
+use super::pairing::{Direction, Pair, Sample};
 use super::{Args, Case, Series};
 use crate::cores::{DISTANCES, at_distance};
 use crate::machine;

@@ -16,7 +16,7 @@ use ringpass_port::{Role, VhostConfig, VirtioUserConfig};
 use ringpass_vhost::{CopyModes, Vhost};
 use ringpass_virtio_user::VirtioUser;
 
-use super::pairing::{Kind, Layout, Ring, Testbed, TrafficEnd, WorkDone, Workload};
+use super::end::{Kind, Layout, Ring, Testbed, TrafficEnd, WorkDone, Workload};
 
 /// A port with its thread.
 pub struct RingpassEnd {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use core_affinity::CoreId;
 use ringpass::Error;
 
-use super::pairing::{Kind, Layout, Ring, Testbed, TrafficEnd, WorkDone, Workload};
+use super::end::{Kind, Layout, Ring, Testbed, TrafficEnd, WorkDone, Workload};
 use crate::cores::check_interrupted;
 
 /// A testpmd process with one port. It ends when this is dropped, or when its standard input is closed.

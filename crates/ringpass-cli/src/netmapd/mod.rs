@@ -105,7 +105,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     vale_config.port.queues = 1;
     let budget = Budget::new(memory);
     let vales = Rc::new(RefCell::new(ValeSwitches::new(pool.clone(), vale_config, args.allow, budget.clone())));
-    let mut needs = Needs::new(&run.config);
+    let mut needs = Needs::new(run.config.user);
     let open = |name: &String| vales.borrow_mut().open_configured(name, &mut needs);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let pools = common_memory(args.buffers);

@@ -6,6 +6,7 @@
 //! attacker who takes over the process with the packets reaches this one socket and no other service of the
 //! user. The helper ends with the process that has started it.
 
+use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -16,15 +17,19 @@ use ringpass_port::Error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{Needs, Sandbox, files, privileges, syscalls};
-use crate::config::Config;
 
-/// Starts the connector of a port that may reconnect to this path, and notes it in `needs`. To be called before the sandbox is
+/// Starts the connector of a port that may reconnect to this path, by `command`, and notes it in `needs`. To be called before the sandbox is
 /// entered. Without a sandbox there is no connector, and the process connects itself.
-pub(crate) fn start(path: &Path, config: &Config, needs: &mut Needs) -> Result<(), Error> {
-    if config.sandbox == Sandbox::Off || has_helper(path) {
+pub(crate) fn start(
+    path: &Path,
+    sandbox: Sandbox,
+    command: Option<&[OsString]>,
+    needs: &mut Needs,
+) -> Result<(), Error> {
+    if sandbox == Sandbox::Off || has_helper(path) {
         return Ok(());
     }
-    let Some([program, arguments @ ..]) = config.connector.as_deref() else {
+    let Some([program, arguments @ ..]) = command else {
         let path = path.display();
         return Err(Error::Config(format!(
             "{path}: a port that connects to a socket needs a connector in the sandbox; set Config::connector, or use Sandbox::Off"

@@ -13,8 +13,6 @@ pub use connector::run as run_connector;
 pub use privileges::User;
 use ringpass_port::Error;
 
-use crate::config::Config;
-
 /// Privileges that the process keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sandbox {
@@ -47,9 +45,9 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Creates what a program with this configuration needs, without ports.
-    pub fn new(config: &Config) -> Self {
-        Self { user: config.user, ..Self::default() }
+    /// Creates what a program without ports needs: a process of root becomes this user.
+    pub fn new(user: User) -> Self {
+        Self { user, ..Self::default() }
     }
 }
 

@@ -242,7 +242,7 @@ impl Device for Backend {
     fn fault(&mut self) -> Option<Ended> {
         // A NIC queue may have begun to borrow since the queues were started.
         (0..self.shared.vrings.len()).for_each(|queue| self.map(queue));
-        self.shared.take_fault()
+        self.shared.faults.take()
     }
 
     fn disconnected(&mut self, why: &str) {
@@ -257,7 +257,7 @@ impl Device for Backend {
         self.shared.set_guest_offloads(GuestOffloads::Plain);
         self.shared.set_guest_mtu(self.shared.mtu);
         self.shared.announcement.set(None);
-        self.shared.take_fault();
+        self.shared.faults.take();
         *self.shared.last_end.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
         self.session = false;
         self.changed();

@@ -1,57 +1,22 @@
 //! Rx queue mapping: lends buffers that the guest has made available to the Rx queue of a NIC, which writes
 //! frames directly into them. Sending such a packet to the guest only returns its buffer: nothing is copied.
 
-use std::sync::{Arc, Weak};
-
 use ringpass_memory::{Burst, Completion, Flags, Loan, Loans, MAGAZINE, Packet};
-use ringpass_port::lending::{Lease, Lender, Lending};
+use ringpass_port::lending::Lease;
 use ringpass_virtio::device::{Chain, ChainBatch, DeviceAccess, Piece, Used, Virtqueue};
 use ringpass_virtio::net_header;
 
 use crate::fault::Fault;
 use crate::negotiated::Negotiated;
-use crate::shared::Shared;
-use crate::tx::{Sent, TxFormat, write_header};
-use crate::vring::{Running, Vring, with_ring};
+use crate::tx_format::{Sent, TxFormat, write_header};
 
 /// Lending state of a virtqueue.
 pub(crate) struct LentQueue {
-    lent: Lease,
+    pub(crate) lent: Lease,
     /// Number of chains lent now, and its upper limit.
     count: usize,
     most: usize,
     taken: ChainBatch,
-}
-
-/// Lender of one virtqueue's buffers.
-pub(crate) struct VringLender {
-    vrings: Arc<[Vring]>,
-    number: usize,
-    /// Receives reports of the guest's faults.
-    shared: Weak<Shared>,
-}
-
-impl VringLender {
-    pub(crate) fn lending(number: usize, vrings: &Arc<[Vring]>, shared: &Weak<Shared>) -> Arc<Lending> {
-        Lending::new(Box::new(Self { vrings: vrings.clone(), number, shared: shared.clone() }))
-    }
-}
-
-impl Lender for VringLender {
-    fn lend(&self, loans: &mut Loans<'_>) {
-        let Some(mut state) = self.vrings[self.number].try_lock_datapath() else { return };
-        let Some(running) = state.active() else { return };
-        let Running { ring, negotiated, mapped: Some(mapped), turns, .. } = running else { return };
-        if loans.pool() != mapped.lent {
-            return;
-        }
-        let turn = turns.begin();
-        let result = with_ring!(ring, ring => mapped.lend(ring, negotiated, loans));
-        if let Err(fault) = result.and(turns.end(turn)) {
-            running.broken = true;
-            self.shared.upgrade().iter().for_each(|shared| shared.report(self.number, &fault));
-        }
-    }
 }
 
 impl LentQueue {
@@ -65,7 +30,12 @@ impl LentQueue {
 
     /// Lends available chains, up to the first one that a NIC cannot use because it has several pieces or is
     /// too short. Chains that are not lent stay available for frames that are copied.
-    fn lend(&mut self, ring: &mut impl Virtqueue, negotiated: &Negotiated, loans: &mut Loans<'_>) -> Result<(), Fault> {
+    pub(crate) fn lend(
+        &mut self,
+        ring: &mut impl Virtqueue,
+        negotiated: &Negotiated,
+        loans: &mut Loans<'_>,
+    ) -> Result<(), Fault> {
         // The budget allows one descriptor per chain: a longer chain ends the search.
         let most = loans.room().min(self.most - self.count);
         self.taken.begin(most);

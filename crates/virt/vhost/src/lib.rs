@@ -3,7 +3,7 @@
 //!
 //! [`Vhost`] is the port and `rx` and `tx` are its queues. `vring` holds one virtqueue of the guest, which
 //! both the packet path and the session access. `lend` lends the buffers of a virtqueue to NIC queues that
-//! receive into them directly. `backend` is the vhost-user device that a session drives.
+//! receive into them directly, when they ask the `lender`. `backend` is the vhost-user device that a session drives.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -12,9 +12,11 @@ mod backend;
 mod backoff;
 mod bytes;
 mod chained;
+mod copy_mode;
 mod counters;
 mod fault;
 mod lend;
+mod lender;
 mod negotiated;
 mod port;
 mod rx;
@@ -23,8 +25,10 @@ mod shared;
 mod turn;
 mod tx;
 mod tx_chain;
+mod tx_format;
 mod vring;
 
 pub use backend::Backend;
+pub use copy_mode::{CopyMode, CopyModes};
 pub use negotiated::DEFAULT_FEATURES;
-pub use port::{CopyMode, CopyModes, Vhost};
+pub use port::Vhost;

@@ -1,18 +1,19 @@
 //! The vhost port: opening it, and its control side.
 
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use ringpass_memory::Mempool;
 use ringpass_port::lending::Lending;
 use ringpass_port::{Error, Link, Port, PortConfig, QueuePair, State, Stats, VhostConfig};
-use ringpass_vhost_user::{Endpoint, Server, ServerHandle};
+use ringpass_vhost_user::{Endpoint, Server};
 use ringpass_virtio::features::offer;
 
 use crate::backend::Backend;
+use crate::copy_mode::CopyModes;
 use crate::negotiated::{DEFAULT_FEATURES, offered};
 use crate::rx::{Rx, longest_frame};
-use crate::shared::Shared;
+use crate::shared::{Shared, SharedServer};
 use crate::tx::Tx;
 
 /// A port whose other end is a guest's virtio network device.
@@ -26,40 +27,6 @@ pub struct Vhost {
     control: SharedServer,
     failed: Option<String>,
     queues: Vec<QueuePair>,
-}
-
-/// Handle of the vhost-user server, which keeps serving guests as long as the port or one of its queues
-/// exists.
-pub(crate) type SharedServer = Arc<OnceLock<ServerHandle>>;
-
-/// Whether frames are copied. Copying is skipped only for measurements: the receiver then sees the previous
-/// content of its buffers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CopyMode {
-    /// Frames are copied.
-    #[default]
-    Copied,
-    /// Only lengths and headers are passed on.
-    Skipped,
-}
-
-impl CopyMode {
-    /// Returns a mask that is applied to the lengths of copies: all ones to copy, 0 to skip the copy.
-    pub(crate) fn mask(self) -> usize {
-        match self {
-            Self::Copied => usize::MAX,
-            Self::Skipped => 0,
-        }
-    }
-}
-
-/// Copy mode of each direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CopyModes {
-    /// Frames that the guest sends.
-    pub from_guest: CopyMode,
-    /// Frames that the guest receives.
-    pub to_guest: CopyMode,
 }
 
 /// Largest number of pool buffers that one frame may take.
@@ -121,10 +88,10 @@ impl Port for Vhost {
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
-        let Shared { sessions, guest_faults, counters, lending_enabled, lendings, .. } = &*self.shared;
+        let Shared { sessions, faults, counters, lending_enabled, lendings, .. } = &*self.shared;
         let mut counters = vec![
             ("sessions", sessions.load(Relaxed)),
-            ("guest_faults", guest_faults.load(Relaxed)),
+            ("guest_faults", faults.count()),
             ("mapped_packets", counters.mapped.load(Relaxed)),
         ];
         // Once a NIC receives into the guest's buffers: how many buffers of the host it had to use instead.

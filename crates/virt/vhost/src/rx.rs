@@ -10,11 +10,11 @@ use ringpass_virtio::device::{ChainBatch, DeviceAccess, Virtqueue};
 
 use crate::backoff::PollBackoff;
 use crate::bytes::copy;
+use crate::copy_mode::CopyMode;
 use crate::fault::Fault;
 use crate::negotiated::{MAX_FRAME_LEN, MIN_FRAME_LEN, Negotiated, VLAN_TAG_LEN};
-use crate::port::{CopyMode, SharedServer};
 use crate::rx_chain::{Frame, read_chain};
-use crate::shared::Shared;
+use crate::shared::{Shared, SharedServer};
 use crate::vring::{Running, with_ring};
 
 /// Receive queue of the port, fed by the guest's virtqueue `2 * queue + 1`.
@@ -110,7 +110,7 @@ impl Rx {
             Ok(false) => {}
             Err(fault) => {
                 running.broken = true;
-                self.shared.report(self.number(), &fault);
+                self.shared.faults.report(self.number(), &fault);
             }
         }
     }
@@ -141,7 +141,7 @@ impl RxQueue for Rx {
             self.has_leftover = result.is_ok() && !received.drained;
             if let Err(fault) = result {
                 running.broken = true;
-                shared.report(self.number(), &fault);
+                shared.faults.report(self.number(), &fault);
             }
         } else if state.running.is_some() {
             drop(state);

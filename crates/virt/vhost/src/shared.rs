@@ -1,19 +1,23 @@
 //! State shared by the port, its queues and the session.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use ringpass_ipc::WakeFd;
 use ringpass_port::lending::Lending;
 use ringpass_port::{Error, Offloads};
-use ringpass_vhost_user::Ended;
+use ringpass_vhost_user::ServerHandle;
 
 use crate::announce::Announcement;
 use crate::counters::AllCounters;
-use crate::fault::Fault;
-use crate::lend::VringLender;
+use crate::fault::FaultLog;
+use crate::lender::VringLender;
 use crate::negotiated::{GuestOffloads, MIN_FRAME_LEN};
 use crate::vring::Vring;
+
+/// Handle of the vhost-user server, which keeps serving guests as long as the port or one of its queues
+/// exists.
+pub(crate) type SharedServer = Arc<OnceLock<ServerHandle>>;
 
 pub(crate) struct Shared {
     /// Virtqueues by vhost-user index: the guest receives on even ones and sends on odd ones.
@@ -33,9 +37,7 @@ pub(crate) struct Shared {
     pub(crate) announcement: Announcement,
     pub(crate) counters: AllCounters,
     pub(crate) sessions: AtomicU64,
-    pub(crate) guest_faults: AtomicU64,
-    /// First fault of the guest in this session.
-    fault: Mutex<Option<Ended>>,
+    pub(crate) faults: Arc<FaultLog>,
     /// Reason why the last session ended.
     pub(crate) last_end: Mutex<Option<String>>,
     pub(crate) offloads: Offloads,
@@ -49,8 +51,9 @@ impl Shared {
         let vrings: Arc<[Vring]> = (0..2 * pairs).map(|_| Vring::default()).collect();
         let kicks = (0..pairs).map(|_| WakeFd::new()).collect::<Result<_, _>>();
         let kicks = kicks.map_err(|source| Error::os("a descriptor to wait on", source))?;
-        Ok(Arc::new_cyclic(|shared| Self {
-            lendings: (0..pairs).map(|pair| VringLender::lending(2 * pair, &vrings, shared)).collect(),
+        let faults = Arc::<FaultLog>::default();
+        Ok(Arc::new(Self {
+            lendings: (0..pairs).map(|pair| VringLender::lending(2 * pair, &vrings, &faults)).collect(),
             vrings,
             lending_enabled: false.into(),
             kicks,
@@ -60,8 +63,7 @@ impl Shared {
             announcement: Announcement::default(),
             counters: AllCounters::new(pairs),
             sessions: 0.into(),
-            guest_faults: 0.into(),
-            fault: Mutex::default(),
+            faults,
             last_end: Mutex::default(),
             offloads,
             mtu,
@@ -109,34 +111,5 @@ impl Shared {
 
     pub(crate) fn set_guest_mtu(&self, mtu: usize) {
         self.longest.store(MIN_FRAME_LEN + mtu, Relaxed);
-    }
-
-    /// Counts a fault of the guest and records its reason; only the first reason of a session is kept.
-    #[cold]
-    pub(crate) fn report(&self, queue: usize, fault: &Fault) {
-        self.guest_faults.fetch_add(1, Relaxed);
-        let mut first = self.fault.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert_with(|| fault.end(queue));
-    }
-
-    /// Takes the recorded fault, if there is one.
-    pub(crate) fn take_fault(&self) -> Option<Ended> {
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).take()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_first_fault_of_a_session_is_its_reason() {
-        let shared = Shared::new(1, 1500, Offloads::default()).unwrap();
-        shared.report(1, &Fault::NoHeader(3));
-        shared.report(0, &Fault::NoHeader(4));
-        assert!(shared.take_fault().is_some_and(|why| why.to_string().starts_with("queue 1: a chain of 3 bytes")));
-        assert!(shared.take_fault().is_none());
-        assert_eq!(shared.guest_faults.load(Relaxed), 2);
-        assert!(!shared.is_up() && shared.route(0).is_none());
     }
 }

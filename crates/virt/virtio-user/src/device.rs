@@ -9,12 +9,11 @@ use ringpass_pci::{DeviceId, EventWaiter, PciDevice};
 use ringpass_port::{Error, MacAddress, PortConfig, VirtioUserConfig};
 use ringpass_registers::Window;
 use ringpass_virtio::features::{self, MAC, MQ, STATUS, VERSION_1, offer};
-use rustix::event::{EventfdFlags, eventfd};
 use tracing::{info, warn};
 
-use crate::reconnect_thread::ReconnectThread;
 use crate::session::{BACKEND_FEATURES, BackendSetup, Failure, Session};
 use crate::source::ConnectionSource;
+use crate::stoppable_thread::StoppableThread;
 use ringpass_vhost_user::SessionError;
 
 /// A virtio device that a back-end implements, or will implement again.
@@ -31,7 +30,7 @@ pub(crate) struct UserDevice {
     pub(crate) up: AtomicBool,
     /// How many times a back-end has been replaced.
     pub(crate) reconnects: AtomicU64,
-    pub(crate) reconnect_thread: ReconnectThread,
+    pub(crate) reconnect_thread: StoppableThread,
     /// Why there will be no back-end any more.
     failure: OnceLock<String>,
     state: Mutex<State>,
@@ -69,7 +68,7 @@ impl UserDevice {
             BackendSetup { mtu: port.mtu as u16, track_inflight: config.inflight, ..BackendSetup::default() };
         let state = State { backend_setup, session: Some(session), abandoned: false };
         let offered = wanted & state.session.as_ref().map_or(0, |session| session.features);
-        let reconnect_thread = ReconnectThread::new()?;
+        let reconnect_thread = StoppableThread::new()?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             source,
@@ -215,10 +214,4 @@ impl PciDevice for UserDevice {
         self.state().backend_setup.calls = copies.map_err(failed)?;
         Ok(events)
     }
-}
-
-/// Creates an eventfd to share with a back-end.
-pub(crate) fn event() -> Result<OwnedFd, Error> {
-    let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-    made.map_err(|errno| Error::os("an eventfd", errno))
 }

@@ -8,9 +8,11 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod device;
+mod event;
 mod reconnect_thread;
 mod session;
 mod source;
+mod stoppable_thread;
 mod transport;
 
 use std::sync::Arc;

@@ -9,7 +9,8 @@ use ringpass_port::Error;
 use ringpass_virtio::layout::MAX_SIZE;
 use ringpass_virtio_net::transport::{HandOver, Notify, Pairs, QueueSetup, Transport};
 
-use crate::device::{UserDevice, event};
+use crate::device::UserDevice;
+use crate::event::event;
 use crate::session::Ring;
 use ringpass_vhost_user::SessionError;
 

@@ -10,9 +10,10 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::{Entry, TABLE, answer, netmap, register_atfork};
-use crate::control::{self, UserMemory};
+use crate::control;
 use crate::open::Open;
 use crate::refusal::Refusal;
+use crate::user_memory::UserMemory;
 use crate::{next, parameter};
 
 /// Opens `/dev/netmap` or the file of the [`parameter`]; `None` for any other path.

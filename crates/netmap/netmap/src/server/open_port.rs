@@ -5,6 +5,9 @@ use super::memories::Memories;
 use super::{RequestError, ServedPort, Users};
 use crate::{BufferAccess, Kring, Pools, PortMemory, Region, Ring, Shape};
 
+/// Slots of a ring, by default.
+pub const SLOTS: u32 = 1024;
+
 /// A port whose rings are served.
 pub struct OpenPort {
     /// The served rings.
@@ -77,7 +80,7 @@ impl OpenPort {
 pub fn pools(Shape { rings, slots }: Shape, extra_buffers: u32) -> Pools {
     let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
     // Each end of a pipe has a pair of rings and a pair of the host's. Those that send have buffers.
-    let slots_of_pipe = slots.into_iter().max().unwrap_or_default().max(super::ports::SLOTS);
+    let slots_of_pipe = slots.into_iter().max().unwrap_or_default().max(SLOTS);
     let pipes = PIPES * 2 * 2 * bytes((1, slots_of_pipe));
     let ring_bytes = rings.into_iter().zip(slots).map(bytes).sum::<usize>() + pipes;
     let filled: u32 = rings.into_iter().zip(slots).map(|(rings, slots)| u32::from(rings) * slots).sum();

@@ -14,7 +14,6 @@ use ringpass_memory::RegionConfig;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-pub use asked::SLOTS;
 use asked::{admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
 
 use super::budget::{Budget, PrivateMemory};

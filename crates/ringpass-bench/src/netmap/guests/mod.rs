@@ -16,7 +16,7 @@ use self::passed::PassthroughRig;
 use super::rig::Rig;
 use super::{Medium, Sample};
 use crate::cores::check_interrupted;
-use crate::driver::progress;
+use crate::progress::progress;
 
 /// One measurement with guests.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -9,10 +9,10 @@ use ringpass_lab::{Guest, VhostUser, nic_address, wait_until};
 
 use super::{BURST, GuestCase, GuestRoute};
 use crate::cores::pause;
-use crate::driver::progress;
 use crate::netmap::Sample;
 use crate::netmap::rig::Rig;
 use crate::process::Process;
+use crate::progress::progress;
 
 /// Time until traffic is steady.
 const START: Duration = Duration::from_secs(2);

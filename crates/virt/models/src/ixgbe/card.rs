@@ -17,6 +17,7 @@ use super::device::Device;
 use super::doorbells::{self, Doorbells};
 use super::interrupts;
 use super::stats::Counters;
+use crate::dma::RingUse;
 use crate::runner::{Interest, Model};
 
 /// A NIC in the process: a PCI device for the driver, and a wire on the other side.
@@ -24,15 +25,6 @@ pub struct Card {
     id: DeviceId,
     foreign: ForeignMaps,
     shared: Arc<Shared>,
-}
-
-/// Use of rings, summed up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingUse {
-    /// Descriptors of the rings.
-    pub descriptors: usize,
-    /// Descriptors that the driver has posted, and that the NIC has not used yet.
-    pub posted: usize,
 }
 
 /// State shared by the NIC and the windows and doorbells of its BAR.

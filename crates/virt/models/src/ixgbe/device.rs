@@ -10,7 +10,6 @@ use ringpass_registers::RegisterFile;
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
-use super::card::RingUse;
 use super::common::Tuples;
 use super::config::CardConfig;
 use super::decode::Settings;
@@ -31,7 +30,7 @@ use super::spi::Spi;
 use super::stats::{Batch, Counters, count, count_octets, count_tx};
 use super::tx::TxRing;
 use super::tx_context::{Buffers, Context};
-use crate::dma::Ring;
+use crate::dma::{Ring, RingUse};
 use crate::runner::Interest;
 
 pub(super) struct Device {

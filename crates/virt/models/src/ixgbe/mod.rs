@@ -44,8 +44,9 @@ mod tx_context;
 mod vfio_user_function;
 
 pub use crate::Interest;
+pub use crate::dma::RingUse;
 pub use crate::lies::When;
-pub use card::{Card, RingUse};
+pub use card::Card;
 pub use config::CardConfig;
 pub use lies::{Lie, Lies};
 pub use polled_function::PolledFunction;

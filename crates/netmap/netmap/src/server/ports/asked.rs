@@ -7,6 +7,7 @@ use ringpass_memory::DmaRegion;
 use rustix::io::Errno;
 
 use crate::request::{Mode, PortName, Register, register};
+use crate::server::open_port::SLOTS;
 use crate::server::{RequestError, User, Users};
 use crate::{Direction, PortMemory, Region, Shape};
 
@@ -19,8 +20,6 @@ pub(super) fn slots(asked: &Register, direction: usize) -> Result<u32, RequestEr
     }
 }
 
-/// Slots of a ring, by default.
-pub const SLOTS: u32 = 1024;
 /// Largest number of slots of a ring.
 const MAX_RING_SLOTS: u32 = 16_384;
 
