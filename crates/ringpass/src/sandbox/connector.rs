@@ -64,7 +64,7 @@ fn without_links(path: &Path) -> PathBuf {
 }
 
 /// Connects to the socket at `path` whenever the process at standard input asks for it, in a sandbox of its own, until that
-/// process ends. For the command line in [`Config::connector`].
+/// process ends. For the command line in [`Config::connector`](crate::Config::connector).
 ///
 /// # Errors
 /// If standard input is no socket, or the sandbox cannot be entered.
