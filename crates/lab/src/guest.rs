@@ -236,7 +236,9 @@ fn answers(from: ChildStdout) -> Receiver<(u32, Output)> {
             let mut line = String::new();
             from.read_line(&mut line).ok()?;
             let mut numbers = line.split_whitespace().map(|word| word.parse::<u32>().ok());
-            let (number, status, length) = (numbers.next()??, numbers.next()??, numbers.next()??);
+            let number = numbers.next()??;
+            let status = numbers.next()??;
+            let length = numbers.next()??;
             let mut text = vec![0; length as usize];
             from.read_exact(&mut text).ok()?;
             let text = String::from_utf8_lossy(&text).into_owned();

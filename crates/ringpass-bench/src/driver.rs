@@ -102,10 +102,15 @@ const PASSES: usize = 4;
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let driver = args.kind.unwrap_or(Driver::Ixgbe);
-    let (batch, ring, offloads) = (prefer(&args.batch, 32), prefer(&args.ring, 512), args.offloads);
+    let batch = prefer(&args.batch, 32);
+    let ring = prefer(&args.ring, 512);
+    let offloads = args.offloads;
     let base = |pages| Cell { driver, batch, ring, pages, offloads };
     if let Some(Peer::Dpdk) = args.peer {
-        let (rounds, seconds, cpu, json) = (args.rounds.unwrap_or(5), args.seconds, &args.cpu[..], args.json);
+        let rounds = args.rounds.unwrap_or(5);
+        let seconds = args.seconds;
+        let cpu = &args.cpu[..];
+        let json = args.json;
         return driver_peer::run(&Comparison { rounds, seconds, cpu, batch, ring, json });
     }
     let rounds = args.rounds.unwrap_or(400);
@@ -338,7 +343,10 @@ mod tests {
     #[test]
     fn a_row_is_an_object() {
         let cell = Cell { driver: Driver::Ixgbe, batch: 32, ring: 512, pages: PageSize::Huge2M, offloads: false };
-        let (stage, cycles_per_packet, cycles_min, cycles_p90) = (Stage::Total, 31.4, 17.5, 37.3);
+        let stage = Stage::Total;
+        let cycles_per_packet = 31.4;
+        let cycles_min = 17.5;
+        let cycles_p90 = 37.3;
         let row = Row { cell, stage, cycles_per_packet, cycles_min, cycles_p90, instructions_per_packet: None };
         assert_eq!(
             serde_json::to_string(&row).unwrap(),

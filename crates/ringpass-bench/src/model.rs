@@ -128,7 +128,9 @@ impl Testbed {
     fn new(cards: usize, batch: usize) -> Result<Self, Error> {
         let config = PortConfig { rx_ring: RING, tx_ring: RING, ..Default::default() };
         let region = RegionConfig { pages: PageSize::Ordinary, ..Default::default() };
-        let (mut pairs, mut ports, mut wires) = (Vec::new(), Vec::new(), Vec::new());
+        let mut pairs = Vec::new();
+        let mut ports = Vec::new();
+        let mut wires = Vec::new();
         for _ in 0..cards / 2 {
             let pool = Mempool::new(&MempoolConfig { buffers: 4 * RING + 2048, region, ..Default::default() })?;
             let mut open = |n: usize| -> Result<(Arc<Card>, QueuePair), Error> {
@@ -171,7 +173,9 @@ impl Testbed {
     /// Plays cards and forwarders in turn; returns packets, time and cycles.
     fn forward(&mut self, time: Duration) -> (u64, Duration, u64) {
         const ROUNDS: usize = 1000;
-        let (start, from, mut packets) = (Instant::now(), cycles(), 0);
+        let start = Instant::now();
+        let from = cycles();
+        let mut packets = 0;
         while start.elapsed() < time {
             for _ in 0..ROUNDS.div_ceil(self.wires.len()) {
                 self.step();

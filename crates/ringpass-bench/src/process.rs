@@ -68,7 +68,9 @@ impl Process {
             .spawn();
         let what = || format!("starting ringpass {}", arguments.join(" "));
         let mut child = spawned.map_err(|source| Error::os(what(), source))?;
-        let (input, output, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let input = child.stdin.take();
+        let output = child.stdout.take();
+        let errors = child.stderr.take();
         let (lines, errors) = (lines(output.expect("piped")), lines(errors.expect("piped")));
         Ok(Self { child, input: input.expect("piped"), lines, errors })
     }

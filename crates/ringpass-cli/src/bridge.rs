@@ -78,7 +78,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     if !args.json && !is_quiet() {
         print_line(&format!("{} and {}: {how}", args.first, args.second));
     }
-    let (start, mut second, mut before) = (Instant::now(), Duration::from_secs(1), [0; 2]);
+    let start = Instant::now();
+    let mut second = Duration::from_secs(1);
+    let mut before = [0; 2];
     while !interrupted() && args.time.is_none_or(|time| start.elapsed() < time) {
         for _ in 0..ROUNDS_PER_CLOCK_CHECK {
             if bridge.forward()? == 0 {

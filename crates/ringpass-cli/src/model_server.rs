@@ -203,7 +203,9 @@ fn serve_all<D: Device + Send + 'static>(
     make: impl Fn(MacAddress) -> (D, Arc<dyn Model>, Counters),
 ) -> Result<(), Error> {
     if args.socket.len() != args.wire.len() || args.mac.len() > args.socket.len() {
-        let (sockets, wires, macs) = (args.socket.len(), args.wire.len(), args.mac.len());
+        let sockets = args.socket.len();
+        let wires = args.wire.len();
+        let macs = args.mac.len();
         return Err(Error::Config(format!(
             "{sockets} sockets, {wires} wires, {macs} MAC addresses; each card has one --socket, one --wire and up to \
              one --mac"

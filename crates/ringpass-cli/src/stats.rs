@@ -194,7 +194,9 @@ impl Printer {
                 [(*name, "rx", s.rx_packets, s.rx_bytes, s.rx_drops), ("", "tx", s.tx_packets, s.tx_bytes, s.tx_drops)]
             {
                 let rate = format!("{:>10} {:>12}", pps(packets as f64 / seconds), bps(bytes as f64 * 8.0 / seconds));
-                let (packets, bytes, drops) = (grouped(packets), grouped(bytes), grouped(drops));
+                let packets = grouped(packets);
+                let bytes = grouped(bytes);
+                let drops = grouped(drops);
                 lines.push(format!("{name:<width$}  {direction}  {packets:>13} {bytes:>16} {drops:>9} {rate}"));
             }
         }

@@ -157,7 +157,9 @@ impl Shared {
             ports.take_queues().into_iter().map(|pairs| pairs.into_iter().map(pair).collect()).collect();
         let held = private.then(|| Held::new(MAX_HELD * pairs.iter().flatten().count()));
         let names = ports.iter().map(|port| port.name().to_owned()).collect();
-        let (notes, closing, last) = (ports.notes(), AtomicBool::new(false), Mutex::default());
+        let notes = ports.notes();
+        let closing = AtomicBool::new(false);
+        let last = Mutex::default();
         Ok(Self { control: Mutex::new(Some(ports)), pairs, names, last, closing, region, held, notes })
     }
 

@@ -227,8 +227,12 @@ impl Worker {
     /// Creates a worker and its counters.
     fn new(config: &Config, shared: &Arc<Control>) -> (Self, Arc<WorkerCounters>) {
         let counters = Arc::new(WorkerCounters::default());
-        let (batch, limit, idle) = (config.batch, config.count, Idle::new(config.poll));
-        let (own, shared, since) = (counters.clone(), shared.clone(), cycles());
+        let batch = config.batch;
+        let limit = config.count;
+        let idle = Idle::new(config.poll);
+        let own = counters.clone();
+        let shared = shared.clone();
+        let since = cycles();
         let now = Instant::now();
         (Self { batch, limit, allowed: None, idle, since, now, read_at: since, counters: own, shared }, counters)
     }

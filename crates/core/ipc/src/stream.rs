@@ -80,7 +80,10 @@ impl Stream {
     /// size of a message, and accepts these descriptors.
     pub fn new(socket: OwnedFd, buffer: usize, accepts: Descriptors) -> Self {
         let buffer = vec![0; buffer].into_boxed_slice();
-        let (start, end, taken, fds) = (0, 0, 0, VecDeque::new());
+        let start = 0;
+        let end = 0;
+        let taken = 0;
+        let fds = VecDeque::new();
         Self { socket, accepts, pending: None, buffer, start, end, taken, fds, kept: Vec::new(), unsent: None }
     }
 

@@ -104,7 +104,9 @@ impl<P> Depot<P> {
         let count = slots.len().div_ceil(MAGAZINE) * 2;
         let magazine = |_| Magazine(UnsafeCell::new((0, [NonNull::dangling(); MAGAZINE])));
         let magazines = (0..count).map(magazine).collect();
-        let (full, empty, singles) = (IndexStack::new(count), IndexStack::new(count), IndexStack::new(slots.len()));
+        let full = IndexStack::new(count);
+        let empty = IndexStack::new(count);
+        let singles = IndexStack::new(slots.len());
         (0..count).for_each(|m| empty.push(m as u32));
         Self { slots, full, empty, singles, magazines }
     }

@@ -216,7 +216,9 @@ impl DmaMap {
     /// Returns the memory of a range that may span several mappings, in pieces; `None` if any byte is not
     /// accessible.
     pub fn pieces(&self, iova: u64, len: usize, access: Access) -> Option<Vec<Memory>> {
-        let (mut pieces, mut iova, mut left) = (Vec::new(), iova, len);
+        let mut pieces = Vec::new();
+        let mut iova = iova;
+        let mut left = len;
         for mapping in &self.0[self.first_from(iova)..] {
             if left == 0 {
                 break;

@@ -265,7 +265,9 @@ impl LentCache {
         let shared = pool.0.shared();
         (self.start, self.end) = (0, shared.depot.take(&mut self.slots));
         if self.end == 0 {
-            let (out, most, least) = (&mut self.slots, want.min(MAGAZINE), self.least);
+            let out = &mut self.slots;
+            let most = want.min(MAGAZINE);
+            let least = self.least;
             let mut loans = Loans { pool, out, len: 0, most, least };
             lend(&mut loans);
             self.end = loans.len;

@@ -110,7 +110,9 @@ impl Lending {
 
     /// Creates a lending without a borrower, in which nothing is lent yet.
     pub fn new(lender: Box<dyn Lender>) -> Arc<Self> {
-        let (lease, inner, host_buffers) = Default::default();
+        let lease = Default::default();
+        let inner = Default::default();
+        let host_buffers = Default::default();
         Arc::new(Self { lender, lease, inner, host_buffers })
     }
 

@@ -220,24 +220,38 @@ impl<'a> Request<'a> {
                 Self::DmaUnmap { flags, address: f.u64()?, size: f.u64()? }
             }
             Command::DeviceGetInfo => {
-                let (argsz, _flags, _regions, _irqs) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let argsz = f.u32()?;
+                let _flags = f.u32()?;
+                let _regions = f.u32()?;
+                let _irqs = f.u32()?;
                 Self::DeviceInfo { argsz }
             }
             Command::DeviceGetRegionInfo => {
-                let (argsz, _flags, index, _cap) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let argsz = f.u32()?;
+                let _flags = f.u32()?;
+                let index = f.u32()?;
+                let _cap = f.u32()?;
                 let (_size, _offset) = (f.u64()?, f.u64()?);
                 Self::RegionInfo { argsz, index }
             }
             Command::DeviceGetRegionIoFds => {
-                let (argsz, _flags, index, _count) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let argsz = f.u32()?;
+                let _flags = f.u32()?;
+                let index = f.u32()?;
+                let _count = f.u32()?;
                 Self::RegionIoFds { argsz, index }
             }
             Command::DeviceGetIrqInfo => {
-                let (argsz, _flags, index, _count) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+                let argsz = f.u32()?;
+                let _flags = f.u32()?;
+                let index = f.u32()?;
+                let _count = f.u32()?;
                 Self::IrqInfo { argsz, index }
             }
             Command::DeviceSetIrqs => {
-                let (_argsz, flags, index) = (f.u32()?, f.u32()?, f.u32()?);
+                let _argsz = f.u32()?;
+                let flags = f.u32()?;
+                let index = f.u32()?;
                 let (start, count) = (f.u32()?, f.u32()?);
                 if flags & irq_set::DATA_BOOL != 0 {
                     f.0 = f.0.get(count as usize..).ok_or(SHORT)?;
@@ -245,7 +259,9 @@ impl<'a> Request<'a> {
                 Self::SetIrqs { flags, index, start, count }
             }
             Command::RegionRead => {
-                let (offset, region, count) = (f.u64()?, f.u32()?, f.u32()?);
+                let offset = f.u64()?;
+                let region = f.u32()?;
+                let count = f.u32()?;
                 if count == 0 || count as usize > MAX_TRANSFER {
                     return Err(Refusal::invalid(format!(
                         "a read of {count} bytes; 1 to {MAX_TRANSFER} are agreed on"
@@ -254,7 +270,9 @@ impl<'a> Request<'a> {
                 Self::RegionRead { offset, region, count }
             }
             Command::RegionWrite => {
-                let (offset, region, count) = (f.u64()?, f.u32()?, f.u32()?);
+                let offset = f.u64()?;
+                let region = f.u32()?;
+                let count = f.u32()?;
                 if count == 0 || count as usize != f.0.len() {
                     return Err(Refusal::invalid(format!("a write of {count} bytes with {} of data", f.0.len())));
                 }

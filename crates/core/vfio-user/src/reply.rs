@@ -215,10 +215,15 @@ impl RegionInfo {
 
     pub(crate) fn parse(body: &[u8]) -> Result<Self, Refusal> {
         let mut f = Fields(body);
-        let (_argsz, flags, index, first) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+        let _argsz = f.u32()?;
+        let flags = f.u32()?;
+        let index = f.u32()?;
+        let first = f.u32()?;
         let (size, offset) = (f.u64()?, f.u64()?);
         let has = |bit| flags & bit != 0;
-        let (readable, writable, mappable) = (has(flag::READ), has(flag::WRITE), has(flag::MMAP));
+        let readable = has(flag::READ);
+        let writable = has(flag::WRITE);
+        let mappable = has(flag::MMAP);
         let mut info = Self { index, size, readable, writable, mappable, offset, ..Default::default() };
         let (mut at, mut before) = (if has(flag::CAPS) { first as usize } else { 0 }, REGION_INFO - 1);
         while at != 0 {
@@ -226,7 +231,9 @@ impl RegionInfo {
             let inside = at > before && at < body.len();
             let bytes = body.get(at..).filter(|_| inside).ok_or_else(|| Refusal::invalid("a capability nowhere"))?;
             let mut f = Fields(bytes);
-            let (id, _version, next) = (f.u16()?, f.u16()?, f.u32()?);
+            let id = f.u16()?;
+            let _version = f.u16()?;
+            let next = f.u32()?;
             match id {
                 cap::SPARSE_MMAP => {
                     let (areas, _reserved) = (f.u32()?, f.u32()?);
@@ -266,10 +273,16 @@ impl IoEvent {
 
     pub(crate) fn parse_all(body: &[u8]) -> Result<Vec<Self>, Refusal> {
         let mut f = Fields(body);
-        let (_argsz, _flags, _index, count) = (f.u32()?, f.u32()?, f.u32()?, f.u32()?);
+        let _argsz = f.u32()?;
+        let _flags = f.u32()?;
+        let _index = f.u32()?;
+        let count = f.u32()?;
         let mut events = Vec::new();
         for _ in 0..count {
-            let (offset, size, fd, kind) = (f.u64()?, f.u64()?, f.u32()?, f.u32()?);
+            let offset = f.u64()?;
+            let size = f.u64()?;
+            let fd = f.u32()?;
+            let kind = f.u32()?;
             let (_flags, _datamatch) = (f.u64()?, f.u64()?);
             if kind != 0 {
                 return Err(Refusal::new(Errno::OPNOTSUPP, "an ioregionfd"));

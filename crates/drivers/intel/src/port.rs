@@ -50,7 +50,9 @@ impl<F: Family> IntelPort<F> {
         }
         let device = Device::new(bus, F::RX_ERRORS, F::stop)?;
         let family = F::init(&device, config)?;
-        let (stats, queues, notes) = Default::default();
+        let stats = Default::default();
+        let queues = Default::default();
+        let notes = Default::default();
         let mut port = Self { name: name.to_owned(), device, family, stats, queues, notes };
         port.set_promiscuous(config.promiscuous)?;
         port.start_queues(model, config, pool)?;

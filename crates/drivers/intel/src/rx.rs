@@ -54,7 +54,9 @@ impl Rx {
     /// whether more packets may follow.
     fn take_run(&mut self, burst: &mut Burst) -> bool {
         let (mut taken, mut faulty) = (0, false);
-        let (head, posted, error) = (self.ring.head, self.ring.posted(), self.ring.device.rx_errors.mac);
+        let head = self.ring.head;
+        let posted = self.ring.posted();
+        let error = self.ring.device.rx_errors.mac;
         for ((descriptor, buffer), place) in self.ring.run(head, posted).zip(burst.spare()) {
             let status = descriptor[1].load(Ordering::Acquire);
             let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;

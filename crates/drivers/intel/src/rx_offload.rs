@@ -20,7 +20,9 @@ impl FrameAssembler {
     /// Creates the assembler of a queue with buffers of `capacity` bytes; `None` if the queue has no offloads
     /// and each frame fits into one buffer.
     pub(crate) fn new((device, config, _): QueueContext, capacity: usize) -> Option<Box<Self>> {
-        let (offloads, longest, errors) = (config.offloads, config.mtu + OVERHEAD, device.rx_errors);
+        let offloads = config.offloads;
+        let longest = config.mtu + OVERHEAD;
+        let errors = device.rx_errors;
         let pieces = || Assembly::new(longest, capacity);
         (offloads.any() || longest > capacity)
             .then(|| Box::new(Self { offloads, errors, pieces: pieces(), faulty: false }))

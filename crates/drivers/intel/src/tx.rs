@@ -69,7 +69,9 @@ impl Tx {
     /// Posts frames until the next report is due, the ring is full, or a frame cannot be sent. Returns how many
     /// it posted.
     fn post_run(&mut self, burst: &mut Burst) -> usize {
-        let (tail, start, mut posted) = (self.ring.tail, self.ring.index(self.ring.tail), 0);
+        let tail = self.ring.tail;
+        let start = self.ring.index(self.ring.tail);
+        let mut posted = 0;
         // The ring's size is a multiple of the interval, so a run never crosses the end of the ring.
         let report = start | (RS_INTERVAL - 1);
         let n = self.ring.room().min(report + 1 - start);

@@ -50,7 +50,10 @@ impl<Q: Virtqueue> RetiredQueue for Q {
 
 impl Device {
     pub(crate) fn new(transport: Box<dyn Transport>, bus: Arc<dyn PciDevice>) -> Self {
-        let (broken, hang, resets_queues, retired) = Default::default();
+        let broken = Default::default();
+        let hang = Default::default();
+        let resets_queues = Default::default();
+        let retired = Default::default();
         Self { transport: Mutex::new(transport), bus, broken, hang, resets_queues, retired }
     }
 

@@ -112,7 +112,9 @@ impl VirtioNet {
         found.check(config)?;
         let plan = QueueBuilder { device: &device, negotiated: &negotiated, config, pool, pairs: found.pairs };
         let started = plan.start()?;
-        let (features, mac, gone) = (negotiated.features, found.mac.unwrap_or_else(random_mac), None);
+        let features = negotiated.features;
+        let mac = found.mac.unwrap_or_else(random_mac);
+        let gone = None;
         let queues::StartedQueues { pairs: queues, control, rx, tx, notes } = started;
         let name = name.to_owned();
         let mut port = Self { name, control, queues, device, features, mac, config: found, rx, tx, notes, gone };

@@ -95,9 +95,13 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     /// Takes received frames whose header can mostly be ignored. With `LOOK`, each header is inspected for
     /// exceptions.
     fn take_plain<const LOOK: bool>(&mut self, burst: &mut Burst) -> usize {
-        let (header, least, span) = (self.header, self.header + MIN_FRAME_LEN, self.span);
+        let header = self.header;
+        let least = self.header + MIN_FRAME_LEN;
+        let span = self.span;
         let (room, assembler) = (burst.room(), &mut self.assembler);
-        let (mut bytes, mut faulty, mut joining) = (0, 0, assembler.joining());
+        let mut bytes = 0;
+        let mut faulty = 0;
+        let mut joining = assembler.joining();
         let mut places = burst.spare().iter_mut();
         let taken = self.ring.queue.take(room, |used, written| {
             let end = written as usize;
@@ -136,7 +140,9 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     #[inline(never)]
     fn take_gathered(&mut self, burst: &mut Burst) -> usize {
         let assembler = &mut self.assembler;
-        let (before, mut bytes, mut faulty) = (burst.len(), 0, 0);
+        let before = burst.len();
+        let mut bytes = 0;
+        let mut faulty = 0;
         let taken =
             self.ring.queue.take(burst.room(), |used, written| match assembler.add(used.whole(), written as usize) {
                 Ok(Some(packet)) => {

@@ -83,7 +83,9 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     #[inline(always)]
     fn post_all<const HEADER: usize>(&mut self, burst: &mut Burst) {
         loop {
-            let (mut drain, longest, mut bytes) = (burst.drain(), self.special.longest, 0);
+            let mut drain = burst.drain();
+            let longest = self.special.longest;
+            let mut bytes = 0;
             let plain = std::iter::from_fn(|| {
                 let packet = drain.next_with_zeroed_header::<HEADER>(REQUESTS, MIN_FRAME_LEN..=longest)?;
                 bytes += packet.len();
@@ -103,7 +105,10 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     /// if the first packet is not one of these.
     #[inline(never)]
     fn post_requests(&mut self, burst: &mut Burst) -> bool {
-        let (mut drain, special, header, mut bytes) = (burst.drain(), &self.special, self.header, 0);
+        let mut drain = burst.drain();
+        let special = &self.special;
+        let header = self.header;
+        let mut bytes = 0;
         let requests = std::iter::from_fn(|| {
             let packet = special.next_request(&mut drain, header)?;
             bytes += packet.len();

@@ -102,7 +102,9 @@ impl Capture {
 fn drain(writer: Writer, mut tracks: Vec<(Direction, Consumer<CapturedPacket>)>, shared: &Shared) {
     const IDLE_SLEEP: Duration = Duration::from_micros(50);
     const MAX_IDLE_SLEEP: Duration = Duration::from_millis(2);
-    let (mut writer, mut rest, mut flushed) = (Some(writer), IDLE_SLEEP, true);
+    let mut writer = Some(writer);
+    let mut rest = IDLE_SLEEP;
+    let mut flushed = true;
     // After the first error nothing more is written, but the rings are still drained. Some packets taken before
     // the error are not in the file either.
     let attempt = |writer: &mut Option<Writer>, result: Result<(), Error>| {

@@ -353,7 +353,9 @@ impl Wakeable for Rx {
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let promiscuous = self.promiscuous.load(Relaxed);
-        let (mut packets, mut bytes, mut drops) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut drops = 0;
         for _ in 0..burst.room() {
             match self.next(promiscuous) {
                 Next::Packet(packet) => {
@@ -372,7 +374,9 @@ impl RxQueue for Rx {
 
 impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let (mut packets, mut bytes, mut drops) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut drops = 0;
         while packets + drops < burst.len() {
             let rest = &burst[packets + drops..];
             let sendable = rest.iter().take_while(|packet| fits_mtu(packet, self.mtu)).count();

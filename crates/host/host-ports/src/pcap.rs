@@ -205,7 +205,9 @@ impl RxQueue for Rx {
         }
         self.times.clear();
         let Some(input) = &mut self.input else { return 0 };
-        let (mut packets, mut bytes, mut drops) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut drops = 0;
         let mut clock = None;
         for _ in 0..burst.room() {
             let (nanos, packet) = match input.pending.take() {

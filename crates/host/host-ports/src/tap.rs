@@ -82,7 +82,10 @@ impl Tap {
         let status = Arc::new(PortStatus::new(config.queues));
         let presence = Arc::new(Presence::new(&format!("tap:{name}"), config.rejoin));
         let queues = tuns.iter().enumerate().map(|(queue, tun)| {
-            let (tun, status, presence, mtu) = (tun.clone(), status.clone(), presence.clone(), config.mtu);
+            let tun = tun.clone();
+            let status = status.clone();
+            let presence = presence.clone();
+            let mtu = config.mtu;
             let (vnet_header, shown) = (vnet.is_some(), presence.clone());
             let tx = Tx { tun: tun.clone(), vnet: vnet_header, status: status.clone(), presence: shown, queue, mtu };
             let rx = Rx { tun, buffers: SparePackets::new(pool), max_buffers, vnet, status, presence, queue, mtu };
@@ -179,7 +182,9 @@ impl Wakeable for Rx {
 
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let (mut packets, mut bytes, mut drops) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut drops = 0;
         for _ in 0..burst.room() {
             let plain = self.max_buffers == 1 && self.vnet.is_none();
             match if plain { self.receive_plain() } else { self.receive() } {
@@ -249,7 +254,9 @@ impl Tx {
 
 impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let (mut packets, mut bytes, mut drops) = (0, 0, 0);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut drops = 0;
         for packet in burst.iter() {
             if !fits_mtu(packet, self.mtu) {
                 drops += 1;

@@ -175,7 +175,9 @@ impl Nic {
             (NetBackend::VhostUser(_), Qemu::V7_2) => ",vectors=0",
             _ => "",
         };
-        let (device, slot, mac) = (&self.device, slot(number), nic_mac(number));
+        let device = &self.device;
+        let slot = slot(number);
+        let mac = nic_mac(number);
         // No boot ROM: its network boot would cost start-up time.
         let device = format!("{device},netdev=nic{number},addr={slot:x},mac={mac},romfile={vectors}");
         arguments.extend(["-netdev".to_owned(), netdev, "-device".to_owned(), device]);

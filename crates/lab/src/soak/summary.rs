@@ -188,7 +188,9 @@ impl Summary {
     pub fn progress(&self) -> String {
         let VictimGroup { kills, stops, ends, .. } = self.total();
         let returned: u64 = self.innocents.iter().map(|pair| pair.returned).sum();
-        let (seconds, lost, faults) = (self.elapsed.as_secs(), self.lost(), self.faults.len());
+        let seconds = self.elapsed.as_secs();
+        let lost = self.lost();
+        let faults = self.faults.len();
         format!(
             "{seconds:>5} s  {kills} kills, {stops} stops, {ends} ends in order; innocent: {returned} frames, {lost} lost; \
              {faults} faults"

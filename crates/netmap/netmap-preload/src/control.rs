@@ -117,7 +117,9 @@ mod command {
 fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> Result<(), Refusal> {
     let bytes = program.read::<{ LegacyRequest::LEN }>(at)?;
     let mut legacy = LegacyRequest::parse(&bytes)?;
-    let (name, port, command) = (legacy.name.clone(), legacy.port.clone(), legacy.command);
+    let name = legacy.name.clone();
+    let port = legacy.port.clone();
+    let command = legacy.command;
     let ask = |kind: Kind, body: &[u8]| open.ask(&Request::new(kind, &name, body));
     let argument = [u32::from(legacy.argument), 0].map(u32::to_le_bytes).concat();
     match (request, command) {

@@ -49,7 +49,10 @@ impl RegisteredPort {
     /// Takes a port that was just registered.
     pub fn new(port: Port) -> Self {
         let busy = [port.tx(), port.rx()].map(|rings| rings.iter().map(|_| AtomicBool::new(false)).collect());
-        let (lost, idle, wait_queue, spin) = Default::default();
+        let lost = Default::default();
+        let idle = Default::default();
+        let wait_queue = Default::default();
+        let spin = Default::default();
         Self { port, busy, lost, idle, wait_queue, spin }
     }
 

@@ -187,7 +187,9 @@ mod tests {
             }
             std::thread::scope(|scope| {
                 for thread in 0..3 {
-                    let (table, kernel, turn) = (&table, &kernel, &turn);
+                    let table = &table;
+                    let kernel = &kernel;
+                    let turn = &turn;
                     scope.spawn(move || {
                         turn.wait();
                         for step in 0..4 {

@@ -8,7 +8,9 @@ use crate::{Buffers, Flags};
 /// least 1. Returns `None` if the pool has too few buffers.
 pub(crate) fn read(fragments: &[(u32, u16)], total: usize, bytes: &Buffers, cache: &mut Cache) -> Option<Packet> {
     let mut fragments = fragments.iter().map(|&(buffer, len)| (buffer, usize::from(len)));
-    let (mut buffer, mut from, mut end) = (0, 0, 0);
+    let mut buffer = 0;
+    let mut from = 0;
+    let mut end = 0;
     let mut next = |left: usize| {
         let mut packet = cache.packets(1).next()?;
         packet.set_len(left.min(packet.len()));

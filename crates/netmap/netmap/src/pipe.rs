@@ -73,7 +73,9 @@ impl Sender {
     /// before them.
     #[inline]
     pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
-        let (slots, sent, released) = (self.0.slots(), self.passed(), self.0.released().read().0);
+        let slots = self.0.slots();
+        let sent = self.passed();
+        let released = self.0.released().read().0;
         let tail = released.checked_sub(1).unwrap_or(slots - 1);
         let positions = Positions::at(slots, sent, tail).ok_or(SyncError::Peer(sent, released))?;
         self.1.set(&positions);

@@ -170,7 +170,9 @@ impl Reply {
         let (errno, _) = (fields.u32() as i32, fields.u32());
         let body = fields.take();
         let (other, ring_bytes) = (fields.u64(), fields.u64() as usize);
-        let (interfaces, buffers, buffer_size) = (fields.u32(), fields.u32(), fields.u32());
+        let interfaces = fields.u32();
+        let buffers = fields.u32();
+        let buffer_size = fields.u32();
         let peer = match fields.u32() {
             0 => RingPeer::Server,
             kind => RingPeer::Pipe { other, first: kind == 1 },

@@ -138,7 +138,9 @@ impl Header {
     /// Parses a header.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, InvalidRequest> {
         let mut fields = Fields(bytes);
-        let (version, kind, reserved) = (fields.u16(), fields.u16(), fields.u32());
+        let version = fields.u16();
+        let kind = fields.u16();
+        let reserved = fields.u32();
         if !API_RANGE.contains(&version) {
             return Err(InvalidRequest::Version(version.into()));
         }
@@ -268,7 +270,9 @@ impl Register {
         let (offset, memory_size) = (fields.u64(), fields.u64());
         let slots = [fields.u32(), fields.u32()];
         let (rings, host_rings) = ([fields.u16(), fields.u16()], [fields.u16(), fields.u16()]);
-        let (memory_id, ring, mode) = (fields.u16(), fields.u16(), Mode::of(fields.u32())?);
+        let memory_id = fields.u16();
+        let ring = fields.u16();
+        let mode = Mode::of(fields.u32())?;
         // Padding follows, in which programs leave anything.
         let (extra_buffers, _) = (fields.u32(), fields.u32());
         let flags = fields.u64();

@@ -85,7 +85,12 @@ impl Ptnet {
             .power_management(0x40)
             .msix(0x50, relays.len() as u16, (MSIX_BAR, 0), (MSIX_BAR, PENDING));
         let vectors = vec![None; relays.len()];
-        let (dma, csb_at, status, created, csb, counters) = Default::default();
+        let dma = Default::default();
+        let csb_at = Default::default();
+        let status = Default::default();
+        let created = Default::default();
+        let csb = Default::default();
+        let counters = Default::default();
         Self {
             config,
             counts,

@@ -235,7 +235,10 @@ impl MeasuredEnd<'_> {
 
     fn receive(&self) -> Result<EndReport, Error> {
         self.listen()?;
-        let (mut first, mut last, mut packets, mut sleeps) = (None, Instant::now(), 0_u64, 0);
+        let mut first = None;
+        let mut last = Instant::now();
+        let mut packets = 0_u64;
+        let mut sleeps = 0;
         loop {
             self.rx.sync().map_err(failed)?;
             let slots = self.rx.own();

@@ -25,7 +25,9 @@ pub fn round_trips(cores: [CoreId; 2], time: Duration) -> Result<[f64; 2], Error
         });
         let timing = scope.spawn(|| {
             core_affinity::set_for_current(cores[0]);
-            let (start, mut least, mut count) = (Instant::now(), Duration::MAX, 0_u32);
+            let start = Instant::now();
+            let mut least = Duration::MAX;
+            let mut count = 0_u32;
             while start.elapsed() < time {
                 let sent = Instant::now();
                 write(&there, &one)?;

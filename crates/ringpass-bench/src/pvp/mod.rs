@@ -201,7 +201,10 @@ impl Testbed {
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     if let Some(Peer::Dpdk) = args.peer {
-        let (rounds, seconds, cpu, sizes) = (args.rounds, args.seconds, &args.cpu[..], &args.size[..]);
+        let rounds = args.rounds;
+        let seconds = args.seconds;
+        let cpu = &args.cpu[..];
+        let sizes = &args.size[..];
         return peer::run(&Comparison { rounds, seconds, cpu, sizes, ring: args.ring[0], json: args.json });
     }
     signals::catch()?;

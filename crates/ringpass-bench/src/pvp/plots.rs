@@ -15,7 +15,9 @@ use crate::vhost::Ring;
 pub fn draw(series: &[Measured], directory: &Path) -> Result<(), Error> {
     let rows = rows(series, usual_distance(series), "");
     let of = |experiment| rows.iter().filter(move |row: &&Row| row.experiment == experiment).collect::<Vec<_>>();
-    let (patterns, sizes, rings) = (of(Experiment::Patterns), of(Experiment::Sizes), of(Experiment::Rings));
+    let patterns = of(Experiment::Patterns);
+    let sizes = of(Experiment::Sizes);
+    let rings = of(Experiment::Rings);
     if !patterns.is_empty() {
         let gains = paper::GAINS.map(|(size, gain)| format!("{gain} % at {size} bytes"));
         let words = format!("Paper: (e), mapped queues, gains {} over (a).", gains.join(", "));

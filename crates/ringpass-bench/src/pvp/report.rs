@@ -96,7 +96,9 @@ pub fn rows<'a>(all: &[Series], cores: &'static str, machine: &'a str) -> Vec<Ro
     // same.
     let is_base = |base: &Series, of: &Series| {
         let same_rings = Cell { pattern: of.cell.pattern, ..base.cell } == of.cell;
-        let (experiment, of_cell, cell) = (base.experiment == of.experiment, of.cell, base.cell);
+        let experiment = base.experiment == of.experiment;
+        let of_cell = of.cell;
+        let cell = base.cell;
         experiment
             && cell.pattern.name == Pattern::BASE
             && (cell.ring, cell.size) == (of_cell.ring, of_cell.size)

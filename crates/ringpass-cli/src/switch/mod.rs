@@ -179,7 +179,9 @@ fn datapaths(
     for (port, ((plan, mapped_queues), opened)) in plans.iter().zip(mapped_queues).zip(ports).enumerate() {
         let queues = opened.take_queues();
         if queues.len() < workers.len() {
-            let (name, has, wants) = (opened.name(), queues.len(), workers.len());
+            let name = opened.name();
+            let has = queues.len();
+            let wants = workers.len();
             return Err(Error::Config(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
         }
         let mut own = guest_workers.as_mut().filter(|_| is_guest(plan));

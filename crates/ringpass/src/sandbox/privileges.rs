@@ -135,7 +135,9 @@ fn is_mapped(id: u32, map: &str) -> bool {
 fn map_contains(id: u32, map: &str) -> bool {
     map.lines().any(|line| {
         let mut numbers = line.split_whitespace().map(|number| number.parse::<u64>().unwrap_or(0));
-        let (first, _, count) = (numbers.next().unwrap_or(0), numbers.next(), numbers.next().unwrap_or(0));
+        let first = numbers.next().unwrap_or(0);
+        let _ = numbers.next();
+        let count = numbers.next().unwrap_or(0);
         (first..first + count).contains(&id.into())
     })
 }

@@ -84,7 +84,9 @@ impl MemoryTable {
     /// Maps a region, or reuses the existing mapping of the same range of the same file.
     fn map(&self, region: Region, file: OwnedFd) -> Result<MappedRegion, Refusal> {
         let Ok(stat) = rustix::fs::fstat(&file) else { return refuse("a descriptor that is no file") };
-        let (device, inode, len) = (stat.st_dev, stat.st_ino, stat.st_size as u64);
+        let device = stat.st_dev;
+        let inode = stat.st_ino;
+        let len = stat.st_size as u64;
         let Region { offset, size, .. } = region;
         if offset.checked_add(size).is_none_or(|end| end > len) {
             return refuse(format!("a memory region of {size:#x} bytes from {offset:#x} of a file that has {len:#x}"));

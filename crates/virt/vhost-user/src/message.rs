@@ -52,7 +52,9 @@ impl Header {
     /// Decodes and checks a header.
     pub fn parse(bytes: &[u8; HEADER]) -> Result<Self, Malformed> {
         let field = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (command, flags, size) = (field(0), field(4), field(8));
+        let command = field(0);
+        let flags = field(4);
+        let size = field(8);
         if flags & VERSION_MASK != VERSION {
             return Err(Malformed::Version(flags & VERSION_MASK));
         }

@@ -18,7 +18,10 @@ impl Request {
             Command::SetVringNum => Self::SetVringNum { index: f.u32()?, num: f.u32()? },
             Command::SetVringAddr => {
                 let (index, flags) = (f.u32()?, f.u32()?);
-                let (descriptors, used, available, _log) = (f.u64()?, f.u64()?, f.u64()?, f.u64()?);
+                let descriptors = f.u64()?;
+                let used = f.u64()?;
+                let available = f.u64()?;
+                let _log = f.u64()?;
                 Self::SetVringAddr(VringAddr { index, flags, descriptors, used, available })
             }
             Command::SetVringBase => Self::SetVringBase { index: f.u32()?, base: f.u32()? },
@@ -172,7 +175,10 @@ impl Fields<'_> {
     /// Decodes an inflight description. C compilers may add four bytes of padding at the end of the
     /// structure.
     fn inflight(&mut self) -> Result<InflightArea, Refusal> {
-        let (size, offset, queues, queue_size) = (self.u64()?, self.u64()?, self.u16()?, self.u16()?);
+        let size = self.u64()?;
+        let offset = self.u64()?;
+        let queues = self.u16()?;
+        let queue_size = self.u16()?;
         if self.0.len() == 4 {
             self.0 = &[];
         }

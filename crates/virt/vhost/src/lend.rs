@@ -105,7 +105,9 @@ impl LentQueue {
         sent: &mut Sent,
     ) {
         let settling = self.lent.complete(burst, |packet| to.is_plain(packet));
-        let (own, verdicts, mut bytes) = (settling.len(), to.verdicts(), 0);
+        let own = settling.len();
+        let verdicts = to.verdicts();
+        let mut bytes = 0;
         if own == 0 {
             return;
         }

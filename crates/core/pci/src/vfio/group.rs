@@ -82,7 +82,9 @@ impl Group {
             wrong(&format!("turning on the IOMMU{remedy}"))(source)
         })?;
         let ranges = info::ranges(&request::iommu_info(&container).map_err(wrong("asking about the IOMMU"))?);
-        let (limit, mapped, foreign) = (raise_memlock_limit(), Mutex::default(), ForeignMaps::default());
+        let limit = raise_memlock_limit();
+        let mapped = Mutex::default();
+        let foreign = ForeignMaps::default();
         Ok(Self { number, group, container, ranges, limit, mapped, foreign })
     }
 

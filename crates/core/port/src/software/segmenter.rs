@@ -39,7 +39,9 @@ impl Segmenter {
     /// Checks the request, and returns the packet if the request is invalid.
     pub(super) fn new(source: Packet) -> Result<Self, Packet> {
         let (Some(headers), Some(mss)) = (source.headers(), source.mss()) else { return Err(source) };
-        let (ip, tcp, payload) = (usize::from(headers.l2), headers.l4_start(), headers.payload_start());
+        let ip = usize::from(headers.l2);
+        let tcp = headers.l4_start();
+        let payload = headers.payload_start();
         let (mss, len) = (usize::from(mss), source.total_len());
         let version = source.array(ip).map_or(0, |[byte]| byte >> 4);
         let shortest = match version {

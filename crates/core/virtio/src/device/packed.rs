@@ -184,7 +184,9 @@ impl Packed {
 
     /// Follows the next chain, a replayed one first, else one of the ring; returns `None` if none is available.
     fn walk(&mut self, access: DeviceAccess, taken: &mut ChainBatch) -> Result<Option<Chain>, Broken> {
-        let (size, room, start) = (self.size(), self.room(), taken.pieces.len());
+        let size = self.size();
+        let room = self.room();
+        let start = taken.pieces.len();
         let indirect = self.has(INDIRECT_DESC);
         let mut walker = ChainWalker::new(&self.memory, &mut self.region_cache, access, size, indirect);
         let (mut pieces, mut slot) = (Pieces::default(), self.head);
@@ -319,7 +321,9 @@ unsafe impl Virtqueue for Packed {
             return Err(Error::Config("a packed virtqueue has 1 to 32768 descriptors"));
         }
         let parts = Parts::new(setup, memory)?;
-        let (mut log, mut replay, mut used) = (None, Vec::new(), Self::saved_position(setup)?);
+        let mut log = None;
+        let mut replay = Vec::new();
+        let mut used = Self::saved_position(setup)?;
         if let Some(inflight) = &setup.inflight {
             let opened = PackedInflight::open(inflight, setup.size, &parts.ring, used)?;
             (log, replay, used) = (Some(opened.0), opened.1, opened.2);

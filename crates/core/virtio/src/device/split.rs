@@ -70,7 +70,9 @@ const HEAD: usize = 2;
 
 impl Parts {
     fn new(setup: &VringConfig, memory: &Arc<GuestMemory>) -> Result<Self, Error> {
-        let (size, driver, device) = (usize::from(setup.size), setup.driver, setup.device);
+        let size = usize::from(setup.size);
+        let driver = setup.driver;
+        let device = setup.device;
         let behind = |start: u64, bytes: usize| {
             start.checked_add(bytes as u64).ok_or(Error::Config("a ring at the end of all addresses"))
         };
@@ -151,7 +153,9 @@ impl Split {
     ) -> u16 {
         // Kept in locals: through `self`, each would be loaded again for each packet.
         let Self { parts, taken, region_cache, .. } = self;
-        let (descriptors, marks, region_cache) = (&parts.descriptors[..], &mut taken[..], *region_cache);
+        let descriptors = &parts.descriptors[..];
+        let marks = &mut taken[..];
+        let region_cache = *region_cache;
         let mut count = 0;
         for (entry, place) in parts.available[run].iter().zip(chains.spare_capacity_mut()) {
             let id = entry.load(Ordering::Relaxed);

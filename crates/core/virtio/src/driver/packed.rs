@@ -81,7 +81,9 @@ impl Packed {
     /// Switches to a free list, because the order of the ring was broken.
     #[cold]
     fn use_free_list(&mut self) -> &mut FreeList {
-        let (size, posted, mut slot) = (self.config.size, self.posted, self.head);
+        let size = self.config.size;
+        let posted = self.posted;
+        let mut slot = self.head;
         self.free_list.get_or_insert_with(|| {
             let next = |_| {
                 let index = slot.index;
@@ -129,7 +131,9 @@ impl Packed {
     /// Makes descriptors available from the tail on. The first is written last, which makes all of them visible
     /// (2.8.16).
     fn write(&mut self, mut pieces: impl Iterator<Item = Piece>, number: u16) {
-        let (mut slot, mut first, mut next) = (self.tail, None, pieces.next());
+        let mut slot = self.tail;
+        let mut first = None;
+        let mut next = pieces.next();
         while let Some(piece) = next {
             next = pieces.next();
             let flag = if next.is_some() { flags::NEXT } else { 0 } | piece.flags | slot.available();
@@ -157,7 +161,9 @@ impl Packed {
     fn take_named(&mut self) -> Result<Option<(u16, u32)>, Broken> {
         let place = self.head.index;
         let word = self.descriptors[usize::from(place)][1].load(Ordering::Acquire);
-        let (len, number, whose) = (word as u32, (word >> 32) as u16, (word >> 48) as u16);
+        let len = word as u32;
+        let number = (word >> 32) as u16;
+        let whose = (word >> 48) as u16;
         let used = whose & (flags::AVAIL | flags::USED) == self.head.used();
         if self.batch.is_none() && (!used || self.posted == 0) {
             return Ok(None);

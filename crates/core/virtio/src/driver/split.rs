@@ -101,7 +101,10 @@ impl Split {
     /// Switches to a free list, because the order of the ring was broken.
     #[cold]
     fn use_free_list(&mut self) -> &mut FreeList {
-        let (size, head, posted, mask) = (self.config.size, self.head, self.in_flight(), self.mask());
+        let size = self.config.size;
+        let head = self.head;
+        let posted = self.in_flight();
+        let mask = self.mask();
         self.free_list.get_or_insert_with(|| FreeList::new(size, (0..posted).map(|n| head.wrapping_add(n) & mask)))
     }
 
@@ -271,7 +274,9 @@ unsafe impl Virtqueue for Split {
     }
 
     fn addresses(&self) -> Addresses {
-        let (descriptors, driver, device) = (self.descriptors.iova(), self.available.iova(), self.used_head.iova());
+        let descriptors = self.descriptors.iova();
+        let driver = self.available.iova();
+        let device = self.used_head.iova();
         Addresses { descriptors, driver, device }
     }
 

@@ -84,7 +84,9 @@ fn wrong(how: String) -> Error {
 /// Returns the modern interface's structures; `None` if the card has no such interface. The first structure of
 /// each type is used; reserved types and BARs are skipped (4.1.4.1).
 pub(super) fn structures(bus: &dyn PciDevice) -> Result<Option<Structures>, Error> {
-    let (mut common, mut notify, mut device) = (None, None, None);
+    let mut common = None;
+    let mut notify = None;
+    let mut device = None;
     let mut multiplier = 0;
     let mut any = false;
     for (id, at) in list(bus)? {

@@ -66,7 +66,9 @@ impl Modern {
         let (common, place) = open("common configuration", structures.common, COMMON_LEN, 4)?;
         let notify = open("notification", structures.notify, 2, 2)?;
         let device = structures.device.map(|place| open("device configuration", place, 0, 4)).transpose()?;
-        let (at, len, multiplier) = (place.offset, place.len, structures.multiplier as usize);
+        let at = place.offset;
+        let len = place.len;
+        let multiplier = structures.multiplier as usize;
         Ok(Self { common, at, len, notify, multiplier, device, _bus: bus.clone() })
     }
 

@@ -37,7 +37,9 @@ proptest! {
     #[test]
     fn behaves_as_a_map(steps in prop::collection::vec(step(), 0..300)) {
         const MOVES: u32 = 3;
-        let (table, mut model, mut time) = (Table::new(64, MOVES), HashMap::<u64, Station>::new(), 65_500u64);
+        let table = Table::new(64, MOVES);
+        let mut model = HashMap::<u64, Station>::new();
+        let mut time = 65_500u64;
         for step in steps {
             let now = time as u16;
             match step {

@@ -80,7 +80,9 @@ impl Tunnel {
         }
         let [a, b, c, d] = local.octets();
         let mac = config.mac.map_or([0x02, 0x56, a, b, c, d], |mac| mac.0);
-        let (remote, last_request, counters) = Default::default();
+        let remote = Default::default();
+        let last_request = Default::default();
+        let counters = Default::default();
         Ok(Self(Arc::new(State { config, mac, remote, last_request, start: Instant::now(), counters })))
     }
 

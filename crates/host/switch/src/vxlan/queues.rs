@@ -60,7 +60,9 @@ impl RxDecorator for Rx {
         if burst.room() == 0 || self.inner.rx_burst(&mut outer) == 0 {
             return 0;
         }
-        let (mut received, mut malformed, mut foreign) = (0, 0, 0);
+        let mut received = 0;
+        let mut malformed = 0;
+        let mut foreign = 0;
         for mut packet in outer.drain() {
             match outer::decapsulate(&mut packet, &self.state.config) {
                 Ok(()) => {

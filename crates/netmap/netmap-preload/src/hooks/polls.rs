@@ -71,7 +71,9 @@ pub fn sleep(mask: SignalMask<'_>) -> impl FnMut(&mut [pollfd], Option<Duration>
 
 /// `poll` for descriptors of which some are ports.
 pub fn poll_mixed(fds: &mut [pollfd], limit: Option<Duration>, mask: SignalMask<'_>) -> Result<usize, Errno> {
-    let (mut watched, mut others, mut is_port) = (Vec::new(), Vec::new(), Vec::new());
+    let mut watched = Vec::new();
+    let mut others = Vec::new();
+    let mut is_port = Vec::new();
     for fd in &*fds {
         let open = netmap(fd.fd);
         is_port.push(open.is_some());

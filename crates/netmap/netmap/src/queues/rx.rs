@@ -154,7 +154,9 @@ impl Receiver {
 
     fn gather(&mut self, cursor: &RingCursor, first: u32) -> Frame {
         let longest = MAX_L2_HEADER_LEN + self.mtu;
-        let (mut fragments, mut total, mut slots) = (Vec::new(), 0, 0);
+        let mut fragments = Vec::new();
+        let mut total = 0;
+        let mut slots = 0;
         loop {
             if first + slots == cursor.len() {
                 // A frame without an end in a full ring will not get one.

@@ -47,8 +47,13 @@ impl LegacyRequest {
         }
         let (offset, memory_size) = (fields.u32().into(), fields.u32().into());
         let (slots, rings) = ([fields.u32(), fields.u32()], [fields.u16(), fields.u16()]);
-        let (ring, command, argument) = (fields.u16(), fields.u16(), fields.u16());
-        let (memory_id, extra_buffers, flags, spare) = (fields.u16(), fields.u32(), fields.u32(), fields.u32());
+        let ring = fields.u16();
+        let command = fields.u16();
+        let argument = fields.u16();
+        let memory_id = fields.u16();
+        let extra_buffers = fields.u32();
+        let flags = fields.u32();
+        let spare = fields.u32();
         let mode = match flags & MODE {
             0 if ring & HOST != 0 => Mode::Host,
             0 if ring & ONE_RING != 0 => Mode::OneNic,

@@ -24,7 +24,9 @@ impl OptionHeader {
     /// Parses a header. Its status is an output.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
         let mut fields = Fields(bytes);
-        let (next, kind, _) = (fields.u64(), fields.u32(), fields.u32());
+        let next = fields.u64();
+        let kind = fields.u32();
+        let _ = fields.u32();
         Self { next, kind, size: fields.u64() }
     }
 

@@ -102,7 +102,9 @@ fn region(ports: &Ports, id: u16) -> Result<(u16, &Region), RequestError> {
 /// port. Returns its position and its name. Switches are numbered from 0, and so are the ports of each.
 pub fn vale(ports: &Ports, name: &str, asked: &[u8; BODY]) -> Result<([u8; BODY], String), RequestError> {
     let mut fields = Fields(asked);
-    let (switch, _, port) = (fields.u16(), fields.u16(), fields.u32());
+    let switch = fields.u16();
+    let _ = fields.u16();
+    let port = fields.u32();
     let found = numbered(ports.vale_ports()).find(|(place, own)| match name {
         "" => *place >= (switch, port),
         name => *own == name,

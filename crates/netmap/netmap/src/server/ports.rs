@@ -131,7 +131,11 @@ impl Ports {
     /// Creates the state without ports. The common memory has these pools.
     pub fn new(common: Pools, switches: Box<dyn Switches>) -> Result<Self, RequestError> {
         let memories = Memories::new(Region::new(common, &RegionConfig::default())?);
-        let (pipes, open, natives, monitors, nulls) = Default::default();
+        let pipes = Default::default();
+        let open = Default::default();
+        let natives = Default::default();
+        let monitors = Default::default();
+        let nulls = Default::default();
         let budget = Budget::new(MEMORY);
         Ok(Self {
             memories,

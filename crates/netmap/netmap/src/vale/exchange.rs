@@ -52,7 +52,9 @@ fn receive_run(
     tally: &mut Tally,
 ) {
     let span = cache.pool().buffer_size() - MIN_FRAME_LEN;
-    let (mut packets, ring, kring) = (cache.packets(most), ring.kring.ring(), &ring.kring);
+    let mut packets = cache.packets(most);
+    let kring = &ring.kring;
+    let ring = kring.ring();
     for _ in 0..most {
         let position = kring.hwcur_plus(*done);
         let slot = ring.slot(position);

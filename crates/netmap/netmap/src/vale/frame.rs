@@ -77,7 +77,10 @@ impl Reader {
         holds: impl Fn(u32, usize) -> bool,
     ) -> FrameScan {
         self.fragments.clear();
-        let (mut total, mut bad, mut slots, mut known) = (0, 0, 0, PacketFlags::default());
+        let mut total = 0;
+        let mut bad = 0;
+        let mut slots = 0;
+        let mut known = PacketFlags::default();
         loop {
             if first + slots == given {
                 // A ring that is full of one frame will not get the rest of it.

@@ -44,7 +44,9 @@ impl RxQueue for Rx {
         let (before, shared) = (burst.len(), &*self.shared);
         let Some(mut ring_set) = shared.sending().try_lock_datapath() else { return 0 };
         let Some(ring_set) = ring_set.as_mut() else { return 0 };
-        let (mut tally, mut calls, mut slots) = (Tally::default(), 0, MAX_SLOTS);
+        let mut tally = Tally::default();
+        let mut calls = 0;
+        let mut slots = MAX_SLOTS;
         let (late, early) = ring_set.rings.split_at_mut(self.first);
         for ring in early.iter_mut().chain(late) {
             if burst.room() == 0 || slots == 0 {

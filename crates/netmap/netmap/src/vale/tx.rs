@@ -147,7 +147,10 @@ impl Sending<'_> {
     fn fill(&mut self, ring: &mut ValeRing, packets: &[Packet]) -> usize {
         let BufferAccess::Copied(bytes) = self.buffer_access else { return 0 };
         let room = ring.room();
-        let (mut done, mut used, mut copied, mut seen) = (0, 0, 0, 0);
+        let mut done = 0;
+        let mut used = 0;
+        let mut copied = 0;
+        let mut seen = 0;
         for packet in packets {
             if used == room {
                 break;

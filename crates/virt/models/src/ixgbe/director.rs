@@ -58,7 +58,9 @@ impl Flow {
     /// Returns the flow that the registers describe (8.2.3.21), for a perfect match.
     fn programmed(registers: &RegisterFile) -> Self {
         let get = |offset| registers.get(offset);
-        let (command, ports, vlan) = (get(FDIRCMD.offset), get(FDIRPORT.offset), get(FDIRVLAN.offset));
+        let command = get(FDIRCMD.offset);
+        let ports = get(FDIRPORT.offset);
+        let vlan = get(FDIRVLAN.offset);
         Self {
             pool: (command >> 24 & 0x3f) as u8,
             kind: (command >> 5 & 7) as u8,

@@ -64,7 +64,9 @@ struct Vlan {
 impl Filter {
     pub(super) fn decode(registers: &RegisterFile) -> Self {
         let get = |offset| registers.get(offset);
-        let (control, multicast, vlan) = (get(FCTRL.offset), get(MCSTCTRL.offset), get(VLNCTRL.offset));
+        let control = get(FCTRL.offset);
+        let multicast = get(MCSTCTRL.offset);
+        let vlan = get(VLNCTRL.offset);
         let address = |i| (get(RAL.at(i).offset), get(RAH.at(i).offset));
         let table = |array: ringpass_registers::RegArray<ringpass_registers::RW>| {
             std::array::from_fn(|i| get(array.at(i).offset))

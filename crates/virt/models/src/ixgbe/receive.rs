@@ -136,7 +136,9 @@ impl Device {
         }
         let (rss, longest) = (settings.rss.as_ref(), settings.longest);
         let (mut checked, mut inexact) = (None, 0);
-        let (mut count, mut is_uniform, mut len) = (0, true, None);
+        let mut count = 0;
+        let mut is_uniform = true;
+        let mut len = None;
         for (frame, class) in frames.range(start..frames.len()).zip(classes.iter_mut()) {
             let address = destination(frame);
             if checked != Some(address) {

@@ -170,7 +170,11 @@ impl RxRing {
         let earlier = self.pending.len();
         self.pending.resize(earlier + count, [0; 2]);
         let pending = &mut self.pending[earlier..];
-        let (mut head, mut placed, mut bytes, mut hint, whole) = (self.head, 0, 0, self.hint, self.whole);
+        let mut head = self.head;
+        let mut placed = 0;
+        let mut bytes = 0;
+        let mut hint = self.hint;
+        let whole = self.whole;
         let mut hint_ahead = hint;
         let mut prefetch = |descriptor: &Descriptor| {
             dma.prefetch(descriptor[0].load(Ordering::Relaxed), Access::ReadWrite, &mut hint_ahead);

@@ -145,7 +145,9 @@ impl PackedInflight {
             if count == 0 || slots > size.into() {
                 return Err(CYCLE);
             }
-            let (mut descriptors, mut last, mut entry) = (Vec::new(), first, first);
+            let mut descriptors = Vec::new();
+            let mut last = first;
+            let mut entry = first;
             for _ in 0..count {
                 claim(entry)?;
                 let [info, address] = &self.region[3 + 2 * usize::from(entry)];
@@ -189,7 +191,9 @@ impl PackedInflight {
     /// flight, so there are enough free entries.
     #[inline]
     pub(in crate::device) fn take(&mut self, id: u16, descriptors: &[[u64; 2]]) {
-        let (first, mut last, mut entry) = (self.free.now, 0, self.free.now);
+        let first = self.free.now;
+        let mut last = 0;
+        let mut entry = self.free.now;
         for [address, word] in descriptors {
             let [info, place] = &self.region[3 + 2 * usize::from(entry)];
             store(place, *address);

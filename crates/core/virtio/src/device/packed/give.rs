@@ -14,7 +14,9 @@ impl Packed {
     #[inline(always)]
     pub(super) fn write_used(&mut self, mut used: impl Iterator<Item = Used>, mut note: impl FnMut(u16)) {
         loop {
-            let (ring, taken, marks) = (&self.parts.ring[..], &mut self.taken[..], self.used.used());
+            let ring = &self.parts.ring[..];
+            let taken = &mut self.taken[..];
+            let marks = self.used.used();
             let start = usize::from(self.used.index);
             let mut index = start;
             for Used { id, descriptors, written } in &mut used {

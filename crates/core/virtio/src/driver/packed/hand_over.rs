@@ -12,7 +12,9 @@ impl Packed {
     pub(super) fn not_returned(&mut self) -> Result<(WrapIndex, Vec<u16>), Broken> {
         let (size, broken) = (self.config.size, self.broken);
         broken.map_or(Ok(()), Err)?;
-        let (mut slot, mut left, mut returned) = (self.head, self.posted, vec![false; size.into()]);
+        let mut slot = self.head;
+        let mut left = self.posted;
+        let mut returned = vec![false; size.into()];
         if let Some(batch) = self.batch {
             slot.advance(batch.left, size);
             left -= batch.left;

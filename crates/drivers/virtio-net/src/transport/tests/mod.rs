@@ -33,7 +33,9 @@ struct Memory {
 
 impl Memory {
     fn new(len: usize) -> Arc<Self> {
-        let (bytes, accesses, answers) = Default::default();
+        let bytes = Default::default();
+        let accesses = Default::default();
+        let answers = Default::default();
         Arc::new(Self { len, bytes, accesses, answers })
     }
 

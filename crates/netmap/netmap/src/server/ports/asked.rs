@@ -33,7 +33,9 @@ pub(super) fn bound(
     asked: &Register,
     shape: Shape,
 ) -> Result<impl Fn(Direction, u16) -> bool + use<>, RequestError> {
-    let (mode, ring, flags) = (asked.mode, asked.ring, asked.flags);
+    let mode = asked.mode;
+    let ring = asked.ring;
+    let flags = asked.flags;
     if mode == Mode::OneNic && shape.rings.iter().all(|&rings| ring >= rings) {
         return Err(RequestError::new(Errno::INVAL, format!("{name} has no ring {ring}")));
     }

@@ -78,7 +78,10 @@ impl Split {
 
     /// Follows a chain of descriptors (2.7.5).
     fn gather(&mut self, dma: &DmaMap, head: u16, chain: &mut Chain) -> Result<(), Fault> {
-        let (mut table, mut entries, mut index, mut indirect) = (self.table, u32::from(self.size), head, false);
+        let mut table = self.table;
+        let mut entries = u32::from(self.size);
+        let mut index = head;
+        let mut indirect = false;
         chain.slots = 0;
         loop {
             let address = table.wrapping_add(16 * u64::from(index));
