@@ -68,6 +68,20 @@ pub trait Family: Send + Sized {
     fn stop(window: &Window);
 }
 
+/// The registers of all Rx queues, or of all Tx queues, in the datasheets' order.
+pub struct RingRegisters {
+    /// RDBAL and RDBAH, or TDBAL and TDBAH.
+    pub(crate) base: [RegArray<DMA>; 2],
+    /// RDLEN or TDLEN.
+    pub(crate) len: RegArray<RW>,
+    /// RDH or TDH.
+    pub(crate) head: RegArray<RW>,
+    /// RDT or TDT.
+    pub(crate) tail: RegArray<RW>,
+    /// RXDCTL or TXDCTL.
+    pub(crate) control: RegArray<RW>,
+}
+
 /// Registers that all families have, at addresses of their own, and the values that differ. The names are those of
 /// the datasheets.
 pub struct Registers {
@@ -77,14 +91,10 @@ pub struct Registers {
     pub(crate) receive_address: [RegArray<RW>; 2],
     /// The register with the promiscuous modes, and their bits.
     pub(crate) promiscuous: (Reg<RW>, u32),
-    /// RDBAL and RDBAH of each Rx queue.
-    pub(crate) rx_base: [RegArray<DMA>; 2],
-    /// RDLEN, RDH, RDT and RXDCTL of each Rx queue.
-    pub(crate) rx: [RegArray<RW>; 4],
-    /// TDBAL and TDBAH of each Tx queue.
-    pub(crate) tx_base: [RegArray<DMA>; 2],
-    /// TDLEN, TDH, TDT and TXDCTL of each Tx queue.
-    pub(crate) tx: [RegArray<RW>; 4],
+    /// Those of Rx queues.
+    pub(crate) rx: RingRegisters,
+    /// Those of Tx queues.
+    pub(crate) tx: RingRegisters,
     /// TDWBAL and TDWBAH of each Tx queue.
     pub(crate) head_write_back: [RegArray<DMA>; 2],
     /// RSSRK, the key.

@@ -115,21 +115,17 @@ fn start_queue<F: Family>(
     interrupt: Option<Interrupt>,
 ) -> Result<QueuePair, Error> {
     let ((device, config, pool), registers) = (setup, &F::REGISTERS);
-    let (base, rest) = (registers.rx_base.map(|row| row.at(q)), registers.rx.map(|row| row.at(q)));
-    // SAFETY: in the table of each family, `rx_base` and `rx` are the registers of Rx queues, in the order that
-    // `Ring::new` takes them; here, of queue `q`, which `Family::init` leaves disabled. `ring_memory` has mapped
-    // the array for the card.
-    let ring = unsafe { Ring::new(device, rx, base, rest) };
+    // SAFETY: in the table of each family, `rx` has the registers of Rx queues. `Family::init` leaves queue `q`
+    // disabled. `ring_memory` has mapped the array for the card.
+    let ring = unsafe { Ring::new(device, rx, &registers.rx, q) };
     let kib = (pool.buffer_size() / 1024) as u32;
     F::set_up_rx(&device.window, q, kib, config);
     interrupt.iter().for_each(|interrupt| interrupt.attach(registers, F::rx_route(q)));
     let rx = Box::new(Rx::start(ring, kib, setup, interrupt)?);
 
-    let (base, rest) = (registers.tx_base.map(|row| row.at(q)), registers.tx.map(|row| row.at(q)));
-    // SAFETY: in the table of each family, `tx_base` and `tx` are the registers of Tx queues, in the order that
-    // `Ring::new` takes them; here, of queue `q`, which `Family::init` leaves disabled. `ring_memory` has mapped
-    // the array for the card.
-    let ring = unsafe { Ring::new(device, tx, base, rest) };
+    // SAFETY: in the table of each family, `tx` has the registers of Tx queues. `Family::init` leaves queue `q`
+    // disabled. `ring_memory` has mapped the array for the card.
+    let ring = unsafe { Ring::new(device, tx, &registers.tx, q) };
     let base = registers.head_write_back.map(|row| row.at(q));
     // SAFETY: these are TDWBAL and TDWBAH of queue `q`, the registers for the address. `ring_memory` has mapped the
     // memory; it lies in the same region as the ring, which is kept until `Ring::drop` has stopped the queue.

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ringpass_memory::{Buffer, DmaArray};
 use ringpass_port::Error;
 use ringpass_registers::ixgbe::bits::{RXDCTL_ENABLE, TXDCTL_ENABLE};
-use ringpass_registers::{DMA, Doorbell, RW, Reg};
+use ringpass_registers::{Doorbell, RW, Reg};
 
 use crate::device::Device;
+use crate::family::RingRegisters;
 
 /// A descriptor: two 64-bit words that driver and card both access.
 pub(crate) type Descriptor = [AtomicU64; 2];
@@ -35,43 +36,47 @@ pub(crate) struct Ring {
     pub(crate) head: usize,
     pub(crate) tail: usize,
     pub(crate) doorbell: Doorbell,
-    /// Head register (RDH or TDH) and control register (RXDCTL or TXDCTL).
-    pub(crate) registers: [Reg<RW>; 2],
+    /// Head register, RDH or TDH.
+    head_register: Reg<RW>,
+    /// Control register, RXDCTL or TXDCTL.
+    pub(crate) control: Reg<RW>,
     pub(crate) device: Arc<Device>,
 }
 
 impl Ring {
     /// Writes base and length of a ring to a stopped queue. No descriptor is posted yet.
     ///
-    /// `descriptors.len()` is a power of two. `base` is the base address register (low, high half); `rest` is
-    /// the registers for length, head, tail and control, which the Rx and Tx queues of all supported cards
-    /// have.
+    /// `descriptors.len()` is a power of two.
     ///
     /// # Safety
-    /// The registers belong to one queue, whose descriptors have the size of `Descriptor`. The array is mapped
-    /// for the card.
+    /// `registers` are those of Rx queues or those of Tx queues, whose descriptors have the size of `Descriptor`. The
+    /// array is mapped for the card.
     pub(crate) unsafe fn new(
         device: &Arc<Device>,
         descriptors: Descriptors,
-        base: [Reg<DMA>; 2],
-        rest: [Reg<RW>; 4],
+        registers: &RingRegisters,
+        queue: usize,
     ) -> Self {
-        let (device, [len, head, tail, control]) = (device.clone(), rest);
+        let device = device.clone();
+        let base = registers.base.map(|row| row.at(queue));
+        let tail = registers.tail.at(queue);
+        let head_register = registers.head.at(queue);
         // SAFETY: the array is mapped for the card by this function's contract. The new `Ring` owns it until
         // `drop` has stopped the queue, or leaks its region if the queue does not stop.
         unsafe { device.window.write_dma(base, descriptors.iova()) };
-        device.window.write(len, size_of_val(&*descriptors) as u32);
-        device.window.write(head, 0);
+        device.window.write(registers.len.at(queue), size_of_val(&*descriptors) as u32);
+        device.window.write(head_register, 0);
         device.window.write(tail, 0);
         let buffers = descriptors.iter().map(|_| MaybeUninit::uninit()).collect();
-        let (doorbell, registers) = (device.window.doorbell(tail), [head, control]);
-        Self { buffers, descriptors, head: 0, tail: 0, doorbell, registers, device }
+        let doorbell = device.window.doorbell(tail);
+        let control = registers.control.at(queue);
+        Self { buffers, descriptors, head: 0, tail: 0, doorbell, head_register, control, device }
     }
 
     /// Starts the queue and waits until the card reports it as enabled (8.2.3.8.6, 8.2.3.9.10).
     pub(crate) fn start(&self) -> Result<(), Error> {
-        self.device.window.set(self.registers[1], ENABLE);
-        self.device.wait(self.registers[1], ENABLE, ENABLE)
+        self.device.window.set(self.control, ENABLE);
+        self.device.wait(self.control, ENABLE, ENABLE)
     }
 
     pub(crate) fn posted(&self) -> usize {
@@ -142,7 +147,7 @@ impl Ring {
     /// Makes a stopped queue start over at the first descriptor.
     pub(crate) fn rewind(&mut self) {
         (self.head, self.tail) = (0, 0);
-        self.device.window.write(self.registers[0], 0);
+        self.device.window.write(self.head_register, 0);
         self.doorbell.ring(0);
     }
 
@@ -153,11 +158,11 @@ impl Ring {
     /// its queue has other ports to serve.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         // Registers of a card that is gone read as ones; this one has reserved bits that are always 0.
-        if self.device.window.read(self.registers[1]) == u32::MAX {
+        if self.device.window.read(self.control) == u32::MAX {
             return Err(Error::Gone("the card is gone: its registers read as ones".into()));
         }
-        self.device.window.clear(self.registers[1], ENABLE);
-        self.device.wait(self.registers[1], ENABLE, 0)?;
+        self.device.window.clear(self.control, ENABLE);
+        self.device.wait(self.control, ENABLE, 0)?;
         while self.posted() > 0 {
             drop(self.pop());
         }

@@ -1,7 +1,7 @@
 //! Drivers of PCI cards that run beside the model: the cards are in a command's `/sys` and `/dev`.
 
 use std::fs::File;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
@@ -31,7 +31,10 @@ impl Lab {
         let model = Program::spawn(&[&model, command].concat());
         wait_until("the wires", || ["near", "far"].iter().all(|end| std::fs::exists(socket(end)).unwrap()));
         let mut said = Vec::new();
+        let start = Instant::now();
         while !said.last().is_some_and(|line: &String| line.contains(ready)) {
+            // The model says how it fares every second, so a command that says nothing does not keep this waiting.
+            assert!(start.elapsed() < Duration::from_secs(120), "the command never said '{ready}': {said:?}");
             let Some(line) = model.line_or_eof() else { panic!("{said:?} {:?}", model.wait(Duration::from_secs(10))) };
             said.push(line);
         }

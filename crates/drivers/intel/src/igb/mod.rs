@@ -15,7 +15,7 @@ use ringpass_registers::igb::{bits::*, descriptor::*, *};
 use ringpass_registers::{RW, Reg, Window};
 
 use crate::device::{Device, RxErrors};
-use crate::family::{Family, Registers};
+use crate::family::{Family, Registers, RingRegisters};
 use crate::frame::OVERHEAD;
 use crate::port::IntelPort;
 use crate::rss;
@@ -41,10 +41,8 @@ impl Family for Family82576 {
         status: STATUS,
         receive_address: [RAL, RAH],
         promiscuous: (RCTL, RCTL_UPE | RCTL_MPE),
-        rx_base: [RDBAL, RDBAH],
-        rx: [RDLEN, RDH, RDT, RXDCTL],
-        tx_base: [TDBAL, TDBAH],
-        tx: [TDLEN, TDH, TDT, TXDCTL],
+        rx: RingRegisters { base: [RDBAL, RDBAH], len: RDLEN, head: RDH, tail: RDT, control: RXDCTL },
+        tx: RingRegisters { base: [TDBAL, TDBAH], len: TDLEN, head: TDH, tail: TDT, control: TXDCTL },
         head_write_back: [TDWBAL, TDWBAH],
         rss_key: RSSRK,
         rss_queues: RETA,

@@ -13,7 +13,7 @@ use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 use ringpass_registers::{RW, Reg, Window};
 
 use crate::device::{Device, RxErrors};
-use crate::family::{Family, Registers};
+use crate::family::{Family, Registers, RingRegisters};
 use crate::port::IntelPort;
 use crate::rss;
 use steering::Steering;
@@ -37,10 +37,8 @@ impl Family for Family82599 {
         status: STATUS,
         receive_address: [RAL, RAH],
         promiscuous: (FCTRL, FCTRL_UPE | FCTRL_MPE),
-        rx_base: [RDBAL, RDBAH],
-        rx: [RDLEN, RDH, RDT, RXDCTL],
-        tx_base: [TDBAL, TDBAH],
-        tx: [TDLEN, TDH, TDT, TXDCTL],
+        rx: RingRegisters { base: [RDBAL, RDBAH], len: RDLEN, head: RDH, tail: RDT, control: RXDCTL },
+        tx: RingRegisters { base: [TDBAL, TDBAH], len: TDLEN, head: TDH, tail: TDT, control: TXDCTL },
         head_write_back: [TDWBAL, TDWBAH],
         rss_key: RSSRK,
         rss_queues: RETA,
