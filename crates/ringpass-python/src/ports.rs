@@ -159,8 +159,16 @@ impl Shared {
         let names = ports.iter().map(|port| port.name().to_owned()).collect();
         let notes = ports.notes();
         let closing = AtomicBool::new(false);
-        let last = Mutex::default();
-        Ok(Self { control: Mutex::new(Some(ports)), pairs, names, last, closing, region, held, notes })
+        Ok(Self {
+            control: Mutex::new(Some(ports)),
+            pairs,
+            names,
+            last: Mutex::default(),
+            closing,
+            region,
+            held,
+            notes,
+        })
     }
 
     /// Closes everything, once receivers that wait have noticed.

@@ -22,7 +22,7 @@
 //!
 //! 1. [`open()`] parses each address ([`Address`] lists all kinds), creates one pool of packet buffers, and brings up a driver or
 //!    another kind of port for each. [`Config`] says how; its default suits most applications.
-//! 2. [`Ports`] is the control side: statistics, link, state. [`Ports::take_pair`] takes the [`QueuePair`], which belong to one
+//! 2. [`Ports`] is the control side: statistics, link, state. [`Ports::take_pair`] takes each [`QueuePair`], which belongs to one
 //!    thread at a time.
 //! 3. [`RxQueue::rx_burst`] moves received packets into a [`Burst`], without waiting. In a driver this is one function: it reads
 //!    descriptors that the card has written back, and posts new buffers (`ringpass_intel`, `rx.rs`).

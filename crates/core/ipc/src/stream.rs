@@ -80,11 +80,18 @@ impl Stream {
     /// size of a message, and accepts these descriptors.
     pub fn new(socket: OwnedFd, buffer: usize, accepts: Descriptors) -> Self {
         let buffer = vec![0; buffer].into_boxed_slice();
-        let start = 0;
-        let end = 0;
-        let taken = 0;
-        let fds = VecDeque::new();
-        Self { socket, accepts, pending: None, buffer, start, end, taken, fds, kept: Vec::new(), unsent: None }
+        Self {
+            socket,
+            accepts,
+            pending: None,
+            buffer,
+            start: 0,
+            end: 0,
+            taken: 0,
+            fds: VecDeque::new(),
+            kept: Vec::new(),
+            unsent: None,
+        }
     }
 
     /// Returns the socket.

@@ -24,7 +24,7 @@ impl Cache {
 }
 
 impl Mempool {
-    /// Takes one empty packet. Returns `None`, and counts it, if no buffer is left. QueuePair use a [`Cache`],
+    /// Takes one empty packet. Returns `None`, and counts it, if no buffer is left. Queues use a [`Cache`],
     /// which is faster.
     pub fn alloc(&self) -> Option<Packet> {
         let mut burst = Burst::new(1);

@@ -178,10 +178,14 @@ impl VfioUser {
         let [a, b, c, d] = id;
         let id = DeviceId { vendor: u16::from_le_bytes([a, b]), device: u16::from_le_bytes([c, d]) };
         let client = Arc::new(Connection::new(client));
-        let window = Default::default();
-        let regions = Default::default();
-        let foreign = Default::default();
-        Ok(Arc::new(Self { name, id, client, window, regions, foreign }))
+        Ok(Arc::new(Self {
+            name,
+            id,
+            client,
+            window: Default::default(),
+            regions: Default::default(),
+            foreign: Default::default(),
+        }))
     }
 
     fn client(&self) -> ClientGuard<'_> {

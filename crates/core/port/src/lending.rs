@@ -110,10 +110,12 @@ impl Lending {
 
     /// Creates a lending without a borrower, in which nothing is lent yet.
     pub fn new(lender: Box<dyn Lender>) -> Arc<Self> {
-        let lease = Default::default();
-        let inner = Default::default();
-        let host_buffers = Default::default();
-        Arc::new(Self { lender, lease, inner, host_buffers })
+        Arc::new(Self {
+            lender,
+            lease: Default::default(),
+            inner: Default::default(),
+            host_buffers: Default::default(),
+        })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {

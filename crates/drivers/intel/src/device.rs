@@ -43,10 +43,15 @@ pub(crate) type QueueContext<'a> = (&'a Arc<Device>, &'a PortConfig, &'a Mempool
 impl Device {
     /// Opens the card's registers. `stop` ends reception; it is called when the last owner drops the device.
     pub(crate) fn new(bus: Arc<dyn PciDevice>, rx_errors: RxErrors, stop: fn(&Window)) -> Result<Arc<Self>, Error> {
-        let rx_faulty = Default::default();
-        let tx_refused = Default::default();
-        let hang = Default::default();
-        Ok(Arc::new(Self { window: bus.window()?, bus, rx_faulty, tx_refused, hang, rx_errors, stop }))
+        Ok(Arc::new(Self {
+            window: bus.window()?,
+            bus,
+            rx_faulty: Default::default(),
+            tx_refused: Default::default(),
+            hang: Default::default(),
+            rx_errors,
+            stop,
+        }))
     }
 
     /// Polls a register for up to 1 s until the bits in `mask` equal `want`; an error if they do not.

@@ -50,10 +50,14 @@ impl<F: Family> IntelPort<F> {
         }
         let device = Device::new(bus, F::RX_ERRORS, F::stop)?;
         let family = F::init(&device, config)?;
-        let stats = Default::default();
-        let queues = Default::default();
-        let notes = Default::default();
-        let mut port = Self { name: name.to_owned(), device, family, stats, queues, notes };
+        let mut port = Self {
+            name: name.to_owned(),
+            device,
+            family,
+            stats: Default::default(),
+            queues: Default::default(),
+            notes: Default::default(),
+        };
         port.set_promiscuous(config.promiscuous)?;
         port.start_queues(model, config, pool)?;
         Ok(port)

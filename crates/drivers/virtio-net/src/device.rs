@@ -50,11 +50,14 @@ impl<Q: Virtqueue> RetiredQueue for Q {
 
 impl Device {
     pub(crate) fn new(transport: Box<dyn Transport>, bus: Arc<dyn PciDevice>) -> Self {
-        let broken = Default::default();
-        let hang = Default::default();
-        let resets_queues = Default::default();
-        let retired = Default::default();
-        Self { transport: Mutex::new(transport), bus, broken, hang, resets_queues, retired }
+        Self {
+            transport: Mutex::new(transport),
+            bus,
+            broken: Default::default(),
+            hang: Default::default(),
+            resets_queues: Default::default(),
+            retired: Default::default(),
+        }
     }
 
     /// Allows resetting queues one by one (RING_RESET was negotiated).

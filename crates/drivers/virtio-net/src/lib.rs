@@ -114,10 +114,9 @@ impl VirtioNet {
         let started = plan.start()?;
         let features = negotiated.features;
         let mac = found.mac.unwrap_or_else(random_mac);
-        let gone = None;
         let queues::StartedQueues { pairs: queues, control, rx, tx, notes } = started;
         let name = name.to_owned();
-        let mut port = Self { name, control, queues, device, features, mac, config: found, rx, tx, notes, gone };
+        let mut port = Self { name, control, queues, device, features, mac, config: found, rx, tx, notes, gone: None };
         port.set_up(config)?;
         Ok(port)
     }

@@ -49,11 +49,14 @@ impl RegisteredPort {
     /// Takes a port that was just registered.
     pub fn new(port: Port) -> Self {
         let busy = [port.tx(), port.rx()].map(|rings| rings.iter().map(|_| AtomicBool::new(false)).collect());
-        let lost = Default::default();
-        let idle = Default::default();
-        let wait_queue = Default::default();
-        let spin = Default::default();
-        Self { port, busy, lost, idle, wait_queue, spin }
+        Self {
+            port,
+            busy,
+            lost: Default::default(),
+            idle: Default::default(),
+            wait_queue: Default::default(),
+            spin: Default::default(),
+        }
     }
 
     /// The port.

@@ -35,11 +35,16 @@ impl NetmapPort {
             return Err(Error::Config(format!("{name}: one ring is for one queue, not {}", config.queues)));
         }
         let status = Arc::new(PortStatus::new(config.queues));
-        let clients = Default::default();
         let queues_of = Default::default();
-        let notes = Default::default();
         let others = Default::default();
-        let mut port = Self { name: name.into(), clients, queues: queues_of, status, notes, others };
+        let mut port = Self {
+            name: name.into(),
+            clients: Default::default(),
+            queues: queues_of,
+            status,
+            notes: Default::default(),
+            others,
+        };
         let (mut all, mut places) = (Rings { tx: Vec::new(), rx: Vec::new() }, None);
         for queue in 0..config.queues {
             let mut more = Register::default();

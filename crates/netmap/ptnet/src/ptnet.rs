@@ -85,12 +85,6 @@ impl Ptnet {
             .power_management(0x40)
             .msix(0x50, relays.len() as u16, (MSIX_BAR, 0), (MSIX_BAR, PENDING));
         let vectors = vec![None; relays.len()];
-        let dma = Default::default();
-        let csb_at = Default::default();
-        let status = Default::default();
-        let created = Default::default();
-        let csb = Default::default();
-        let counters = Default::default();
         Self {
             config,
             counts,
@@ -99,13 +93,13 @@ impl Ptnet {
             mac,
             memory_id,
             relays,
-            dma,
+            dma: Default::default(),
             vectors,
-            csb_at,
-            status,
-            created,
-            csb,
-            counters,
+            csb_at: Default::default(),
+            status: Default::default(),
+            created: Default::default(),
+            csb: Default::default(),
+            counters: Default::default(),
         }
     }
 

@@ -83,9 +83,7 @@ impl Group {
         })?;
         let ranges = info::ranges(&request::iommu_info(&container).map_err(wrong("asking about the IOMMU"))?);
         let limit = raise_memlock_limit();
-        let mapped = Mutex::default();
-        let foreign = ForeignMaps::default();
-        Ok(Self { number, group, container, ranges, limit, mapped, foreign })
+        Ok(Self { number, group, container, ranges, limit, mapped: Mutex::default(), foreign: ForeignMaps::default() })
     }
 
     /// Returns the number of the group, which is the name of its file in `/dev/vfio`.

@@ -80,10 +80,14 @@ impl Tunnel {
         }
         let [a, b, c, d] = local.octets();
         let mac = config.mac.map_or([0x02, 0x56, a, b, c, d], |mac| mac.0);
-        let remote = Default::default();
-        let last_request = Default::default();
-        let counters = Default::default();
-        Ok(Self(Arc::new(State { config, mac, remote, last_request, start: Instant::now(), counters })))
+        Ok(Self(Arc::new(State {
+            config,
+            mac,
+            remote: Default::default(),
+            last_request: Default::default(),
+            start: Instant::now(),
+            counters: Default::default(),
+        })))
     }
 
     /// Wraps the port's queues, so that they carry frames of the inner network. Offloads that inner frames

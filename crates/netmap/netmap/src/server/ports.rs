@@ -131,19 +131,14 @@ impl Ports {
     /// Creates the state without ports. The common memory has these pools.
     pub fn new(common: Pools, switches: Box<dyn Switches>) -> Result<Self, RequestError> {
         let memories = Memories::new(Region::new(common, &RegionConfig::default())?);
-        let pipes = Default::default();
-        let open = Default::default();
-        let natives = Default::default();
-        let monitors = Default::default();
-        let nulls = Default::default();
         let budget = Budget::new(MEMORY);
         Ok(Self {
             memories,
-            pipes,
-            open,
-            natives,
-            monitors,
-            nulls,
+            pipes: Default::default(),
+            open: Default::default(),
+            natives: Default::default(),
+            monitors: Default::default(),
+            nulls: Default::default(),
             switches,
             budget,
             numbers: 0,

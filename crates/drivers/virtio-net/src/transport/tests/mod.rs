@@ -33,10 +33,7 @@ struct Memory {
 
 impl Memory {
     fn new(len: usize) -> Arc<Self> {
-        let bytes = Default::default();
-        let accesses = Default::default();
-        let answers = Default::default();
-        Arc::new(Self { len, bytes, accesses, answers })
+        Arc::new(Self { len, bytes: Default::default(), accesses: Default::default(), answers: Default::default() })
     }
 
     fn set(&self, offset: usize, bytes: &[u8]) {
