@@ -28,8 +28,8 @@ use crate::sandbox::Needs;
 /// ```
 ///
 /// The queues are taken once and may then move to other threads. A device is stopped when its port and all of its queues have been
-/// dropped. Dropping the ports without [closing](Self::close) them completes what they write elsewhere too, but nobody hears
-/// what was lost.
+/// dropped. Ports that are dropped without [closing](Self::close) them also complete what they write elsewhere, but only their log
+/// tells what was lost.
 pub struct Ports {
     /// Dropped before the pool, so that packets return to it.
     ports: Vec<Box<dyn Port>>,
@@ -183,27 +183,14 @@ impl Ports {
     /// # Errors
     /// If something could not be written.
     pub fn close_and_count(mut self) -> Result<usize, Error> {
-        let finished = self.finish();
+        // All of them, also after a failure, which is the first one's.
+        let ends: Vec<_> = self.ports.iter_mut().map(|port| port.finish()).collect();
         self.ports.clear();
         // Queues of ports that have left a switch return theirs on other threads.
         wait_for_drops(Duration::from_secs(1));
         let missing = self.pool.outstanding(1);
         tracing::debug!("packet buffers: {missing} of {} are missing", self.pool.capacity());
-        finished.map(|()| missing)
-    }
-
-    /// Finishes all ports, also after a failure, which is the first one's.
-    fn finish(&mut self) -> Result<(), Error> {
-        let ends: Vec<_> = self.ports.iter_mut().map(|port| port.finish()).collect();
-        ends.into_iter().collect()
-    }
-}
-
-impl Drop for Ports {
-    fn drop(&mut self) {
-        if let Err(error) = self.finish() {
-            tracing::error!("{error}");
-        }
+        ends.into_iter().collect::<Result<(), _>>().map(|()| missing)
     }
 }
 
