@@ -1,4 +1,4 @@
-//! What datapaths and the control side share.
+//! State that datapaths and the control side share.
 
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Instant;
@@ -10,14 +10,14 @@ use crate::table::Table;
 pub(crate) struct PortView {
     /// The VLAN of frames that arrive or leave without a tag.
     pub(crate) untagged: u16,
-    /// Whether the port refuses frames with a tag.
+    /// The port refuses frames with a tag.
     pub(crate) access: bool,
     /// Ports that it may send to, up or not: all except itself and its isolation group.
     pub(crate) reach: u64,
     /// The only stations that may send from this port, sorted; empty for all.
     pub(crate) sources: Box<[u64]>,
     pub(crate) rate_limiter: RateLimiter,
-    /// Whether the port accepts packets in lent buffers.
+    /// The port accepts packets in lent buffers.
     pub(crate) lends: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a region of netmap memory holds.
+//! Number and size of the objects in a region of netmap memory.
 
 /// Number and size of the objects in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,6 @@
-//! Whether frames are copied, for measurements.
+//! Copy modes of a port, for measurements.
 
-/// Whether frames are copied. Copying is skipped only for measurements: the receiver then sees the previous
+/// Treatment of the bytes of frames. Copying is skipped only for measurements: the receiver then sees the previous
 /// content of its buffers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyMode {

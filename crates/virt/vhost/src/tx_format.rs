@@ -21,7 +21,7 @@ pub(crate) struct Sent {
     /// Packets counted in `done` or `lent` that could not be sent.
     pub(crate) drops: usize,
     pub(crate) bytes: usize,
-    /// Whether the guest wants to be interrupted.
+    /// The guest wants to be interrupted.
     pub(crate) call: bool,
 }
 

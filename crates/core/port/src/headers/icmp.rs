@@ -26,7 +26,8 @@ impl Icmp {
     /// Changes the type of the message, and leaves its code.
     #[inline]
     pub fn set_kind(&mut self, kind: u8) {
-        self.replace(0, [kind, self.0[1]]);
+        let change = self.replace(0, [kind, self.0[1]]);
+        self.apply(change);
     }
 
     /// Returns the code within the type.
@@ -44,7 +45,8 @@ impl Icmp {
     /// Changes the identifier of an echo request or reply.
     #[inline]
     pub fn set_identifier(&mut self, identifier: u16) {
-        self.replace(4, identifier.to_be_bytes());
+        let change = self.replace(4, identifier.to_be_bytes());
+        self.apply(change);
     }
 
     /// Returns the sequence number of an echo request or reply.
@@ -63,12 +65,5 @@ impl Icmp {
     #[inline]
     pub fn apply(&mut self, change: ChecksumChange) {
         self.set(2, change.apply(self.checksum()).to_be_bytes());
-    }
-
-    #[inline]
-    fn replace(&mut self, at: usize, bytes: [u8; 2]) {
-        let change = ChecksumChange::of(&self.get::<2>(at), &bytes);
-        self.set(at, bytes);
-        self.apply(change);
     }
 }

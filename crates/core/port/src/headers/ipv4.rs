@@ -60,7 +60,7 @@ impl Ipv4 {
     /// Changes the length of the packet with this header, in bytes.
     #[inline]
     pub fn set_total_len(&mut self, len: u16) {
-        _ = self.replace(2, len.to_be_bytes());
+        _ = self.change(2, len.to_be_bytes());
     }
 
     /// Returns the differentiated services code point and ECN bits.
@@ -72,7 +72,7 @@ impl Ipv4 {
     /// Changes the differentiated services code point and ECN bits.
     #[inline]
     pub fn set_traffic_class(&mut self, class: u8) {
-        _ = self.replace(0, [self.0[0], class]);
+        _ = self.change(0, [self.0[0], class]);
     }
 
     /// Returns the identification of a fragmented packet.
@@ -96,7 +96,7 @@ impl Ipv4 {
     /// Changes the time to live.
     #[inline]
     pub fn set_ttl(&mut self, ttl: u8) {
-        _ = self.replace(8, [ttl, self.0[9]]);
+        _ = self.change(8, [ttl, self.0[9]]);
     }
 
     /// Returns the protocol of what follows.
@@ -120,7 +120,7 @@ impl Ipv4 {
     /// Changes the address of the sender. The change also concerns the checksum of TCP and UDP.
     #[inline]
     pub fn set_source(&mut self, address: Ipv4Addr) -> ChecksumChange {
-        self.replace(12, address.octets())
+        self.change(12, address.octets())
     }
 
     /// Returns the address of the receiver.
@@ -132,14 +132,13 @@ impl Ipv4 {
     /// Changes the address of the receiver. The change also concerns the checksum of TCP and UDP.
     #[inline]
     pub fn set_destination(&mut self, address: Ipv4Addr) -> ChecksumChange {
-        self.replace(16, address.octets())
+        self.change(16, address.octets())
     }
 
     /// Changes a field at an even offset, and the checksum.
     #[inline]
-    fn replace<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> ChecksumChange {
-        let change = ChecksumChange::of(&self.get::<N>(at), &bytes);
-        self.set(at, bytes);
+    fn change<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> ChecksumChange {
+        let change = self.replace(at, bytes);
         self.apply(change);
         change
     }

@@ -87,11 +87,4 @@ impl Ipv6 {
     pub fn set_destination(&mut self, address: Ipv6Addr) -> ChecksumChange {
         self.replace(24, address.octets())
     }
-
-    #[inline]
-    fn replace(&mut self, at: usize, bytes: [u8; 16]) -> ChecksumChange {
-        let change = ChecksumChange::of(&self.get::<16>(at), &bytes);
-        self.set(at, bytes);
-        change
-    }
 }

@@ -127,7 +127,50 @@ macro_rules! header {
             fn set<const N: usize>(&mut self, at: usize, bytes: [u8; N]) {
                 self.0[at..at + N].copy_from_slice(&bytes);
             }
+
+            /// Changes bytes at an even offset; returns what that changes in a checksum.
+            #[inline]
+            #[allow(dead_code)]
+            fn replace<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> $crate::headers::ChecksumChange {
+                let change = $crate::headers::ChecksumChange::of(&self.get::<N>(at), &bytes);
+                self.set(at, bytes);
+                change
+            }
         }
     };
 }
 use header;
+
+/// Gives a header with the ports in its first four bytes access to them.
+macro_rules! ports {
+    ($name:ident) => {
+        impl $name {
+            /// Returns the port of the sender.
+            #[inline]
+            pub fn source_port(&self) -> u16 {
+                u16::from_be_bytes(self.get(0))
+            }
+
+            /// Changes the port of the sender.
+            #[inline]
+            pub fn set_source_port(&mut self, port: u16) {
+                let change = self.replace(0, port.to_be_bytes());
+                self.apply(change);
+            }
+
+            /// Returns the port of the receiver.
+            #[inline]
+            pub fn destination_port(&self) -> u16 {
+                u16::from_be_bytes(self.get(2))
+            }
+
+            /// Changes the port of the receiver.
+            #[inline]
+            pub fn set_destination_port(&mut self, port: u16) {
+                let change = self.replace(2, port.to_be_bytes());
+                self.apply(change);
+            }
+        }
+    };
+}
+use ports;

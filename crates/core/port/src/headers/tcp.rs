@@ -1,6 +1,6 @@
 //! TCP headers (RFC 9293, 3.1).
 
-use super::{ChecksumChange, header};
+use super::{ChecksumChange, header, ports};
 
 /// Control bits of a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,31 +33,9 @@ header! {
 /// Offset of the checksum.
 const CHECKSUM: usize = 16;
 
+ports!(Tcp);
+
 impl Tcp {
-    /// Returns the port of the sender.
-    #[inline]
-    pub fn source_port(&self) -> u16 {
-        u16::from_be_bytes(self.get(0))
-    }
-
-    /// Changes the port of the sender.
-    #[inline]
-    pub fn set_source_port(&mut self, port: u16) {
-        self.replace(0, port);
-    }
-
-    /// Returns the port of the receiver.
-    #[inline]
-    pub fn destination_port(&self) -> u16 {
-        u16::from_be_bytes(self.get(2))
-    }
-
-    /// Changes the port of the receiver.
-    #[inline]
-    pub fn set_destination_port(&mut self, port: u16) {
-        self.replace(2, port);
-    }
-
     /// Returns the number of the segment's first byte.
     #[inline]
     pub fn sequence(&self) -> u32 {
@@ -98,12 +76,5 @@ impl Tcp {
     #[inline]
     pub fn apply(&mut self, change: ChecksumChange) {
         self.set(CHECKSUM, change.apply(self.checksum()).to_be_bytes());
-    }
-
-    #[inline]
-    fn replace(&mut self, at: usize, port: u16) {
-        let change = ChecksumChange::of(&self.get::<2>(at), &port.to_be_bytes());
-        self.set(at, port.to_be_bytes());
-        self.apply(change);
     }
 }

@@ -1,6 +1,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use etherparse::{ArpEthIpv4Packet, ArpOperation, Icmpv4Type, PacketBuilder, SlicedPacket, TransportSlice, VlanId};
+use etherparse::{
+    ArpEthIpv4Packet, ArpOperation, Icmpv4Type, IpHeaders, PacketBuilder, PacketBuilderStep, SlicedPacket,
+    TransportSlice, VlanId,
+};
 use proptest::prelude::*;
 use ringpass_memory::{Mempool, MempoolConfig, Packet};
 
@@ -25,27 +28,23 @@ fn ends<A: Arbitrary>() -> impl Strategy<Value = Ends<A>> {
     (any::<[A; 2]>(), any::<[u16; 2]>()).prop_map(|(addresses, ports)| Ends { addresses, ports })
 }
 
-fn frame4(Ends { addresses: [a, b], ports: [from, to] }: &Ends<Ipv4Addr>, is_tcp: bool, payload: &[u8]) -> Vec<u8> {
+fn frame4(Ends { addresses: [a, b], ports }: &Ends<Ipv4Addr>, is_tcp: bool, payload: &[u8]) -> Vec<u8> {
     let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4(a.octets(), b.octets(), 64);
-    let mut frame = Vec::new();
-    if is_tcp {
-        ip.tcp(*from, *to, 7, 1000).write(&mut frame, payload)
-    } else {
-        ip.udp(*from, *to).write(&mut frame, payload)
-    }
-    .unwrap();
-    frame
+    frame(ip, *ports, is_tcp, payload)
 }
 
-fn frame6(Ends { addresses: [a, b], ports: [from, to] }: &Ends<Ipv6Addr>, is_tcp: bool, payload: &[u8]) -> Vec<u8> {
+fn frame6(Ends { addresses: [a, b], ports }: &Ends<Ipv6Addr>, is_tcp: bool, payload: &[u8]) -> Vec<u8> {
     let ip = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv6(a.octets(), b.octets(), 64);
+    frame(ip, *ports, is_tcp, payload)
+}
+
+fn frame(ip: PacketBuilderStep<IpHeaders>, [from, to]: [u16; 2], is_tcp: bool, payload: &[u8]) -> Vec<u8> {
     let mut frame = Vec::new();
-    if is_tcp {
-        ip.tcp(*from, *to, 7, 1000).write(&mut frame, payload)
-    } else {
-        ip.udp(*from, *to).write(&mut frame, payload)
-    }
-    .unwrap();
+    let written = match is_tcp {
+        true => ip.tcp(from, to, 7, 1000).write(&mut frame, payload),
+        false => ip.udp(from, to).write(&mut frame, payload),
+    };
+    written.unwrap();
     frame
 }
 
@@ -141,7 +140,7 @@ fn fields_have_the_values_that_others_wrote() {
     let tags = PacketBuilder::ethernet2([2; 6], [4; 6]).single_vlan(VlanId::try_new(0xabc).unwrap());
     let mut ip = etherparse::Ipv4Header::new(0, 9, etherparse::IpNumber::TCP, [192, 0, 2, 1], [192, 0, 2, 2]).unwrap();
     ip.options = [1, 1, 1, 0].into();
-    let tcp = tags.ip(etherparse::IpHeaders::Ipv4(ip, Default::default())).tcp(1, 2, 0x0102_0304, 500).syn().ack(77);
+    let tcp = tags.ip(IpHeaders::Ipv4(ip, Default::default())).tcp(1, 2, 0x0102_0304, 500).syn().ack(77);
     tcp.options_raw(&[1, 1, 1, 0]).unwrap().write(&mut frame, b"data").unwrap();
     let packet = packet(&frame);
     let ethernet = Ethernet::read(&packet, 0).unwrap();

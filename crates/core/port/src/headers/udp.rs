@@ -1,11 +1,13 @@
 //! UDP headers (RFC 768).
 
-use super::{ChecksumChange, header};
+use super::{ChecksumChange, header, ports};
 
 header! {
     /// A UDP header. Its checksum follows each change, unless it is 0, which means that there is none.
     Udp, 8, |_| true
 }
+
+ports!(Udp);
 
 impl Udp {
     /// Creates a header for `payload` bytes behind it, without a checksum. A port fills one in on
@@ -20,30 +22,6 @@ impl Udp {
         header.set(2, destination.to_be_bytes());
         header.set(4, payload.checked_add(8).expect("a datagram of at most 65,535 bytes").to_be_bytes());
         header
-    }
-
-    /// Returns the port of the sender.
-    #[inline]
-    pub fn source_port(&self) -> u16 {
-        u16::from_be_bytes(self.get(0))
-    }
-
-    /// Changes the port of the sender.
-    #[inline]
-    pub fn set_source_port(&mut self, port: u16) {
-        self.replace(0, port);
-    }
-
-    /// Returns the port of the receiver.
-    #[inline]
-    pub fn destination_port(&self) -> u16 {
-        u16::from_be_bytes(self.get(2))
-    }
-
-    /// Changes the port of the receiver.
-    #[inline]
-    pub fn set_destination_port(&mut self, port: u16) {
-        self.replace(2, port);
     }
 
     /// Returns the length of the datagram with this header, in bytes.
@@ -66,12 +44,5 @@ impl Udp {
             // 0 is sent as all ones.
             self.set(6, if changed == 0 { [0xff; 2] } else { changed.to_be_bytes() });
         }
-    }
-
-    #[inline]
-    fn replace(&mut self, at: usize, port: u16) {
-        let change = ChecksumChange::of(&self.get::<2>(at), &port.to_be_bytes());
-        self.set(at, port.to_be_bytes());
-        self.apply(change);
     }
 }
