@@ -51,7 +51,7 @@ impl Ring {
     /// Returns the descriptor at `index`, or `None` if the ring is shorter.
     #[inline]
     pub(crate) fn get(&self, index: usize) -> Option<&Descriptor> {
-        self.first.get(index).or_else(|| self.get_far(index - self.first.len()))
+        self.first.get(index).or_else(|| self.contiguous_far(index - self.first.len()).first())
     }
 
     /// Returns up to `limit` descriptors from `head` on, as many as are contiguous in this process: none if `head` is
@@ -59,10 +59,11 @@ impl Ring {
     #[inline]
     pub(crate) fn contiguous(&self, head: usize, limit: usize) -> &[Descriptor] {
         let from = self.first.get(head..).filter(|from| !from.is_empty());
-        let from = from.unwrap_or_else(|| self.contiguous_far(head - self.first.len().min(head)));
+        let from = from.unwrap_or_else(|| self.contiguous_far(head.saturating_sub(self.first.len())));
         &from[..from.len().min(limit)]
     }
 
+    /// Returns the descriptors that are contiguous from a position behind the first piece on.
     #[cold]
     fn contiguous_far(&self, mut head: usize) -> &[Descriptor] {
         for piece in &self.others {
@@ -72,17 +73,6 @@ impl Ring {
             head -= piece.len();
         }
         &[]
-    }
-
-    #[cold]
-    fn get_far(&self, mut index: usize) -> Option<&Descriptor> {
-        for piece in &self.others {
-            if index < piece.len() {
-                return piece.get(index);
-            }
-            index -= piece.len();
-        }
-        None
     }
 
     /// Returns whether any descriptor lies in a range of addresses.
