@@ -8,7 +8,7 @@ use ringpass::signals::interrupted;
 use ringpass::{Config, Error, Port, Ports, Stats, Totals, Worker, Workers, check_ports};
 
 use crate::signals::{be_impatient, begin_run, catch_first_signal, report_requested};
-use crate::stats::{Fields, Printer};
+use crate::stats::{Fields, PortSummary, Printer};
 
 /// Callbacks of a subcommand into its run.
 pub trait RunObserver {
@@ -142,11 +142,13 @@ impl Run {
         }
         // Finishes every port, even if an earlier one fails.
         let unfinished = ports.iter_mut().filter_map(|port| port.finish().err()).collect::<Vec<_>>().into_iter().next();
-        let extended =
-            ports.iter_mut().enumerate().map(|(index, port)| [port.extended(), observer.extended(index)].concat());
-        let extended = extended.collect();
+        let mut summaries = Vec::new();
+        for (index, (port, stats)) in ports.iter_mut().zip(stats).enumerate() {
+            let extended = [port.extended(), observer.extended(index)].concat();
+            summaries.push(PortSummary { stats, queues: port.queue_stats(), extended });
+        }
         let fields = observer.fields(&self.workers.totals(elapsed));
-        self.printer.summary(elapsed, ports, &stats, extended, fields);
+        self.printer.summary(elapsed, ports, summaries, fields);
         // The last write to a capture file is made by its worker as it ends, and may have failed.
         let failed = failed.or_else(|| match observer.check_ports(ports) {
             Decision::Failed(error) => Some(error),

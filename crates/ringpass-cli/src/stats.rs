@@ -80,6 +80,19 @@ struct PortEvent<'a> {
     /// Counters specific to this kind of port; only in the summary.
     #[serde(skip_serializing_if = "Option::is_none")]
     extended: Option<Fields>,
+    /// Counters of each queue pair; only in the summary, and of ports with several queues.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    queues: Vec<Stats>,
+}
+
+/// Counters of a port at the end of a run.
+pub struct PortSummary {
+    /// Those that all ports have.
+    pub stats: Stats,
+    /// Those of each queue pair, if the port counts by queue.
+    pub queues: Vec<Stats>,
+    /// Counters of this kind of port, by name.
+    pub extended: Vec<(&'static str, u64)>,
 }
 
 fn json(event: &'static str, elapsed: Duration, ports: Vec<PortEvent<'_>>, more: Fields) -> String {
@@ -133,7 +146,7 @@ impl Printer {
         let stats: Vec<Stats> = ports.iter_mut().map(|port| port.stats()).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
         if self.json {
-            let event = |(name, stats)| PortEvent { name, stats, extended: None };
+            let event = |(name, stats)| PortEvent { name, stats, extended: None, queues: Vec::new() };
             return self.print(&json("stats", elapsed, names.into_iter().zip(&stats).map(event).collect(), more));
         }
         let seconds = (elapsed - self.before.0).as_secs_f64();
@@ -170,17 +183,17 @@ impl Printer {
         &mut self,
         elapsed: Duration,
         ports: &[Box<dyn Port>],
-        stats: &[Stats],
-        extended: Vec<Vec<(&'static str, u64)>>,
+        mut summaries: Vec<PortSummary>,
         more: Fields,
     ) {
-        let named = |(name, n): (&str, u64)| (name.to_owned(), n.into());
-        let extended: Vec<Fields> = extended.into_iter().map(|port| port.into_iter().map(named).collect()).collect();
         let names: Vec<&str> = ports.iter().map(|port| port.name()).collect();
+        // The counters of an only queue are those of its port.
+        summaries.iter_mut().filter(|port| port.queues.len() == 1).for_each(|port| port.queues.clear());
         if self.json {
             let mut events = Vec::new();
-            for ((name, stats), extended) in names.iter().zip(stats).zip(extended) {
-                events.push(PortEvent { name, stats, extended: (!extended.is_empty()).then_some(extended) });
+            for (name, port) in names.iter().zip(&summaries) {
+                let extended = (!port.extended.is_empty()).then(|| named(&port.extended));
+                events.push(PortEvent { name, stats: &port.stats, extended, queues: port.queues.clone() });
             }
             return self.print(&json("summary", elapsed, events, more));
         }
@@ -189,7 +202,7 @@ impl Printer {
         let title = format!("{seconds:.1} s in all");
         let mut lines =
             vec![format!("{title:<width$}      {:>13} {:>16} {:>9} {:>10}", "packets", "bytes", "drops", "rate")];
-        for (name, s) in names.iter().zip(stats) {
+        for (name, PortSummary { stats: s, .. }) in names.iter().zip(&summaries) {
             for (name, direction, packets, bytes, drops) in
                 [(*name, "rx", s.rx_packets, s.rx_bytes, s.rx_drops), ("", "tx", s.tx_packets, s.tx_bytes, s.tx_drops)]
             {
@@ -200,8 +213,16 @@ impl Printer {
                 lines.push(format!("{name:<width$}  {direction}  {packets:>13} {bytes:>16} {drops:>9} {rate}"));
             }
         }
-        for (name, mut extended) in names.iter().zip(extended) {
+        for (name, PortSummary { queues, extended, .. }) in names.iter().zip(&summaries) {
+            if !queues.is_empty() {
+                let list = |field: fn(&Stats) -> u64| {
+                    queues.iter().map(|queue| grouped(field(queue))).collect::<Vec<_>>().join(" ")
+                };
+                let (received, sent) = (list(|queue| queue.rx_packets), list(|queue| queue.tx_packets));
+                lines.push(format!("{name}: packets by queue: received {received}, sent {sent}"));
+            }
             // Packets and bytes are in the table above. Other counters are printed unless they are 0.
+            let mut extended = named(extended);
             extended.retain(|name, n| !name.ends_with("_packets") && !name.ends_with("_bytes") && *n != 0);
             if !extended.is_empty() {
                 lines.push(format!("{name}: {}", to_text(&extended)));
@@ -213,6 +234,11 @@ impl Printer {
         }
         self.print(&lines.join("\n"));
     }
+}
+
+/// Returns counters as fields.
+fn named(counters: &[(&str, u64)]) -> Fields {
+    counters.iter().map(|&(name, n)| (name.to_owned(), n.into())).collect()
 }
 
 /// Largest number of characters of a port's name in live lines.
@@ -290,7 +316,7 @@ mod tests {
     #[test]
     fn json_is_one_line_of_the_agreed_shape() {
         let more = fields([("forwarder_drops", 5.into())]);
-        let port = PortEvent { name: "null", stats: &STATS, extended: None };
+        let port = PortEvent { name: "null", stats: &STATS, extended: None, queues: Vec::new() };
         let line = json("stats", Duration::from_micros(1_500_400), vec![port], more);
         assert_eq!(
             line,

@@ -37,6 +37,7 @@
 //! # What else there is
 //!
 //! - [`Workers`]: pinned threads with counters, as the program `ringpass` uses them.
+//! - [`cable()`]: rings between workers, for pipelines.
 //! - [`sandbox`]: giving up privileges once all ports are open.
 //! - [`Port`], [`RxQueue`], [`TxQueue`], [`Wakeable`]: the traits that a port of one's own implements.
 //! - [`switch`]: a learning switch between any ports. [`netmap`]: netmap's rings, its server and its clients.
@@ -45,6 +46,7 @@
 
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
 
+mod cable;
 pub mod cards;
 mod config;
 pub mod drivers;
@@ -60,6 +62,7 @@ pub mod sandbox;
 pub mod signals;
 mod worker;
 
+pub use cable::cable;
 pub use config::Config;
 pub use flow_table::FlowTable;
 pub use map::take_queue_pairs;

@@ -152,6 +152,25 @@ impl Ports {
         self.ports.iter_mut().map(|port| port.stats()).collect()
     }
 
+    /// Returns the counters of each queue pair of each port since it was opened: a list for each port, which is empty where the port
+    /// does not count by queue (Intel's 82576 and its kin).
+    ///
+    /// ```
+    /// use ringpass::{Config, PortConfig};
+    ///
+    /// let config = Config { port: PortConfig { queues: 4, ..Default::default() }, ..Config::default() };
+    /// let mut ports = ringpass::open(["model:null", "null"], &config)?;
+    /// for (port, queues) in ports.queue_stats().iter().enumerate() {
+    ///     for (queue, stats) in queues.iter().enumerate() {
+    ///         println!("port {port}, queue {queue}: {} frames received", stats.rx_packets);
+    ///     }
+    /// }
+    /// # Ok::<(), ringpass::Error>(())
+    /// ```
+    pub fn queue_stats(&mut self) -> Vec<Vec<Stats>> {
+        self.ports.iter_mut().map(|port| port.queue_stats()).collect()
+    }
+
     /// Checks that all ports still work. Returns whether one has delivered all of its input (the end of a capture file).
     ///
     /// # Errors

@@ -73,6 +73,7 @@ decorator! {
             ref notes() -> Vec<String>;
             mut link() -> Link;
             mut stats() -> Stats;
+            mut queue_stats() -> Vec<Stats>;
             mut extended() -> Vec<(&'static str, u64)>;
             mut state() -> State;
             mut take_queues() -> Vec<QueuePair>;

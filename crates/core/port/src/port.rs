@@ -187,6 +187,12 @@ pub trait Port: Send {
         Stats::default()
     }
 
+    /// Returns the counters of each queue pair, in the order of the queues; none where the port does not count by queue. Their
+    /// sums may be less than [`stats`](Self::stats): some frames are lost before a queue is chosen for them.
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        Vec::new()
+    }
+
     /// Returns further counters of this kind of port, by name.
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         Vec::new()

@@ -50,6 +50,11 @@ impl Counters {
             tx_drops: sum(tx, |c| &c.drops),
         }
     }
+
+    /// Returns the counters of each pair of queues.
+    pub fn of_each(rx: &[Self], tx: &[Self]) -> Vec<Stats> {
+        rx.chunks(1).zip(tx.chunks(1)).map(|(rx, tx)| Self::sum(rx, tx)).collect()
+    }
 }
 
 /// Counters and end of a port, shared with its queues.
@@ -87,6 +92,11 @@ impl PortStatus {
     /// Returns the sums over all queues.
     pub fn stats(&self) -> Stats {
         Counters::sum(&self.rx, &self.tx)
+    }
+
+    /// Returns the counters of each queue pair.
+    pub fn queue_stats(&self) -> Vec<Stats> {
+        Counters::of_each(&self.rx, &self.tx)
     }
 
     /// Ends the port: its queues move no more packets. The first reason is kept.

@@ -17,6 +17,8 @@ pub trait Family: Send + Sized {
     const MAX_MTU: usize;
     /// Whether [`steer`](Self::steer) is implemented.
     const STEERS: bool;
+    /// Whether the card has counters for each queue.
+    const COUNTS_QUEUES: bool;
     /// The registers that all families have.
     const REGISTERS: Registers;
     /// Error bits in the descriptors of received frames.
@@ -51,8 +53,9 @@ pub trait Family: Send + Sized {
     /// Returns the state of the link.
     fn link(window: &Window) -> Link;
 
-    /// Adds what the card has counted since the last call. Its counters clear on read.
-    fn count(&mut self, window: &Window, stats: &mut Stats);
+    /// Adds what the card has counted since the last call, in all and for each queue of the port where the card does so
+    /// ([`COUNTS_QUEUES`](Self::COUNTS_QUEUES)). Its counters clear on read.
+    fn count(&mut self, window: &Window, stats: &mut Stats, queues: &mut [Stats]);
 
     /// Returns counters beyond those of [`Stats`].
     fn extended(&self) -> Vec<(&'static str, u64)> {

@@ -25,6 +25,8 @@ pub struct IntelPort<F> {
     device: Arc<Device>,
     family: F,
     stats: Stats,
+    /// Counters of each queue pair; none if the card has none.
+    queue_stats: Vec<Stats>,
     queues: Vec<QueuePair>,
     notes: Vec<String>,
 }
@@ -55,6 +57,7 @@ impl<F: Family> IntelPort<F> {
             device,
             family,
             stats: Default::default(),
+            queue_stats: vec![Stats::default(); if F::COUNTS_QUEUES { config.queues } else { 0 }],
             queues: Default::default(),
             notes: Default::default(),
         };
@@ -91,7 +94,7 @@ impl<F: Family> IntelPort<F> {
     /// Adds what card and queues have counted since the last call. When the card is gone, the last values stay.
     fn count(&mut self) {
         if !self.is_gone() {
-            self.family.count(&self.device.window, &mut self.stats);
+            self.family.count(&self.device.window, &mut self.stats, &mut self.queue_stats);
             self.stats.rx_drops += self.device.rx_faulty.swap(0, Ordering::Relaxed);
             self.stats.tx_drops += self.device.tx_refused.swap(0, Ordering::Relaxed);
         }
@@ -157,6 +160,11 @@ impl<F: Family> Port for IntelPort<F> {
     fn stats(&mut self) -> Stats {
         self.count();
         self.stats
+    }
+
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.count();
+        self.queue_stats.clone()
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {

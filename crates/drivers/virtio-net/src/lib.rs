@@ -209,6 +209,18 @@ fn sum(all: &[Arc<Counters>], field: fn(&Counters) -> &AtomicU64) -> u64 {
     all.iter().map(|counters| field(counters).load(Relaxed)).sum()
 }
 
+/// Returns the counters of queues.
+fn stats_of(rx: &[Arc<Counters>], tx: &[Arc<Counters>]) -> Stats {
+    Stats {
+        rx_packets: sum(rx, |counters| &counters.packets),
+        rx_bytes: sum(rx, |counters| &counters.bytes),
+        rx_drops: sum(rx, |counters| &counters.drops),
+        tx_packets: sum(tx, |counters| &counters.packets),
+        tx_bytes: sum(tx, |counters| &counters.bytes),
+        tx_drops: sum(tx, |counters| &counters.drops),
+    }
+}
+
 /// Returns a random, locally administered MAC address.
 fn random_mac() -> MacAddress {
     let [.., a, b, c, d, e] = RandomState::new().build_hasher().finish().to_ne_bytes();
@@ -232,14 +244,11 @@ impl Port for VirtioNet {
 
     /// Returns the counters of the queues. The device does not report frames that found no buffer.
     fn stats(&mut self) -> Stats {
-        Stats {
-            rx_packets: sum(&self.rx, |counters| &counters.packets),
-            rx_bytes: sum(&self.rx, |counters| &counters.bytes),
-            rx_drops: sum(&self.rx, |counters| &counters.drops),
-            tx_packets: sum(&self.tx, |counters| &counters.packets),
-            tx_bytes: sum(&self.tx, |counters| &counters.bytes),
-            tx_drops: sum(&self.tx, |counters| &counters.drops),
-        }
+        stats_of(&self.rx, &self.tx)
+    }
+
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.rx.chunks(1).zip(self.tx.chunks(1)).map(|(rx, tx)| stats_of(rx, tx)).collect()
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {

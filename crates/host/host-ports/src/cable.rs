@@ -129,6 +129,10 @@ impl Port for CableEnd {
         self.status.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.status.queue_stats()
+    }
+
     fn state(&mut self) -> State {
         self.status.state()
     }

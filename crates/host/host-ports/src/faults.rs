@@ -197,6 +197,17 @@ impl Drop for Tx {
     }
 }
 
+/// Returns the counters of a port, or of a queue pair, with those of the faults.
+fn with_faults(inner: Stats, own: Stats) -> Stats {
+    Stats {
+        rx_packets: own.rx_packets,
+        rx_bytes: own.rx_bytes,
+        rx_drops: inner.rx_drops + own.rx_drops,
+        tx_drops: inner.tx_drops + own.tx_drops,
+        ..inner
+    }
+}
+
 impl PortDecorator for Faults {
     fn inner(&self) -> &dyn Port {
         &*self.inner
@@ -213,14 +224,12 @@ impl PortDecorator for Faults {
     /// Returns the counters. Received packets are counted after the faults, sent packets are those that the
     /// inner port has sent.
     fn stats(&mut self) -> Stats {
-        let (inner, own) = (self.inner.stats(), self.status.stats());
-        Stats {
-            rx_packets: own.rx_packets,
-            rx_bytes: own.rx_bytes,
-            rx_drops: inner.rx_drops + own.rx_drops,
-            tx_drops: inner.tx_drops + own.tx_drops,
-            ..inner
-        }
+        with_faults(self.inner.stats(), self.status.stats())
+    }
+
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        let own = self.status.queue_stats();
+        self.inner.queue_stats().into_iter().zip(own).map(|(inner, own)| with_faults(inner, own)).collect()
     }
 
     fn take_queues(&mut self) -> Vec<QueuePair> {

@@ -76,6 +76,10 @@ impl Port for Null {
         self.status.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.status.queue_stats()
+    }
+
     fn take_queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }

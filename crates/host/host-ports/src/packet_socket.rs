@@ -409,6 +409,18 @@ impl TxQueue for Tx {
 
 const GONE: &str = "the interface was deleted or moved to another network namespace";
 
+impl PacketSocket {
+    /// Counts what the kernel has dropped since the last call.
+    fn count_drops(&self) {
+        for (queue, socket) in self.sockets.iter().enumerate() {
+            // `struct tpacket_stats`: packets and drops since the last call.
+            if let Ok([_, drops]) = packet_option(socket.as_fd(), libc::PACKET_STATISTICS) {
+                self.status.rx(queue).count(0, 0, drops as usize);
+            }
+        }
+    }
+}
+
 impl Port for PacketSocket {
     fn name(&self) -> &str {
         &self.name
@@ -424,13 +436,13 @@ impl Port for PacketSocket {
     }
 
     fn stats(&mut self) -> Stats {
-        // `struct tpacket_stats`: packets and drops since the last call.
-        for (queue, socket) in self.sockets.iter().enumerate() {
-            if let Ok([_, drops]) = packet_option(socket.as_fd(), libc::PACKET_STATISTICS) {
-                self.status.rx(queue).count(0, 0, drops as usize);
-            }
-        }
+        self.count_drops();
         self.status.stats()
+    }
+
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.count_drops();
+        self.status.queue_stats()
     }
 
     fn state(&mut self) -> State {

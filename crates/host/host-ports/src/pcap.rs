@@ -298,6 +298,10 @@ impl Port for Pcap {
         self.status.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.status.queue_stats()
+    }
+
     fn state(&mut self) -> State {
         match self.status.state() {
             State::Running if self.finished.load(Ordering::Acquire) => State::Finished,

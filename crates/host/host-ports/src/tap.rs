@@ -298,6 +298,10 @@ impl Port for Tap {
         self.status.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.status.queue_stats()
+    }
+
     fn state(&mut self) -> State {
         if tap_name(self.tuns[0].as_fd()).is_err() {
             self.presence.mark_lost(&self.status, DELETED);

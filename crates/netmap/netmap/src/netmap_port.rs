@@ -89,6 +89,10 @@ impl Port for NetmapPort {
         self.status.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.status.queue_stats()
+    }
+
     fn state(&mut self) -> State {
         if self.clients.iter().any(Client::is_lost) {
             self.status.set_gone(|| "the process that serves netmap ports is gone".into());

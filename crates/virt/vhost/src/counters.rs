@@ -21,4 +21,8 @@ impl AllCounters {
     pub(crate) fn stats(&self) -> Stats {
         Counters::sum(&self.rx, &self.tx)
     }
+
+    pub(crate) fn queue_stats(&self) -> Vec<Stats> {
+        Counters::of_each(&self.rx, &self.tx)
+    }
 }

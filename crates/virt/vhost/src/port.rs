@@ -87,6 +87,10 @@ impl Port for Vhost {
         self.shared.counters.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.shared.counters.queue_stats()
+    }
+
     fn extended(&mut self) -> Vec<(&'static str, u64)> {
         let Shared { sessions, faults, counters, lending_enabled, lendings, .. } = &*self.shared;
         let mut counters = vec![

@@ -37,6 +37,7 @@ impl Family for Family82576 {
     /// Largest MTU: the longest frame has 9216 bytes, with header and CRC.
     const MAX_MTU: usize = 9198;
     const STEERS: bool = false;
+    const COUNTS_QUEUES: bool = false;
     const REGISTERS: Registers = Registers {
         status: STATUS,
         receive_address: [RAL, RAH],
@@ -98,7 +99,7 @@ impl Family for Family82576 {
         link::state(window)
     }
 
-    fn count(&mut self, window: &Window, stats: &mut Stats) {
+    fn count(&mut self, window: &Window, stats: &mut Stats, _: &mut [Stats]) {
         self.counters.count(window, stats);
     }
 

@@ -33,6 +33,7 @@ impl Family for Family82599 {
     const MODELS: &'static [(&'static str, &'static [u16])] = MODELS;
     const MAX_MTU: usize = 9710;
     const STEERS: bool = true;
+    const COUNTS_QUEUES: bool = true;
     const REGISTERS: Registers = Registers {
         status: STATUS,
         receive_address: [RAL, RAH],
@@ -67,7 +68,7 @@ impl Family for Family82599 {
         if config.spread == Spread::Hash && (config.queues > 1 || config.offloads.hash) {
             rss::spread(&device.window, &Self::REGISTERS, config.queues);
         }
-        counters::count(&device.window, &mut Stats::default()); // 4.6.5: reading clears the counters
+        counters::start(&device.window, (0..config.queues).map(|queue| steering.hw_queue(queue)));
         Ok(Self { steering })
     }
 
@@ -111,8 +112,8 @@ impl Family for Family82599 {
         Link { up: links & LINKS_UP != 0, mbps }
     }
 
-    fn count(&mut self, window: &Window, stats: &mut Stats) {
-        counters::count(window, stats);
+    fn count(&mut self, window: &Window, stats: &mut Stats, queues: &mut [Stats]) {
+        counters::count(window, stats, queues);
     }
 
     fn steer(&mut self, window: &Window, rule: &Rule, queue: usize) -> Result<(), Error> {

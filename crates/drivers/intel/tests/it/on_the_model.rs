@@ -12,7 +12,7 @@ use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet}
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_pci::PciDevice;
 use ringpass_port::{
-    Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, Rule, RxQueue, Spread, State, TxQueue,
+    Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, Rule, RxQueue, Spread, State, Stats, TxQueue,
     WakeSource, Wakeable,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -382,6 +382,46 @@ fn tuples_steer_flows() {
         let elsewhere: Vec<_> = (0..3).flat_map(|queue| rig.arrived(queue)).collect();
         assert!(elsewhere.iter().all(|packet| packet.array(36) != Some(4789u16.to_be_bytes())));
         assert_eq!(elsewhere.len() + steered.len(), 32);
+    }
+}
+
+#[test]
+fn each_queue_counts_its_own_frames() {
+    for spread in [Spread::Hash, Spread::Steered] {
+        let mut rig = Rig::new(PortConfig { queues: 3, spread, ..Default::default() });
+        if spread == Spread::Steered {
+            let rule = Rule::Address { mac: MacAddress(PEER), vlan: None };
+            rig.port.steer(&rule, 2).unwrap();
+        }
+        let to = |port| if port % 3 == 0 { PEER } else { OWN };
+        let frames: Vec<_> = (0..60).map(|port| udp(to(port), (1000 + port, 7), &bytes(30 + usize::from(port)))).collect();
+        let sent_by = |queue: usize| frames[..10 * (queue + 1)].iter().map(Vec::len).sum::<usize>() as u64;
+        rig.receive(0, Vec::new());
+        rig.wire.frames.lock().unwrap()[0].extend(frames.clone());
+        rig.step();
+        let mut expected = Vec::new();
+        for queue in 0..3 {
+            let arrived = rig.arrived(queue);
+            let mut burst = Burst::new(32);
+            for frame in &frames[..10 * (queue + 1)] {
+                burst.push(rig.packet(frame, 2000));
+            }
+            rig.queues[queue].tx.tx_burst(&mut burst);
+            rig.step();
+            expected.push(Stats {
+                rx_packets: arrived.len() as u64,
+                rx_bytes: arrived.iter().map(|packet| packet.total_len() as u64).sum(),
+                tx_packets: 10 * (queue as u64 + 1),
+                tx_bytes: sent_by(queue),
+                ..Stats::default()
+            });
+        }
+        assert_eq!(rig.port.queue_stats(), expected, "{spread:?}");
+        assert!(expected.iter().filter(|stats| stats.rx_packets > 0).count() > 1, "{expected:?}");
+        let stats = rig.port.stats();
+        assert_eq!(stats.rx_packets, expected.iter().map(|queue| queue.rx_packets).sum::<u64>());
+        assert_eq!((stats.rx_packets, stats.tx_packets, stats.rx_drops), (60, 60, 0));
+        assert_eq!(stats.tx_bytes, expected.iter().map(|queue| queue.tx_bytes).sum::<u64>());
     }
 }
 

@@ -75,6 +75,10 @@ impl Port for PtnetPort {
         self.status.stats()
     }
 
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.status.queue_stats()
+    }
+
     fn state(&mut self) -> State {
         if !self.device.is_there() {
             self.status.set_gone(|| "the device is gone; its registers read as ones".into());
