@@ -126,6 +126,9 @@ class Port:
     def stats(self) -> Stats:
         """Counters; once the ports are closed, the final ones."""
     @property
+    def queue_stats(self) -> list[Stats]:
+        """Counters of each queue pair; empty where the port does not count by queue."""
+    @property
     def counters(self) -> dict[str, int]:
         """Further counters of this kind of port, by name."""
     @property

@@ -390,6 +390,25 @@ int ringpass_port_link(const struct ringpass_ports *ports, size_t port, struct r
 int ringpass_port_stats(const struct ringpass_ports *ports, size_t port, struct ringpass_stats *stats);
 
 /*
+ Sets `*stats` to the counters of a queue pair of a port, both numbered from 0. RINGPASS_FAILED if the port does not count by
+ queue. Frames that were lost before a queue was chosen for them are only in the counters of the port.
+
+ # Safety
+ `ports` came from ringpass_open and was not closed. `*stats` can be written.
+ */
+int ringpass_queue_stats(const struct ringpass_ports *ports, size_t port, size_t index, struct ringpass_stats *stats);
+
+/*
+ Creates a cable between two threads of the program: what is sent at one end is received at the other, without a copy, with room for
+ at least `slots` packets (1 to 65536) in each direction. A full cable takes no more. Sets `ends[0]` and `ends[1]`, which are used as
+ the queues of ports are, and are valid until ringpass_close.
+
+ # Safety
+ `ports` came from ringpass_open and was not closed. Two pointers can be written to `ends`.
+ */
+int ringpass_cable(const struct ringpass_ports *ports, size_t slots, struct ringpass_queue **ends);
+
+/*
  Sets whether a port receives frames for any MAC address, or only those for its own, broadcast and multicast.
 
  # Safety
@@ -407,8 +426,8 @@ int ringpass_port_set_promiscuous(const struct ringpass_ports *ports, size_t por
 int ringpass_check(const struct ringpass_ports *ports);
 
 /*
- Closes the queues of all ports, and completes the capture files that they write. Afterwards the counters are final, and queues
- are no longer to be had. Fails if something could not be written.
+ Closes the queues of all ports, and completes the capture files that they write. Afterwards the counters are final, and there
+ are no queues. Fails if something could not be written.
 
  # Safety
  `ports` came from ringpass_open and was not closed. None of its queues is used any more, by any thread.

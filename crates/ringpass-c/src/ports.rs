@@ -19,6 +19,8 @@ struct Control {
     ports: ringpass::Ports,
     /// Queues by port; none until one is asked for. Made by `Box::into_raw`, as the program holds pointers to them.
     queues: Vec<Vec<*mut Queue>>,
+    /// Ends of cables, likewise.
+    cable_ends: Vec<*mut Queue>,
 }
 
 // SAFETY: the pointers are followed only by the program, which says that each queue is used by one thread at a time, and by
@@ -42,6 +44,13 @@ pub struct Stats {
     pub tx_drops: u64,
 }
 
+impl From<ringpass::Stats> for Stats {
+    fn from(stats: ringpass::Stats) -> Self {
+        let ringpass::Stats { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops } = stats;
+        Self { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops }
+    }
+}
+
 /// State of a port's link.
 #[repr(C)]
 pub struct Link {
@@ -57,7 +66,7 @@ impl Ports {
         ports.notes().iter().for_each(|note| config.notices.send(note));
         let names = ports.iter().map(|port| CString::new(port.name()).unwrap_or_default()).collect();
         let queues = ports.iter().map(|_| Vec::new()).collect();
-        Ok(Self { names, poll: config.poll, control: Mutex::new(Control { ports, queues }) })
+        Ok(Self { names, poll: config.poll, control: Mutex::new(Control { ports, queues, cable_ends: Vec::new() }) })
     }
 
     /// Runs `with` on the ports, alone. After a panic, the next call finds what there is.
@@ -66,7 +75,7 @@ impl Ports {
     }
 
     fn queue(&self, port: usize, index: usize) -> Result<*mut Queue, Failure> {
-        self.control(|Control { ports, queues }| {
+        self.control(|Control { ports, queues, .. }| {
             let queues = queues.get_mut(port).ok_or_else(|| Failure::invalid("there is no port of this number"))?;
             if queues.is_empty() {
                 let pool = ports.pool().clone();
@@ -77,14 +86,23 @@ impl Ports {
         })
     }
 
+    fn cable(&self, slots: usize) -> [*mut Queue; 2] {
+        self.control(|Control { ports, cable_ends, .. }| {
+            let new = |pair| Box::into_raw(Box::new(Queue::new(pair, ports.pool(), self.poll)));
+            let ends = ringpass::cable("cable", slots).map(new);
+            cable_ends.extend(ends);
+            ends
+        })
+    }
+
     /// Closes the queues, and completes what the ports write.
     ///
     /// # Safety
     /// No queue is used any more.
     unsafe fn finish(&self) -> Result<c_int, Failure> {
-        self.control(|Control { ports, queues }| {
-            for queue in queues.iter_mut().flat_map(std::mem::take) {
-                // SAFETY: `queue` made it by `Box::into_raw`. It has just left the list, so it is freed once. Nobody uses it, by
+        self.control(|Control { ports, queues, cable_ends }| {
+            for queue in queues.iter_mut().flat_map(std::mem::take).chain(std::mem::take(cable_ends)) {
+                // SAFETY: `queue` or `cable` made it by `Box::into_raw`. It has just left the list, so it is freed once. Nobody uses it, by
                 // this function's contract.
                 drop(unsafe { Box::from_raw(queue) });
             }
@@ -242,12 +260,56 @@ pub unsafe extern "C" fn ringpass_port_link(ports: *const Ports, port: usize, li
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ringpass_port_stats(ports: *const Ports, port: usize, stats: *mut Stats) -> c_int {
     let get = |port: &mut dyn Port| {
-        let ringpass::Stats { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops } = port.stats();
         // SAFETY: the caller says that `*stats` can be written.
-        unsafe { write(stats, Stats { rx_packets, rx_bytes, rx_drops, tx_packets, tx_bytes, tx_drops }) }
+        unsafe { write(stats, port.stats().into()) }
     };
     // SAFETY: the caller says that `ports` is valid.
     unsafe { with_port(ports, port, get) }
+}
+
+/// Sets `*stats` to the counters of a queue pair of a port, both numbered from 0. RINGPASS_FAILED if the port does not count by
+/// queue. Frames that were lost before a queue was chosen for them are only in the counters of the port.
+///
+/// # Safety
+/// `ports` came from ringpass_open and was not closed. `*stats` can be written.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringpass_queue_stats(
+    ports: *const Ports,
+    port: usize,
+    index: usize,
+    stats: *mut Stats,
+) -> c_int {
+    let get = |port: &mut dyn Port| {
+        let queues = port.queue_stats();
+        if queues.is_empty() {
+            let what = format!("{} does not count by queue", port.name());
+            return Err(ringpass::Error::Unsupported(what).into());
+        }
+        let queue = *queues.get(index).ok_or_else(|| Failure::invalid("the port has fewer queues"))?;
+        // SAFETY: the caller says that `*stats` can be written.
+        unsafe { write(stats, queue.into()) }
+    };
+    // SAFETY: the caller says that `ports` is valid.
+    unsafe { with_port(ports, port, get) }
+}
+
+/// Creates a cable between two threads of the program: what is sent at one end is received at the other, without a copy, with room for
+/// at least `slots` packets (1 to 65536) in each direction. A full cable takes no more. Sets `ends[0]` and `ends[1]`, which are used as
+/// the queues of ports are, and are valid until ringpass_close.
+///
+/// # Safety
+/// `ports` came from ringpass_open and was not closed. Two pointers can be written to `ends`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringpass_cable(ports: *const Ports, slots: usize, ends: *mut *mut Queue) -> c_int {
+    let make = |ports: &Ports| {
+        if ends.is_null() || !(1..=65536).contains(&slots) {
+            return Err(Failure::invalid("a cable has 1 to 65536 slots and an array for its two ends"));
+        }
+        // SAFETY: the caller says that two pointers can be written.
+        unsafe { write(ends.cast::<[*mut Queue; 2]>(), ports.cable(slots)) }
+    };
+    // SAFETY: the caller says that `ports` is valid.
+    unsafe { with(ports, make) }
 }
 
 /// Sets whether a port receives frames for any MAC address, or only those for its own, broadcast and multicast.
@@ -276,8 +338,8 @@ pub unsafe extern "C" fn ringpass_check(ports: *const Ports) -> c_int {
     unsafe { with(ports, check) }
 }
 
-/// Closes the queues of all ports, and completes the capture files that they write. Afterwards the counters are final, and queues
-/// are no longer to be had. Fails if something could not be written.
+/// Closes the queues of all ports, and completes the capture files that they write. Afterwards the counters are final, and there
+/// are no queues. Fails if something could not be written.
 ///
 /// # Safety
 /// `ports` came from ringpass_open and was not closed. None of its queues is used any more, by any thread.

@@ -60,6 +60,34 @@ fn packets_are_allocated_changed_sent_and_freed() {
         ringpass_free(&raw mut packets[0], 300);
         assert_eq!(ringpass_port_stats(ports, 0, &mut stats), 0);
         assert_eq!((stats.tx_packets, stats.tx_bytes), (290, 289 * 60 + 94));
+        stats.tx_packets = 0;
+        assert_eq!((ringpass_queue_stats(ports, 0, 0, &mut stats), stats.tx_packets), (0, 290));
+        assert_eq!(ringpass_queue_stats(ports, 0, 1, &mut stats), RINGPASS_INVALID);
+        assert_eq!(text(), "the port has fewer queues");
+        assert_eq!(ringpass_close(ports), 0);
+    }
+}
+
+#[test]
+fn a_cable_passes_packets_between_its_ends() {
+    let (ports, queues) = open(&[c"null"]);
+    let mut packets = [const { EMPTY }; 8];
+    let mut ends = [null_mut(); 2];
+    // SAFETY: ports, queue and the cable's ends are open until `ringpass_close`, on this thread alone; the arrays have the lengths
+    // that are given.
+    unsafe {
+        assert_eq!(ringpass_cable(ports, 0, ends.as_mut_ptr()), RINGPASS_INVALID);
+        assert_eq!(ringpass_cable(ports, 8, null_mut()), RINGPASS_INVALID);
+        assert_eq!(ringpass_cable(ports, 8, ends.as_mut_ptr()), 0);
+        for [from, to] in [ends, [ends[1], ends[0]]] {
+            assert_eq!(ringpass_alloc(queues[0], &raw mut packets[0], 8), 8);
+            packets.iter_mut().for_each(|packet| packet.length = 60);
+            let data = packets.each_ref().map(|packet| packet.data);
+            assert_eq!(ringpass_send(from, &raw mut packets[0], 8), 8);
+            assert_eq!(ringpass_receive(to, &raw mut packets[0], 8), 8);
+            assert_eq!(packets.each_ref().map(|packet| packet.data), data, "the same buffers, in order");
+            ringpass_free(&raw mut packets[0], 8);
+        }
         assert_eq!(ringpass_close(ports), 0);
     }
 }

@@ -512,6 +512,13 @@ impl Port {
         }
     }
 
+    /// Counters of each queue pair; empty where the port does not count by queue.
+    #[getter]
+    fn queue_stats(&self, py: Python<'_>) -> PyResult<Vec<Stats>> {
+        let stats = self.shared.port(py, self.index, |port| port.queue_stats())?;
+        Ok(stats.into_iter().map(Stats::from).collect())
+    }
+
     /// Further counters of this kind of port, by name.
     #[getter]
     fn counters<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {

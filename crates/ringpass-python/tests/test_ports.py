@@ -66,7 +66,8 @@ def test_a_port_sends_and_says_what_it_is(address):
         stats = port.stats
         assert (stats.tx_bytes, stats.tx_drops, stats.rx_packets, stats.rx_bytes, stats.rx_drops) == (18000, 0, 0, 0, 0)
         assert "tx_packets=300" in repr(stats)
-        assert port.queues == 1 and not port.finished
+        (queue,) = port.queue_stats
+        assert port.queues == 1 and queue.tx_packets == 300 and not port.finished
         if "model" in address:
             assert port.mac.startswith("02:00:00:") and port.link.up
             wait_until("the model", lambda: port.counters["model_tx_packets"] == 300)

@@ -394,7 +394,8 @@ fn each_queue_counts_its_own_frames() {
             rig.port.steer(&rule, 2).unwrap();
         }
         let to = |port| if port % 3 == 0 { PEER } else { OWN };
-        let frames: Vec<_> = (0..60).map(|port| udp(to(port), (1000 + port, 7), &bytes(30 + usize::from(port)))).collect();
+        let frames: Vec<_> =
+            (0..60).map(|port| udp(to(port), (1000 + port, 7), &bytes(30 + usize::from(port)))).collect();
         let sent_by = |queue: usize| frames[..10 * (queue + 1)].iter().map(Vec::len).sum::<usize>() as u64;
         rig.receive(0, Vec::new());
         rig.wire.frames.lock().unwrap()[0].extend(frames.clone());
