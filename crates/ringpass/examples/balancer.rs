@@ -1,7 +1,7 @@
-//! Balances a service over servers, on four workers: what clients on the first port send to the service's address goes to one of
+//! Balances a service over servers, here on four workers: what clients on the first port send to the service's address goes to one of
 //! the servers behind the second port, the same one for each flow, and the answers carry the service's address. All other frames
 //! pass; servers are reached by the service's address only. One that does not answer ARP for three seconds gets no flows:
-//! `cargo run --release -p ringpass --example balancer -- model:tap:clients model:tap:servers 198.18.0.100 198.18.0.11 198.18.0.12`
+//! `cargo run --release -p ringpass --example balancer -- model:tap:clients model:tap:servers 4 198.18.0.100 198.18.0.11 198.18.0.12`
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -13,21 +13,22 @@ use ringpass::{
     Burst, Cache, Config, Error, MacAddress, Packet, PortConfig, QueuePair, Timer, Worker, Workers, signals,
 };
 
-/// Workers, each with a pair of queues of each port.
-const WORKERS: usize = 4;
 /// Milliseconds after which a server that does not answer gets no more flows.
 const PATIENCE: u64 = 3000;
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [clients, servers, addresses @ ..] = &arguments[..] else {
-        return Err(Error::Config("name two ports, the service's address, and those of servers".into()));
+    let [clients, servers, workers, addresses @ ..] = &arguments[..] else {
+        return Err(Error::Config(
+            "name two ports, a number of workers, the service's address, and those of servers".into(),
+        ));
     };
+    let queues = workers.parse().map_err(|_| Error::Config(format!("{workers} is not a number of workers")))?;
     let addresses: Vec<Ipv4Addr> = addresses.iter().filter_map(|address| address.parse().ok()).collect();
     let [service, server_ips @ ..] = &addresses[..] else {
         return Err(Error::Config("name IPv4 addresses: the service's, and those of servers".into()));
     };
-    let config = Config { port: PortConfig { queues: WORKERS, ..Default::default() }, ..Config::default() };
+    let config = Config { port: PortConfig { queues, ..Default::default() }, ..Config::default() };
     let mut ports = ringpass::open([clients, servers], &config)?;
     // Frames between clients and servers carry the addresses of those.
     ports.iter_mut().try_for_each(|port| port.set_promiscuous(true))?;

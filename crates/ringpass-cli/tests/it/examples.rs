@@ -232,7 +232,7 @@ fn the_nat_hides_a_network_behind_an_address() {
 
 #[test]
 fn the_balancer_spreads_connections_and_leaves_dead_servers_out() {
-    let arguments = ["198.18.0.100", "198.18.0.11", "198.18.0.12"];
+    let arguments = ["4", "198.18.0.100", "198.18.0.11", "198.18.0.12"];
     let (balancer, [_middle, clients, servers]) = between("balancer", &arguments, ["198.18.0.1/24", "198.18.0.11/24"]);
     servers.run(&["ip", "address", "add", "198.18.0.12/24", "dev", "right"]);
     let folder = folder();
