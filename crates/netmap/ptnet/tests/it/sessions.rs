@@ -88,13 +88,19 @@ fn a_file_that_is_cut_short_ends_the_session_and_no_more() {
     for round in 0..10 {
         let mut guest = Guest::start(&a.path);
         assert!(guest.send(3, 64), "round {round}");
-        let Guest { client, file, csb } = guest;
-        // Drop this process's own view of the file, which would be lost as well.
-        drop(csb);
-        ftruncate(&file, if round % 2 == 0 { 0 } else { 4096 }).unwrap();
+        let Guest { mut client, file, csb } = guest;
+        if round % 2 == 0 {
+            // This process's own view of the file would be lost as well.
+            drop(csb);
+            ftruncate(&file, 0).unwrap();
+        } else {
+            // The half with the guest's positions stays. One that has changed makes the port write to the other half.
+            ftruncate(&file, 4096).unwrap();
+            let head = (csb.atok(0).read().0 + 1) % 64;
+            csb.atok(0).write(head, head, 0);
+        }
         let start = Instant::now();
-        let mut client = client;
-        // A device that rests does not look at the memory; a kick of the first ring wakes it.
+        // A port that rests does not look at the memory; a kick of the first ring wakes it.
         while client.write(0, 128, &[0; 4]).is_ok() && client.read(0, 4, &mut [0; 4]).is_ok() {
             assert!(start.elapsed() < LIMIT, "the session goes on");
         }
