@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringpass::{Config, Error, MacAddress};
 use ringpass_ipc::{Listener, SocketPlace};
 use ringpass_netmap::client::Parts;
-use ringpass_netmap::server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
+use ringpass_netmap_server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SharedRegion};
 use ringpass_vfio_user::Event;
 use serde_json::json;

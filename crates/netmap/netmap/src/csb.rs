@@ -63,11 +63,13 @@ impl Csb {
     }
 
     /// The half of an entry that the application writes (netmap's `atok`, application to kernel).
+    #[inline]
     pub fn atok(&self, entry: usize) -> &CsbAtok {
         &self.atok[entry]
     }
 
     /// The half of an entry that the server writes, in place of the kernel (netmap's `ktoa`).
+    #[inline]
     pub fn ktoa(&self, entry: usize) -> &CsbKtoa {
         &self.ktoa[entry]
     }

@@ -32,6 +32,7 @@ impl Kring {
     }
 
     /// The ring.
+    #[inline]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }

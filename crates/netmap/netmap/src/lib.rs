@@ -19,20 +19,16 @@ mod atomics;
 #[cfg(not(loom))]
 pub mod bridge;
 #[cfg(not(loom))]
-mod buffer_access;
-#[cfg(not(loom))]
 #[allow(unsafe_code, reason = "frames in memory that several processes share")]
 mod buffers;
 #[cfg(not(loom))]
 pub mod client;
 pub mod csb;
 #[cfg(not(loom))]
-mod fragments;
+pub mod fragments;
 #[cfg(not(loom))]
 mod kring;
 pub mod layout;
-#[cfg(not(loom))]
-pub mod native;
 #[cfg(not(loom))]
 mod netmap_port;
 #[cfg(not(loom))]
@@ -55,16 +51,13 @@ mod region;
 pub mod request;
 mod ring;
 #[cfg(not(loom))]
-pub mod server;
+#[allow(unsafe_code, reason = "copies from memory that several processes share to packets")]
+pub mod run;
 #[allow(unsafe_code, reason = "buffers that a table says are nobody else's")]
 mod shared_pool;
-#[cfg(not(loom))]
-pub mod vale;
 
 #[cfg(not(loom))]
 pub use application::Application;
-#[cfg(not(loom))]
-pub use buffer_access::BufferAccess;
 #[cfg(not(loom))]
 pub use buffers::Buffers;
 #[cfg(not(loom))]

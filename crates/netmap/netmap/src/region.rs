@@ -12,8 +12,6 @@ use ringpass_memory::{DmaRegion, RegionConfig, SwapPoolConfig};
 
 use crate::layout::{API, Interface, PRIVATE, RESERVED_BUFFERS, RING_OFFSETS, RingOffset};
 use crate::pools::Pools;
-#[cfg(not(loom))]
-use crate::{BufferAccess, Buffers};
 use crate::{Direction, Memory, Ring, SharedPool, Slot};
 use owners::BufferOwners;
 
@@ -111,15 +109,6 @@ impl Region {
     /// The pool of packets in this region, with the exchange of its buffers; `None` if there is none.
     pub fn exchange(&self) -> Option<&Arc<SharedPool>> {
         self.owners.exchange()
-    }
-
-    /// How the serving side accesses the buffers of slots.
-    #[cfg(not(loom))]
-    pub fn buffer_access(&self) -> BufferAccess {
-        match self.exchange() {
-            Some(exchange) => BufferAccess::ZeroCopy(exchange.clone()),
-            None => Buffers::of(&self.memory, &self.pools).expect("a region has its buffers").into(),
-        }
     }
 
     /// The region's memory in this process.

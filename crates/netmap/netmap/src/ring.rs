@@ -35,6 +35,7 @@ impl Flags {
     pub const MORE_FRAGMENTS: Self = Self(0x20);
 
     /// Whether any of these flags is set.
+    #[inline]
     pub fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0
     }
@@ -81,11 +82,13 @@ impl Ring {
     }
 
     /// Number of slots.
+    #[inline]
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
     /// The ring's header.
+    #[inline]
     pub fn header(&self) -> &RingHeader {
         &self.header[0]
     }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::Program;
 use crate::support::netmap::{self as nm, Port};
-use netmap::server::{NoSwitches, Server};
 use ringpass_ipc::Listener;
+use ringpass_netmap_server::{NoSwitches, Server};
 
 #[test]
 fn program() {

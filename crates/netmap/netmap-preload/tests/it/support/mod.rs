@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use ::netmap::Pools;
 use ::netmap::client::Client;
-use ::netmap::server::{NoSwitches, Server};
 use ringpass_ipc::Listener;
+use ringpass_netmap_server::{NoSwitches, Server};
 use serde_json::Value;
 
 /// Environment variable with the part that a program plays, and its arguments.
