@@ -6,8 +6,7 @@
 //! requests a kick. Both sides have a full barrier between the write and the read, so at least one of the two
 //! sees the other. The woken side clears its own request when it continues; the other side does not.
 
-#[cfg(not(loom))]
-use crate::{Cells, Memory};
+use crate::Memory;
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
 #[cfg(not(loom))]
@@ -37,13 +36,17 @@ pub struct CsbKtoa {
 }
 
 /// Both halves of the CSB entries of all rings of a port: Tx rings, then Rx rings.
-#[cfg(not(loom))]
 pub struct Csb {
-    atok: Cells<CsbAtok>,
-    ktoa: Cells<CsbKtoa>,
+    atok: Halves<CsbAtok>,
+    ktoa: Halves<CsbKtoa>,
 }
 
 #[cfg(not(loom))]
+type Halves<T> = crate::Cells<T>;
+/// loom's atomics are larger than words, so they cannot lie in shared memory.
+#[cfg(loom)]
+type Halves<T> = Box<[T]>;
+
 impl Csb {
     /// Returns the `entries` entries whose halves begin at the offsets `atok` and `ktoa`; `None` if
     /// they are not inside the memory, or not aligned.
@@ -53,8 +56,7 @@ impl Csb {
 
     /// Like [`new`](Self::new), with each half in a memory of its own.
     pub fn from_halves(atok: (&Memory, usize), ktoa: (&Memory, usize), entries: usize) -> Option<Self> {
-        let (atok, ktoa) = (atok.0.cells(atok.1, entries)?, ktoa.0.cells(ktoa.1, entries)?);
-        Some(Self { atok, ktoa })
+        Some(Self { atok: halves(atok, entries)?, ktoa: halves(ktoa, entries)? })
     }
 
     /// Number of entries.
@@ -73,6 +75,16 @@ impl Csb {
     pub fn ktoa(&self, entry: usize) -> &CsbKtoa {
         &self.ktoa[entry]
     }
+}
+
+#[cfg(not(loom))]
+fn halves<T: ringpass_memory::Atomics>((memory, offset): (&Memory, usize), entries: usize) -> Option<Halves<T>> {
+    memory.cells(offset, entries)
+}
+
+#[cfg(loom)]
+fn halves<T: Default>(_: (&Memory, usize), entries: usize) -> Option<Halves<T>> {
+    Some((0..entries).map(|_| T::default()).collect())
 }
 
 /// Bytes of one half of an entry.
