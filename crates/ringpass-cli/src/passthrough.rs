@@ -94,9 +94,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let memory_socket = PathBuf::from(format!("{}.mem", socket.display()));
     let listen = |path: &Path| Listener::bind_for(path, access).map_err(Error::from);
     let listeners = [listen(&memory_socket)?, listen(socket)?];
-    let Parts { register, rings, buffers, memory, call_event, granted, client, .. } = port.into();
-    let shared =
-        SharedRegion { file: memory, memory: buffers.memory().clone(), pools: granted.pools, id: register.memory_id };
+    let Parts { register, rings, buffers, memory, call_event, pools, client, .. } = port.into();
+    let shared = SharedRegion { file: memory, memory: buffers.memory().clone(), pools, id: register.memory_id };
     let mac = args.mac.unwrap_or_else(|| address(&args.port));
     let counts = rings.each_ref().map(Vec::len);
     let interface = register.offset as u32;

@@ -24,6 +24,7 @@ mod hooks;
 #[allow(unsafe_code, reason = "functions of the C library, by name")]
 mod next;
 mod open;
+mod option_header;
 mod options;
 mod parameter;
 mod refusal;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{DmaRegion, ForeignMemory, MAX_BATCH, Mempool, MempoolConfig, RegionConfig};
-use ringpass_netmap::{Buffers, Memory, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
+use ringpass_memory::{DmaRegion, ForeignMemory, MAX_BATCH, Memory, Mempool, MempoolConfig, RegionConfig};
+use ringpass_netmap::{Buffers, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
 use ringpass_netmap_server::RingPort;
 use ringpass_switch::{Config, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 

@@ -9,7 +9,7 @@ use crate::csb::{Csb, CsbAtok, CsbKtoa};
 use crate::{Notifier, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the application's side.
-pub struct Application {
+pub(crate) struct Application {
     ring: Ring,
     csb: Arc<Csb>,
     entry: usize,
@@ -21,13 +21,13 @@ impl Application {
     ///
     /// # Panics
     /// If the CSB has no such entry.
-    pub fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
+    pub(crate) fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
         assert!(entry < csb.entries(), "an entry of the CSB");
         Self { ring, csb: csb.clone(), entry, kick: kick.clone() }
     }
 
     /// The ring.
-    pub fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }
 

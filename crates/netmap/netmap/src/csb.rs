@@ -6,7 +6,8 @@
 //! requests a kick. Both sides have a full barrier between the write and the read, so at least one of the two
 //! sees the other. The woken side clears its own request when it continues; the other side does not.
 
-use crate::Memory;
+use ringpass_memory::Memory;
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
 #[cfg(not(loom))]
@@ -42,7 +43,7 @@ pub struct Csb {
 }
 
 #[cfg(not(loom))]
-type Halves<T> = crate::Cells<T>;
+type Halves<T> = ringpass_memory::Cells<T>;
 /// loom's atomics are larger than words, so they cannot lie in shared memory.
 #[cfg(loom)]
 type Halves<T> = Box<[T]>;

@@ -42,7 +42,7 @@ mod kring;
 pub mod layout;
 mod netmap_port;
 mod notifier;
-pub mod pipe;
+mod pipe;
 mod pools;
 mod port_memory;
 mod port_ring;
@@ -58,7 +58,6 @@ pub mod run;
 #[allow(unsafe_code, reason = "buffers that a table says are nobody else's")]
 mod shared_pool;
 
-pub use application::Application;
 pub use buffers::Buffers;
 pub use kring::Kring;
 pub use netmap_port::NetmapPort;
@@ -69,6 +68,4 @@ pub use port_ring::PortRing;
 pub use positions::{Direction, InvalidPositions, Positions, SyncError};
 pub use region::{Error, Region};
 pub use ring::{Flags, Ring, Slot};
-pub use ringpass_memory::{Cells, Memory};
-pub use ringpass_port::AdaptiveSpin;
 pub use shared_pool::{Claim, SharedPool};

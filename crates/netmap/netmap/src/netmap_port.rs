@@ -26,7 +26,7 @@ impl NetmapPort {
     /// covers. Of several queues, each uses one Tx ring and one Rx ring, and the port must have that many.
     pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let mut parsed: PortName =
-            name.parse().map_err(|error: crate::request::BadName| Error::Address(error.to_string()).of(name))?;
+            name.parse().map_err(|error: crate::request::InvalidRequest| Error::Address(error.to_string()).of(name))?;
         let directions = register::RX_ONLY | register::TX_ONLY;
         if parsed.flags & directions == directions {
             return Err(Error::Config(format!("{name}: R and T together leave no ring")));

@@ -3,8 +3,9 @@
 use std::ops::BitOr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::layout::{RingHeader, SlotWords};
-use crate::{Cells, Memory};
+use ringpass_memory::{Cells, Memory};
+
+use crate::layout::{RingHeader, SLOT_BYTES, SlotWords};
 
 /// A ring: its header and slots.
 ///
@@ -78,7 +79,7 @@ impl Ring {
 
     /// Bytes of a ring with `slots` slots, including its header.
     pub const fn bytes(slots: u32) -> usize {
-        size_of::<RingHeader>() + slots as usize * size_of::<SlotWords>()
+        size_of::<RingHeader>() + slots as usize * SLOT_BYTES
     }
 
     /// Number of slots.

@@ -55,10 +55,10 @@ fn described(
         return Ok(described);
     }
     let mut requester = Requester { program, made: Vec::new() };
-    let Registered { registration, register, granted, .. } = ports.register(name, asked, &mut requester)?;
+    let Registered { registration, register, pools, .. } = ports.register(name, asked, &mut requester)?;
     ports.unregister(registration);
     let Register { memory_size, slots, rings, host_rings, memory_id, .. } = register;
-    Ok((PortInfo { memory_size, slots, rings, host_rings, memory_id }, granted.pools))
+    Ok((PortInfo { memory_size, slots, rings, host_rings, memory_id }, pools))
 }
 
 /// Returns the pools of a memory: that of a port, or, without a name, the one with the given number. Programs must

@@ -3,7 +3,8 @@
 
 use std::os::fd::OwnedFd;
 
-use ringpass_netmap::{Memory, Notifier, PortMemory, Region, SyncError, attach_pipe};
+use ringpass_memory::Memory;
+use ringpass_netmap::{Notifier, PortMemory, Region, SyncError, attach_pipe};
 
 use super::{RequestError, Users};
 

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 
 use ringpass_ipc::{Credentials, EventNotifier};
 use ringpass_memory::RegionConfig;
-use ringpass_netmap::protocol::{Granted, RingPeer};
+use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{Mode, PortInfo, PortName, Register, register};
 use ringpass_netmap::{Pools, Region, Shape};
 use rustix::io::Errno;
@@ -59,9 +59,11 @@ pub struct Registered {
     pub registration: Registration,
     /// The registration as granted.
     pub register: Register,
-    /// Details of the memory and the other side.
-    pub granted: Granted,
-    /// Descriptors that the reply carries; see [`Granted`].
+    /// Pools of the memory.
+    pub pools: Pools,
+    /// Other side of the rings.
+    pub peer: RingPeer,
+    /// Descriptors that the reply carries; see [`FDS`](ringpass_netmap::protocol::FDS).
     pub fds: [OwnedFd; ringpass_netmap::protocol::FDS],
     /// Programs that have the same rings, in words; empty if there are none.
     pub others: String,
@@ -322,7 +324,7 @@ impl Ports {
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
         let registration = Registration { name, number, interface, extra, call: None };
-        Ok(Registered { registration, register, granted: Granted { pools: *region.pools(), peer }, fds, others })
+        Ok(Registered { registration, register, pools: *region.pools(), peer, fds, others })
     }
 
     fn register_open(
@@ -411,9 +413,9 @@ impl Ports {
         port.served.subscribe(number, entries, call.clone());
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, memory_id);
-        let granted = Granted { pools: *region.pools(), peer: RingPeer::Server };
+        let pools = *region.pools();
         let registration = Registration { name, number, interface, extra, call: Some(call) };
-        Ok(Registered { registration, register, granted, fds, others })
+        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others })
     }
 
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.

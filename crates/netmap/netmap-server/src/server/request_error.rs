@@ -1,6 +1,6 @@
 //! Why a request is refused.
 
-use ringpass_netmap::request::{BadName, InvalidName, InvalidRequest};
+use ringpass_netmap::request::InvalidRequest;
 use rustix::io::Errno;
 
 /// An error number as netmap defines it, and the reason in a line.
@@ -28,22 +28,10 @@ impl From<RequestError> for ringpass_port::Error {
 
 impl From<InvalidRequest> for RequestError {
     fn from(invalid: InvalidRequest) -> Self {
-        Self::new(Errno::INVAL, invalid)
-    }
-}
-
-impl From<BadName> for RequestError {
-    fn from(bad: BadName) -> Self {
-        Self::new(Errno::INVAL, bad)
-    }
-}
-
-impl From<InvalidName> for RequestError {
-    fn from(invalid: InvalidName) -> Self {
         let errno = match invalid {
-            InvalidName::Empty => Errno::NXIO,
-            InvalidName::Pipe(_) => Errno::INVAL,
-            InvalidName::Vale(_) => Errno::NOMEM,
+            InvalidRequest::NoName => Errno::NXIO,
+            InvalidRequest::Vale(_) => Errno::NOMEM,
+            _ => Errno::INVAL,
         };
         Self::new(errno, invalid)
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, PeerTimeout, Stream};
 use ringpass_netmap::Pools;
-use ringpass_netmap::protocol::{Granted, Reply, Request};
+use ringpass_netmap::protocol::{Reply, Request};
 use ringpass_netmap::request::{Header, Kind, Register};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -251,10 +251,10 @@ fn execute(
             Err(RequestError::new(Errno::BUSY, "this connection has a port already; open another one"))
         }
         Kind::Register => {
-            let Registered { registration: new, register, granted, fds, others } =
+            let Registered { registration: new, register, pools, peer, fds, others } =
                 ports.register(&header.name, &request.as_register()?, requester)?;
             *registration = Some(new);
-            Ok((Reply { text: others, ..Reply::granted(&register.bytes(), granted) }, fds.into()))
+            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds.into()))
         }
         // No port has a header in front of its frames.
         Kind::PortHdrGet => done(&[]),
@@ -286,12 +286,12 @@ fn execute(
         Kind::PoolsInfoGet => done(&info::pools(ports, &header.name, &request.body, requester.program)?),
         Kind::ValeList => {
             let (body, text) = info::vale(ports, &header.name, &request.body)?;
-            Ok((Reply { text, ..Reply::granted(&body, Granted::default()) }, Vec::new()))
+            Ok((Reply { text, ..Reply::granted(&body) }, Vec::new()))
         }
         kind => Err(RequestError::new(Errno::OPNOTSUPP, format!("{kind:?} is not there; see 'ringpass vale --help'"))),
     }
 }
 
 fn done(body: &[u8]) -> Result<(Reply, Vec<OwnedFd>), RequestError> {
-    Ok((Reply::granted(body, Granted::default()), Vec::new()))
+    Ok((Reply::granted(body), Vec::new()))
 }

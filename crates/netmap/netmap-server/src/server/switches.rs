@@ -31,9 +31,7 @@ pub trait Switches {
 }
 
 /// No switches: a server with pipes and native ports only.
-pub struct NoSwitches;
-
-impl Switches for NoSwitches {
+impl Switches for () {
     fn open(&mut self, switch: &str, _: &str, _: Vec<Kring>, _: Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
         Err(RequestError::new(Errno::NXIO, format!("no switch {switch}")))
     }

@@ -11,7 +11,7 @@ use ringpass_netmap::client::{Client, Error, Port};
 use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Mode, Register, register};
 use ringpass_netmap::{Buffers, Flags, Kring, Pools, PortRing, Slot};
-use ringpass_netmap_server::{NoSwitches, RequestError, ServedPort, Server, Switches};
+use ringpass_netmap_server::{RequestError, ServedPort, Server, Switches};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -86,15 +86,15 @@ struct WithStatus(Value);
 
 impl Switches for WithStatus {
     fn open(&mut self, switch: &str, port: &str, served: Vec<Kring>, buffers: Buffers) -> Opened {
-        NoSwitches.open(switch, port, served, buffers)
+        ().open(switch, port, served, buffers)
     }
 
     fn attach(&mut self, name: &str) -> Result<(), RequestError> {
-        NoSwitches.attach(name)
+        ().attach(name)
     }
 
     fn detach(&mut self, name: &str) -> Result<(), RequestError> {
-        NoSwitches.detach(name)
+        ().detach(name)
     }
 
     fn status(&self) -> Value {

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::programs::*;
 use proptest::prelude::*;
-use ringpass_memory::MempoolConfig;
+use ringpass_memory::{Cells, MempoolConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Cells, Pools, Shape, Slot};
+use ringpass_netmap::{Pools, Shape, Slot};
 use ringpass_switch::{Counter, PortPolicy, Vlans};
 
 /// Two slots for honest programs, and two for hostile ones, which reach only each other.

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Mode, Register, register};
+use super::{InvalidRequest, Mode, Register, register};
 
 /// A port's name, with the rings and options that it selects.
 ///
@@ -30,14 +30,6 @@ pub struct PortName {
     pub memory_id: u16,
 }
 
-/// A name that cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{name}' is no netmap port: {why}")]
-pub struct BadName {
-    name: String,
-    why: &'static str,
-}
-
 /// Whether the text consists of letters, digits and `_`; it may be empty.
 fn is_identifier(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -54,10 +46,10 @@ fn split_number(text: &str) -> (&str, &str) {
 }
 
 impl FromStr for PortName {
-    type Err = BadName;
+    type Err = InvalidRequest;
 
-    fn from_str(name: &str) -> Result<Self, BadName> {
-        Self::decode(name).map_err(|why| BadName { name: name.into(), why })
+    fn from_str(name: &str) -> Result<Self, InvalidRequest> {
+        Self::decode(name).map_err(|why| InvalidRequest::Port { name: name.into(), why })
     }
 }
 
@@ -170,33 +162,19 @@ impl PortName {
 
     /// Parses the name in a request's header, which has neither `netmap:` nor a suffix, except that of a pipe. A
     /// name that nobody can have is that of no port.
-    pub fn in_header(name: &str) -> Result<Self, InvalidName> {
+    pub fn in_header(name: &str) -> Result<Self, InvalidRequest> {
         let parsed = Self { port: name.into(), mode: Mode::AllNic, ring: 0, flags: 0, memory_id: 0 };
         match parsed.pipe() {
-            Some((parent, pipe, _)) if parent.is_empty() || pipe.is_empty() => Err(InvalidName::Pipe(name.into())),
-            None if name.is_empty() => Err(InvalidName::Empty),
+            Some((parent, pipe, _)) if parent.is_empty() || pipe.is_empty() => Err(InvalidRequest::Pipe(name.into())),
+            None if name.is_empty() => Err(InvalidRequest::NoName),
             None if name.starts_with("vale")
                 && parsed.vale().is_none_or(|(switch, own)| !is_identifier(switch) || own.is_empty()) =>
             {
-                Err(InvalidName::Vale(name.into()))
+                Err(InvalidRequest::Vale(name.into()))
             }
             _ => Ok(parsed),
         }
     }
-}
-
-/// A name in a request's header that no port can have.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidName {
-    /// No name: `ENXIO`.
-    #[error("a port without a name")]
-    Empty,
-    /// A pipe or its port has no name: `EINVAL`.
-    #[error("'{0}': a pipe and its port have names")]
-    Pipe(String),
-    /// A name of VALE without a switch or a port: `ENOMEM`, as netmap finds no switch.
-    #[error("'{0}': a VALE port is called valeSWITCH:PORT, by letters, digits and '_'")]
-    Vale(String),
 }
 
 impl fmt::Display for PortName {
@@ -348,12 +326,12 @@ mod tests {
             assert_eq!((parsed.port.as_str(), parsed.mode, parsed.flags), (name, Mode::AllNic, 0));
         }
         assert_eq!(PortName::in_header("x{1}2").unwrap().pipe(), Some(("x", "1}2", true)));
-        assert_eq!(PortName::in_header(""), Err(InvalidName::Empty));
+        assert_eq!(PortName::in_header(""), Err(InvalidRequest::NoName));
         for name in ["{1", "x{", "x}", "}", "{"] {
-            assert_eq!(PortName::in_header(name), Err(InvalidName::Pipe(name.into())));
+            assert_eq!(PortName::in_header(name), Err(InvalidRequest::Pipe(name.into())));
         }
         for name in ["vale0", "vale0:", "vale-0:a"] {
-            assert_eq!(PortName::in_header(name), Err(InvalidName::Vale(name.into())));
+            assert_eq!(PortName::in_header(name), Err(InvalidRequest::Vale(name.into())));
         }
     }
 }

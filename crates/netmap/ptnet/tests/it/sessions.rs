@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::{Host, pipe, pipe_hosts, region, wait};
-use ringpass_memory::ForeignMemory;
-use ringpass_netmap::Memory;
+use ringpass_memory::{ForeignMemory, Memory};
 use ringpass_netmap::csb::Csb;
 use ringpass_ptnet::GuestPort;
 use ringpass_vfio_user::{Access, Client, MSIX};

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use ringpass_netmap::protocol::{FDS, Granted, RingPeer};
+use ringpass_netmap::protocol::{FDS, RingPeer};
 use ringpass_netmap::request::{PortName, Register};
 use ringpass_netmap::{PortMemory, Region, Shape};
 use rustix::io::Errno;
@@ -46,9 +46,9 @@ impl Ports {
             let interface = memory.bind(region, bound)?;
             let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
             let register = granted(asked, region, (interface, extra), shape, id);
-            let granted = Granted { pools: *region.pools(), peer: RingPeer::Server };
+            let pools = *region.pools();
             let registration = Registration { name, number, interface, extra, call: None };
-            Ok(Registered { registration, register, granted, fds, others: String::new() })
+            Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others: String::new() })
         });
         match registered {
             Ok(registered) => {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use ringpass_memory::{DmaRegion, ForeignMemory, MAX_BATCH, Mempool, MempoolConfig, RegionConfig};
-use ringpass_netmap::{Buffers, Flags, Memory, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
+use ringpass_memory::{DmaRegion, ForeignMemory, MAX_BATCH, Memory, Mempool, MempoolConfig, RegionConfig};
+use ringpass_netmap::{Buffers, Flags, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
 use ringpass_netmap_server::RingPort;
 use ringpass_netmap_server::ServedPort;
 use ringpass_port::Idle;

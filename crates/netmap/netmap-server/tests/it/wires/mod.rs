@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 
-use ringpass_memory::{Burst, Cache, Mempool, MempoolConfig, RegionConfig};
-use ringpass_netmap::{Buffers, Memory, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
+use ringpass_memory::{Burst, Cache, Memory, Mempool, MempoolConfig, RegionConfig};
+use ringpass_netmap::{Buffers, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
 use ringpass_netmap_server::ServedPort;
 use ringpass_netmap_server::{NativePort, RingForwarder};
 use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};

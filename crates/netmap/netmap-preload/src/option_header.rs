@@ -1,7 +1,5 @@
 //! Options of a request.
 
-use super::Fields;
-
 /// Header of an option (`struct nmreq_option`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
@@ -23,11 +21,9 @@ impl OptionHeader {
 
     /// Parses a header. Its status is an output.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
-        let mut fields = Fields(bytes);
-        let next = fields.u64();
-        let kind = fields.u32();
-        let _ = fields.u32();
-        Self { next, kind, size: fields.u64() }
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
+        // The kind's word ends with the status.
+        Self { next: word(0), kind: word(8) as u32, size: word(16) }
     }
 
     /// Returns the bytes behind the header.
