@@ -48,7 +48,7 @@ impl Application {
 
     /// `head` as it was last passed on.
     pub(crate) fn passed(&self) -> u32 {
-        self.atok().read().0
+        self.atok().read().head
     }
 
     /// Passes the program's `head`, `cur` and `flags` on to the server, and kicks it if there is news and it
@@ -56,9 +56,9 @@ impl Application {
     #[inline]
     pub(crate) fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
         self.positions()?.check(head, cur)?;
-        let (before, awaited, _) = self.atok().read();
-        let news = head != before || flags != 0;
-        if news || cur != awaited {
+        let before = self.atok().read();
+        let news = head != before.head || flags != 0;
+        if news || cur != before.cur {
             self.atok().write(head, cur, flags);
         }
         if news && self.ktoa().kern_needs_kick() {

@@ -25,6 +25,17 @@ pub struct CsbAtok {
     spare: [AtomicU32; 12],
 }
 
+/// What an application has released, as [`CsbAtok::read`] returns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// End of the released slots.
+    pub head: u32,
+    /// Slot beyond which it waits for slots.
+    pub cur: u32,
+    /// [`FORCE_READ`], [`FORCE_RECLAIM`].
+    pub sync_flags: u32,
+}
+
 /// Words that the server writes and the application reads (`struct nm_csb_ktoa`). Offsets: `hwcur` 0, `hwtail` 4,
 /// `need_kick` 8.
 #[repr(C)]
@@ -113,9 +124,10 @@ impl CsbAtok {
 
     /// Loads `head`, then `cur` (Acquire), and `sync_flags`, each once.
     #[inline]
-    pub fn read(&self) -> (u32, u32, u32) {
+    pub fn read(&self) -> Released {
         let head = self.head.load(Acquire);
-        (head, self.cur.load(Acquire), self.sync_flags.load(Relaxed))
+        let cur = self.cur.load(Acquire);
+        Released { head, cur, sync_flags: self.sync_flags.load(Relaxed) }
     }
 
     /// Whether the application requests a kick. Called by the server after it has written its positions;
@@ -190,7 +202,8 @@ mod tests {
         let (application, server) = (CsbAtok::default(), CsbKtoa::default());
         application.write(5, 7, FORCE_RECLAIM);
         server.write(3, 9);
-        assert_eq!((application.read(), server.read()), ((5, 7, FORCE_RECLAIM), (3, 9)));
+        assert_eq!(application.read(), Released { head: 5, cur: 7, sync_flags: FORCE_RECLAIM });
+        assert_eq!(server.read(), (3, 9));
         assert!(!application.appl_needs_kick() && !server.kern_needs_kick());
         application.set_need_kick(true);
         server.set_need_kick(true);
@@ -246,7 +259,7 @@ mod interleavings {
         loop {
             both.server.set_need_kick(false);
             loop {
-                let (head, cur, _) = both.application.read();
+                let Released { head, cur, .. } = both.application.read();
                 assert!(cur >= head, "cur is not older than head");
                 if head == seen {
                     break;
@@ -261,7 +274,7 @@ mod interleavings {
                 return slept;
             }
             both.server.set_need_kick(true);
-            if both.application.read().0 == seen {
+            if both.application.read().head == seen {
                 both.kick.wait();
                 slept += 1;
             }

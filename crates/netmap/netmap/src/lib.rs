@@ -60,7 +60,7 @@ mod shared_pool;
 
 pub use buffers::Buffers;
 pub use kring::Kring;
-pub use netmap_port::NetmapPort;
+pub use netmap_port::open;
 pub use notifier::Notifier;
 pub use pools::Pools;
 pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};

@@ -88,7 +88,7 @@ impl Sender {
     }
 
     pub(crate) fn passed(&self) -> u32 {
-        self.0.sent().read().0
+        self.0.sent().read().head
     }
 
     /// Sends the slots that the program has released, up to the last complete frame.
@@ -141,7 +141,7 @@ impl Receiver {
     /// Reads where the ring stands: the program owns the slots that the other end has sent.
     #[inline]
     pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
-        let (sent, released) = (self.0.sent().read().0, self.passed());
+        let (sent, released) = (self.0.sent().read().head, self.passed());
         let positions = Positions::at(self.0.slots(), released, sent).ok_or(SyncError::Peer(sent, released))?;
         self.1.set(&positions);
         Ok(positions)

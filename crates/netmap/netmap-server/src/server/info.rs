@@ -103,29 +103,43 @@ fn region(ports: &Ports, id: u16) -> Result<(u16, &Region), RequestError> {
 pub fn vale(ports: &Ports, name: &str, asked: &[u8; BODY]) -> Result<([u8; BODY], String), RequestError> {
     let switch = u16::from_le_bytes([asked[0], asked[1]]);
     let port = u32::from_le_bytes([asked[4], asked[5], asked[6], asked[7]]);
-    let found = numbered(ports.vale_ports()).find(|(place, own)| match name {
-        "" => *place >= (switch, port),
-        name => *own == name,
+    let from = Place { switch, port };
+    let found = numbered(ports.vale_ports()).find(|own| match name {
+        "" => own.place >= from,
+        name => own.name == name,
     });
-    let ((switch, port), name) = found.ok_or_else(|| {
+    let ValePort { place: Place { switch, port }, name } = found.ok_or_else(|| {
         let why = if name.is_empty() { "no more ports of VALE switches".into() } else { format!("no port {name}") };
         RequestError::new(Errno::NOENT, why)
     })?;
     Ok((body(&[&u32::from(switch).to_le_bytes(), &port.to_le_bytes()]), name.to_owned()))
 }
 
-/// Numbers ports in order of their names, `valeSWITCH:PORT`: the number of the switch, and of the port in it.
-fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ((u16, u32), &'a str)> {
-    let mut last: Option<(&str, (u16, u32))> = None;
+/// Number of a switch, and of a port in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    switch: u16,
+    port: u32,
+}
+
+/// A port of a VALE switch.
+struct ValePort<'a> {
+    place: Place,
+    name: &'a str,
+}
+
+/// Numbers ports in order of their names, `valeSWITCH:PORT`.
+fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ValePort<'a>> {
+    let mut last: Option<(&str, Place)> = None;
     names.map(move |name| {
         let switch = name.split(':').next().unwrap_or(name);
         let place = match last {
-            None => (0, 0),
-            Some((before, (number, port))) if before == switch => (number, port + 1),
-            Some((_, (number, _))) => (number + 1, 0),
+            None => Place { switch: 0, port: 0 },
+            Some((before, place)) if before == switch => Place { port: place.port + 1, ..place },
+            Some((_, place)) => Place { switch: place.switch + 1, port: 0 },
         };
         last = Some((switch, place));
-        (place, name)
+        ValePort { place, name }
     })
 }
 
@@ -136,7 +150,7 @@ mod tests {
     #[test]
     fn ports_are_numbered_by_switch() {
         let names = ["vale0:a", "vale0:b", "vale1:a", "vale7:x", "vale7:y"];
-        let numbers: Vec<_> = numbered(names.into_iter()).map(|(place, _)| place).collect();
+        let numbers: Vec<_> = numbered(names.into_iter()).map(|port| (port.place.switch, port.place.port)).collect();
         assert_eq!(numbers, [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]);
     }
 }

@@ -29,7 +29,7 @@ use rustix::net::SendFlags;
 use serde_json::Value;
 
 use ports::Ports;
-use session::Session;
+use session::{Session, Wait};
 use users::{User, Users};
 
 pub use budget::{Budget, Reservation};
@@ -78,8 +78,8 @@ impl Server {
         let sessions = self.sessions.iter().map(|session| session.wait_on());
         let mut fds = vec![PollFd::new(&*self.made, PollFlags::IN)];
         let mut until = limit;
-        for (fd, flags, limit) in sessions {
-            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        for Wait { socket, events, limit } in sessions {
+            fds.push(PollFd::from_borrowed_fd(socket, events));
             until = limit.map_or(until, |limit| until.min(limit));
         }
         // The listener is the last one.

@@ -17,7 +17,7 @@ use ringpass_netmap::{Pools, Region, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use asked::{admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
+use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
 
 use super::budget::{Budget, PrivateMemory};
 use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
@@ -256,8 +256,8 @@ impl Ports {
         asked: &Register,
         program: Credentials,
     ) -> Result<Registered, RequestError> {
-        let (parent, pipe, first) = name.pipe().expect("a pipe's name");
-        let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!first));
+        let (parent, pipe) = name.pipe().expect("a pipe's name");
+        let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!name.is_first_end()));
         let id = match self.pipes.get(&key) {
             Some(pipe) => pipe.memory_id,
             None if asked.memory_id != 0 => asked.memory_id,
@@ -313,8 +313,13 @@ impl Ports {
             pipe.call_events[1 - end].try_clone(),
         ];
         let fds = descriptors(fds)?;
-        let (interface, others) =
-            admit(&name, asked, (number, program), (&pipe.ends[end], region, &mut pipe.users[end]), bound)?;
+        let (interface, others) = admit(
+            &name,
+            asked,
+            (number, program),
+            Rings { memory: &pipe.ends[end], region, users: &mut pipe.users[end] },
+            bound,
+        )?;
         // An end whose positions are broken stays so: its programs are responsible for that.
         if pipe.users[end].count() == 1 {
             let _ = pipe.reinit(region, end);
@@ -408,8 +413,13 @@ impl Ports {
         ];
         let fds = descriptors(fds)?;
         let entries = entries(shape, &bound);
-        let (interface, others) =
-            admit(&name, asked, (number, program), (&port.memory, region, &mut port.users), bound)?;
+        let (interface, others) = admit(
+            &name,
+            asked,
+            (number, program),
+            Rings { memory: &port.memory, region, users: &mut port.users },
+            bound,
+        )?;
         port.served.subscribe(number, entries, call.clone());
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, memory_id);
@@ -423,13 +433,13 @@ impl Ports {
         let Registration { name, number, interface, extra, call: _ } = registration;
         if let Some(null) = self.nulls.remove(&number) {
             self.unregister_null(null, interface, extra);
-        } else if let Some((parent, pipe, first)) = name.pipe() {
+        } else if let Some((parent, pipe)) = name.pipe() {
             let key = (parent.to_owned(), pipe.to_owned());
             if let Some(pipe) = self.pipes.get_mut(&key) {
                 let region = self.memories.region(pipe.memory_id);
                 region.free_extra_buffers(interface, extra);
                 region.release_interface(interface);
-                pipe.users[usize::from(!first)].leave(number);
+                pipe.users[usize::from(!name.is_first_end())].leave(number);
             }
             self.drop_unused(&key);
         } else if let Some(monitor) = self.monitors.remove(&number) {
@@ -513,7 +523,7 @@ impl Ports {
     /// Returns the rings of a port and the number of its memory, if it is open.
     pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
         let name = PortName::in_header(name)?;
-        let pipe = name.pipe().and_then(|(parent, pipe, _)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
+        let pipe = name.pipe().and_then(|(parent, pipe)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
         let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
         Ok(pipe.or(vale))

@@ -27,6 +27,22 @@ pub struct Session {
     status: Option<Rc<str>>,
 }
 
+/// What a session waits for.
+pub struct Wait<'a> {
+    /// Its socket.
+    pub socket: BorrowedFd<'a>,
+    /// Events of the socket.
+    pub events: PollFlags,
+    /// Longest time; `None` without a limit.
+    pub limit: Option<Duration>,
+}
+
+/// A request whose memory was allocated, or why there is none.
+struct Resumed {
+    request: Request,
+    own: Result<Vec<PrivateMemory>, RequestError>,
+}
+
 /// A request that waits for memory.
 struct Waiting {
     request: Request,
@@ -71,10 +87,13 @@ impl Session {
     }
 
     /// The socket and events to wait for, and for how long.
-    pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags, Option<Duration>) {
-        let (socket, flags, limit) = self.message_loop.wait_on();
-        // A program that waits for memory is served when that is allocated; meanwhile it can only hang up.
-        if self.waiting.is_some() { (socket, PollFlags::empty(), None) } else { (socket, flags, limit) }
+    pub fn wait_on(&self) -> Wait<'_> {
+        let (socket, events, limit) = self.message_loop.wait_on();
+        if self.waiting.is_some() {
+            // A program that waits for memory is served when that is allocated; meanwhile it can only hang up.
+            return Wait { socket, events: PollFlags::empty(), limit: None };
+        }
+        Wait { socket, events, limit }
     }
 
     /// Whether the program waits for memory.
@@ -84,7 +103,7 @@ impl Session {
 
     /// Whether the program has missed a deadline.
     pub fn is_overdue(&self) -> bool {
-        self.wait_on().2.is_some_and(|left| left.is_zero())
+        self.wait_on().limit.is_some_and(|left| left.is_zero())
     }
 
     /// Returns whether the program's eventfd takes so long to be signalled that no more signals are sent.
@@ -113,7 +132,10 @@ impl Session {
                         self.waiting = Some(Waiting { request, pending, made: before });
                         return true;
                     }
-                    Some(more) => resumed = Some((request, more.map(|more| before.into_iter().chain(more).collect()))),
+                    Some(more) => {
+                        let own = more.map(|more| before.into_iter().chain(more).collect());
+                        resumed = Some(Resumed { request, own });
+                    }
                 }
             }
             match self.handle_one(ports, made, resumed) {
@@ -130,16 +152,16 @@ impl Session {
         &mut self,
         ports: &mut Ports,
         made: &Arc<OwnedFd>,
-        mut resumed: Option<(Request, Result<Vec<PrivateMemory>, RequestError>)>,
+        mut resumed: Option<Resumed>,
     ) -> Result<usize, Disconnected> {
         let Self { message_loop, registration, program, waiting, status } = self;
         message_loop.handle(1, |stream| {
-            let (request, own) = match resumed.take() {
+            let Resumed { request, own } = match resumed.take() {
                 Some(resumed) => resumed,
                 None => {
                     let Some(request) = stream.arrived().first_chunk().map(Request::parse) else { return Ok(false) };
                     stream.take(Request::LEN);
-                    (request, Ok(Vec::new()))
+                    Resumed { request, own: Ok(Vec::new()) }
                 }
             };
             let mut requester = Requester { program: *program, made: Vec::new() };

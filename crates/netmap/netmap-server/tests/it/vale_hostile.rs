@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::programs::*;
 use proptest::prelude::*;
 use ringpass_memory::{Cells, MempoolConfig};
-use ringpass_netmap::csb::Csb;
+use ringpass_netmap::csb::{Csb, Released};
 use ringpass_netmap::{Pools, Shape, Slot};
 use ringpass_switch::{Counter, PortPolicy, Vlans};
 
@@ -35,7 +35,8 @@ fn positions_that_cannot_be_put_the_ring_back() {
         assert!(from.put(0, &[&good]));
         csb.atok(0).write(head, cur, 0);
         vale.work();
-        assert_eq!((csb.atok(0).read(), csb.ktoa(0).read()), ((resets, resets, 0), (resets, (resets + 15) % 16)));
+        assert_eq!(csb.atok(0).read(), Released { head: resets, cur: resets, sync_flags: 0 });
+        assert_eq!(csb.ktoa(0).read(), (resets, (resets + 15) % 16));
         assert_eq!((from.control.resets(), to.receive().len()), (u64::from(resets), 0));
         from.sync();
         vale.work();

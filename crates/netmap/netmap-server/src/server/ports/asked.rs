@@ -56,13 +56,23 @@ pub(super) fn entries(shape: Shape, bound: impl Fn(Direction, u16) -> bool) -> u
     all.enumerate().map(|(entry, bound)| u64::from(bound) << entry).sum()
 }
 
+/// Rings that a program is admitted to.
+pub(super) struct Rings<'a> {
+    /// Objects of the port.
+    pub(super) memory: &'a PortMemory,
+    /// The region that they lie in.
+    pub(super) region: &'a mut Region,
+    /// Programs that have the rings.
+    pub(super) users: &'a mut Users,
+}
+
 /// Admits a program, with an interface descriptor of its own. Returns the descriptor's offset, and the other
 /// programs that have some of its rings.
 pub(super) fn admit(
     name: &PortName,
     asked: &Register,
     (number, program): (u64, Credentials),
-    (memory, region, users): (&PortMemory, &mut Region, &mut Users),
+    Rings { memory, region, users }: Rings<'_>,
     bound: impl Fn(Direction, u16) -> bool,
 ) -> Result<(usize, String), RequestError> {
     let (rings, exclusive) = (entries(memory.shape(), &bound), asked.flags & register::EXCLUSIVE != 0);
