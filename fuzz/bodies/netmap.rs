@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::pipe::{PipeChannel, Receiver, Sender};
 use ringpass_netmap::request::{Header, LegacyRequest, PortName, Register};
-use ringpass_netmap::{Application, Direction, Kring, Memory, Pools, PortRing, Region, Ring, Slot};
+use ringpass_netmap::{Direction, Kring, Notifier, Pools, PortRing, Region, Ring, Slot};
 
 /// Runs one case of requests. The first byte selects the kind of structure that the rest is parsed as.
 pub fn requests(data: &[u8]) {
@@ -71,7 +70,7 @@ pub fn rings(data: &[u8]) {
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 1).unwrap());
     let mut served = Kring::new(direction, ring, &csb, 0);
     let ring = Ring::new(region.memory(), offset, slots).unwrap();
-    let application = PortRing::Kring(Application::new(ring, &csb, 0, &(Arc::new(|| ()) as _)));
+    let application = PortRing::served(ring, &csb, 0, &(Arc::new(|| ()) as _));
     for (what, a, b) in steps(data) {
         match what % 12 {
             0 => csb.atok(0).write(a, b, 0),
@@ -110,18 +109,10 @@ pub fn pipes(data: &[u8]) {
     let (_, receiver) = region.ring(Direction::Rx, 0, slots, false).unwrap();
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 3).unwrap());
-    let channel = || {
-        let ring = |offset| Ring::new(region.memory(), offset, slots).unwrap();
-        PipeChannel {
-            sender: ring(sender),
-            receiver: ring(receiver),
-            csb: csb.clone(),
-            entry: 0,
-            notify: Arc::new(|| ()),
-        }
-    };
-    let from = PortRing::Sender(Sender::new(channel()));
-    let to = PortRing::Receiver(Receiver::new(channel()));
+    let rings = || [sender, receiver].map(|offset| Ring::new(region.memory(), offset, slots).unwrap());
+    let nobody: Notifier = Arc::new(|| ());
+    let from = PortRing::sender(rings(), &csb, 0, &nobody);
+    let to = PortRing::receiver(rings(), &csb, 0, &nobody);
     for (what, a, b) in steps(data) {
         let ring = if b & 1 == 0 { from.ring() } else { to.ring() };
         match what % 9 {

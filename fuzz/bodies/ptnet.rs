@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Access, DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_memory::{Access, DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Kring, Memory, Notifier, Pools, PortMemory, Region, Shape, attach};
+use ringpass_netmap::{Kring, Notifier, Pools, PortMemory, Region, Shape, attach};
 use ringpass_port::MacAddress;
 use ringpass_ptnet::{GuestPort, Memdev, Ptnet, SharedRegion};
 use ringpass_vfio_user::{CONFIG_REGION, Device};

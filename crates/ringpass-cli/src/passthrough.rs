@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use ringpass::{Config, Error, MacAddress};
 use ringpass_ipc::{Listener, SocketPlace};
 use ringpass_netmap::client::Parts;
-use ringpass_netmap::server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
+use ringpass_netmap_server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SharedRegion};
 use ringpass_vfio_user::Event;
 use serde_json::json;
@@ -94,9 +94,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let memory_socket = PathBuf::from(format!("{}.mem", socket.display()));
     let listen = |path: &Path| Listener::bind_for(path, access).map_err(Error::from);
     let listeners = [listen(&memory_socket)?, listen(socket)?];
-    let Parts { register, rings, buffers, memory, call_event, granted, client, .. } = port.into();
-    let shared =
-        SharedRegion { file: memory, memory: buffers.memory().clone(), pools: granted.pools, id: register.memory_id };
+    let Parts { register, rings, buffers, memory, call_event, pools, client, .. } = port.into();
+    let shared = SharedRegion { file: memory, memory: buffers.memory().clone(), pools, id: register.memory_id };
     let mac = args.mac.unwrap_or_else(|| address(&args.port));
     let counts = rings.each_ref().map(Vec::len);
     let interface = register.offset as u32;

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
-use ringpass_netmap::NetmapPort;
 use ringpass_netmap::client::default_socket;
 use ringpass_pci::{PciDevice, SysfsPci, VfioUser, addressing_of, open_pci};
 use ringpass_port::{Address, Error, PcapConfig, Port, PortConfig, ReplaySpeed, Role};
@@ -196,7 +195,7 @@ pub fn open_with_wire(
         }
         Address::Netmap(name) => {
             let socket = default_socket()?;
-            Box::new(NetmapPort::open(name, &socket, port_config, pool)?)
+            ringpass_netmap::open(name, &socket, port_config, pool)?
         }
         Address::Tap(name) => Box::new(Tap::open(name, port_config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, port_config, pool)?),

@@ -1,14 +1,15 @@
 //! `ioctl` on a descriptor of `/dev/netmap`, with requests in the program's memory.
 
 use netmap::Direction;
-use netmap::protocol::{BODY, Granted, Reply, Request};
+use netmap::protocol::{BODY, Reply, Request};
 use netmap::request::{
-    Header, InvalidRequest, Kind, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, OptionHeader,
-    PortInfo, Register,
+    Header, InvalidRequest, Kind, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, PortInfo,
+    Register,
 };
 use rustix::io::Errno;
 
 use crate::open::Open;
+use crate::option_header::OptionHeader;
 use crate::options::Options;
 use crate::refusal::Refusal;
 use crate::user_memory::UserMemory;
@@ -87,7 +88,7 @@ fn execute(open: &Open, header: &Header, body: Vec<u8>, options: &Options) -> Re
                 open.try_register(&header.name, &asked)?;
                 return Err(Refusal::new(Errno::OPNOTSUPP, format!("{}: options are not supported", header.name)));
             }
-            Ok(Reply::granted(&open.register(&header.name, &asked)?.bytes(), Granted::default()))
+            Ok(Reply::granted(&open.register(&header.name, &asked)?.bytes()))
         }
         Kind::PoolsInfoGet if header.name.is_empty() => {
             Err(Refusal::new(Errno::NXIO, "the pools of a port without a name"))

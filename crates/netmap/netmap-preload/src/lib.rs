@@ -1,5 +1,5 @@
 //! Runs programs written for netmap unmodified: `LD_PRELOAD=libringpass_netmap.so PROGRAM`. Their requests to
-//! `/dev/netmap` go to the process that serves netmap ports ([`netmap::server`]), which is started if there is
+//! `/dev/netmap` go to the process that serves netmap ports (`ringpass netmapd`), which is started if there is
 //! none.
 //!
 //! `hooks` holds the functions of the C library that this one replaces; calls that do not concern netmap are
@@ -24,6 +24,7 @@ mod hooks;
 #[allow(unsafe_code, reason = "functions of the C library, by name")]
 mod next;
 mod open;
+mod option_header;
 mod options;
 mod parameter;
 mod refusal;

@@ -1,8 +1,8 @@
 //! Options of a request: a linked list in the program's memory, which may contain itself or never end.
 
-use netmap::request::OptionHeader;
 use rustix::io::Errno;
 
+use crate::option_header::OptionHeader;
 use crate::refusal::Refusal;
 use crate::user_memory::UserMemory;
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
 use netmap::client::Port;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
-use netmap::{AdaptiveSpin, Direction, PortRing, SyncError};
+use netmap::{Direction, PortRing, SyncError};
+use ringpass_port::AdaptiveSpin;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::wait_queue::WaitQueue;

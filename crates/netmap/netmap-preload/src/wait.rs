@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use libc::{POLLERR, c_short, pollfd};
-use netmap::AdaptiveSpin;
+use ringpass_port::AdaptiveSpin;
 use rustix::io::Errno;
 
 use crate::open::Open;

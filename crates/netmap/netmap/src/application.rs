@@ -9,7 +9,7 @@ use crate::csb::{Csb, CsbAtok, CsbKtoa};
 use crate::{Notifier, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the application's side.
-pub struct Application {
+pub(crate) struct Application {
     ring: Ring,
     csb: Arc<Csb>,
     entry: usize,
@@ -21,13 +21,13 @@ impl Application {
     ///
     /// # Panics
     /// If the CSB has no such entry.
-    pub fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
+    pub(crate) fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
         assert!(entry < csb.entries(), "an entry of the CSB");
         Self { ring, csb: csb.clone(), entry, kick: kick.clone() }
     }
 
     /// The ring.
-    pub fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Ring {
         &self.ring
     }
 
@@ -48,7 +48,7 @@ impl Application {
 
     /// `head` as it was last passed on.
     pub(crate) fn passed(&self) -> u32 {
-        self.atok().read().0
+        self.atok().read().head
     }
 
     /// Passes the program's `head`, `cur` and `flags` on to the server, and kicks it if there is news and it
@@ -56,9 +56,9 @@ impl Application {
     #[inline]
     pub(crate) fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
         self.positions()?.check(head, cur)?;
-        let (before, awaited, _) = self.atok().read();
-        let news = head != before || flags != 0;
-        if news || cur != awaited {
+        let before = self.atok().read();
+        let news = head != before.head || flags != 0;
+        if news || cur != before.cur {
             self.atok().write(head, cur, flags);
         }
         if news && self.ktoa().kern_needs_kick() {

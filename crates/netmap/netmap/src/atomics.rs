@@ -2,13 +2,11 @@
 
 use ringpass_memory::Atomics;
 
-use crate::layout::{Interface, RingHeader, RingOffset};
+use crate::layout::{Interface, RingHeader};
 
 // SAFETY: sixteen `AtomicU8` and ten `AtomicU32`, 56 bytes without padding: `layout` asserts the offsets and
 // the size (`RING_OFFSETS`).
 unsafe impl Atomics for Interface {}
-// SAFETY: a transparent `AtomicU64`.
-unsafe impl Atomics for RingOffset {}
 // SAFETY: sixteen `AtomicU32`, without padding: `csb` asserts the size of 64 bytes.
 #[cfg(not(loom))]
 unsafe impl Atomics for crate::csb::CsbAtok {}

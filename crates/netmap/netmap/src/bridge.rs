@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use ringpass_port::AdaptiveSpin;
+
 use crate::client::{Error, Port, wait};
-use crate::{AdaptiveSpin, Flags, PortRing, Slot};
+use crate::{Flags, PortRing, Slot};
 
 /// Two ports whose frames are forwarded to each other. Rx ring N of one is forwarded to Tx ring N of the other,
 /// modulo the number of the other's rings.

@@ -5,10 +5,10 @@
 
 use std::ptr::NonNull;
 
-use ringpass_memory::{RawBytes, copy};
+use ringpass_memory::{Memory, RawBytes, copy};
 
 use crate::layout::RESERVED_BUFFERS;
-use crate::{Memory, Pools, Slot};
+use crate::{Pools, Slot};
 
 /// Buffers of one size in a [`Memory`].
 ///

@@ -11,14 +11,15 @@ use ringpass_ipc::{
     Connecting, ConnectionLost, Credentials, Descriptors, EventNotifier, EventWaiter, ReadStatus, Stream,
     check_interrupt, connect, wait_ready,
 };
-use ringpass_memory::ForeignMemory;
+use ringpass_memory::{ForeignMemory, Memory};
+use ringpass_port::AdaptiveSpin;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::protocol::{FDS, Granted, Reply, Request, RingPeer};
+use crate::protocol::{FDS, Reply, Request, RingPeer};
 use crate::request::{PortName, Register};
-use crate::{AdaptiveSpin, Buffers, Memory, Notifier, PortRing, SyncError, attach, attach_pipe};
+use crate::{Buffers, Notifier, Pools, PortRing, SyncError, attach, attach_pipe};
 
 /// An error between a program and the serving process.
 #[derive(Debug, thiserror::Error)]
@@ -267,7 +268,7 @@ pub struct Port {
     /// How often the other side was woken.
     kicks_sent: Arc<AtomicU64>,
     spin: AdaptiveSpin,
-    granted: Granted,
+    pools: Pools,
     others: String,
     client: Client,
 }
@@ -300,16 +301,16 @@ impl Port {
             other.notify();
         });
         let own = register.offset as usize;
-        let rings = match reply.granted.peer {
+        let rings = match reply.peer {
             RingPeer::Server => attach(&mapped, own, &csb, &ring),
             RingPeer::Pipe { other, first } => attach_pipe(&mapped, (own, other as usize), first, &csb, &ring),
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;
-        let buffers = Buffers::of(&mapped, &reply.granted.pools).ok_or_else(wrong)?;
+        let buffers = Buffers::of(&mapped, &reply.pools).ok_or_else(wrong)?;
         let spin = AdaptiveSpin::default();
-        let (granted, others) = (reply.granted, with_names(&reply.text));
+        let (pools, others) = (reply.pools, with_names(&reply.text));
         let name = name.to_owned();
-        Ok(Self { name, register, tx, rx, buffers, memory, call_event, kicks_sent, spin, granted, others, client })
+        Ok(Self { name, register, tx, rx, buffers, memory, call_event, kicks_sent, spin, pools, others, client })
     }
 
     /// The registration as granted.
@@ -393,8 +394,8 @@ pub struct Parts {
     pub memory: OwnedFd,
     /// The eventfd of [`Port::call_event`].
     pub call_event: EventWaiter,
-    /// The memory's pools, and the other side of the rings.
-    pub granted: Granted,
+    /// The memory's pools.
+    pub pools: Pools,
     /// Programs that had the port already; see [`Port::others`].
     pub others: String,
     /// The connection.
@@ -403,8 +404,8 @@ pub struct Parts {
 
 impl From<Port> for Parts {
     fn from(port: Port) -> Self {
-        let Port { register, tx, rx, buffers, memory, call_event, granted, others, client, .. } = port;
-        Self { register, rings: [tx, rx], buffers, memory, call_event, granted, others, client }
+        let Port { register, tx, rx, buffers, memory, call_event, pools, others, client, .. } = port;
+        Self { register, rings: [tx, rx], buffers, memory, call_event, pools, others, client }
     }
 }
 

@@ -6,8 +6,8 @@
 //! requests a kick. Both sides have a full barrier between the write and the read, so at least one of the two
 //! sees the other. The woken side clears its own request when it continues; the other side does not.
 
-#[cfg(not(loom))]
-use crate::{Cells, Memory};
+use ringpass_memory::Memory;
+
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
 #[cfg(not(loom))]
@@ -25,6 +25,17 @@ pub struct CsbAtok {
     spare: [AtomicU32; 12],
 }
 
+/// What an application has released, as [`CsbAtok::read`] returns it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Released {
+    /// End of the released slots.
+    pub head: u32,
+    /// Slot beyond which it waits for slots.
+    pub cur: u32,
+    /// [`FORCE_READ`], [`FORCE_RECLAIM`].
+    pub sync_flags: u32,
+}
+
 /// Words that the server writes and the application reads (`struct nm_csb_ktoa`). Offsets: `hwcur` 0, `hwtail` 4,
 /// `need_kick` 8.
 #[repr(C)]
@@ -37,13 +48,17 @@ pub struct CsbKtoa {
 }
 
 /// Both halves of the CSB entries of all rings of a port: Tx rings, then Rx rings.
-#[cfg(not(loom))]
 pub struct Csb {
-    atok: Cells<CsbAtok>,
-    ktoa: Cells<CsbKtoa>,
+    atok: Halves<CsbAtok>,
+    ktoa: Halves<CsbKtoa>,
 }
 
 #[cfg(not(loom))]
+type Halves<T> = ringpass_memory::Cells<T>;
+/// loom's atomics are larger than words, so they cannot lie in shared memory.
+#[cfg(loom)]
+type Halves<T> = Box<[T]>;
+
 impl Csb {
     /// Returns the `entries` entries whose halves begin at the offsets `atok` and `ktoa`; `None` if
     /// they are not inside the memory, or not aligned.
@@ -53,8 +68,7 @@ impl Csb {
 
     /// Like [`new`](Self::new), with each half in a memory of its own.
     pub fn from_halves(atok: (&Memory, usize), ktoa: (&Memory, usize), entries: usize) -> Option<Self> {
-        let (atok, ktoa) = (atok.0.cells(atok.1, entries)?, ktoa.0.cells(ktoa.1, entries)?);
-        Some(Self { atok, ktoa })
+        Some(Self { atok: halves(atok, entries)?, ktoa: halves(ktoa, entries)? })
     }
 
     /// Number of entries.
@@ -63,14 +77,26 @@ impl Csb {
     }
 
     /// The half of an entry that the application writes (netmap's `atok`, application to kernel).
+    #[inline]
     pub fn atok(&self, entry: usize) -> &CsbAtok {
         &self.atok[entry]
     }
 
     /// The half of an entry that the server writes, in place of the kernel (netmap's `ktoa`).
+    #[inline]
     pub fn ktoa(&self, entry: usize) -> &CsbKtoa {
         &self.ktoa[entry]
     }
+}
+
+#[cfg(not(loom))]
+fn halves<T: ringpass_memory::Atomics>((memory, offset): (&Memory, usize), entries: usize) -> Option<Halves<T>> {
+    memory.cells(offset, entries)
+}
+
+#[cfg(loom)]
+fn halves<T: Default>(_: (&Memory, usize), entries: usize) -> Option<Halves<T>> {
+    Some((0..entries).map(|_| T::default()).collect())
 }
 
 /// Bytes of one half of an entry.
@@ -98,9 +124,10 @@ impl CsbAtok {
 
     /// Loads `head`, then `cur` (Acquire), and `sync_flags`, each once.
     #[inline]
-    pub fn read(&self) -> (u32, u32, u32) {
+    pub fn read(&self) -> Released {
         let head = self.head.load(Acquire);
-        (head, self.cur.load(Acquire), self.sync_flags.load(Relaxed))
+        let cur = self.cur.load(Acquire);
+        Released { head, cur, sync_flags: self.sync_flags.load(Relaxed) }
     }
 
     /// Whether the application requests a kick. Called by the server after it has written its positions;
@@ -175,7 +202,8 @@ mod tests {
         let (application, server) = (CsbAtok::default(), CsbKtoa::default());
         application.write(5, 7, FORCE_RECLAIM);
         server.write(3, 9);
-        assert_eq!((application.read(), server.read()), ((5, 7, FORCE_RECLAIM), (3, 9)));
+        assert_eq!(application.read(), Released { head: 5, cur: 7, sync_flags: FORCE_RECLAIM });
+        assert_eq!(server.read(), (3, 9));
         assert!(!application.appl_needs_kick() && !server.kern_needs_kick());
         application.set_need_kick(true);
         server.set_need_kick(true);
@@ -231,7 +259,7 @@ mod interleavings {
         loop {
             both.server.set_need_kick(false);
             loop {
-                let (head, cur, _) = both.application.read();
+                let Released { head, cur, .. } = both.application.read();
                 assert!(cur >= head, "cur is not older than head");
                 if head == seen {
                     break;
@@ -246,7 +274,7 @@ mod interleavings {
                 return slept;
             }
             both.server.set_need_kick(true);
-            if both.application.read().0 == seen {
+            if both.application.read().head == seen {
                 both.kick.wait();
                 slept += 1;
             }

@@ -6,7 +6,7 @@ use crate::{Buffers, Flags};
 
 /// Concatenates fragments, each a buffer and a length, into packets. `total` is the sum of the lengths, at
 /// least 1. Returns `None` if the pool has too few buffers.
-pub(crate) fn read(fragments: &[(u32, u16)], total: usize, bytes: &Buffers, cache: &mut Cache) -> Option<Packet> {
+pub fn read(fragments: &[(u32, u16)], total: usize, bytes: &Buffers, cache: &mut Cache) -> Option<Packet> {
     let mut fragments = fragments.iter().map(|&(buffer, len)| (buffer, usize::from(len)));
     let mut buffer = 0;
     let mut from = 0;
@@ -39,7 +39,7 @@ pub(crate) fn read(fragments: &[(u32, u16)], total: usize, bytes: &Buffers, cach
 /// Copies a frame to slots, each of them full except the last. `slot` gets the slot's number from 0 on, the
 /// length and the flags, fills the slot in, and returns its buffer, which must hold that length. An error of
 /// `slot` ends the copy.
-pub(crate) fn write<E>(
+pub fn write<E>(
     packet: &Packet,
     bytes: &Buffers,
     mut slot: impl FnMut(u32, usize, Flags) -> Result<u32, E>,

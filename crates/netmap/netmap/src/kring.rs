@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::csb::Csb;
+use crate::csb::{Csb, Released};
 use crate::{Direction, InvalidPositions, Positions, Ring};
 
 /// A ring with its CSB entry, on the serving side (netmap's `netmap_kring`). Belongs to the thread that serves
@@ -32,6 +32,7 @@ impl Kring {
     }
 
     /// The ring.
+    #[inline]
     pub fn ring(&self) -> &Ring {
         &self.ring
     }
@@ -51,7 +52,7 @@ impl Kring {
     /// or slots whose frames it has read. The first of them is [`hwcur_plus`](Self::hwcur_plus)`(0)`.
     #[inline]
     pub fn poll_released(&self) -> Result<u32, InvalidPositions> {
-        let (head, cur, _) = self.csb.atok(self.entry).read();
+        let Released { head, cur, .. } = self.csb.atok(self.entry).read();
         self.positions.check(head, cur)
     }
 

@@ -38,13 +38,9 @@ pub struct Interface {
     spare: [AtomicU32; 3],
 }
 
-/// Offset from an interface descriptor to one of its rings, signed.
-#[repr(transparent)]
-pub struct RingOffset(pub AtomicU64);
-
 /// Flag in [`Interface::flags`]: no other port uses this memory.
 pub const PRIVATE: u32 = 1;
-/// Offset of the first [`RingOffset`] in a descriptor.
+/// Offset of a descriptor's first offset of a ring.
 pub const RING_OFFSETS: usize = size_of::<Interface>();
 
 /// Header of a ring (`struct netmap_ring`); its slots follow.
@@ -86,7 +82,9 @@ pub const TIMESTAMP: u32 = 2;
 pub const FORWARD: u32 = 4;
 
 /// A slot: index of the buffer (32 bits), bytes of the frame (16), flags (16); then a pointer or offset (64).
-pub type SlotWords = [AtomicU64; 2];
+pub(crate) type SlotWords = [AtomicU64; 2];
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = size_of::<SlotWords>();
 
 /// Number of reserved buffers at the start of the buffer pool, which are never assigned. Index 0 means "no
 /// buffer".
@@ -103,5 +101,5 @@ const _: () = {
     assert!(offset_of!(RingHeader, cur) == 24 && offset_of!(RingHeader, tail) == 28);
     assert!(offset_of!(RingHeader, flags) == 32 && offset_of!(RingHeader, time) == 40);
     assert!(offset_of!(RingHeader, offset_mask) == 56 && offset_of!(RingHeader, alignment) == 64);
-    assert!(size_of::<RingHeader>() == 256 && size_of::<SlotWords>() == 16);
+    assert!(size_of::<RingHeader>() == 256 && SLOT_BYTES == 16);
 };

@@ -1,5 +1,22 @@
 //! netmap without a kernel module: the same rings in shared memory, for programs and guests that were written
-//! for netmap.
+//! for netmap. The serving process is in `ringpass_netmap_server`.
+//!
+//! | noun | meaning |
+//! |---|---|
+//! | application | the side of a ring that owns the slots from `head` to `tail`: a program, or a guest |
+//! | server | the other side of a ring; one process serves all ports of a machine |
+//! | port | what a program opens by name; it has Tx rings, Rx rings and a CSB |
+//! | pipe | a port with two ends, each of which is the other's peer; nobody serves it |
+//! | region | memory for rings and buffers, as its owner has it, who allocates from it |
+//! | memory | a mapping of a region or a CSB, by either side; each region has a number, its memory id |
+//! | pools | number and size of a region's interface descriptors, rings and buffers |
+//! | interface | descriptor in a region by which a program finds the rings of a port |
+//! | ring | header and slots in a region, which both sides use in circles |
+//! | slot | place in a ring, with a buffer, a length and flags |
+//! | buffer | room for a frame or a fragment of one in a region, named by its index |
+//! | position | index of a slot in its ring: `head`, `cur` and `tail`, or the server's `hwcur` and `hwtail` |
+//! | CSB | words by which both sides of a ring exchange positions, one entry for each ring |
+//! | kick | wake-up of one side of a ring by the other, by a notifier |
 //!
 //! [`layout`] describes the shared memory byte by byte. A [`Region`] is such memory as its owner (the serving
 //! side) sees it; a [`Ring`] is one ring in it, used by both sides. The serving side accepts an application's
@@ -12,75 +29,43 @@
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-#[cfg(not(loom))]
 mod application;
 #[allow(unsafe_code, reason = "implementations of an unsafe trait")]
 mod atomics;
-#[cfg(not(loom))]
 pub mod bridge;
-#[cfg(not(loom))]
-mod buffer_access;
-#[cfg(not(loom))]
 #[allow(unsafe_code, reason = "frames in memory that several processes share")]
 mod buffers;
-#[cfg(not(loom))]
 pub mod client;
 pub mod csb;
-#[cfg(not(loom))]
-mod fragments;
-#[cfg(not(loom))]
+pub mod fragments;
 mod kring;
 pub mod layout;
-#[cfg(not(loom))]
-pub mod native;
-#[cfg(not(loom))]
 mod netmap_port;
-#[cfg(not(loom))]
 mod notifier;
-#[cfg(not(loom))]
-pub mod pipe;
+mod pipe;
 mod pools;
-#[cfg(not(loom))]
 mod port_memory;
-#[cfg(not(loom))]
 mod port_ring;
-#[cfg(not(loom))]
 mod position_cache;
 mod positions;
-#[cfg(not(loom))]
 pub mod protocol;
-#[cfg(not(loom))]
 pub mod queues;
 mod region;
 pub mod request;
 mod ring;
-#[cfg(not(loom))]
-pub mod server;
+#[allow(unsafe_code, reason = "copies from memory that several processes share to packets")]
+pub mod run;
 #[allow(unsafe_code, reason = "buffers that a table says are nobody else's")]
 mod shared_pool;
-#[cfg(not(loom))]
-pub mod vale;
 
-#[cfg(not(loom))]
-pub use application::Application;
-#[cfg(not(loom))]
-pub use buffer_access::BufferAccess;
-#[cfg(not(loom))]
 pub use buffers::Buffers;
-#[cfg(not(loom))]
 pub use kring::Kring;
-#[cfg(not(loom))]
-pub use netmap_port::NetmapPort;
-#[cfg(not(loom))]
+pub use netmap_port::open;
 pub use notifier::Notifier;
 pub use pools::Pools;
-#[cfg(not(loom))]
 pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};
-#[cfg(not(loom))]
 pub use port_ring::PortRing;
 pub use positions::{Direction, InvalidPositions, Positions, SyncError};
 pub use region::{Error, Region};
 pub use ring::{Flags, Ring, Slot};
-pub use ringpass_memory::{Cells, Memory};
-pub use ringpass_port::AdaptiveSpin;
 pub use shared_pool::{Claim, SharedPool};

@@ -7,11 +7,11 @@ use ringpass_memory::Mempool;
 use ringpass_port::{Error, Link, Port, PortConfig, PortStatus, QueuePair, State, Stats};
 
 use crate::client::{self, Client, Parts, shared_error};
-use crate::queues::{RECEIVING, Rings, SENDING, queues};
+use crate::queues::{RECEIVING, SENDING, queues};
 use crate::request::{Mode, PortName, Register, register};
 
 /// A port of a VALE switch or an end of a pipe, whose frames are copied between slots and packets.
-pub struct NetmapPort {
+struct NetmapPort {
     name: String,
     clients: Vec<Client>,
     queues: Vec<QueuePair>,
@@ -21,12 +21,17 @@ pub struct NetmapPort {
     others: String,
 }
 
+/// Opens a port of a VALE switch, an end of a pipe or a native port by name at the socket of the serving process.
+/// Frames are copied between slots and packets. A single queue uses all rings that the name covers. Of several
+/// queues, each uses one Tx ring and one Rx ring, and the port must have that many.
+pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Box<dyn Port>, Error> {
+    Ok(Box::new(NetmapPort::open(name, socket, config, pool)?))
+}
+
 impl NetmapPort {
-    /// Opens a port by name at the socket of the serving process. A single queue uses all rings that the name
-    /// covers. Of several queues, each uses one Tx ring and one Rx ring, and the port must have that many.
-    pub fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
+    fn open(name: &str, socket: &Path, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let mut parsed: PortName =
-            name.parse().map_err(|error: crate::request::BadName| Error::Address(error.to_string()).of(name))?;
+            name.parse().map_err(|error: crate::request::InvalidRequest| Error::Address(error.to_string()).of(name))?;
         let directions = register::RX_ONLY | register::TX_ONLY;
         if parsed.flags & directions == directions {
             return Err(Error::Config(format!("{name}: R and T together leave no ring")));
@@ -45,7 +50,9 @@ impl NetmapPort {
             notes: Default::default(),
             others,
         };
-        let (mut all, mut places) = (Rings { tx: Vec::new(), rx: Vec::new() }, None);
+        let mut tx_rings = Vec::new();
+        let mut rx_rings = Vec::new();
+        let mut places = None;
         for queue in 0..config.queues {
             let mut more = Register::default();
             if config.queues > 1 {
@@ -63,14 +70,14 @@ impl NetmapPort {
             }
             for ring in rx {
                 let call_event = call_event.try_clone().map_err(|error| Error::os(name, error))?;
-                all.rx.push((ring, Some(call_event)));
+                rx_rings.push((ring, Some(call_event)));
             }
-            all.tx.extend(tx);
+            tx_rings.extend(tx);
             port.clients.push(client);
             places = Some(buffers);
         }
         let places = places.ok_or_else(|| Error::Config(format!("{name}: a port without queues")))?;
-        let opened = queues(all, &places, config, pool, &port.status);
+        let opened = queues(tx_rings, rx_rings, &places, config, pool, &port.status);
         port.queues = opened.map_err(|error| Error::Busy(shared_error(&error.to_string(), &port.others)).of(name))?;
         Ok(port)
     }

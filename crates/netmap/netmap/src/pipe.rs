@@ -18,24 +18,29 @@ use crate::position_cache::PositionCache;
 use crate::{Flags, Notifier, Positions, Ring, Slot, SyncError};
 
 /// State that both ends of one direction share.
-pub struct PipeChannel {
+pub(crate) struct PipeChannel {
     /// Ring of the sender.
-    pub sender: Ring,
+    pub(crate) sender: Ring,
     /// Ring of the receiver, with as many slots.
-    pub receiver: Ring,
+    pub(crate) receiver: Ring,
     /// CSB that both ends share. Kick requests use a separate entry, [`NEED_KICK_OFFSET`] after `entry`: they
     /// change seldom, so their cache line stays with the core that reads it.
-    pub csb: Arc<Csb>,
+    pub(crate) csb: Arc<Csb>,
     /// Index of this direction's entry in `csb`.
-    pub entry: usize,
+    pub(crate) entry: usize,
     /// Wakes the other end.
-    pub notify: Notifier,
+    pub(crate) notify: Notifier,
 }
 
 /// Distance from the entry with a direction's positions to the one with its kick requests.
-pub const NEED_KICK_OFFSET: usize = 2;
+const NEED_KICK_OFFSET: usize = 2;
 
 impl PipeChannel {
+    /// Creates the state from the sender's and the receiver's ring.
+    pub(crate) fn new([sender, receiver]: [Ring; 2], csb: &Arc<Csb>, entry: usize, notify: &Notifier) -> Self {
+        Self { sender, receiver, csb: csb.clone(), entry, notify: notify.clone() }
+    }
+
     /// The half of the entry that the sender writes.
     fn sent(&self) -> &CsbAtok {
         self.csb.atok(self.entry)
@@ -53,19 +58,19 @@ impl PipeChannel {
 }
 
 /// The sending end of a pipe.
-pub struct Sender(PipeChannel, PositionCache);
+pub(crate) struct Sender(PipeChannel, PositionCache);
 
 /// The receiving end of a pipe.
-pub struct Receiver(PipeChannel, PositionCache);
+pub(crate) struct Receiver(PipeChannel, PositionCache);
 
 impl Sender {
     /// Creates the sending end, of rings in any state.
-    pub fn new(exchange: PipeChannel) -> Self {
+    pub(crate) fn new(exchange: PipeChannel) -> Self {
         Self(exchange, PositionCache::default())
     }
 
     /// The ring.
-    pub fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Ring {
         &self.0.sender
     }
 
@@ -83,7 +88,7 @@ impl Sender {
     }
 
     pub(crate) fn passed(&self) -> u32 {
-        self.0.sent().read().0
+        self.0.sent().read().head
     }
 
     /// Sends the slots that the program has released, up to the last complete frame.
@@ -124,19 +129,19 @@ impl Sender {
 
 impl Receiver {
     /// Creates the receiving end, of rings in any state.
-    pub fn new(exchange: PipeChannel) -> Self {
+    pub(crate) fn new(exchange: PipeChannel) -> Self {
         Self(exchange, PositionCache::default())
     }
 
     /// The ring.
-    pub fn ring(&self) -> &Ring {
+    pub(crate) fn ring(&self) -> &Ring {
         &self.0.receiver
     }
 
     /// Reads where the ring stands: the program owns the slots that the other end has sent.
     #[inline]
     pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
-        let (sent, released) = (self.0.sent().read().0, self.passed());
+        let (sent, released) = (self.0.sent().read().head, self.passed());
         let positions = Positions::at(self.0.slots(), released, sent).ok_or(SyncError::Peer(sent, released))?;
         self.1.set(&positions);
         Ok(positions)

@@ -2,14 +2,14 @@
 //! memory of its own.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 
 use crate::csb::{Csb, ENTRY};
-use crate::layout::{Interface, RING_OFFSETS, RingHeader, RingOffset};
-use crate::pipe::{PipeChannel, Receiver, Sender};
-use crate::{Application, Direction, Error, Kring, Memory, Notifier, PortRing, Region, Ring};
+use crate::layout::{Interface, RING_OFFSETS, RingHeader};
+use crate::{Direction, Error, Kring, Notifier, PortRing, Region, Ring};
 
 /// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,8 +187,8 @@ fn rings(memory: &Memory, interface: usize) -> Option<[Numbered; 2]> {
         return None;
     }
     let ring = |number: usize| -> Option<Option<Ring>> {
-        let word = memory.cells::<RingOffset>(interface.checked_add(RING_OFFSETS + 8 * number)?, 1)?;
-        let offset = word[0].0.load(Relaxed) as isize;
+        let word = memory.cells::<AtomicU64>(interface.checked_add(RING_OFFSETS + 8 * number)?, 1)?;
+        let offset = word[0].load(Relaxed) as isize;
         if offset == 0 {
             return Some(None);
         }
@@ -217,7 +217,7 @@ pub fn attach_each(
     kick: impl Fn(usize) -> Notifier,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
-    let served = |(entry, ring)| PortRing::Kring(Application::new(ring, &csb, entry, &kick(entry)));
+    let served = |(entry, ring)| PortRing::served(ring, &csb, entry, &kick(entry));
     Some(rings(memory, interface)?.map(|rings| rings.into_iter().map(served).collect()))
 }
 
@@ -233,13 +233,9 @@ pub fn attach_pipe(
     let csb = Arc::new(csb(csb_memory)?);
     let ([sending, receiving], [from, to]) = (rings(memory, own)?, rings(memory, other)?);
     // The entry of a direction is the index of the end that sends.
-    let channel = |sender, receiver, entry: bool| {
-        let entry = entry.into();
-        PipeChannel { sender, receiver, csb: csb.clone(), entry, notify: notify.clone() }
-    };
     let tx = sending.into_iter().zip(to);
-    let tx = tx.map(|((_, own), (_, to))| PortRing::Sender(Sender::new(channel(own, to, !first))));
+    let tx = tx.map(|((_, own), (_, to))| PortRing::sender([own, to], &csb, usize::from(!first), notify));
     let rx = receiving.into_iter().zip(from);
-    let rx = rx.map(|((_, own), (_, from))| PortRing::Receiver(Receiver::new(channel(from, own, first))));
+    let rx = rx.map(|((_, own), (_, from))| PortRing::receiver([from, own], &csb, usize::from(first), notify));
     Some([tx.collect(), rx.collect()])
 }

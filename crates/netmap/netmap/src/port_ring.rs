@@ -1,35 +1,60 @@
 //! The program's side of a port's ring, whether a server or the other end of a pipe is behind it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-use crate::pipe::{Receiver, Sender};
+use crate::application::Application;
+use crate::csb::Csb;
+use crate::pipe::{PipeChannel, Receiver, Sender};
 use crate::positions::{Positions, SyncError};
-use crate::{Application, Ring};
+use crate::{Notifier, Ring};
 
 /// A ring to send or to receive, by netmap's rules: the program owns the slots from `head` to `tail`, and
 /// [`sync`](Self::sync) passes on those that it has moved `head` over.
 ///
 /// It may be shared by threads. Threads that use it at the same time must agree on which of them moves `head`.
-pub enum PortRing {
-    /// A ring with a server behind it.
-    Kring(Application),
-    /// The sending end of a pipe.
-    Sender(Sender),
+pub struct PortRing(Side);
+
+/// What is behind the ring.
+enum Side {
+    /// A server.
+    Server(Application),
     /// The receiving end of a pipe.
+    Sender(Sender),
+    /// The sending end of a pipe.
     Receiver(Receiver),
 }
 
 macro_rules! each {
     ($self:ident, $ring:ident => $what:expr) => {
-        match $self {
-            PortRing::Kring($ring) => $what,
-            PortRing::Sender($ring) => $what,
-            PortRing::Receiver($ring) => $what,
+        match &$self.0 {
+            Side::Server($ring) => $what,
+            Side::Sender($ring) => $what,
+            Side::Receiver($ring) => $what,
         }
     };
 }
 
 impl PortRing {
+    /// Creates a program's side of a ring that a server serves, with its entry in the CSB; `kick` wakes the server.
+    ///
+    /// # Panics
+    /// If the CSB has no such entry.
+    pub fn served(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
+        Self(Side::Server(Application::new(ring, csb, entry, kick)))
+    }
+
+    /// Creates the sending end of a pipe, of the sender's and the receiver's ring in any state. Both ends share the
+    /// entry in the CSB and the one two further on; `notify` wakes the other end.
+    pub fn sender(rings: [Ring; 2], csb: &Arc<Csb>, entry: usize, notify: &Notifier) -> Self {
+        Self(Side::Sender(Sender::new(PipeChannel::new(rings, csb, entry, notify))))
+    }
+
+    /// Creates the receiving end of a pipe; see [`sender`](Self::sender).
+    pub fn receiver(rings: [Ring; 2], csb: &Arc<Csb>, entry: usize, notify: &Notifier) -> Self {
+        Self(Side::Receiver(Receiver::new(PipeChannel::new(rings, csb, entry, notify))))
+    }
+
     /// The ring.
     #[inline]
     pub fn ring(&self) -> &Ring {
@@ -43,10 +68,10 @@ impl PortRing {
     /// On [`SyncError::Program`] nothing was passed on.
     #[inline]
     pub fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
-        match self {
-            Self::Kring(ring) => ring.pass(head, cur, flags),
-            Self::Sender(ring) => ring.pass(head, cur),
-            Self::Receiver(ring) => ring.pass(head, cur),
+        match &self.0 {
+            Side::Server(ring) => ring.pass(head, cur, flags),
+            Side::Sender(ring) => ring.pass(head, cur),
+            Side::Receiver(ring) => ring.pass(head, cur),
         }
     }
 

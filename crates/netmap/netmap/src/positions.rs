@@ -48,11 +48,13 @@ impl Positions {
     }
 
     /// First slot that the application has not released.
+    #[inline]
     pub fn hwcur(&self) -> u32 {
         self.cur
     }
 
     /// First slot after the application's.
+    #[inline]
     pub fn hwtail(&self) -> u32 {
         self.tail
     }

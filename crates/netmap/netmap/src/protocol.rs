@@ -87,17 +87,8 @@ pub enum RingPeer {
     },
 }
 
-/// Details of a granted registration that the program does not see. The reply carries four descriptors: the
-/// memory, the CSB, the eventfd that wakes the program and the one that wakes the other side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Granted {
-    /// Pools of the memory.
-    pub pools: Pools,
-    /// Other side of the rings.
-    pub peer: RingPeer,
-}
-
-/// Number of descriptors that come with a registration.
+/// Number of descriptors that come with a registration: the memory, the CSB, the eventfd that wakes the program and
+/// the one that wakes the other side.
 pub const FDS: usize = 4;
 
 /// A reply.
@@ -107,8 +98,10 @@ pub struct Reply {
     pub errno: Option<Errno>,
     /// The request's body as granted.
     pub body: [u8; BODY],
-    /// Details of a granted registration.
-    pub granted: Granted,
+    /// Pools of the memory of a granted registration. The program does not see them.
+    pub pools: Pools,
+    /// Other side of its rings.
+    pub peer: RingPeer,
     /// Reason of an error, in a line; otherwise the result, if that is a text.
     pub text: String,
 }
@@ -120,15 +113,15 @@ impl Reply {
     pub const MAX_TEXT_LEN: usize = 1 << 20;
 
     /// Creates a reply with a body.
-    pub fn granted(body: &[u8], granted: Granted) -> Self {
-        let mut reply = Self { errno: None, body: [0; BODY], granted, text: String::new() };
+    pub fn granted(body: &[u8]) -> Self {
+        let mut reply = Self::text(None, String::new());
         reply.body[..body.len()].copy_from_slice(body);
         reply
     }
 
     /// Creates a reply with a text.
     pub fn text(errno: Option<Errno>, text: String) -> Self {
-        Self { errno, body: [0; BODY], granted: Granted::default(), text }
+        Self { errno, body: [0; BODY], pools: Pools::default(), peer: RingPeer::Server, text }
     }
 
     /// Creates a reply with a page of a text that has `total` bytes.
@@ -141,8 +134,8 @@ impl Reply {
     /// Serialises the reply.
     pub fn bytes(&self) -> Vec<u8> {
         let errno = self.errno.map_or(0, Errno::raw_os_error) as u32;
-        let Granted { pools, peer } = self.granted;
-        let (other, kind) = match peer {
+        let Self { pools, peer, .. } = self;
+        let (other, kind) = match *peer {
             RingPeer::Server => (0, 0),
             RingPeer::Pipe { other, first } => (other, if first { 1 } else { 2 }),
         };
@@ -177,12 +170,12 @@ impl Reply {
             0 => RingPeer::Server,
             kind => RingPeer::Pipe { other, first: kind == 1 },
         };
-        let granted = Granted { pools: Pools { interfaces, ring_bytes, buffers, buffer_size }, peer };
-        if !granted.pools.are_bounded() {
+        let pools = Pools { interfaces, ring_bytes, buffers, buffer_size };
+        if !pools.are_bounded() {
             return None;
         }
         let errno = (errno != 0).then(|| Errno::from_raw_os_error(errno.clamp(1, 4095)));
-        Some(Self { errno, body, granted, text: String::from_utf8(text.to_vec()).ok()? })
+        Some(Self { errno, body, pools, peer, text: String::from_utf8(text.to_vec()).ok()? })
     }
 }
 
@@ -202,8 +195,7 @@ mod tests {
         let peer =
             [RingPeer::Server, RingPeer::Pipe { other: 77, first: true }, RingPeer::Pipe { other: 0, first: false }];
         for peer in peer {
-            let granted = Granted { pools: Pools::default(), peer };
-            let reply = Reply::granted(&register.bytes(), granted);
+            let reply = Reply { peer, ..Reply::granted(&register.bytes()) };
             assert_eq!(Reply::parse(&reply.bytes()), Some(reply.clone()));
             assert_eq!(Register::parse(reply.body.first_chunk().unwrap()), Ok(register.clone()));
         }
@@ -212,7 +204,7 @@ mod tests {
             Pools { buffers: u32::MAX, buffer_size: u32::MAX, ..Pools::default() },
         ];
         for pools in boundless {
-            let reply = Reply::granted(&register.bytes(), Granted { pools, peer: RingPeer::Server });
+            let reply = Reply { pools, ..Reply::granted(&register.bytes()) };
             assert_eq!(Reply::parse(&reply.bytes()), None, "{pools:?}");
         }
         let reply = Reply::text(Some(Errno::BUSY), "somebody has it".into());

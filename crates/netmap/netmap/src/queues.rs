@@ -21,29 +21,23 @@ pub(crate) const SENDING: &str = "sending: ";
 /// Prefix of errors of Rx rings.
 pub(crate) const RECEIVING: &str = "receiving: ";
 
-/// A port's rings, for the exclusive use of these queues.
-pub struct Rings {
-    /// Tx rings.
-    pub tx: Vec<PortRing>,
-    /// Rx rings, each with the eventfd that the other side signals for it, if there is one.
-    pub rx: Vec<(PortRing, Option<EventWaiter>)>,
-}
-
-/// Creates the queues of a port, as many as the configuration asks for. Each has one Tx ring; the Rx rings are
-/// distributed over all queues.
+/// Creates the queues of a port, as many as the configuration asks for, which use its rings alone. Rx rings come with
+/// the eventfd that the other side signals, if there is one. Each queue has one Tx ring; the Rx rings are distributed
+/// over all queues.
 ///
 /// Frames may span any number of slots; those longer than the MTU allows are dropped and counted.
 ///
 /// # Errors
 /// There are more queues than rings of either direction, or a ring is broken.
 pub fn queues(
-    rings: Rings,
+    tx_rings: Vec<PortRing>,
+    rx_rings: Vec<(PortRing, Option<EventWaiter>)>,
     buffers: &Buffers,
     config: &PortConfig,
     pool: &Mempool,
     status: &Arc<PortStatus>,
 ) -> Result<Vec<QueuePair>, Error> {
-    let (tx, rx) = (rings.tx.len(), rings.rx.len());
+    let (tx, rx) = (tx_rings.len(), rx_rings.len());
     if config.queues > tx.min(rx) {
         let queues = config.queues;
         return Err(Error::Config(format!(
@@ -52,7 +46,7 @@ pub fn queues(
     }
     let wrong = |error: SyncError| Error::Fault(format!("a ring of this netmap port: {error}"));
     let mut received: Vec<Vec<_>> = (0..config.queues).map(|_| Vec::new()).collect();
-    for (number, (ring, wake)) in rings.rx.into_iter().enumerate() {
+    for (number, (ring, wake)) in rx_rings.into_iter().enumerate() {
         received[number % config.queues].push((RingCursor::new(ring).map_err(wrong)?, wake));
     }
     let pair = |(queue, (tx, rx))| {
@@ -60,7 +54,7 @@ pub fn queues(
         let rx = Rx::new(rx, buffers.clone(), config.mtu, pool.cache(), queue, status.clone());
         Ok(QueuePair { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, Flags::default(), pool)) })
     };
-    rings.tx.into_iter().zip(received).enumerate().map(pair).collect()
+    tx_rings.into_iter().zip(received).enumerate().map(pair).collect()
 }
 
 /// Result of a burst: packets passed on, their bytes, and packets dropped.

@@ -6,15 +6,14 @@ mod owners;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ringpass_memory::{DmaRegion, RegionConfig, SwapPoolConfig};
+use ringpass_memory::{DmaRegion, Memory, RegionConfig, SwapPoolConfig};
 
-use crate::layout::{API, Interface, PRIVATE, RESERVED_BUFFERS, RING_OFFSETS, RingOffset};
+use crate::layout::{API, Interface, PRIVATE, RESERVED_BUFFERS, RING_OFFSETS};
 use crate::pools::Pools;
-#[cfg(not(loom))]
-use crate::{BufferAccess, Buffers};
-use crate::{Direction, Memory, Ring, SharedPool, Slot};
+use crate::{Direction, Ring, SharedPool, Slot};
 use owners::BufferOwners;
 
 /// A region's pools are invalid or exhausted.
@@ -113,15 +112,6 @@ impl Region {
         self.owners.exchange()
     }
 
-    /// How the serving side accesses the buffers of slots.
-    #[cfg(not(loom))]
-    pub fn buffer_access(&self) -> BufferAccess {
-        match self.exchange() {
-            Some(exchange) => BufferAccess::ZeroCopy(exchange.clone()),
-            None => Buffers::of(&self.memory, &self.pools).expect("a region has its buffers").into(),
-        }
-    }
-
     /// The region's memory in this process.
     pub fn memory(&self) -> &Memory {
         &self.memory
@@ -166,8 +156,8 @@ impl Region {
     /// Sets the offset of a descriptor's ring `number`; `None` if it has no such ring.
     pub fn set_ring(&self, interface: usize, number: usize, ring: Option<usize>) {
         let offset = interface + RING_OFFSETS + 8 * number;
-        let word = self.memory.cells::<RingOffset>(offset, 1).expect("in the pool");
-        word[0].0.store(ring.map_or(0, |ring| ring.wrapping_sub(interface) as u64), Relaxed);
+        let word = self.memory.cells::<AtomicU64>(offset, 1).expect("in the pool");
+        word[0].store(ring.map_or(0, |ring| ring.wrapping_sub(interface) as u64), Relaxed);
     }
 
     /// Allocates a ring and fills in its header. Its slots get buffers if `filled`, else none. Returns the ring

@@ -3,12 +3,10 @@
 
 mod legacy;
 mod name;
-mod option;
 mod port_info;
 
 pub use legacy::LegacyRequest;
-pub use name::{BadName, InvalidName, PortName};
-pub use option::OptionHeader;
+pub use name::PortName;
 pub use port_info::PortInfo;
 
 use crate::layout::{API, API_RANGE};
@@ -65,7 +63,7 @@ impl Kind {
     ];
 }
 
-/// Why a request is malformed. Programs get `EINVAL` for each of these.
+/// Why a request or a name is malformed. Programs get `EINVAL`, unless it says otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidRequest {
     /// Unsupported version of the interface.
@@ -86,6 +84,23 @@ pub enum InvalidRequest {
     /// Unknown registration mode.
     #[error("mode {0} of registration, which netmap does not have")]
     Mode(u32),
+    /// A name that users write cannot be parsed.
+    #[error("'{name}' is no netmap port: {why}")]
+    Port {
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// No name in a request's header: `ENXIO`.
+    #[error("a port without a name")]
+    NoName,
+    /// A pipe or its port has no name.
+    #[error("'{0}': a pipe and its port have names")]
+    Pipe(String),
+    /// A name of VALE without a switch or a port: `ENOMEM`, as netmap finds no switch.
+    #[error("'{0}': a VALE port is called valeSWITCH:PORT, by letters, digits and '_'")]
+    Vale(String),
 }
 
 /// Reads numbers and bytes one after the other.

@@ -3,8 +3,9 @@
 use std::ops::BitOr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use crate::layout::{RingHeader, SlotWords};
-use crate::{Cells, Memory};
+use ringpass_memory::{Cells, Memory};
+
+use crate::layout::{RingHeader, SLOT_BYTES, SlotWords};
 
 /// A ring: its header and slots.
 ///
@@ -35,6 +36,7 @@ impl Flags {
     pub const MORE_FRAGMENTS: Self = Self(0x20);
 
     /// Whether any of these flags is set.
+    #[inline]
     pub fn any(self, of: Self) -> bool {
         self.0 & of.0 != 0
     }
@@ -77,15 +79,17 @@ impl Ring {
 
     /// Bytes of a ring with `slots` slots, including its header.
     pub const fn bytes(slots: u32) -> usize {
-        size_of::<RingHeader>() + slots as usize * size_of::<SlotWords>()
+        size_of::<RingHeader>() + slots as usize * SLOT_BYTES
     }
 
     /// Number of slots.
+    #[inline]
     pub fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
 
     /// The ring's header.
+    #[inline]
     pub fn header(&self) -> &RingHeader {
         &self.header[0]
     }

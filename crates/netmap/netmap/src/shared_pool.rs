@@ -30,11 +30,13 @@ impl SharedPool {
     }
 
     /// Returns the pool; its buffers have no headroom. [`Mempool::capacity`] counts the buffers of all owners.
+    #[inline]
     pub fn pool(&self) -> &Mempool {
         self.buffers.pool()
     }
 
     /// Returns the number of buffers of all owners.
+    #[inline]
     pub fn buffers(&self) -> usize {
         self.owners.len()
     }
@@ -124,6 +126,7 @@ impl Claim<'_> {
 }
 
 impl Drop for Claim<'_> {
+    #[inline]
     fn drop(&mut self) {
         self.exchange.owners.give(self.number, EXTERNAL);
     }

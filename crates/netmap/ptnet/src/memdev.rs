@@ -2,7 +2,8 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use ringpass_netmap::{Memory, Pools};
+use ringpass_memory::Memory;
+use ringpass_netmap::Pools;
 use ringpass_registers::ptnet::VENDOR;
 use ringpass_registers::ptnet::memdev::{DEVICE, ID, MEMORY_BAR, POOLS, SIZE};
 use ringpass_vfio_user::{Area, CONFIG_REGION, ConfigSpace, Device, EventNotifier, Identity, Mapping, Region, words};

@@ -1,7 +1,7 @@
 //! Relays one ring between a guest and the port: passes the guest's positions on as a program's would be, and
 //! writes the port's answer to the guest's CSB.
 
-use ringpass_netmap::csb::{CsbAtok, CsbKtoa};
+use ringpass_netmap::csb::{CsbAtok, CsbKtoa, Released};
 use ringpass_netmap::{PortRing, Positions, SyncError};
 
 use crate::counters::{Counters, count};
@@ -9,10 +9,10 @@ use crate::counters::{Counters, count};
 /// A ring of the port and the positions last exchanged.
 pub(crate) struct Relay {
     ring: PortRing,
-    /// `head`, `cur` and flags that were passed on last.
-    passed: (u32, u32, u32),
+    /// What was passed on last.
+    passed: Released,
     /// Last values of the guest that were refused as invalid.
-    refused: Option<(u32, u32, u32)>,
+    refused: Option<Released>,
     /// `hwcur` and `hwtail` that the guest was told last.
     published: (u32, u32),
     /// Whether the positions of the port's other side are invalid.
@@ -44,7 +44,9 @@ impl Relay {
         // Programs may have written to the port's own CSB before, so `passed` can exceed the ring.
         let head = self.ring.passed() % self.slots();
         guest.write(head, head, 0);
-        (self.passed, self.refused, self.lost) = ((head, head, 0), None, false);
+        self.passed = Released { head, cur: head, sync_flags: 0 };
+        self.refused = None;
+        self.lost = false;
         self.published = (positions.hwcur(), positions.hwtail());
         host.write(self.published.0, self.published.1);
         host.set_need_kick(false);
@@ -69,11 +71,11 @@ impl Relay {
     /// Passes on the guest's positions. Invalid ones are not passed on and are counted once; the ring stands still
     /// until the guest writes other values.
     #[inline]
-    fn forward(&mut self, from_guest: (u32, u32, u32), counters: &Counters) -> Result<Positions, SyncError> {
+    fn forward(&mut self, from_guest: Released, counters: &Counters) -> Result<Positions, SyncError> {
         if from_guest == self.passed {
             return self.ring.positions();
         }
-        match self.ring.pass(from_guest.0, from_guest.1, from_guest.2) {
+        match self.ring.pass(from_guest.head, from_guest.cur, from_guest.sync_flags) {
             Err(SyncError::Program(_)) => {
                 if self.refused.replace(from_guest) != Some(from_guest) {
                     count(&counters.invalid_positions);

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use ringpass::{Error, cycles};
 use ringpass_netmap::client::Port;
-use ringpass_netmap::{AdaptiveSpin, Flags, PortRing, Slot};
+use ringpass_netmap::{Flags, PortRing, Slot};
+use ringpass_port::AdaptiveSpin;
 use serde::{Deserialize, Serialize};
 
 use ringpass_cli::bridge::open;

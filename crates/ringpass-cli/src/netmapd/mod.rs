@@ -13,7 +13,7 @@ use ringpass::{Address, Config, Error, Mempool, MempoolConfig, Ports};
 use ringpass_ipc::{Listener, SocketPlace, prepare_notifiers};
 use ringpass_netmap::Pools;
 use ringpass_netmap::client::default_socket;
-use ringpass_netmap::server::{Budget, Server};
+use ringpass_netmap_server::{Budget, Server};
 use serde_json::json;
 
 use crate::options::{Options, bytes, seconds, within};

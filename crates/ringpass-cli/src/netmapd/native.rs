@@ -7,9 +7,9 @@ use crate::stats::note_lines;
 use ringpass::sandbox::Needs;
 use ringpass::{Address, Config, Error, Mempool, Port, PortConfig, State, Workers};
 use ringpass_memory::Addressing;
-use ringpass_netmap::native::NativePort;
-use ringpass_netmap::server::{Native, RequestError, ServedPort};
-use ringpass_netmap::{BufferAccess, Kring, Pools, Region};
+use ringpass_netmap::{Kring, Pools, Region};
+use ringpass_netmap_server::NativePort;
+use ringpass_netmap_server::{Native, RequestError, ServedPort};
 use ringpass_pci::addressing_of;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -163,8 +163,8 @@ impl Native for RunningNative {
         self.exchanges
     }
 
-    fn join(&mut self, served: Vec<Kring>, buffer_access: &BufferAccess) -> Result<Box<dyn ServedPort>, RequestError> {
-        self.rings.join(served, buffer_access).map_err(|error| RequestError::new(Errno::NOMEM, error))
+    fn join(&mut self, served: Vec<Kring>, region: &Region) -> Result<Box<dyn ServedPort>, RequestError> {
+        self.rings.join(served, region).map_err(|error| RequestError::new(Errno::NOMEM, error))
     }
 
     fn gone(&mut self) -> Option<String> {

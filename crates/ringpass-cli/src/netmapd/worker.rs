@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use ringpass::{Config, Error, WakeSource, Wakeable, Workers};
 use ringpass_ipc::{WakeFd, drop_elsewhere};
-use ringpass_netmap::server::RequestError;
+use ringpass_netmap_server::RequestError;
 use ringpass_switch::Datapath;
 use rustix::io::Errno;
 

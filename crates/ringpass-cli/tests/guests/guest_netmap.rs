@@ -8,7 +8,7 @@ use crate::common::passed::{Driver, MEMORY, PORT, Passed, pings, tcp};
 use crate::common::vhost::{file_to, serve, with_servers};
 use crate::common::{Namespace, unique, wait_until};
 use ringpass_lab::Builder;
-use ringpass_netmap::Memory;
+use ringpass_memory::Memory;
 use ringpass_pci::open_pci;
 use serde_json::Value;
 

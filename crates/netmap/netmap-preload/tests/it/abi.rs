@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::support::Program;
 use netmap::client::Client;
 use netmap::csb::{CsbAtok, CsbKtoa};
-use netmap::layout::{self, Interface, RingHeader, SlotWords};
+use netmap::layout::{self, Interface, RingHeader};
 use netmap::protocol::BODY;
 use netmap::request::{self as request, Header, Kind, LegacyRequest, Mode, PortInfo, Register, register};
 use netmap::{Flags, Slot};
@@ -89,7 +89,7 @@ fn compare(header: &BTreeMap<String, u64>, ours: &[(&str, u64)]) {
 fn shared_memory_has_the_headers_layout() {
     let header = header();
     let sizes = [
-        ("netmap_slot", size_of::<SlotWords>()),
+        ("netmap_slot", layout::SLOT_BYTES),
         ("netmap_ring", size_of::<RingHeader>()),
         ("netmap_if", size_of::<Interface>()),
         ("nm_csb_atok", size_of::<CsbAtok>()),
@@ -144,7 +144,7 @@ fn slots_have_the_headers_layout() {
     let mut region = netmap::Region::new(crate::support::POOLS, &Default::default()).expect("a region");
     let (ring, offset) = region.ring(netmap::Direction::Tx, 0, 4, false).expect("a ring");
     ring.set(1, Slot { buffer: 0x0403_0201, len: 0x0605, flags: Flags(0x0807), pointer: 0x100f_0e0d_0c0b_0a09 });
-    let slot = offset + size_of::<RingHeader>() + size_of::<SlotWords>();
+    let slot = offset + size_of::<RingHeader>() + layout::SLOT_BYTES;
     let words = region.memory().cells::<std::sync::atomic::AtomicU64>(slot, 2).expect("a slot");
     let load = |at: usize| words[at].load(std::sync::atomic::Ordering::Relaxed).to_le_bytes();
     let bytes = [load(0), load(1)].concat();

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::Program;
 use crate::support::netmap::{self as nm, Port};
-use netmap::server::{NoSwitches, Server};
 use ringpass_ipc::Listener;
+use ringpass_netmap_server::Server;
 
 #[test]
 fn program() {
@@ -44,7 +44,7 @@ fn program() {
 fn netmapd(socket: &str) {
     // If two are started, one gets the socket.
     let Ok(listener) = Listener::bind(Path::new(socket)) else { return };
-    let mut server = Server::new(listener, crate::support::POOLS, Box::new(NoSwitches)).expect("a server");
+    let mut server = Server::new(listener, crate::support::POOLS, Box::new(())).expect("a server");
     let mut idle = Instant::now();
     // Longer than a program may be delayed on its way here.
     while idle.elapsed() < Duration::from_secs(3) {

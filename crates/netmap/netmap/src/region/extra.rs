@@ -5,8 +5,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Region;
+use ringpass_memory::Cells;
+
+use crate::Slot;
 use crate::layout::Interface;
-use crate::{Cells, Slot};
 
 impl Region {
     /// Allocates up to `wanted` extra buffers for the program of a descriptor (netmap's `netmap_extra_alloc`).

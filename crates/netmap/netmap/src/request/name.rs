@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Mode, Register, register};
+use super::{InvalidRequest, Mode, Register, register};
 
 /// A port's name, with the rings and options that it selects.
 ///
@@ -30,14 +30,6 @@ pub struct PortName {
     pub memory_id: u16,
 }
 
-/// A name that cannot be parsed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{name}' is no netmap port: {why}")]
-pub struct BadName {
-    name: String,
-    why: &'static str,
-}
-
 /// Whether the text consists of letters, digits and `_`; it may be empty.
 fn is_identifier(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
@@ -54,10 +46,10 @@ fn split_number(text: &str) -> (&str, &str) {
 }
 
 impl FromStr for PortName {
-    type Err = BadName;
+    type Err = InvalidRequest;
 
-    fn from_str(name: &str) -> Result<Self, BadName> {
-        Self::decode(name).map_err(|why| BadName { name: name.into(), why })
+    fn from_str(name: &str) -> Result<Self, InvalidRequest> {
+        Self::decode(name).map_err(|why| InvalidRequest::Port { name: name.into(), why })
     }
 }
 
@@ -170,33 +162,19 @@ impl PortName {
 
     /// Parses the name in a request's header, which has neither `netmap:` nor a suffix, except that of a pipe. A
     /// name that nobody can have is that of no port.
-    pub fn in_header(name: &str) -> Result<Self, InvalidName> {
+    pub fn in_header(name: &str) -> Result<Self, InvalidRequest> {
         let parsed = Self { port: name.into(), mode: Mode::AllNic, ring: 0, flags: 0, memory_id: 0 };
         match parsed.pipe() {
-            Some((parent, pipe, _)) if parent.is_empty() || pipe.is_empty() => Err(InvalidName::Pipe(name.into())),
-            None if name.is_empty() => Err(InvalidName::Empty),
+            Some((parent, pipe)) if parent.is_empty() || pipe.is_empty() => Err(InvalidRequest::Pipe(name.into())),
+            None if name.is_empty() => Err(InvalidRequest::NoName),
             None if name.starts_with("vale")
                 && parsed.vale().is_none_or(|(switch, own)| !is_identifier(switch) || own.is_empty()) =>
             {
-                Err(InvalidName::Vale(name.into()))
+                Err(InvalidRequest::Vale(name.into()))
             }
             _ => Ok(parsed),
         }
     }
-}
-
-/// A name in a request's header that no port can have.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidName {
-    /// No name: `ENXIO`.
-    #[error("a port without a name")]
-    Empty,
-    /// A pipe or its port has no name: `EINVAL`.
-    #[error("'{0}': a pipe and its port have names")]
-    Pipe(String),
-    /// A name of VALE without a switch or a port: `ENOMEM`, as netmap finds no switch.
-    #[error("'{0}': a VALE port is called valeSWITCH:PORT, by letters, digits and '_'")]
-    Vale(String),
 }
 
 impl fmt::Display for PortName {
@@ -219,10 +197,20 @@ impl PortName {
         if self.port.starts_with("vale") { self.port.split_once(':') } else { None }
     }
 
-    /// The names of the port and of the pipe, and whether this is the first end (`{`); `None` if it is no pipe.
-    pub fn pipe(&self) -> Option<(&str, &str, bool)> {
-        let at = self.port.rfind('{').or_else(|| self.port.rfind('}'))?;
-        Some((&self.port[..at], &self.port[at + 1..], self.port[at..].starts_with('{')))
+    /// The names of the port and of the pipe; `None` if it is no pipe.
+    pub fn pipe(&self) -> Option<(&str, &str)> {
+        let at = self.pipe_end()?;
+        Some((&self.port[..at], &self.port[at + 1..]))
+    }
+
+    /// Whether it is the first end of a pipe (`{`).
+    pub fn is_first_end(&self) -> bool {
+        self.pipe_end().is_some_and(|at| self.port[at..].starts_with('{'))
+    }
+
+    /// Place of the character between the names of the port and of the pipe.
+    fn pipe_end(&self) -> Option<usize> {
+        self.port.rfind('{').or_else(|| self.port.rfind('}'))
     }
 }
 
@@ -278,8 +266,12 @@ mod tests {
         assert_eq!((mode, ring, memory_id, slots), (Mode::OneNic, 1, 7, [64; 2]));
         assert_eq!(flags, all.flags | register::DO_RX_POLL);
         assert_eq!(parse("vale0:1").vale(), Some(("vale0", "1")));
-        assert_eq!(parse("netmap:x}1").pipe(), Some(("x", "1", false)));
-        assert_eq!(parse("vale0:a{b").pipe(), Some(("vale0:a", "b", true)));
+        assert_eq!(parse("netmap:x}1").pipe(), Some(("x", "1")));
+        assert_eq!(parse("vale0:a{b").pipe(), Some(("vale0:a", "b")));
+        assert_eq!(
+            ["netmap:x}1", "vale0:a{b", "netmap:x"].map(|name| parse(name).is_first_end()),
+            [false, true, false]
+        );
         assert_eq!((parse("netmap:x").vale(), parse("netmap:x").pipe()), (None, None));
         assert_eq!(
             (parse("netmap:x/T").to_string(), parse("vale0:1").to_string()),
@@ -347,13 +339,13 @@ mod tests {
             let parsed = PortName::in_header(name).unwrap();
             assert_eq!((parsed.port.as_str(), parsed.mode, parsed.flags), (name, Mode::AllNic, 0));
         }
-        assert_eq!(PortName::in_header("x{1}2").unwrap().pipe(), Some(("x", "1}2", true)));
-        assert_eq!(PortName::in_header(""), Err(InvalidName::Empty));
+        assert_eq!(PortName::in_header("x{1}2").unwrap().pipe(), Some(("x", "1}2")));
+        assert_eq!(PortName::in_header(""), Err(InvalidRequest::NoName));
         for name in ["{1", "x{", "x}", "}", "{"] {
-            assert_eq!(PortName::in_header(name), Err(InvalidName::Pipe(name.into())));
+            assert_eq!(PortName::in_header(name), Err(InvalidRequest::Pipe(name.into())));
         }
         for name in ["vale0", "vale0:", "vale-0:a"] {
-            assert_eq!(PortName::in_header(name), Err(InvalidName::Vale(name.into())));
+            assert_eq!(PortName::in_header(name), Err(InvalidRequest::Vale(name.into())));
         }
     }
 }

@@ -22,6 +22,7 @@ impl Owners {
         Self((0..buffers).map(|_| AtomicU8::new(FREE)).collect())
     }
 
+    #[inline]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

@@ -5,11 +5,9 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{
-    Application, Direction, Kring, Memory, Notifier, Pools, PortRing, Region, Ring, Slot, SyncError,
-};
+use ringpass_netmap::{Direction, Kring, Notifier, Pools, PortRing, Region, Ring, Slot, SyncError};
 
 /// Returns both sides of a ring. The program's kicks do nothing.
 fn both(direction: Direction, slots: u32) -> (PortRing, Kring, Arc<Csb>) {
@@ -25,7 +23,7 @@ fn kicking(direction: Direction, slots: u32, kick: &Notifier) -> (PortRing, Krin
     assert!(Csb::new(&memory, 0, 4096, 65).is_none());
     let served = Kring::new(direction, ring, &csb, 63);
     let ring = Ring::new(region.memory(), offset, slots).unwrap();
-    (PortRing::Kring(Application::new(ring, &csb, 63, kick)), served, csb)
+    (PortRing::served(ring, &csb, 63, kick), served, csb)
 }
 
 #[derive(Clone, Debug)]

@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
-use ringpass_memory::{DmaRegion, RegionConfig};
+use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::pipe::{PipeChannel, Receiver, Sender};
-use ringpass_netmap::{Direction, Flags, Memory, Pools, PortRing, Region, Ring, Slot, SyncError};
+use ringpass_netmap::{Direction, Flags, Notifier, Pools, PortRing, Region, Ring, Slot, SyncError};
 
 /// Both ends of one direction.
 struct Pipe {
@@ -26,20 +25,14 @@ fn pipe(slots: u32) -> Pipe {
     let memory: Memory = DmaRegion::new(8192, &RegionConfig::default()).unwrap().into();
     let csb = Arc::new(Csb::new(&memory, 0, 4096, 4).unwrap());
     let notifiers = [Arc::new(AtomicUsize::new(0)), Arc::default()];
-    let exchange = |rung: &Arc<AtomicUsize>| {
-        let ring = |offset| Ring::new(region.memory(), offset, slots).unwrap();
-        let (sender, receiver, csb, rung) = (ring(sender), ring(receiver), csb.clone(), rung.clone());
-        PipeChannel {
-            sender,
-            receiver,
-            csb,
-            entry: 1,
-            notify: Arc::new(move || _ = rung.fetch_add(1, Ordering::Relaxed)),
-        }
+    let notify = |rung: &Arc<AtomicUsize>| {
+        let rung = rung.clone();
+        Arc::new(move || _ = rung.fetch_add(1, Ordering::Relaxed)) as Notifier
     };
+    let rings = || [sender, receiver].map(|offset| Ring::new(region.memory(), offset, slots).unwrap());
     Pipe {
-        tx: PortRing::Sender(Sender::new(exchange(&notifiers[1]))),
-        rx: PortRing::Receiver(Receiver::new(exchange(&notifiers[0]))),
+        tx: PortRing::sender(rings(), &csb, 1, &notify(&notifiers[1])),
+        rx: PortRing::receiver(rings(), &csb, 1, &notify(&notifiers[0])),
         csb,
         notifiers,
     }

@@ -3,8 +3,8 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
-use ringpass_netmap::{Kring, Memory, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach, attach_pipe};
+use ringpass_memory::{DmaRegion, ForeignMemory, Memory, RegionConfig};
+use ringpass_netmap::{Kring, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach, attach_pipe};
 
 fn elsewhere(region: &Arc<DmaRegion>) -> Memory {
     let file = region.file().unwrap().try_clone_to_owned().unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ringpass_memory::{Burst, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::Buffers;
-use ringpass_netmap::queues::{Rings, queues};
+use ringpass_netmap::queues::queues;
 use ringpass_netmap::{Flags, Pools, PortMemory, Region, Ring, Slot, attach_pipe};
 use ringpass_port::{PortConfig, PortStatus, QueuePair, State};
 
@@ -37,8 +37,8 @@ fn pipe(slots: u32, size: u32, pool: Mempool) -> Pipe {
         let places = (own.interface(), other.interface());
         let notifier = Arc::new(|| ()) as ringpass_netmap::Notifier;
         let [tx, rx] = attach_pipe(region.memory(), places, first, &csb_memory, &notifier).unwrap();
-        let rings = Rings { tx, rx: rx.into_iter().map(|ring| (ring, None)).collect() };
-        queues(rings, &buffers, &config, &pool, &status[usize::from(!first)]).unwrap().pop().unwrap()
+        let rx = rx.into_iter().map(|ring| (ring, None)).collect();
+        queues(tx, rx, &buffers, &config, &pool, &status[usize::from(!first)]).unwrap().pop().unwrap()
     };
     let ends = [end(&a, &b, true), end(&b, &a, false)];
     let csb = ringpass_netmap::csb::Csb::new(&csb_memory, 0, 4096, 2).unwrap();

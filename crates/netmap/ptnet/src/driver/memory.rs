@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::ForeignMemory;
-use ringpass_netmap::{Buffers, Memory};
+use ringpass_memory::{ForeignMemory, Memory};
+use ringpass_netmap::Buffers;
 use ringpass_pci::{DeviceId, PciDevice, SysfsPci, list_devices, open_pci};
 use ringpass_port::Error;
 use ringpass_registers::ptnet::memdev::{DEVICE, ID, MEMORY_BAR, POOLS, SIZE};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringpass_memory::Mempool;
-use ringpass_netmap::queues::{self, queues};
+use ringpass_netmap::queues::queues;
 use ringpass_pci::PciDevice;
 use ringpass_port::{Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, State, Stats};
 
@@ -43,7 +43,7 @@ impl PtnetPort {
         let mut waits = interrupts.into_iter().skip(tx.len());
         let rx = rx.into_iter().map(|ring| (ring, waits.next())).collect();
         let status = Arc::new(PortStatus::new(config.queues));
-        let queues = queues(queues::Rings { tx, rx }, &buffers, config, pool, &status).map_err(named)?;
+        let queues = queues(tx, rx, &buffers, config, pool, &status).map_err(named)?;
         let mut notes = vec![
             format!("netmap port passed through, {}", device.describe()),
             format!(

@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use crate::common::{Server, event, mac, region, served, shared};
 use proptest::prelude::*;
-use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
-use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Direction, Memory, PortRing, Region, attach};
+use ringpass_memory::{DmaRegion, ForeignMemory, Memory, RegionConfig};
+use ringpass_netmap::csb::{Csb, Released};
+use ringpass_netmap::{Direction, PortRing, Region, attach};
 use ringpass_ptnet::{Memdev, Ptnet};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Device, EventNotifier};
 
@@ -99,7 +99,7 @@ impl Guest {
         self.device.sync_rings();
         self.device.disarm();
         for entry in 0..64 {
-            assert_eq!(self.csb.atok(entry).read(), (word, word, word));
+            assert_eq!(self.csb.atok(entry).read(), Released { head: word, cur: word, sync_flags: word });
             assert_eq!(self.csb.ktoa(entry).read(), (word, word));
             assert!(!self.csb.ktoa(entry).kern_needs_kick());
         }
@@ -126,8 +126,8 @@ fn registers_lie_where_netmaps_driver_looks() {
     let name = region.memory().cells::<ringpass_netmap::layout::Interface>(interface, 1).unwrap();
     assert_eq!(name[0].name[0].load(Relaxed), b'v');
     // Tx rings, host Tx ring, Rx rings, host Rx ring: there are no host rings for programs.
-    let rings = region.memory().cells::<ringpass_netmap::layout::RingOffset>(interface + 56, 6).unwrap();
-    assert_eq!([0, 1, 2, 3, 4, 5].map(|ring| rings[ring].0.load(Relaxed) != 0), [true, true, false, true, true, false]);
+    let rings = region.memory().cells::<std::sync::atomic::AtomicU64>(interface + 56, 6).unwrap();
+    assert_eq!([0, 1, 2, 3, 4, 5].map(|ring| rings[ring].load(Relaxed) != 0), [true, true, false, true, true, false]);
     assert_eq!((device.vectors(), device.region(0).size, device.region(1).size), (4, 4096, 0));
     let mut id = [0; 4];
     device.read(CONFIG_REGION, 0, &mut id);
@@ -174,7 +174,7 @@ fn a_guest_starts_stops_and_the_next_one_goes_on() {
     assert_ne!(guest.command(1), 0, "there is no such memory");
     guest.map_csb();
     assert_eq!((guest.command(1), guest.command(1)), (0, 0), "and once more");
-    assert_eq!(guest.csb.atok(0).read(), (0, 0, 0));
+    assert_eq!(guest.csb.atok(0).read(), Released::default());
     assert_eq!([0, 1].map(|entry| guest.csb.ktoa(entry).read()), [(0, 15), (0, 0)]);
     // Five slots are sent, of which the server consumes three.
     guest.csb.atok(0).write(5, 5, 0);
@@ -191,7 +191,8 @@ fn a_guest_starts_stops_and_the_next_one_goes_on() {
     guest.untouched();
     assert_eq!(guest.stands(0), (7, (3, 1)));
     assert_eq!(guest.command(1), 0);
-    assert_eq!((guest.csb.atok(0).read(), guest.csb.ktoa(0).read()), ((7, 7, 0), (3, 1)));
+    assert_eq!(guest.csb.atok(0).read(), Released { head: 7, cur: 7, sync_flags: 0 });
+    assert_eq!(guest.csb.ktoa(0).read(), (3, 1));
     assert_ne!(guest.command(77), 0, "no such command");
     assert_eq!(guest.device.counters().get().creates, 3);
 }
@@ -342,7 +343,8 @@ proptest! {
                     // Another guest starts at the position of the last one.
                     prop_assert_eq!((guest.command(2), guest.command(1)), (0, 0));
                     for entry in 0..2 {
-                        prop_assert_eq!(guest.csb.atok(entry).read(), (heads[entry], heads[entry], 0));
+                        let head = heads[entry];
+                        prop_assert_eq!(guest.csb.atok(entry).read(), Released { head, cur: head, sync_flags: 0 });
                         said[entry] = (heads[entry], heads[entry]);
                     }
                 }

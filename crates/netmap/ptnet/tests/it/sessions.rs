@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::common::{Host, pipe, pipe_hosts, region, wait};
-use ringpass_memory::ForeignMemory;
-use ringpass_netmap::Memory;
+use ringpass_memory::{ForeignMemory, Memory};
 use ringpass_netmap::csb::Csb;
 use ringpass_ptnet::GuestPort;
 use ringpass_vfio_user::{Access, Client, MSIX};
@@ -63,7 +62,7 @@ impl Guest {
 
     /// Sends `slots` more slots from the current position. Returns whether the port takes them.
     fn send(&mut self, slots: u32, of: u32) -> bool {
-        let head = (self.csb.atok(0).read().0 + slots) % of;
+        let head = (self.csb.atok(0).read().head + slots) % of;
         self.csb.atok(0).write(head, head, 0);
         self.write(128, 0);
         let start = Instant::now();
@@ -125,7 +124,7 @@ fn memory_is_unmapped_and_mapped_under_way() {
         guest.client.dma_unmap(AT + 4096 * (round % 2), 4096).unwrap();
         // While a half of the CSB is unmapped, nothing is read and nothing is published.
         let before = guest.csb.ktoa(0).read();
-        let head = guest.csb.atok(0).read().0;
+        let head = guest.csb.atok(0).read().head;
         guest.csb.atok(0).write((head + 1) % 64, (head + 1) % 64, 0);
         guest.write(128, 0);
         guest.read(4);

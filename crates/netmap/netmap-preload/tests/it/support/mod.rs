@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use ::netmap::Pools;
 use ::netmap::client::Client;
-use ::netmap::server::{NoSwitches, Server};
 use ringpass_ipc::Listener;
+use ringpass_netmap_server::Server;
 use serde_json::Value;
 
 /// Environment variable with the part that a program plays, and its arguments.
@@ -41,7 +41,7 @@ impl Lab {
         let (stop, listener) = (Arc::new(AtomicBool::new(false)), Listener::bind(&socket).expect("a socket"));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
-            let mut server = Server::new(listener, POOLS, Box::new(NoSwitches)).expect("a server");
+            let mut server = Server::new(listener, POOLS, Box::new(())).expect("a server");
             while !stopped.load(Relaxed) {
                 server.poll_once(Duration::from_millis(20)).expect("poll");
             }

@@ -1,0 +1,26 @@
+//! The server's interface to native ports.
+
+use ringpass_netmap::{Kring, Region};
+use serde_json::Value;
+
+use super::{RequestError, ServedPort};
+
+/// A native port: a card, TAP or other port in netmap mode, which programs open as `netmap:NAME`.
+pub trait Native {
+    /// Number of Tx rings, and of Rx rings: one of each for each queue.
+    fn rings(&self) -> u16;
+
+    /// Whether its packets are of the pool in [`ZERO_COPY_MEMORY`](super::ZERO_COPY_MEMORY). If so, its rings
+    /// must lie there, too.
+    fn exchanges(&self) -> bool;
+
+    /// Attaches these rings of a region, Tx first, to the port's queues, until the returned value is dropped. No other
+    /// rings are attached at that time.
+    fn join(&mut self, served: Vec<Kring>, region: &Region) -> Result<Box<dyn ServedPort>, RequestError>;
+
+    /// Returns why the port does not work any more, or `None` if it does. Called several times a second.
+    fn gone(&mut self) -> Option<String>;
+
+    /// Link, address and counters, by name.
+    fn status(&self) -> Value;
+}

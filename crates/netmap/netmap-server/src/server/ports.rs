@@ -1,0 +1,593 @@
+//! All registered ports, and the memory that they lie in.
+
+mod asked;
+mod monitors;
+mod natives;
+mod nulls;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+use std::rc::{Rc, Weak};
+
+use ringpass_ipc::{Credentials, EventNotifier};
+use ringpass_memory::RegionConfig;
+use ringpass_netmap::protocol::RingPeer;
+use ringpass_netmap::request::{Mode, PortInfo, PortName, Register, register};
+use ringpass_netmap::{Pools, Region, Shape};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
+
+use super::budget::{Budget, PrivateMemory};
+use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
+use super::open_port::{OpenPort, pools};
+use super::pipes::Pipe;
+use nulls::NullPort;
+
+use super::{Native, RequestError, Switches, Users};
+use crate::BufferAccess;
+
+/// Resources that a registration holds until it ends.
+pub struct Registration {
+    name: PortName,
+    /// Number of the registration, never reused.
+    number: u64,
+    /// Offset of its interface descriptor.
+    interface: usize,
+    /// Number of extra buffers that it was given.
+    extra: usize,
+    /// Eventfd by which the program is woken; `None` where the server does not wake it.
+    call: Option<EventNotifier>,
+}
+
+impl Registration {
+    /// Name of the port.
+    pub fn port(&self) -> &str {
+        &self.name.port
+    }
+
+    /// Returns whether the program's eventfd takes so long to be signalled that no more signals are sent.
+    pub fn has_slow_eventfd(&self) -> bool {
+        EventNotifier::any_slow(self.call.iter())
+    }
+}
+
+/// A registration, with the contents of the reply.
+pub struct Registered {
+    /// The registration.
+    pub registration: Registration,
+    /// The registration as granted.
+    pub register: Register,
+    /// Pools of the memory.
+    pub pools: Pools,
+    /// Other side of the rings.
+    pub peer: RingPeer,
+    /// Descriptors that the reply carries; see [`FDS`](ringpass_netmap::protocol::FDS).
+    pub fds: [OwnedFd; ringpass_netmap::protocol::FDS],
+    /// Programs that have the same rings, in words; empty if there are none.
+    pub others: String,
+}
+
+/// A program that makes a request, and the memory that was allocated for it.
+pub struct Requester {
+    /// Its credentials.
+    pub program: Credentials,
+    /// Memory with the pools that [`Ports::needs`] has returned.
+    pub made: Vec<PrivateMemory>,
+}
+
+impl Requester {
+    fn take(&mut self, pools: &Pools) -> Result<PrivateMemory, RequestError> {
+        let none = || RequestError::new(Errno::AGAIN, "no memory was made for this port; ask again");
+        PrivateMemory::take(&mut self.made, pools).ok_or_else(none)
+    }
+}
+
+/// Largest number of rings of a VALE port, in each direction.
+const MAX_RINGS: u16 = 8;
+/// Flags that make a registration a monitor.
+const MONITOR: u64 = register::MONITOR_RX | register::MONITOR_TX | register::ZERO_COPY_MONITOR;
+/// Bytes of all private memory, by default.
+const MEMORY: usize = 1 << 30;
+/// Largest number of ports.
+const MAX_OPEN_PORTS: usize = 1000;
+
+/// Largest number of ports of one user that stay without a program.
+const MAX_PERSISTENT_PORTS: usize = 64;
+/// Largest number of VALE switches on which one user has ports.
+const MAX_SWITCHES: usize = 64;
+
+/// Returns the rings of a VALE port that is to be created.
+fn vale_shape(name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
+    let rings = asked.rings.map(|rings| rings.max(1));
+    if rings.iter().any(|&rings| rings > MAX_RINGS) {
+        let why = format!("{name}: a port has at most {MAX_RINGS} rings a direction");
+        return Err(RequestError::new(Errno::INVAL, why));
+    }
+    Ok(Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] })
+}
+
+/// All registered ports and their memory.
+pub struct Ports {
+    memories: Memories,
+    pipes: BTreeMap<(String, String), Pipe>,
+    /// Ports of switches, and native ports that a program has.
+    open: BTreeMap<String, OpenPort>,
+    natives: BTreeMap<String, Box<dyn Native>>,
+    /// Rings of monitoring programs, by the number of their registration.
+    monitors: BTreeMap<u64, OpenPort>,
+    /// Null ports, by the number of their registration.
+    nulls: BTreeMap<u64, NullPort>,
+    switches: Box<dyn Switches>,
+    /// Limit of the private memory.
+    pub budget: Budget,
+    numbers: u64,
+    /// Statuses that programs have read in part, with their user.
+    held_statuses: Vec<(u32, Weak<str>)>,
+}
+
+/// Most statuses that the programs of one user may have read in part at the same time.
+const MAX_HELD_STATUSES: usize = 4;
+
+impl Ports {
+    /// Creates the state without ports. The common memory has these pools.
+    pub fn new(common: Pools, switches: Box<dyn Switches>) -> Result<Self, RequestError> {
+        let memories = Memories::new(Region::new(common, &RegionConfig::default())?);
+        let budget = Budget::new(MEMORY);
+        Ok(Self {
+            memories,
+            pipes: Default::default(),
+            open: Default::default(),
+            natives: Default::default(),
+            monitors: Default::default(),
+            nulls: Default::default(),
+            switches,
+            budget,
+            numbers: 0,
+            held_statuses: Vec::new(),
+        })
+    }
+
+    /// Returns the pools of the memory that must be allocated for a program before its port is
+    /// [registered](Self::register) or [made persistent](Self::set_persistent).
+    pub fn needs(&self, name: &str, asked: &Register) -> Result<Vec<Pools>, RequestError> {
+        let mut needs = Vec::new();
+        if asked.mode == Mode::Null {
+            return Ok(needs);
+        }
+        let name = PortName::in_header(name)?;
+        if name.pipe().is_some() {
+            return Ok(needs);
+        }
+        let monitor = asked.flags & MONITOR != 0;
+        if name.vale().is_some() && !self.open.contains_key(&name.port) {
+            // Monitoring a port that does not exist creates it with default rings.
+            let usual = Register::default();
+            let asked = if monitor { &usual } else { asked };
+            let shape = vale_shape(&name, asked)?;
+            needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
+        }
+        if monitor {
+            needs.push(Self::monitor_memory(asked)?.1);
+        }
+        Ok(needs)
+    }
+
+    /// Returns the properties that a VALE port would have if a program registered it, and the pools of its memory;
+    /// `None` if it exists, or is no such port.
+    pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
+        let needs = self.needs(name, asked)?;
+        let Some(pools) = needs.first() else { return Ok(None) };
+        let Shape { rings, slots } = vale_shape(&PortName::in_header(name)?, asked)?;
+        let (memory_size, memory_id) = (pools.bytes() as u64, self.memories.free_number());
+        Ok(Some((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *pools)))
+    }
+
+    /// Registers a port by its name in a request's header.
+    pub fn register(
+        &mut self,
+        name: &str,
+        asked: &Register,
+        requester: &mut Requester,
+    ) -> Result<Registered, RequestError> {
+        if asked.mode == Mode::Null {
+            self.check_room()?;
+            return self.register_null(name, asked);
+        }
+        let name = PortName::in_header(name)?;
+        if matches!(asked.mode, Mode::PipeMaster | Mode::PipeSlave) {
+            let why =
+                format!("{name}: modes of pipes are from before API 12; write the pipe's end behind the port's name");
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        if name.pipe().is_some() && !matches!(asked.mode, Mode::AllNic | Mode::OneNic) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name}: pipes have no rings of the host's stack")));
+        }
+        if matches!(asked.mode, Mode::Host | Mode::OneHost) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
+        }
+        self.check_room()?;
+        if asked.flags & MONITOR != 0 {
+            return self.register_monitor(name, asked, requester);
+        }
+        if name.pipe().is_some() {
+            self.register_pipe(name, asked, requester.program)
+        } else {
+            self.register_open(name, asked, requester)
+        }
+    }
+
+    /// Checks that there may be another port.
+    fn check_room(&self) -> Result<(), RequestError> {
+        let ports = self.pipes.len() + self.open.len() + self.monitors.len() + self.nulls.len();
+        if ports >= MAX_OPEN_PORTS {
+            let why = format!("{MAX_OPEN_PORTS} ports are there already; close some");
+            return Err(RequestError::new(Errno::NOSPC, why));
+        }
+        Ok(())
+    }
+
+    /// Checks that a user may have a port on this switch.
+    fn check_switches(&self, switch: &str, user: u32) -> Result<(), RequestError> {
+        let own = self.open.iter().filter(|(_, port)| port.owner == user).filter_map(|(name, _)| name.split_once(':'));
+        let own: BTreeSet<&str> = own.map(|(switch, _)| switch).filter(|switch| switch.starts_with("vale")).collect();
+        if own.len() >= MAX_SWITCHES && !own.contains(switch) {
+            let why =
+                format!("this user has ports on {MAX_SWITCHES} switches already; use one of those, or close some");
+            return Err(RequestError::new(Errno::NOSPC, why));
+        }
+        Ok(())
+    }
+
+    /// Checks that a user may have another port that stays without a program.
+    fn check_persistent(&self, user: u32) -> Result<(), RequestError> {
+        let own = self.open.values().filter(|port| port.persistent && port.owner == user).count();
+        if own >= MAX_PERSISTENT_PORTS {
+            let why = format!("{MAX_PERSISTENT_PORTS} ports of this user stay without a program already; delete some");
+            return Err(RequestError::new(Errno::NOSPC, why));
+        }
+        Ok(())
+    }
+
+    fn register_pipe(
+        &mut self,
+        name: PortName,
+        asked: &Register,
+        program: Credentials,
+    ) -> Result<Registered, RequestError> {
+        let (parent, pipe) = name.pipe().expect("a pipe's name");
+        let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!name.is_first_end()));
+        let id = match self.pipes.get(&key) {
+            Some(pipe) => pipe.memory_id,
+            None if asked.memory_id != 0 => asked.memory_id,
+            None => self.memory_of_parent(parent),
+        };
+        if ![0, id].contains(&asked.memory_id) {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("{name} lies in memory {id}, as its first program said"),
+            ));
+        }
+        self.check_memory(&name, id)?;
+        if !self.pipes.contains_key(&key) {
+            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, slots(asked, 0)?)?;
+            self.memories.enter(id);
+            self.pipes.insert(key.clone(), made);
+        }
+        let result = self.register_end(&key, end, name, asked, program);
+        if result.is_err() {
+            self.drop_unused(&key);
+        }
+        result
+    }
+
+    /// Returns the memory in which pipes of a port lie: its own, or the common one if there is no such port.
+    fn memory_of_parent(&self, parent: &str) -> u16 {
+        let native = || self.natives.get(parent).filter(|native| native.exchanges()).map(|_| ZERO_COPY_MEMORY);
+        self.open.get(parent).map(OpenPort::memory_id).or_else(native).unwrap_or(COMMON_MEMORY)
+    }
+
+    /// Checks that there is a memory with this number.
+    fn check_memory(&self, name: &PortName, id: u16) -> Result<(), RequestError> {
+        let none = || RequestError::new(Errno::INVAL, format!("{name}: there is no memory {id}; leave the number out"));
+        self.memories.find(id).map(drop).ok_or_else(none)
+    }
+
+    fn register_end(
+        &mut self,
+        key: &(String, String),
+        end: usize,
+        name: PortName,
+        asked: &Register,
+        program: Credentials,
+    ) -> Result<Registered, RequestError> {
+        let number = self.number();
+        let pipe = self.pipes.get_mut(key).expect("made before");
+        let region = self.memories.region(pipe.memory_id);
+        let bound = bound(&name, asked, pipe.ends[end].shape())?;
+        let fds = [
+            shared(region.file())?.try_clone_to_owned(),
+            shared(pipe.ends[0].csb())?.try_clone_to_owned(),
+            pipe.call_events[end].try_clone(),
+            pipe.call_events[1 - end].try_clone(),
+        ];
+        let fds = descriptors(fds)?;
+        let (interface, others) = admit(
+            &name,
+            asked,
+            (number, program),
+            Rings { memory: &pipe.ends[end], region, users: &mut pipe.users[end] },
+            bound,
+        )?;
+        // An end whose positions are broken stays so: its programs are responsible for that.
+        if pipe.users[end].count() == 1 {
+            let _ = pipe.reinit(region, end);
+        }
+        let peer = RingPeer::Pipe { other: pipe.ends[1 - end].interface() as u64, first: end == 0 };
+        let shape = pipe.ends[end].shape();
+        let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
+        let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
+        let registration = Registration { name, number, interface, extra, call: None };
+        Ok(Registered { registration, register, pools: *region.pools(), peer, fds, others })
+    }
+
+    fn register_open(
+        &mut self,
+        name: PortName,
+        asked: &Register,
+        requester: &mut Requester,
+    ) -> Result<Registered, RequestError> {
+        let key = name.port.clone();
+        self.make_open(&name, asked, requester)?;
+        let number = self.number();
+        let port = self.open.get_mut(&key).expect("made before");
+        let result = Self::register_rings(&mut self.memories, port, (number, requester.program), name, asked);
+        if result.is_err() {
+            self.drop_unused_port(&key);
+        }
+        result
+    }
+
+    /// Creates a port of a switch, or opens a native port, unless it is open already.
+    fn make_open(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
+        match name.vale() {
+            _ if self.open.contains_key(&name.port) => Ok(()),
+            Some(_) => self.make_vale(name, asked, requester),
+            None => self.make_native(name, asked),
+        }
+    }
+
+    /// Returns the number of a memory that no program opens.
+    pub fn new_memory(&mut self) -> u16 {
+        self.memories.take_number()
+    }
+
+    fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
+        let shape = vale_shape(name, asked)?;
+        let (switch, port) = name.vale().expect("a VALE port's name");
+        let owner = requester.program.uid;
+        self.check_switches(switch, owner)?;
+        let id = match asked.memory_id {
+            0 => self.memories.add(requester.take(&pools(shape, asked.extra_buffers))?),
+            id => {
+                self.check_memory(name, id)?;
+                self.memories.enter(id);
+                id
+            }
+        };
+        let serve = |served, region: &Region| match BufferAccess::of(region) {
+            BufferAccess::Copied(buffers) => self.switches.open(switch, port, served, buffers),
+            BufferAccess::ZeroCopy(_) => Err(RequestError::new(
+                Errno::INVAL,
+                "this memory is another port's, whose buffers a card uses; leave the number out",
+            )),
+        };
+        let mut port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
+        port.owner = owner;
+        self.open.insert(name.port.clone(), port);
+        Ok(())
+    }
+
+    fn register_rings(
+        memories: &mut Memories,
+        port: &mut OpenPort,
+        (number, program): (u64, Credentials),
+        name: PortName,
+        asked: &Register,
+    ) -> Result<Registered, RequestError> {
+        if ![0, port.memory_id()].contains(&asked.memory_id) {
+            return Err(RequestError::new(Errno::INVAL, format!("{name} lies in memory {}", port.memory_id())));
+        }
+        let (shape, memory_id) = (port.memory.shape(), port.memory_id());
+        let bound = bound(&name, asked, shape)?;
+        let call_event = super::eventfd()?;
+        let call = EventNotifier::new(call_event.try_clone().map_err(out_of_descriptors)?);
+        let call = call.map_err(|error| RequestError::new(Errno::NOSYS, error))?;
+        let region = memories.region(memory_id);
+        let fds = [
+            shared(region.file())?.try_clone_to_owned(),
+            shared(port.memory.csb())?.try_clone_to_owned(),
+            Ok(call_event),
+            port.served.kick().try_clone_to_owned(),
+        ];
+        let fds = descriptors(fds)?;
+        let entries = entries(shape, &bound);
+        let (interface, others) = admit(
+            &name,
+            asked,
+            (number, program),
+            Rings { memory: &port.memory, region, users: &mut port.users },
+            bound,
+        )?;
+        port.served.subscribe(number, entries, call.clone());
+        let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
+        let register = granted(asked, region, (interface, extra), shape, memory_id);
+        let pools = *region.pools();
+        let registration = Registration { name, number, interface, extra, call: Some(call) };
+        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others })
+    }
+
+    /// Ends a registration, whose program is gone. Ports that are unused then are closed.
+    pub fn unregister(&mut self, registration: Registration) {
+        let Registration { name, number, interface, extra, call: _ } = registration;
+        if let Some(null) = self.nulls.remove(&number) {
+            self.unregister_null(null, interface, extra);
+        } else if let Some((parent, pipe)) = name.pipe() {
+            let key = (parent.to_owned(), pipe.to_owned());
+            if let Some(pipe) = self.pipes.get_mut(&key) {
+                let region = self.memories.region(pipe.memory_id);
+                region.free_extra_buffers(interface, extra);
+                region.release_interface(interface);
+                pipe.users[usize::from(!name.is_first_end())].leave(number);
+            }
+            self.drop_unused(&key);
+        } else if let Some(monitor) = self.monitors.remove(&number) {
+            // Its memory is freed with it.
+            monitor.release(&mut self.memories);
+            self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
+            self.drop_unused_port(&name.port);
+        } else if let Some(port) = self.open.get_mut(&name.port) {
+            let region = self.memories.region(port.memory_id());
+            region.free_extra_buffers(interface, extra);
+            region.release_interface(interface);
+            port.served.unsubscribe(number);
+            port.users.leave(number);
+            self.drop_unused_port(&name.port);
+        }
+    }
+
+    fn drop_unused(&mut self, key: &(String, String)) {
+        let unused = |pipe: &Pipe| pipe.users.iter().all(|users| users.count() == 0);
+        if self.pipes.get(key).is_some_and(unused) {
+            let pipe = self.pipes.remove(key).expect("it is there");
+            let region = self.memories.region(pipe.memory_id);
+            let id = pipe.memory_id;
+            pipe.release(region);
+            self.memories.leave(id);
+        }
+    }
+
+    fn drop_unused_port(&mut self, key: &str) {
+        if self.open.get(key).is_some_and(OpenPort::is_unused) {
+            self.open.remove(key).into_iter().for_each(|port| port.release(&mut self.memories));
+        }
+    }
+
+    /// Creates a VALE port that stays without a program, or stops an existing one from staying (`None`).
+    pub fn set_persistent(
+        &mut self,
+        name: &str,
+        asked: Option<(&Register, &mut Requester)>,
+    ) -> Result<(), RequestError> {
+        let name = PortName::in_header(name)?;
+        let none = || RequestError::new(Errno::NXIO, format!("{name} is no port of a VALE switch"));
+        if name.vale().is_none() || name.pipe().is_some() {
+            return Err(none());
+        }
+        let persistent = asked.is_some();
+        match asked {
+            Some(_) if self.open.contains_key(&name.port) => {
+                return Err(RequestError::new(Errno::EXIST, format!("{name} is there already")));
+            }
+            Some((asked, requester)) => {
+                self.check_room()?;
+                self.check_persistent(requester.program.uid)?;
+                self.make_vale(&name, asked, requester)?;
+            }
+            None => {}
+        }
+        self.open.get_mut(&name.port).ok_or_else(none)?.persistent = persistent;
+        self.drop_unused_port(&name.port);
+        Ok(())
+    }
+
+    /// Bytes of private memory of all persistent ports.
+    pub fn persistent_bytes(&self) -> usize {
+        let persistent_ports = self.open.values().filter(|port| port.persistent);
+        // Ports may share a memory.
+        let memories: BTreeSet<u16> = persistent_ports.map(OpenPort::memory_id).collect();
+        memories.into_iter().map(|id| self.memories.bytes(id)).sum()
+    }
+
+    /// The VALE switches.
+    pub fn switches(&mut self) -> &mut dyn Switches {
+        &mut *self.switches
+    }
+
+    fn number(&mut self) -> u64 {
+        self.numbers += 1;
+        self.numbers
+    }
+
+    /// Returns the rings of a port and the number of its memory, if it is open.
+    pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
+        let name = PortName::in_header(name)?;
+        let pipe = name.pipe().and_then(|(parent, pipe)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
+        let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
+        let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
+        Ok(pipe.or(vale))
+    }
+
+    /// Names of the VALE ports, in order.
+    pub fn vale_ports(&self) -> impl Iterator<Item = &str> {
+        self.open.keys().map(|name| &name[..]).filter(|name| name.starts_with("vale"))
+    }
+
+    /// Returns a memory by its number.
+    pub fn region(&self, id: u16) -> Option<&Region> {
+        self.memories.find(id)
+    }
+
+    /// Records that a program of this user keeps a status, of which it has read a part.
+    ///
+    /// # Errors
+    /// EAGAIN if programs of the user keep too many.
+    pub fn hold_status(&mut self, user: u32, text: &Rc<str>) -> Result<(), RequestError> {
+        let held = &mut self.held_statuses;
+        held.retain(|(_, text)| text.strong_count() > 0);
+        let known = held.iter().any(|(_, other)| std::ptr::addr_eq(other.as_ptr(), Rc::as_ptr(text)));
+        if !known && held.iter().filter(|(of, _)| *of == user).count() >= MAX_HELD_STATUSES {
+            let why = format!("{MAX_HELD_STATUSES} programs of this user are reading the status already; try again");
+            return Err(RequestError::new(Errno::AGAIN, why));
+        }
+        if !known {
+            held.push((user, Rc::downgrade(text)));
+        }
+        Ok(())
+    }
+
+    /// Status of all ports, by name.
+    pub fn status(&self) -> Value {
+        let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
+            let registrations = pipe.users.each_ref().map(Users::count);
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots[0], "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
+        });
+        let open = |name: &str, port: &OpenPort| {
+            let Shape { rings, slots } = port.memory.shape();
+            json!({
+                "port": name, "memory": port.memory_id(), "rings": rings, "slots": slots,
+                "registrations": port.users.count(), "pids": port.users.pids(), "monitors": port.monitors, "stays": port.persistent, "counters": port.served.counters(),
+            })
+        };
+        let vale = self.vale_ports().map(|name| open(name, &self.open[name]));
+        let ports = self.natives.iter().map(|(name, native)| {
+            let programs = self.open.get(name).map(|port| open(name, port));
+            json!({"port": name, "status": native.status(), "programs": programs})
+        });
+        let monitors = self.monitors.values().map(|monitor| {
+            json!({"memory": monitor.memory_id(), "counters": monitor.served.counters(), "port": monitor.memory.name()})
+        });
+        let [common, exchanged] = self.memories.status();
+        json!({
+            "switches": self.switches.status(),
+            "vale": vale.collect::<Vec<_>>(),
+            "ports": ports.collect::<Vec<_>>(),
+            "monitors": monitors.collect::<Vec<_>>(),
+            "pipes": pipes.collect::<Vec<_>>(),
+            "common": common,
+            "exchanged": exchanged,
+            "memory": {"total": self.budget.state()[0], "used": self.budget.state()[1]},
+        })
+    }
+}

@@ -1,0 +1,70 @@
+//! Native ports of the server.
+
+use ringpass_netmap::request::{Mode, PortName, Register};
+use ringpass_netmap::{Region, Shape};
+use rustix::io::Errno;
+
+use super::Ports;
+use super::asked::slots;
+use crate::server::open_port::OpenPort;
+use crate::server::{COMMON_MEMORY, Native, RequestError, ZERO_COPY_MEMORY};
+
+impl Ports {
+    pub(super) fn make_native(&mut self, name: &PortName, asked: &Register) -> Result<(), RequestError> {
+        let native = self.natives.get_mut(&name.port).ok_or_else(|| {
+            let others = "there are VALE ports (vale0:x), pipes (netmap:x{1, netmap:x}1) and what 'ringpass netmapd --port' opened";
+            RequestError::new(Errno::NXIO, format!("{name} is no port; {others}"))
+        })?;
+        let id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
+        if ![0, id].contains(&asked.memory_id) {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("{name} lies in memory {id}, as its buffers are exchanged or not"),
+            ));
+        }
+        let shape = Shape { rings: [native.rings(); 2], slots: [slots(asked, 0)?, slots(asked, 1)?] };
+        let serve = |served, region: &Region| native.join(served, region);
+        let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
+        self.open.insert(name.port.clone(), port);
+        Ok(())
+    }
+
+    /// Sets the memory of native ports that exchange buffers; see
+    /// [`Server::exchange`](crate::server::Server::exchange).
+    pub fn exchange(&mut self, region: Region) {
+        self.memories.exchanged = Some(region);
+    }
+
+    /// Adds a native port; see [`Server::serve`](crate::server::Server::serve).
+    pub fn serve(&mut self, name: &str, port: Box<dyn Native>) -> Result<(), RequestError> {
+        let parsed = format!("netmap:{name}").parse::<PortName>()?;
+        PortName::in_header(name)?;
+        if parsed.port != name || parsed.mode != Mode::AllNic || parsed.vale().or(name.split_once(['{', '}'])).is_some()
+        {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("'{name}' is no name for a port; write one like eth0"),
+            ));
+        }
+        if port.exchanges() && self.memories.exchanged.is_none() {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("{name}: there is no memory whose buffers are exchanged"),
+            ));
+        }
+        if self.natives.insert(name.into(), port).is_some() {
+            return Err(RequestError::new(Errno::EXIST, format!("two ports are called {name}")));
+        }
+        Ok(())
+    }
+
+    /// Returns the native ports that are gone, and why.
+    pub fn gone(&mut self) -> Vec<(String, String)> {
+        self.natives.iter_mut().filter_map(|(name, port)| Some((name.clone(), port.gone()?))).collect()
+    }
+
+    /// Removes a native port, which no program has any more.
+    pub fn forget(&mut self, name: &str) {
+        self.natives.remove(name);
+    }
+}

@@ -1,0 +1,319 @@
+//! The connection of one program.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, PeerTimeout, Stream};
+use ringpass_netmap::Pools;
+use ringpass_netmap::protocol::{Reply, Request};
+use ringpass_netmap::request::{Header, Kind, Register};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use super::budget::{PendingMemory, PrivateMemory};
+use super::ports::{Ports, Registered, Registration, Requester};
+use super::{RequestError, info};
+
+/// A program's connection, with at most one registration.
+pub struct Session {
+    message_loop: MessageLoop,
+    registration: Option<Registration>,
+    program: Credentials,
+    /// A request to be executed when its memory is allocated.
+    waiting: Option<Waiting>,
+    /// A status of which the program has read a part.
+    status: Option<Rc<str>>,
+}
+
+/// What a session waits for.
+pub struct Wait<'a> {
+    /// Its socket.
+    pub socket: BorrowedFd<'a>,
+    /// Events of the socket.
+    pub events: PollFlags,
+    /// Longest time; `None` without a limit.
+    pub limit: Option<Duration>,
+}
+
+/// A request whose memory was allocated, or why there is none.
+struct Resumed {
+    request: Request,
+    own: Result<Vec<PrivateMemory>, RequestError>,
+}
+
+/// A request that waits for memory.
+struct Waiting {
+    request: Request,
+    pending: PendingMemory,
+    made: Vec<PrivateMemory>,
+}
+
+/// Time for whatever a program owes: its first request, the rest of a request, or reading its replies.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Requests of one program before the others are served, and the time after which no other one is begun.
+const MAX_REQUESTS_PER_POLL: usize = 16;
+const TIME_SLICE: Duration = Duration::from_millis(1);
+/// Largest part of a status in one reply, in bytes.
+const STATUS_PAGE: usize = Reply::MAX_TEXT_LEN / 2;
+
+/// The connection has ended.
+struct Disconnected;
+
+impl From<ConnectionLost> for Disconnected {
+    fn from(_: ConnectionLost) -> Self {
+        Self
+    }
+}
+
+impl From<PeerTimeout> for Disconnected {
+    fn from(_: PeerTimeout) -> Self {
+        Self
+    }
+}
+
+impl Session {
+    /// Creates the session of a program that has connected.
+    pub fn new(socket: OwnedFd, program: Credentials) -> Self {
+        let message_loop =
+            MessageLoop::new(Stream::new(socket, 4 * Request::LEN, Descriptors::Refused), REQUEST_TIMEOUT);
+        Self { message_loop, registration: None, program, waiting: None, status: None }
+    }
+
+    /// User ID of the program.
+    pub fn user(&self) -> u32 {
+        self.program.uid
+    }
+
+    /// The socket and events to wait for, and for how long.
+    pub fn wait_on(&self) -> Wait<'_> {
+        let (socket, events, limit) = self.message_loop.wait_on();
+        if self.waiting.is_some() {
+            // A program that waits for memory is served when that is allocated; meanwhile it can only hang up.
+            return Wait { socket, events: PollFlags::empty(), limit: None };
+        }
+        Wait { socket, events, limit }
+    }
+
+    /// Whether the program waits for memory.
+    pub fn waits_for_memory(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Whether the program has missed a deadline.
+    pub fn is_overdue(&self) -> bool {
+        self.wait_on().limit.is_some_and(|left| left.is_zero())
+    }
+
+    /// Returns whether the program's eventfd takes so long to be signalled that no more signals are sent.
+    pub fn has_slow_eventfd(&self) -> bool {
+        self.registration.as_ref().is_some_and(Registration::has_slow_eventfd)
+    }
+
+    /// Whether the program has this port.
+    pub fn has(&self, port: &str) -> bool {
+        self.registration.as_ref().is_some_and(|registration| registration.port() == port)
+    }
+
+    /// Executes the program's requests. `made` becomes readable when memory was allocated. Returns whether the
+    /// session continues.
+    pub fn handle(&mut self, ports: &mut Ports, made: &Arc<OwnedFd>, hung_up: bool) -> bool {
+        let start = Instant::now();
+        for _ in 0..MAX_REQUESTS_PER_POLL {
+            if start.elapsed() > TIME_SLICE {
+                return true;
+            }
+            let mut resumed = None;
+            if let Some(Waiting { request, pending, made: before }) = self.waiting.take() {
+                match pending.made() {
+                    _ if hung_up => return false,
+                    None => {
+                        self.waiting = Some(Waiting { request, pending, made: before });
+                        return true;
+                    }
+                    Some(more) => {
+                        let own = more.map(|more| before.into_iter().chain(more).collect());
+                        resumed = Some(Resumed { request, own });
+                    }
+                }
+            }
+            match self.handle_one(ports, made, resumed) {
+                Err(Disconnected) => return false,
+                Ok(0) => return true,
+                Ok(_) => {}
+            }
+        }
+        true
+    }
+
+    /// Executes a request whose memory was allocated, or the next one.
+    fn handle_one(
+        &mut self,
+        ports: &mut Ports,
+        made: &Arc<OwnedFd>,
+        mut resumed: Option<Resumed>,
+    ) -> Result<usize, Disconnected> {
+        let Self { message_loop, registration, program, waiting, status } = self;
+        message_loop.handle(1, |stream| {
+            let Resumed { request, own } = match resumed.take() {
+                Some(resumed) => resumed,
+                None => {
+                    let Some(request) = stream.arrived().first_chunk().map(Request::parse) else { return Ok(false) };
+                    stream.take(Request::LEN);
+                    Resumed { request, own: Ok(Vec::new()) }
+                }
+            };
+            let mut requester = Requester { program: *program, made: Vec::new() };
+            let answer = own.and_then(|own| {
+                requester.made = own;
+                if let Some(pending) = make_memory(&request, registration, ports, &requester, made)? {
+                    *waiting =
+                        Some(Waiting { request: request.clone(), pending, made: std::mem::take(&mut requester.made) });
+                    return Ok(None);
+                }
+                if let Some(offset) = request.as_status() {
+                    return page_of_status(status, offset, program.uid, ports).map(|page| Some((page, Vec::new())));
+                }
+                execute(&request, registration, ports, &mut requester).map(Some)
+            });
+            // Allocated, but not needed any more.
+            requester.made.into_iter().for_each(PrivateMemory::release);
+            let refused = |RequestError { errno, why }| Some((Reply::text(Some(errno), why), Vec::new()));
+            if let Some((reply, fds)) = answer.unwrap_or_else(refused) {
+                stream.send(reply.bytes(), fds)?;
+            }
+            Ok(true)
+        })
+    }
+
+    /// Ends the session: frees the registration.
+    pub fn end(self, ports: &mut Ports) {
+        self.registration.into_iter().for_each(|registration| ports.unregister(registration));
+    }
+}
+
+/// Starts to allocate the memory that a request needs and does not have yet; `None` if it needs none.
+fn make_memory(
+    request: &Request,
+    registration: &Option<Registration>,
+    ports: &Ports,
+    requester: &Requester,
+    made: &Arc<OwnedFd>,
+) -> Result<Option<PendingMemory>, RequestError> {
+    if request.as_status().is_some() {
+        return Ok(None);
+    }
+    let header = Header::parse(&request.header)?;
+    let (asked, held) = match header.kind {
+        Kind::Register if registration.is_none() => (request.as_register()?, 0),
+        // All persistent ports together may use what one program may.
+        Kind::ValeNewif => (new_interface(request), ports.persistent_bytes()),
+        _ => return Ok(None),
+    };
+    let mut needs = ports.needs(&header.name, &asked)?;
+    for own in &requester.made {
+        let pools: &Pools = own.region.pools();
+        needs.iter().position(|needed| needed == pools).map(|at| needs.swap_remove(at));
+    }
+    let pending = (!needs.is_empty()).then(|| ports.budget.make(&header.name, needs, held, made));
+    pending.transpose()
+}
+
+/// Returns a page of the status, which is made when the first page is asked for. `held` keeps it between pages.
+fn page_of_status(
+    held: &mut Option<Rc<str>>,
+    offset: u64,
+    user: u32,
+    ports: &mut Ports,
+) -> Result<Reply, RequestError> {
+    let text = match held.take() {
+        Some(text) if offset > 0 => text,
+        _ if offset > 0 => {
+            return Err(RequestError::new(Errno::INVAL, "no status has that much; ask for it from its start"));
+        }
+        _ => Rc::from(ports.status().to_string()),
+    };
+    let rest = usize::try_from(offset).ok().and_then(|offset| text.get(offset..));
+    let rest = rest.ok_or_else(|| RequestError::new(Errno::INVAL, "no page of the status begins there"))?;
+    let end = (0..=rest.len().min(STATUS_PAGE)).rev().find(|&end| rest.is_char_boundary(end)).unwrap_or(0);
+    let page = &rest[..end];
+    if page.len() < rest.len() {
+        ports.hold_status(user, &text)?;
+        *held = Some(text.clone());
+    }
+    Ok(Reply::page(text.len() as u64, page))
+}
+
+/// Parses the body of a request for a new port of a switch (`NETMAP_REQ_VALE_NEWIF`).
+fn new_interface(request: &Request) -> Register {
+    let mut asked = Register::default();
+    for (to, from) in asked.slots.iter_mut().zip(request.body.chunks_exact(4)) {
+        *to = u32::from_le_bytes(from.try_into().expect("four bytes"));
+    }
+    for (to, from) in asked.rings.iter_mut().zip(request.body[8..].chunks_exact(2)) {
+        *to = u16::from_le_bytes(from.try_into().expect("two bytes"));
+    }
+    asked.memory_id = u16::from_le_bytes([request.body[12], request.body[13]]);
+    asked
+}
+
+/// Offset of the memory's number in a registration.
+const MEMORY_ID: usize = 32;
+
+fn execute(
+    request: &Request,
+    registration: &mut Option<Registration>,
+    ports: &mut Ports,
+    requester: &mut Requester,
+) -> Result<(Reply, Vec<OwnedFd>), RequestError> {
+    let header = Header::parse(&request.header)?;
+    match header.kind {
+        Kind::Register if registration.is_some() => {
+            Err(RequestError::new(Errno::BUSY, "this connection has a port already; open another one"))
+        }
+        Kind::Register => {
+            let Registered { registration: new, register, pools, peer, fds, others } =
+                ports.register(&header.name, &request.as_register()?, requester)?;
+            *registration = Some(new);
+            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds.into()))
+        }
+        // No port has a header in front of its frames.
+        Kind::PortHdrGet => done(&[]),
+        Kind::PortHdrSet if request.body[..4] == [0; 4] => done(&[]),
+        Kind::ValeNewif => {
+            let mut new = request.body;
+            ports.set_persistent(&header.name, Some((&new_interface(request), requester)))?;
+            new[14..].fill(0);
+            done(&new)
+        }
+        Kind::ValeAttach => {
+            ports.switches().attach(&header.name)?;
+            let mut attached = request.body;
+            if attached[MEMORY_ID..MEMORY_ID + 2] == [0; 2] {
+                // Programs take a number above 1 for memory that is the port's own.
+                attached[MEMORY_ID..MEMORY_ID + 2].copy_from_slice(&ports.new_memory().to_le_bytes());
+            }
+            done(&attached)
+        }
+        Kind::ValeDetach => {
+            ports.switches().detach(&header.name)?;
+            done(&[])
+        }
+        Kind::ValeDelif => {
+            ports.set_persistent(&header.name, None)?;
+            done(&[])
+        }
+        Kind::PortInfoGet => done(&info::port(ports, &header.name, &request.body, requester.program)?),
+        Kind::PoolsInfoGet => done(&info::pools(ports, &header.name, &request.body, requester.program)?),
+        Kind::ValeList => {
+            let (body, text) = info::vale(ports, &header.name, &request.body)?;
+            Ok((Reply { text, ..Reply::granted(&body) }, Vec::new()))
+        }
+        kind => Err(RequestError::new(Errno::OPNOTSUPP, format!("{kind:?} is not there; see 'ringpass vale --help'"))),
+    }
+}
+
+fn done(body: &[u8]) -> Result<(Reply, Vec<OwnedFd>), RequestError> {
+    Ok((Reply::granted(body), Vec::new()))
+}

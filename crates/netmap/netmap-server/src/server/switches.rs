@@ -1,0 +1,76 @@
+//! The server's interface to VALE switches.
+
+use std::os::fd::BorrowedFd;
+
+use ringpass_ipc::EventNotifier;
+use ringpass_netmap::{Buffers, Kring};
+use rustix::io::Errno;
+use serde_json::Value;
+
+use super::RequestError;
+
+/// The VALE switches. A switch is created with its first port and removed with its last.
+pub trait Switches {
+    /// Opens a port of a switch, `vale…`, that moves frames between the switch and these rings.
+    fn open(
+        &mut self,
+        switch: &str,
+        port: &str,
+        served: Vec<Kring>,
+        buffers: Buffers,
+    ) -> Result<Box<dyn ServedPort>, RequestError>;
+
+    /// Attaches a port of another kind to a switch: `vale…:ADDRESS`.
+    fn attach(&mut self, name: &str) -> Result<(), RequestError>;
+
+    /// Detaches it from the switch.
+    fn detach(&mut self, name: &str) -> Result<(), RequestError>;
+
+    /// Status of all switches.
+    fn status(&self) -> Value;
+}
+
+/// No switches: a server with pipes and native ports only.
+impl Switches for () {
+    fn open(&mut self, switch: &str, _: &str, _: Vec<Kring>, _: Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
+        Err(RequestError::new(Errno::NXIO, format!("no switch {switch}")))
+    }
+
+    fn attach(&mut self, name: &str) -> Result<(), RequestError> {
+        Err(RequestError::new(Errno::NXIO, format!("no switch for {name}")))
+    }
+
+    fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+        self.attach(name)
+    }
+
+    fn status(&self) -> Value {
+        Value::Null
+    }
+}
+
+/// The served rings of a port, with a switch, a native port or a monitored port behind them. Dropping it ends
+/// the port: nobody accesses its rings afterwards.
+pub trait ServedPort {
+    /// The eventfd by which programs wake the serving side.
+    fn kick(&self) -> BorrowedFd<'_>;
+
+    /// Adds a program, by the number of its registration, that wants to be woken for some rings: bit N of
+    /// `entries` stands for entry N of the CSB. `call` wakes it.
+    fn subscribe(&mut self, number: u64, entries: u64, call: EventNotifier);
+
+    /// Removes a program that wanted to be woken.
+    fn unsubscribe(&mut self, number: u64);
+
+    /// Counters, by name.
+    fn counters(&self) -> Value;
+
+    /// Copies the frames that programs of this port send, receive, or both (as `ways` says) to these rings,
+    /// until the returned value is dropped. Copies that the rings have no room for are dropped.
+    fn monitor(
+        &self,
+        ways: [bool; 2],
+        served: Vec<Kring>,
+        buffers: &Buffers,
+    ) -> Result<Box<dyn ServedPort>, RequestError>;
+}
