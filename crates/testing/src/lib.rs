@@ -5,7 +5,10 @@
 #![deny(unsafe_code)]
 
 mod allocation;
+mod case_input;
 mod descriptors;
+mod guarded_memory;
+pub mod mutations;
 mod packets;
 mod poll_until;
 mod random;
@@ -13,7 +16,9 @@ mod stop;
 mod wire;
 
 pub use allocation::{CountingAllocator, allocations, allocator_calls};
+pub use case_input::{CaseInput, runs_over_a_socket};
 pub use descriptors::{event, memfd, resources, send, wait_for};
+pub use guarded_memory::GuardedMemory;
 pub use packets::{bytes_of, frame, packet, scattered};
 pub use poll_until::poll_until;
 pub use random::Random;
