@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_testing::CaseInput;
 use ringpass_virtio::device::{
     Chain, ChainBatch, DeviceAccess, GuestMemory, GuestRegion, Inflight, Packed, Piece, Split, Virtqueue, VringConfig,
 };
@@ -39,17 +40,6 @@ struct Harness {
 
 thread_local! {
     static HARNESS: Harness = Harness::new();
-}
-
-/// The bytes of a case, read as numbers.
-struct CaseInput<'a>(&'a [u8]);
-
-impl CaseInput<'_> {
-    fn number(&mut self, width: usize) -> u64 {
-        let (now, later) = self.0.split_at(width.min(self.0.len()));
-        self.0 = later;
-        now.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-    }
 }
 
 impl Harness {
@@ -242,7 +232,7 @@ pub fn packed(data: &[u8]) {
 /// Runs a case. `size` turns a number into a valid queue size.
 fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
     HARNESS.with(|harness| {
-        let mut bytes = CaseInput(data);
+        let mut bytes = CaseInput::new(data);
         let (number, flags) = (bytes.number(1) as u16, bytes.number(1));
         let feature = |bit: u64, feature: u64| if flags & bit != 0 { feature } else { 0 };
         let inflight = Inflight { memory: harness.notes.clone(), offset: 0, len: NOTES };
@@ -270,12 +260,7 @@ fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
             broken: false,
             offered: 0,
         };
-        for _ in 0..ACTIONS {
-            if bytes.0.is_empty() {
-                break;
-            }
-            run.run_action(&mut bytes);
-        }
+        bytes.each_action(ACTIONS, |bytes| run.run_action(bytes));
         run.take(usize::MAX, 0);
         while !run.held.is_empty() {
             run.give(0, 1);

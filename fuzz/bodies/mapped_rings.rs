@@ -14,6 +14,7 @@ use std::sync::Arc;
 use crate::common::mapped::Mapped;
 use crate::common::{Area, Guest, bytes_of, frame};
 use ringpass_memory::{Flags, Packet};
+use ringpass_testing::CaseInput;
 use ringpass_vhost_user::{Device, VringBase};
 use ringpass_virtio::device::GuestMemory;
 use ringpass_virtio::features::*;
@@ -43,21 +44,6 @@ impl Harness {
 thread_local! {
     static SPLIT: RefCell<Harness> = Harness::new(0);
     static PACKED: RefCell<Harness> = Harness::new(RING_PACKED);
-}
-
-/// The bytes of a case, read as numbers.
-struct CaseInput<'a>(&'a [u8]);
-
-impl CaseInput<'_> {
-    fn number(&mut self, width: usize) -> u64 {
-        let (now, later) = self.0.split_at(width.min(self.0.len()));
-        self.0 = later;
-        now.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.number(1) as usize % end
-    }
 }
 
 /// A guest's session.
@@ -372,18 +358,13 @@ pub fn packed(data: &[u8]) {
 }
 
 fn case(harness: &mut Harness, data: &[u8]) {
-    let mut bytes = CaseInput(data);
+    let mut bytes = CaseInput::new(data);
     let flags = bytes.number(1);
     let feature = |bit: u64, feature: u64| if flags & bit != 0 { feature } else { 0 };
     let version = if flags & 8 == 0 || harness.guest.features & RING_PACKED != 0 { VERSION_1 } else { 0 };
     let features = version | feature(1, INDIRECT_DESC) | feature(2, EVENT_IDX) | feature(4, MRG_RXBUF);
     let mut run = QueueSession::begin(harness, features);
-    for _ in 0..ACTIONS {
-        if bytes.0.is_empty() {
-            break;
-        }
-        run.run_action(&mut bytes);
-    }
+    bytes.each_action(ACTIONS, |bytes| run.run_action(bytes));
     let honest = run.honest;
     run.end(flags & 16 == 0);
     if !honest {

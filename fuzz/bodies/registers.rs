@@ -4,60 +4,22 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use ringpass_memory::{
-    Access, Burst, Cells, DmaArray, DmaRegion, ForeignMemory, Memory, Mempool, MempoolConfig, RegionConfig,
-};
+use ringpass_memory::{Access, Cells, DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, PolledFunction};
 use ringpass_pci::PciDevice;
-use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::QueuePair;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
+use ringpass_testing::{CaseInput, GuardedMemory, Sink, Wire};
 
-const PAGE: u64 = 4096;
-/// Number of pages of the memory file; the first and the last are never mapped for the card.
-const PAGES: u64 = 16;
+const PAGE: u64 = GuardedMemory::PAGE;
+const PAGES: u64 = GuardedMemory::PAGES;
 /// Device address of the pages.
 const BASE: u64 = 0x10_0000;
-const CANARY: u64 = 0xdead_beef_0bad_cafe;
 /// Largest number of actions in a case.
 const ACTIONS: usize = 64;
-
-/// A wire with one frame waiting, unless `frame` is empty.
-struct Wire {
-    frame: Vec<u8>,
-    pool: Mempool,
-}
-
-impl Wakeable for Wire {
-    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(WakeSource::Never);
-    }
-}
-
-impl RxQueue for Wire {
-    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        if self.frame.is_empty() || burst.room() == 0 {
-            return 0;
-        }
-        let bytes = std::mem::take(&mut self.frame);
-        let mut packet = self.pool.alloc().expect("a buffer; bursts are dropped at the end of a step");
-        assert!(packet.copy_from(&bytes));
-        burst.push(packet);
-        1
-    }
-}
-
-struct Sink;
-
-impl TxQueue for Sink {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let count = burst.len();
-        burst.clear();
-        count
-    }
-}
 
 /// A card and its memory, created once because that takes longer than a case.
 struct Harness {
@@ -67,37 +29,19 @@ struct Harness {
     /// It was polled in the present case.
     was_polled: Cell<bool>,
     file: Cells<AtomicU32>,
-    memory: Memory,
-    words: DmaArray<[AtomicU64; 2]>,
-    pool: Mempool,
-    _region: Arc<DmaRegion>,
+    memory: GuardedMemory,
+    wire: Wire,
 }
 
 thread_local! {
     static HARNESS: Harness = Harness::new();
 }
 
-/// The bytes of a case, read as numbers.
-struct CaseInput<'a>(&'a [u8]);
-
-impl CaseInput<'_> {
-    fn number(&mut self, width: usize) -> u64 {
-        let (now, later) = self.0.split_at(width.min(self.0.len()));
-        self.0 = later;
-        now.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-    }
-}
-
 impl Harness {
     fn new() -> Self {
-        let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).expect("64 KiB");
-        let memory =
-            ForeignMemory::map(region.file().expect("no physical addresses"), 0, region.len()).expect("the same again");
-        let words = DmaArray::new(&region, 0, region.len() / 16).expect("all of it");
         let card = Card::new(&CardConfig::default());
         // Interrupts are enabled, but nobody reads the eventfds.
         card.interrupts(Card::VECTORS).expect("eventfds");
-        let pool = Mempool::new(&MempoolConfig { buffers: 64, size: 2048, ..Default::default() }).expect("buffers");
         let file = |len| {
             let file = DmaRegion::new(len, &RegionConfig::default()).expect("some KiB");
             ForeignMemory::map(file.file().expect("no physical addresses"), 0, len).expect("the same again")
@@ -110,30 +54,21 @@ impl Harness {
             polled: polled.into(),
             was_polled: Cell::new(false),
             file,
-            memory: memory.into(),
-            words,
-            pool,
-            _region: region,
+            memory: GuardedMemory::new(),
+            wire: Wire::new(64, 2048),
         }
     }
 
     fn map(&self, page: u64) {
-        let page_memory = self.memory.part((page * PAGE) as usize, PAGE as usize).expect("a page of the memory");
         // The page may already be mapped.
-        let _ = self.card.map_at(BASE + page * PAGE, page_memory, Access::ReadWrite);
-    }
-
-    fn canaries(&self) -> impl Iterator<Item = &[AtomicU64; 2]> {
-        let page = (PAGE / 16) as usize;
-        self.words[..page].iter().chain(&self.words[self.words.len() - page..])
+        let _ = self.card.map_at(BASE + page * PAGE, self.memory.page(page), Access::ReadWrite);
     }
 
     /// Restores the state before the first case.
     fn clear(&self) {
         self.card.unmap_all();
         (1..PAGES - 1).for_each(|page| self.map(page));
-        self.words.iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
-        self.canaries().flatten().for_each(|word| word.store(CANARY, Ordering::Relaxed));
+        self.memory.clear();
         if self.was_polled.take() {
             self.polled.borrow_mut().restart();
         }
@@ -196,8 +131,7 @@ impl Harness {
             }
             7 => {
                 // Write a descriptor: an address and a command.
-                let at = (PAGE / 16 + bytes.number(2) % ((PAGES - 2) * PAGE / 16)) as usize;
-                let [first, second] = &self.words[at];
+                let [first, second] = self.memory.descriptor(bytes.number(2));
                 first.store(Self::address(bytes), Ordering::Relaxed);
                 second.store(bytes.number(8), Ordering::Relaxed);
             }
@@ -210,15 +144,11 @@ impl Harness {
                 other => self.card.set_link(other & 1 != 0),
             },
             9 => {
-                let (len, byte) = (bytes.number(2) % 2000, bytes.number(1) as u8);
-                let mut frame: Vec<u8> = bytes.0.iter().copied().take(64).collect();
-                frame.resize((len as usize).max(14), byte);
-                let pool = self.pool.clone();
-                queues.rx = Box::new(Wire { frame, pool });
+                self.wire.frames().to_card = [bytes.frame()].into();
                 self.card.step(queues);
             }
             // Seldom, as it takes long.
-            10 if bytes.0.first().is_some_and(|&first| first < 32) => {
+            10 if bytes.rest().first().is_some_and(|&first| first < 32) => {
                 self.was_polled.set(true);
                 for _ in 0..bytes.number(1) % 8 {
                     let word = &self.file[bytes.number(2) as usize % self.file.len()];
@@ -232,17 +162,11 @@ impl Harness {
 
     fn run(&self, data: &[u8]) {
         self.clear();
-        let mut bytes = CaseInput(data);
-        let rx = Box::new(Wire { frame: Vec::new(), pool: self.pool.clone() });
-        let mut queues = QueuePair { rx, tx: Box::new(Sink) };
-        for _ in 0..ACTIONS {
-            if bytes.0.is_empty() {
-                break;
-            }
-            self.run_action(&mut bytes, &mut queues);
-        }
+        self.wire.frames().to_card.clear();
+        let mut queues = QueuePair { rx: Box::new(self.wire.clone()), tx: Box::new(Sink) };
+        CaseInput::new(data).each_action(ACTIONS, |bytes| self.run_action(bytes, &mut queues));
         self.card.step(&mut queues);
-        assert!(self.canaries().flatten().all(|word| word.load(Ordering::Relaxed) == CANARY), "memory of others");
+        self.memory.check();
     }
 }
 

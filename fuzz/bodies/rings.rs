@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_memory::{DmaArray, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
+use ringpass_testing::CaseInput;
 use ringpass_virtio::driver::{Config, DeviceAccess, Packed, Split, Virtqueue};
 
 /// Size of the memory in bytes: more than the largest queue here needs.
@@ -30,17 +31,6 @@ struct Harness {
 
 thread_local! {
     static HARNESS: Harness = Harness::new();
-}
-
-/// The bytes of a case, read as numbers.
-struct CaseInput<'a>(&'a [u8]);
-
-impl CaseInput<'_> {
-    fn number(&mut self, width: usize) -> u64 {
-        let (now, later) = self.0.split_at(width.min(self.0.len()));
-        self.0 = later;
-        now.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-    }
 }
 
 /// A queue, the packets posted to it, and what its device remembers.
@@ -205,7 +195,7 @@ pub fn packed(data: &[u8]) {
 /// Runs a case. `size` turns a number into a valid queue size.
 fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
     HARNESS.with(|harness| {
-        let mut bytes = CaseInput(data);
+        let mut bytes = CaseInput::new(data);
         let (number, flags) = (bytes.number(1) as u16, bytes.number(1));
         let indirect = if flags & 1 != 0 { 1 + (flags >> 4) as u16 % MOST_INDIRECT } else { 0 };
         let config = Config {
@@ -224,12 +214,7 @@ fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
         let ring = if addresses.device.is_multiple_of(4096) { device..device + 4 } else { 0..0 };
         let back = flags & 0x40 != 0;
         let mut run = QueueSession { harness, config, queue, posted: Vec::new(), used: 0, back, broken: false };
-        for _ in 0..ACTIONS {
-            if bytes.0.is_empty() {
-                break;
-            }
-            run.run_action(ring.clone(), &mut bytes);
-        }
+        bytes.each_action(ACTIONS, |bytes| run.run_action(ring.clone(), bytes));
         run.queue.publish();
         run.take(usize::MAX);
         // SAFETY: the only device is this function, which writes to the queue no more.

@@ -1,42 +1,25 @@
 //! Fuzz body: an arbitrary vfio-user client. The first byte is a set of flags, the rest is the client's messages. A
 //! message's id, which means nothing to the server, selects the file descriptors that come with it.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use ringpass_memory::{DmaMap, DmaMapError, Memory};
+use ringpass_testing::{memfd, runs_over_a_socket, send, wait_for};
 use ringpass_vfio_user::*;
-use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::event::{EventfdFlags, eventfd};
 
 /// Flag: versions are exchanged before the case begins.
 const GREETED: u8 = 1;
-/// Flags that, all set, repeat one of 64 cases over a socket: it is one in 512, because each message with descriptors
-/// takes a process that receives them.
-const SOCKET: u8 = 0xe0;
-
-/// Mixes all bytes of a case, to select some.
-fn mix(stream: &[u8]) -> u8 {
-    stream
-        .iter()
-        .fold(0_u32, |sum, &byte| (sum.rotate_left(5) ^ u32::from(byte)).wrapping_mul(0x9e37_79b9))
-        .to_be_bytes()[0]
-}
-
 /// Files whose descriptors a client sends.
 struct Files([OwnedFd; 4]);
 
 impl Files {
     fn new() -> Self {
-        let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd");
-        ftruncate(&memory, 64 << 10).expect("64 KiB");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let (reader, _) = rustix::pipe::pipe().expect("a pipe");
         let socket = UnixStream::pair().expect("a socket").0.into();
-        Self([memory, event, reader, socket])
+        Self([memfd(64 << 10), event, reader, socket])
     }
 
     /// Returns the descriptors that go with a message.
@@ -117,7 +100,7 @@ pub fn case(data: &[u8]) {
     parse(stream);
     FILES.with(|files| {
         dispatch(how, stream, files);
-        if how & SOCKET == SOCKET && mix(stream).is_multiple_of(64) {
+        if runs_over_a_socket(how, stream) {
             socket(how, stream, files);
         }
     });
@@ -192,14 +175,11 @@ fn socket(how: u8, stream: &[u8], files: &Files) {
     let hello = if how & GREETED != 0 { [&header.to_bytes(), body].concat() } else { Vec::new() };
     let (first, second) = stream.split_at(stream.len() / 2);
     let mut over = false;
-    for bytes in [&hello, first, second] {
+    for bytes in [&hello[..], first, second] {
         let id = bytes.first_chunk().map_or(0, |&id| u16::from_ne_bytes(id));
         let fds: Vec<BorrowedFd<'_>> = files.of(id).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
         // A server that has hung up takes nothing.
-        let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+        let _ = send(&theirs, bytes, &fds);
         over = over || session.handle(&mut mock).is_err();
         wait_for_descriptors(&session);
     }
@@ -216,8 +196,7 @@ fn socket(how: u8, stream: &[u8], files: &Files) {
 /// Waits until descriptors that the session has been sent are received, for a second at most.
 fn wait_for_descriptors(session: &Session) {
     if session.is_receiving() {
-        let ready = session.wait_on();
-        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let _ = poll(&mut [PollFd::from_borrowed_fd(ready.0, ready.1)], Some(&limit));
+        let (fd, flags, _) = session.wait_on();
+        wait_for(fd, flags);
     }
 }

@@ -2,32 +2,18 @@
 //! messages. Bits of a header's flags that mean nothing to the back-end select the file descriptors that come with
 //! the message.
 
-use std::io::IoSlice;
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use ringpass_ipc::EventNotifier;
 use ringpass_port::MacAddress;
+use ringpass_testing::{memfd, runs_over_a_socket, send, wait_for};
 use ringpass_vhost_user::*;
 use ringpass_virtio::device::{GuestMemory, VringConfig};
 use ringpass_virtio::features::{EVENT_IDX, MRG_RXBUF, RING_PACKED, VERSION_1};
-use rustix::event::{EventfdFlags, PollFd, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::event::{EventfdFlags, eventfd};
 
-/// Flags that, all set, repeat one of 64 cases over a socket: it is one in 512, because each message with descriptors
-/// takes a process that receives them.
-const SOCKET: u8 = 0xe0;
-
-/// Mixes all bytes of a case, to select some.
-fn mix(stream: &[u8]) -> u8 {
-    stream
-        .iter()
-        .fold(0_u32, |sum, &byte| (sum.rotate_left(5) ^ u32::from(byte)).wrapping_mul(0x9e37_79b9))
-        .to_be_bytes()[0]
-}
 const FEATURES: u64 = VERSION_1 | RING_PACKED | EVENT_IDX | MRG_RXBUF;
 
 /// Files whose descriptors a front-end sends.
@@ -35,13 +21,11 @@ struct Files([OwnedFd; 4]);
 
 impl Files {
     fn new() -> Self {
-        let memory = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memfd");
-        ftruncate(&memory, 64 << 10).expect("64 KiB");
         let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
         let (reader, _) = rustix::pipe::pipe().expect("a pipe");
-        let small = memfd_create("small", MemfdFlags::CLOEXEC).expect("a memfd");
-        ftruncate(&small, 5000).expect("a page, and a part of one");
-        Self([memory, event, reader, small])
+        // A page, and a part of one.
+        let small = memfd(5000);
+        Self([memfd(64 << 10), event, reader, small])
     }
 
     /// Returns the descriptors that go with a message.
@@ -139,7 +123,7 @@ pub fn case(data: &[u8]) {
     parse(stream);
     FILES.with(|files| {
         dispatch(stream, files);
-        if how & SOCKET == SOCKET && mix(stream).is_multiple_of(64) {
+        if runs_over_a_socket(how, stream) {
             socket(stream, files);
         }
     });
@@ -200,11 +184,8 @@ fn socket(stream: &[u8], files: &Files) {
     let mut over = None;
     for bytes in [first, second] {
         let fds: Vec<BorrowedFd<'_>> = bytes.first_chunk().map_or(Vec::new(), |head| files.of(flags(head)).collect());
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(&fds)));
         // A back-end that has hung up takes nothing.
-        let _ = sendmsg(&theirs, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL);
+        let _ = send(&theirs, bytes, &fds);
         over = over.or_else(|| session.handle(&mut mock).err());
         wait_for_descriptors(&session);
     }
@@ -220,8 +201,7 @@ fn socket(stream: &[u8], files: &Files) {
 /// Waits until descriptors that the session has been sent are received, for a second at most.
 fn wait_for_descriptors(session: &Session) {
     if session.is_receiving() {
-        let ready = session.wait_on();
-        let limit = Timespec { tv_sec: 1, tv_nsec: 0 };
-        let _ = poll(&mut [PollFd::from_borrowed_fd(ready.0, ready.1)], Some(&limit));
+        let (fd, flags) = session.wait_on();
+        wait_for(fd, flags);
     }
 }

@@ -3,94 +3,39 @@
 //! between. Whatever the driver does, the model must not panic, hang or access memory that it was not given.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use ringpass_memory::{
-    Access, Burst, DmaArray, DmaRegion, ForeignMemory, Memory, Mempool, MempoolConfig, RegionConfig,
-};
+use ringpass_memory::Access;
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_pci::PciDevice;
-use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::QueuePair;
 use ringpass_registers::IoRegion;
+use ringpass_testing::{CaseInput, GuardedMemory, Sink, Wire};
 use ringpass_virtio::features::offer;
 
-const PAGE: u64 = 4096;
-/// Number of pages of the memory file; the first and the last are never mapped for the device.
-const PAGES: u64 = 16;
+const PAGE: u64 = GuardedMemory::PAGE;
+const PAGES: u64 = GuardedMemory::PAGES;
 /// Device address of the pages. Read as the start of an available ring, such an address has 8 chains.
 const BASE: u64 = 0x8_0000;
-const CANARY: u64 = 0xdead_beef_0bad_cafe;
 /// Largest number of actions in a case.
 const ACTIONS: usize = 64;
 /// Number of descriptors of a queue that is set up correctly.
 const SIZE: u16 = 8;
 
-/// A wire with one frame waiting, unless `frame` is empty.
-struct Wire {
-    frame: Vec<u8>,
-    pool: Mempool,
-}
-
-impl Wakeable for Wire {
-    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(WakeSource::Polled);
-    }
-}
-
-impl RxQueue for Wire {
-    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        if self.frame.is_empty() || burst.room() == 0 {
-            return 0;
-        }
-        let bytes = std::mem::take(&mut self.frame);
-        let Some(mut packet) = self.pool.alloc() else { return 0 };
-        assert!(packet.copy_from(&bytes));
-        burst.push(packet);
-        1
-    }
-}
-
-struct Sink;
-
-impl TxQueue for Sink {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let count = burst.len();
-        burst.clear();
-        count
-    }
-}
-
 /// A device and its memory, created once because that takes longer than a case.
 struct Harness {
     card: Arc<VirtioCard>,
     bars: [Arc<dyn IoRegion>; 2],
-    memory: Memory,
-    words: DmaArray<[AtomicU64; 2]>,
-    pool: Mempool,
-    _region: Arc<DmaRegion>,
+    memory: GuardedMemory,
+    wire: Wire,
 }
 
 thread_local! {
     static HARNESS: Harness = Harness::new();
 }
 
-/// The bytes of a case, read as numbers.
-struct CaseInput<'a>(&'a [u8]);
-
-impl CaseInput<'_> {
-    fn number(&mut self, width: usize) -> u64 {
-        let (now, later) = self.0.split_at(width.min(self.0.len()));
-        self.0 = later;
-        now.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
-    }
-}
-
 impl Harness {
     fn new() -> Self {
-        let region = DmaRegion::new((PAGES * PAGE) as usize, &RegionConfig::default()).expect("64 KiB");
-        let memory =
-            ForeignMemory::map(region.file().expect("no physical addresses"), 0, region.len()).expect("the same again");
-        let words = DmaArray::new(&region, 0, region.len() / 16).expect("all of it");
         let features = offer(
             VirtioConfig::DEFAULT_FEATURES,
             "packed+in_order+mq+mtu+notification_data+notif_config_data+notify_on_empty",
@@ -105,27 +50,19 @@ impl Harness {
         // Interrupts are enabled, but nobody reads the eventfds.
         card.interrupts(card.vectors()).expect("eventfds");
         let bars = [0, 4].map(|bar| card.region(bar).expect("a BAR"));
-        let pool = Mempool::new(&MempoolConfig { buffers: 64, size: 2048, ..Default::default() }).expect("buffers");
-        Self { card, bars, memory: memory.into(), words, pool, _region: region }
+        Self { card, bars, memory: GuardedMemory::new(), wire: Wire::new(64, 2048) }
     }
 
     fn map(&self, page: u64) {
-        let page_memory = self.memory.part((page * PAGE) as usize, PAGE as usize).expect("a page of the memory");
         // The page may already be mapped.
-        let _ = self.card.map_at(BASE + page * PAGE, page_memory, Access::ReadWrite);
-    }
-
-    fn canaries(&self) -> impl Iterator<Item = &[AtomicU64; 2]> {
-        let page = (PAGE / 16) as usize;
-        self.words[..page].iter().chain(&self.words[self.words.len() - page..])
+        let _ = self.card.map_at(BASE + page * PAGE, self.memory.page(page), Access::ReadWrite);
     }
 
     /// Restores the state before the first case.
     fn clear(&self) {
         self.card.unmap_all();
         (1..PAGES - 1).for_each(|page| self.map(page));
-        self.words.iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
-        self.canaries().flatten().for_each(|word| word.store(CANARY, Ordering::Relaxed));
+        self.memory.clear();
         self.card.reset();
         self.card.set_link(true);
         self.card.set_bus_master(true).expect("a model takes it");
@@ -197,8 +134,7 @@ impl Harness {
             7 => self.bars[1].write8(20, 15),
             8..=10 => {
                 // Write a descriptor: an address and the rest.
-                let at = (PAGE / 16 + bytes.number(2) % ((PAGES - 2) * PAGE / 16)) as usize;
-                let [first, second] = &self.words[at];
+                let [first, second] = self.memory.descriptor(bytes.number(2));
                 first.store(Self::address(bytes), Ordering::Relaxed);
                 second.store(bytes.number(8), Ordering::Relaxed);
             }
@@ -218,10 +154,7 @@ impl Harness {
                 _ = self.card.step(queues);
             }
             13..=14 => {
-                let (len, byte) = (bytes.number(2) % 2000, bytes.number(1) as u8);
-                let mut frame: Vec<u8> = bytes.0.iter().copied().take(64).collect();
-                frame.resize((len as usize).max(14), byte);
-                queues.rx = Box::new(Wire { frame, pool: self.pool.clone() });
+                self.wire.frames().to_card = [bytes.frame()].into();
                 self.card.step(queues);
             }
             _ => _ = self.card.step(queues),
@@ -230,17 +163,11 @@ impl Harness {
 
     fn run(&self, data: &[u8]) {
         self.clear();
-        let mut bytes = CaseInput(data);
-        let rx = Box::new(Wire { frame: Vec::new(), pool: self.pool.clone() });
-        let mut queues = QueuePair { rx, tx: Box::new(Sink) };
-        for _ in 0..ACTIONS {
-            if bytes.0.is_empty() {
-                break;
-            }
-            self.run_action(&mut bytes, &mut queues);
-        }
+        self.wire.frames().to_card.clear();
+        let mut queues = QueuePair { rx: Box::new(self.wire.clone()), tx: Box::new(Sink) };
+        CaseInput::new(data).each_action(ACTIONS, |bytes| self.run_action(bytes, &mut queues));
         self.card.step(&mut queues);
-        assert!(self.canaries().flatten().all(|word| word.load(Ordering::Relaxed) == CANARY), "memory of others");
+        self.memory.check();
     }
 }
 

@@ -1,12 +1,15 @@
 //! The host's side: network namespaces and running programs.
 
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use serde_json::Value;
 
 /// Returns a name of at most 15 bytes that no other test uses.
@@ -86,6 +89,24 @@ impl Namespace {
     /// Starts a command inside the namespace.
     pub fn spawn(&self, command: &[&str]) -> Program {
         Program::spawn(&self.inside(command))
+    }
+
+    /// Runs `ip` for the namespace, from outside, and returns its standard output. Panics if it fails.
+    pub fn ip(&self, arguments: &[&str]) -> String {
+        run(&[&["ip", "-n", &self.0], arguments].concat())
+    }
+
+    /// Runs a closure on a thread in the namespace. Sockets opened there stay there.
+    pub fn enter<R: Send>(&self, inside: impl FnOnce() -> R + Send) -> R {
+        let file = File::open(Path::new("/run/netns").join(&self.0)).expect("the namespace has a file");
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
+                    .expect("entering a network namespace needs CAP_SYS_ADMIN");
+                inside()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
     }
 
     /// Moves an interface here from another namespace, gives it an address and brings it up.

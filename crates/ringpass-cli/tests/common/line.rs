@@ -50,7 +50,7 @@ impl Line {
         let port = VirtioUser::open("card", &config, &PortConfig::default(), &pool);
         let mut port = port.unwrap_or_else(|error| panic!("{error}"));
         let queues = port.take_queues().remove(0);
-        Self { echo, port, queues, pool, folder, sent: 0, received: 0, lost: 0, kills: 0, random: Random(7) }
+        Self { echo, port, queues, pool, folder, sent: 0, received: 0, lost: 0, kills: 0, random: Random::new(7) }
     }
 
     fn packet(&self, number: u32) -> Packet {

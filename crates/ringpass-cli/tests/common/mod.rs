@@ -23,6 +23,7 @@ pub mod tunnel;
 pub mod vhost;
 
 pub use ringpass_lab::{Namespace, Program, built, run, unique, wait_until};
+pub use ringpass_testing::{Random, Stop};
 
 /// The program under test. A namespace's `ip netns exec` replaces itself by it, so that signals reach it.
 pub const RINGPASS: &str = env!("CARGO_BIN_EXE_ringpass");
@@ -86,17 +87,6 @@ pub fn noise(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Pseudo-random numbers, the same in each run.
-pub struct Random(pub u64);
-
-impl Random {
-    /// Returns a number below `end`.
-    pub fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// Sends pings as fast as answers come, none of which may be lost; no other traffic passes the interface. With
 /// a deadline ping waits for late answers and continues sending meanwhile, so packets are counted at the
 /// interface.
@@ -108,15 +98,6 @@ pub fn flood(from: &Namespace, interface: &str, to: &str, count: u32, options: &
         let now = passed();
         now[0] - before[0] == now[1] - before[1]
     });
-}
-
-/// Tells threads to end when dropped, also on a panic.
-pub struct Stop<'a>(pub &'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Returns whether a process listens at a socket; the socket's file exists a moment earlier.

@@ -132,7 +132,7 @@ fn killed_programs_cost_nobody_else_a_frame() {
     const KILLS: usize = 60;
     let netmapd = Netmapd::new(&[]);
     undisturbed(&netmapd, || {
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         for kill in 0..KILLS {
             let port = ["vale0:killed", "vale0:killed{p", "netmap:k{1"][kill % 3];
             let role = ["pktgen", "dump", "echo"][random.below(3) as usize];

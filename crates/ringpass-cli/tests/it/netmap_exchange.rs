@@ -25,7 +25,7 @@ fn frames_pass_without_a_copy_byte_for_byte() {
     let made = |number: u64, len: usize| {
         let mut frame = frame(2, 1, number);
         frame.resize(len, 0);
-        let mut random = Random(number | 1);
+        let mut random = Random::new(number | 1);
         frame[22..].iter_mut().for_each(|byte| *byte = random.below(256) as u8);
         let header = [0x08, 0, 0x45, 0, 0, (len - 14) as u8, 0, 0, 0, 0, 64, 17, 0, 0, 198, 18, 0, 1, 198, 18, 0, 2];
         frame[12..12 + header.len()].copy_from_slice(&header);
@@ -35,7 +35,7 @@ fn frames_pass_without_a_copy_byte_for_byte() {
         frame
     };
     let number = |frame: &[u8]| u64::from_le_bytes(frame[42..50].try_into().expect("eight bytes"));
-    let (mut random, mut seen, mut changed) = (Random(3), HashMap::new(), [0; 2]);
+    let (mut random, mut seen, mut changed) = (Random::new(3), HashMap::new(), [0; 2]);
     let sends = |number: u64, frame: &[u8]| {
         let ring = &mine.tx()[(number % 2) as usize];
         let (position, buffer) = put(&mine, ring, frame);
@@ -186,7 +186,7 @@ fn programs_that_name_any_buffer_cost_the_card_none() {
     let netmapd = Netmapd::new(&["--hugepages", "off", "--queues", "2", "--port", &format!("x=model:tap:{tap}")]);
     netmapd.namespace.run(&["ip", "link", "set", &tap, "up"]);
     let echo = netmapd.spawn(&["echo", &format!("packet:{tap}")]);
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     for _ in 0..5 {
         let mine = netmapd.open("netmap:x");
         let rings: Vec<_> = mine.tx().iter().chain(mine.rx()).collect();

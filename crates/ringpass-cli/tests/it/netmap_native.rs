@@ -132,7 +132,7 @@ fn killed_programs_leave_the_port_for_the_next() {
     let tap = unique("nn");
     let netmapd = Netmapd::new(&["--hugepages", "off", "--port", &format!("x=model:tap:{tap}")]);
     netmapd.namespace.run(&["ip", "link", "set", &tap, "up"]);
-    let (mut random, mut next) = (Random(11), 1);
+    let (mut random, mut next) = (Random::new(11), 1);
     for kill in 0..KILLS {
         let role = ["pktgen", "echo", "dump"][kill % 3];
         let program = netmapd.spawn(&[role, "netmap:x"]);

@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::dpdk::Testpmd;
 use crate::common::{folder, listened_to, wait_until};
-use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
+use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_port::{Offloads, Port, PortConfig, QueuePair, Role, State, VirtioUserConfig};
+use ringpass_testing::{bytes_of, frame, scattered};
 use ringpass_virtio_user::VirtioUser;
 use tempfile::TempDir;
 
@@ -26,27 +27,11 @@ fn pool() -> Mempool {
     Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() }).unwrap()
 }
 
-fn frame(number: u32, len: usize) -> Vec<u8> {
-    let header = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 0xee], &[0x88, 0xb5], &number.to_be_bytes()].concat();
-    header.into_iter().chain((0..).map(|i: u32| (i * 7 + i / 251 + number) as u8)).take(len).collect()
-}
-
 /// Creates a frame that [`echo`] can tell from its own.
 fn other(len: usize) -> Vec<u8> {
     let mut frame = frame(0, len);
     frame[13] = 0xb6;
     frame
-}
-
-fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
-    let mut pieces = frame.chunks(1900).map(|bytes| {
-        let mut packet = pool.alloc().expect("a buffer is left");
-        assert!(packet.copy_from(bytes));
-        packet
-    });
-    let mut packet = pieces.next().expect("a frame has bytes");
-    pieces.for_each(|piece| packet.append(piece));
-    packet
 }
 
 /// Sends frames of many lengths, and checks that the same frames come back.
@@ -57,7 +42,7 @@ fn echo(queues: &mut QueuePair, pool: &Mempool, count: u32, longest: usize) {
     while received < count {
         assert!(start.elapsed() < Duration::from_secs(60), "{received} of {sent} came back");
         while burst.room() > 0 && sent < count && sent - received < 64 {
-            burst.push(packet(pool, &frame(sent, len(sent))));
+            burst.push(scattered(pool, &frame(sent, len(sent)), 1900));
             sent += 1;
         }
         queues.tx.tx_burst(&mut burst);
@@ -67,8 +52,7 @@ fn echo(queues: &mut QueuePair, pool: &Mempool, count: u32, longest: usize) {
             std::thread::yield_now();
         }
         for packet in back.drain() {
-            let mut bytes = vec![0; packet.total_len()];
-            packet.copy_to(&mut bytes).unwrap();
+            let bytes = bytes_of(&packet);
             if bytes[13] == 0xb6 {
                 continue; // a late frame from before this call
             }
@@ -160,7 +144,7 @@ fn segments_cross_uncut() {
         bytes[16..18].copy_from_slice(&(20_040u16).to_be_bytes());
         (bytes[22], bytes[23], bytes[46]) = (64, 6, 0x50);
         bytes[54..].iter_mut().zip(0u32..).for_each(|(byte, i)| *byte = (i % 251) as u8);
-        let mut packet = packet(&pair.pool, &bytes);
+        let mut packet = scattered(&pair.pool, &bytes, 1900);
         let headers = ringpass_port::parse_headers(&packet).expect("TCP");
         packet.request_segmentation(1460, headers);
         let mut burst = Burst::new(1);
@@ -258,7 +242,7 @@ fn flood(queues: &mut QueuePair, pool: &Mempool, time: Duration) {
     let (start, mut burst, mut back) = (Instant::now(), Burst::new(32), Burst::new(32));
     while start.elapsed() < time {
         while burst.room() > 0 {
-            burst.push(packet(pool, &other(200)));
+            burst.push(scattered(pool, &other(200), 1900));
         }
         queues.tx.tx_burst(&mut burst);
         queues.rx.rx_burst(&mut back);
@@ -273,7 +257,7 @@ fn settle(queues: &mut QueuePair, pool: &Mempool) {
     while !came || last.elapsed() < Duration::from_millis(300) {
         assert!(start.elapsed() < Duration::from_secs(20), "nothing comes back");
         if burst.is_empty() {
-            burst.push(packet(pool, &other(100)));
+            burst.push(scattered(pool, &other(100), 1900));
         }
         if !came {
             queues.tx.tx_burst(&mut burst);

@@ -2,10 +2,10 @@
 
 #[path = "../../../../../fuzz/bodies/device_rings.rs"]
 mod device_rings;
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
 #[path = "../../../../../fuzz/bodies/rings.rs"]
 mod rings;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn split_rings() {

@@ -11,9 +11,8 @@ use ringpass_memory::{
 };
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_port::lending::{Lease, Lender, Lending};
-use ringpass_port::{
-    MacAddress, Port, PortConfig, QueuePair, Rule, RxQueue, Spread, State, TxQueue, WakeSource, Wakeable,
-};
+use ringpass_port::{MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State};
+use ringpass_testing::Wire;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const GUEST: [u8; 6] = [2, 0, 0, 0, 0, 9];
@@ -105,38 +104,6 @@ impl Lender for Lends {
     }
 }
 
-/// The wire: frames on their way to the card.
-#[derive(Clone)]
-struct Wire(Arc<Mutex<Vec<Vec<u8>>>>, Mempool);
-
-impl Wakeable for Wire {
-    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(WakeSource::Polled);
-    }
-}
-
-impl RxQueue for Wire {
-    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let before = burst.len();
-        while burst.room() > 0
-            && let Some(frame) = self.0.lock().unwrap().pop()
-        {
-            let mut packet = self.1.alloc().expect("a buffer is left");
-            assert!(packet.copy_from(&frame));
-            burst.push(packet);
-        }
-        burst.len() - before
-    }
-}
-
-impl TxQueue for Wire {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let sent = burst.len();
-        burst.clear();
-        sent
-    }
-}
-
 struct Rig {
     queues: Vec<QueuePair>,
     port: Ixgbe,
@@ -151,7 +118,7 @@ impl Rig {
         let card = Card::new(&CardConfig { mac: MacAddress(OWN), lies, ..Default::default() });
         let mut port = Ixgbe::open(card.clone(), "model", config, &pool).unwrap();
         let queues = port.take_queues();
-        Self { queues, port, card, wire: Wire(Arc::default(), pool.clone()), pool }
+        Self { queues, port, card, wire: Wire::new(256, 2048), pool }
     }
 
     /// Puts frames on the wire and returns what arrives at a queue.
@@ -163,8 +130,8 @@ impl Rig {
 
     /// Puts frames on the wire and has the card receive them.
     fn arrive(&mut self, frames: impl IntoIterator<Item = Vec<u8>>) {
-        self.wire.0.lock().unwrap().extend(frames);
-        let mut ends = QueuePair { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
+        self.wire.frames().to_card.extend(frames);
+        let mut ends = self.wire.ends();
         while self.card.step(&mut ends) > 0 {}
     }
 
@@ -191,7 +158,7 @@ fn frames_arrive_in_the_guests_own_buffers_in_order() {
     guest.begin(&lending);
     for round in 0..50 {
         let sent: Vec<_> = (0..20u8).map(|n| frame(OWN, n.wrapping_add(round * 5), 60 + 70 * usize::from(n))).collect();
-        let packets = rig.receive(0, sent.iter().rev().cloned());
+        let packets = rig.receive(0, sent.iter().cloned());
         let (frames, foreign) = guest.take(packets, true);
         assert_eq!(foreign.len(), 0, "none in the host's buffers");
         assert!(frames == sent, "in order");
@@ -289,7 +256,7 @@ fn a_guest_that_goes_gets_no_more_frames_and_another_may_come() {
     assert_eq!(rig.card.counters().dma_faults, 0);
     assert!(matches!(rig.port.state(), State::Running));
     drop(rig.queues);
-    assert_eq!(rig.pool.outstanding(2), 0);
+    assert_eq!(rig.pool.outstanding(1), 0);
 }
 
 /// A card that does not stop keeps the guest's buffers, and the port ends.

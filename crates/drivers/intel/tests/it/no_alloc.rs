@@ -1,37 +1,16 @@
 //! The packet path does not allocate, for any size of ring and batch.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::common::{FakeCard, Kind, each_kind};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_port::{PortConfig, QueuePair};
 use ringpass_registers::ixgbe::descriptor::*;
-
-struct Counting;
-
-static CALLS: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: each call is passed unchanged to `System`, which fulfils the contract of `GlobalAlloc`.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `layout` is passed on unchanged, and the caller has upheld the contract of
-        // `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: `memory` came from `System` by `alloc` above with this layout, by the contract of
-        // `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use ringpass_testing::{CountingAllocator, allocator_calls};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Acts as a correct card: receives frames into all posted descriptors, and sends all frames.
 fn play(kind: &Kind, straw: &FakeCard, [rx_head, tx_head]: &mut [u32; 2], ring: u32) {
@@ -67,14 +46,15 @@ fn forwarding_a_million_packets_allocates_nothing() {
                 burst.clear();
                 received
             };
-            let before = CALLS.load(Ordering::Relaxed);
-            let mut forwarded = 0;
-            while forwarded < 250_000 {
-                // `get` takes no lock and `play` does not allocate, so all counted calls are the driver's.
-                straws.iter().zip(&mut heads).for_each(|(straw, heads)| play(kind, straw, heads, ring as u32));
-                forwarded += pass(&mut a, &mut b) + pass(&mut b, &mut a);
-            }
-            assert_eq!(CALLS.load(Ordering::Relaxed) - before, 0, "rings of {ring}, batches of {batch}");
+            let calls = allocator_calls(|| {
+                let mut forwarded = 0;
+                while forwarded < 250_000 {
+                    // `get` takes no lock and `play` does not allocate, so all counted calls are the driver's.
+                    straws.iter().zip(&mut heads).for_each(|(straw, heads)| play(kind, straw, heads, ring as u32));
+                    forwarded += pass(&mut a, &mut b) + pass(&mut b, &mut a);
+                }
+            });
+            assert_eq!(calls, 0, "rings of {ring}, batches of {batch}");
         }
     });
 }

@@ -1,9 +1,8 @@
 //! Tests of the driver on the model: transmit and receive offloads, steering, and interrupts. Frames are made
 //! and checked with etherparse.
 
-use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
@@ -12,9 +11,9 @@ use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet}
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_pci::PciDevice;
 use ringpass_port::{
-    Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, Rule, RxQueue, Spread, State, Stats, TxQueue,
-    WakeSource, Wakeable,
+    Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, Rule, Spread, State, Stats, WakeSource,
 };
+use ringpass_testing::{Wire, scattered};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::common::posted::PostedBus;
@@ -22,46 +21,6 @@ use crate::common::posted::PostedBus;
 const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const PEER: [u8; 6] = [2, 0, 0, 0, 0, 2];
-
-/// The wire: frames on their way to the card, and frames that it has sent.
-#[derive(Clone)]
-struct Wire {
-    frames: Arc<Mutex<[VecDeque<Vec<u8>>; 2]>>,
-    pool: Mempool,
-}
-
-impl Wakeable for Wire {
-    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(WakeSource::Polled);
-    }
-}
-
-impl RxQueue for Wire {
-    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let mut count = 0;
-        while burst.room() > 0
-            && let Some(frame) = self.frames.lock().unwrap()[0].pop_front()
-        {
-            let mut packet = self.pool.alloc().expect("a buffer is left");
-            assert!(packet.copy_from(&frame));
-            burst.push(packet);
-            count += 1;
-        }
-        count
-    }
-}
-
-impl TxQueue for Wire {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let count = burst.len();
-        for packet in burst.drain() {
-            let mut frame = vec![0; packet.total_len()];
-            packet.copy_to(&mut frame).expect("as long as the frame");
-            self.frames.lock().unwrap()[1].push_back(frame);
-        }
-        count
-    }
-}
 
 struct Rig {
     queues: Vec<QueuePair>,
@@ -88,12 +47,11 @@ impl Rig {
         bus: impl FnOnce(Arc<Card>) -> Arc<B>,
     ) -> Result<Self, Error> {
         let pool = Mempool::new(&MempoolConfig::default()).unwrap();
-        let frames = Mempool::new(&MempoolConfig { buffers: 512, size: 16_000, ..Default::default() }).unwrap();
-        let wire = Wire { frames: Arc::default(), pool: frames };
+        let wire = Wire::new(512, 16_000);
         let card = Card::new(&CardConfig { mac: MacAddress(OWN), lies, ..Default::default() });
         let mut port = Ixgbe::open(bus(card.clone()), "model", &config, &pool)?;
         let queues = port.take_queues();
-        let ends = QueuePair { rx: Box::new(wire.clone()), tx: Box::new(wire.clone()) };
+        let ends = wire.ends();
         Ok(Self { queues, port, card, ends, wire, pool })
     }
 
@@ -103,7 +61,7 @@ impl Rig {
 
     /// Puts frames on the wire and returns what arrives at a queue.
     fn receive(&mut self, queue: usize, frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Packet> {
-        self.wire.frames.lock().unwrap()[0].extend(frames);
+        self.wire.frames().to_card.extend(frames);
         self.step();
         self.arrived(queue)
     }
@@ -120,7 +78,7 @@ impl Rig {
         burst.push(packet);
         assert_eq!(self.queues[0].tx.tx_burst(&mut burst), 1);
         self.step();
-        self.wire.frames.lock().unwrap()[1].drain(..).collect()
+        self.wire.frames().from_card.drain(..).collect()
     }
 
     /// Returns whether a queue's interrupt has come.
@@ -133,14 +91,7 @@ impl Rig {
 
     /// Returns a packet with this frame, in buffers of up to `piece` bytes each.
     fn packet(&self, frame: &[u8], piece: usize) -> Packet {
-        let mut pieces = frame.chunks(piece).map(|bytes| {
-            let mut packet = self.pool.alloc().expect("a buffer is left");
-            assert!(packet.copy_from(bytes));
-            packet
-        });
-        let mut packet = pieces.next().expect("a frame has bytes");
-        pieces.for_each(|piece| packet.append(piece));
-        packet
+        scattered(&self.pool, frame, piece)
     }
 }
 
@@ -397,12 +348,10 @@ fn each_queue_counts_its_own_frames() {
         let frames: Vec<_> =
             (0..60).map(|port| udp(to(port), (1000 + port, 7), &bytes(30 + usize::from(port)))).collect();
         let sent_by = |queue: usize| frames[..10 * (queue + 1)].iter().map(Vec::len).sum::<usize>() as u64;
-        rig.receive(0, Vec::new());
-        rig.wire.frames.lock().unwrap()[0].extend(frames.clone());
-        rig.step();
+        let mut first = rig.receive(0, frames.clone());
         let mut expected = Vec::new();
         for queue in 0..3 {
-            let arrived = rig.arrived(queue);
+            let arrived = if queue == 0 { std::mem::take(&mut first) } else { rig.arrived(queue) };
             let mut burst = Burst::new(32);
             for frame in &frames[..10 * (queue + 1)] {
                 burst.push(rig.packet(frame, 2000));
@@ -443,7 +392,7 @@ fn an_armed_queue_is_woken_by_a_frame_and_a_polling_one_is_not() {
     assert_eq!(rig.receive(0, []).len(), 0);
     // The least time between two interrupts passes.
     std::thread::sleep(Duration::from_millis(1));
-    rig.wire.frames.lock().unwrap()[0].push_back(frame.clone());
+    rig.wire.frames().to_card.push_back(frame.clone());
     rig.step();
     assert!(woken(&rig, 0) && !woken(&rig, 1));
     rig.queues[0].rx.disarm();
@@ -461,7 +410,7 @@ fn a_frame_that_comes_while_writes_are_under_way_wakes() {
     bus.hold();
     rig.queues[0].rx.arm();
     assert_eq!(rig.arrived(0).len(), 0, "the last look before it sleeps");
-    rig.wire.frames.lock().unwrap()[0].push_back([&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat());
+    rig.wire.frames().to_card.push_back([&OWN[..], &PEER, &[0x88, 0xb5], &bytes(50)].concat());
     rig.step();
     bus.release();
     assert!(rig.woken(0));
@@ -487,7 +436,7 @@ fn survives(lie: Lie, offloads: Offloads, head_write_back: bool) -> (u64, State)
             rig.queues[0].tx.tx_burst(&mut burst);
         }
         rig.step();
-        rig.wire.frames.lock().unwrap()[0].clear();
+        rig.wire.frames().to_card.clear();
         rig.port.stats();
         rig.port.link();
         rig.queues[0].rx.arm();

@@ -37,7 +37,7 @@ fn from(first: u64) -> When {
 /// matter, but no two packets share memory. Returns why the port ended, if it did.
 fn traffic(rig: &mut Rig, rounds: usize) -> Option<String> {
     for round in 0..rounds {
-        rig.frames.lock().unwrap().to_card.extend((0..8).map(|n| frame(60 + 200 * n)));
+        rig.wire.frames().to_card.extend((0..8).map(|n| frame(60 + 200 * n)));
         for _ in 0..100 {
             if rig.card.step(&mut rig.ends) == 0 {
                 break;

@@ -1,11 +1,12 @@
 //! Tests of transmit and receive offloads, on every kind of ring, with and without support by the card. Frames
 //! are made and checked with etherparse.
 
-use crate::common::{Rig, bytes_of};
+use crate::common::Rig;
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use ringpass_memory::{Flags, Headers, L4, Packet};
 use ringpass_models::virtio::VirtioConfig;
 use ringpass_port::{Offloads, Port, PortConfig, complete_checksum};
+use ringpass_testing::bytes_of;
 use ringpass_virtio::features::*;
 
 const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
@@ -178,7 +179,7 @@ fn received_frames_come_with_what_the_card_knows() {
             let right = tcp(false, &bytes(900));
             let mut frame = right.clone();
             leave_checksum(&mut frame, headers(false));
-            rig.frames.lock().unwrap().open = true;
+            rig.wire.frames().partial_checksums = true;
             let mut packets = rig.receive(0, [frame.clone()]);
             assert_eq!(packets.len(), 1);
             assert_eq!(packets[0].headers(), Some(headers(false)));
@@ -195,7 +196,7 @@ fn without_offloads_received_checksums_are_complete() {
     let right = tcp(true, &bytes(900));
     let mut frame = right.clone();
     leave_checksum(&mut frame, headers(true));
-    rig.frames.lock().unwrap().open = true;
+    rig.wire.frames().partial_checksums = true;
     let packets = rig.receive(0, [frame]);
     assert_eq!(bytes_of(&packets[0]), right);
     assert_eq!(packets[0].flags(), Flags::default());
@@ -209,8 +210,9 @@ fn received_segments_pass_as_they_are() {
         let mut frame = tcp(false, &data);
         leave_checksum(&mut frame, headers(false));
         {
-            let mut frames = rig.frames.lock().unwrap();
-            (frames.open, frames.segment) = (true, Some(1300));
+            let mut frames = rig.wire.frames();
+            frames.partial_checksums = true;
+            frames.segment = Some(1300);
         }
         let packets = rig.receive(0, [frame.clone(), frame]);
         assert_eq!(packets.len(), 2, "{features:#x}");

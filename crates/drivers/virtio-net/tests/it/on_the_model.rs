@@ -3,10 +3,11 @@
 
 use std::time::Duration;
 
-use crate::common::{BUFFERS, Rig, bytes_of, frame};
+use crate::common::{BUFFERS, Rig, frame};
 use ringpass_memory::{Flags, Packet};
 use ringpass_models::virtio::{Interface, VirtioConfig};
 use ringpass_port::{MacAddress, Offloads, Port, PortConfig, State, WakeSource};
+use ringpass_testing::bytes_of;
 use ringpass_virtio::features::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -206,7 +207,7 @@ fn several_queues_are_asked_for_and_used() {
         wanted.sort();
         assert_eq!(sent, wanted);
         // Each frame arrives at one of the queues.
-        rig.frames.lock().unwrap().to_card.extend((0..20).map(|n| frame(100 + n)));
+        rig.wire.frames().to_card.extend((0..20).map(|n| frame(100 + n)));
         rig.step();
         let arrived: usize = (0..3).map(|queue| rig.arrived(queue).len()).sum();
         assert_eq!(arrived, 20);
@@ -257,7 +258,7 @@ fn an_armed_queue_is_woken() {
             assert!(!readable(&rig), "round {round}: a poller is left alone");
             rig.queues[0].rx.arm();
             assert!(rig.arrived(0).is_empty());
-            rig.frames.lock().unwrap().to_card.push_back(frame(62));
+            rig.wire.frames().to_card.push_back(frame(62));
             rig.step();
             assert!(readable(&rig), "round {round}: a sleeper is woken");
             rig.queues[0].rx.disarm();
@@ -280,12 +281,12 @@ fn a_queue_that_is_dropped_gives_its_buffers_back() {
         rig.send([posted]);
         let left = free(&rig);
         assert!(left < BUFFERS - 64, "{left}");
-        let Rig { card, port, queues, pool, frames, mut ends } = rig;
+        let Rig { card, port, queues, pool, wire, mut ends } = rig;
         crate::common::stepping(&card, &mut ends, || drop(queues));
         crate::common::stepping(&card, &mut ends, || drop(port));
         let packets: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
         assert_eq!(packets.len(), BUFFERS, "{features:#x}");
-        drop(frames);
+        drop(wire);
         assert_eq!(card.fault(), None);
     }
 }

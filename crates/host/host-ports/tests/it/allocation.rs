@@ -1,39 +1,15 @@
 //! The packet path of every port does not allocate.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::path::Path;
 
 use crate::common::*;
 use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
 use ringpass_memory::{Burst, Cache, Headers, L4, MAX_BATCH, Mempool, MempoolConfig};
 use ringpass_port::{FaultsConfig, Offloads, PcapConfig, Port, PortConfig, QueuePair};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: each call is passed unchanged to `System`, which fulfils the contract of `GlobalAlloc`.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: `layout` is passed on unchanged, and the caller has upheld the contract of
-        // `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `System` by `alloc` above with this layout, by the contract of
-        // `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use ringpass_testing::{CountingAllocator, allocations};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Sends and receives at each of the ports many times. Returns how many packets were received.
 fn exercise(cache: &mut Cache, ports: &mut [&mut QueuePair]) -> usize {
@@ -57,19 +33,13 @@ fn exercise(cache: &mut Cache, ports: &mut [&mut QueuePair]) -> usize {
     let mut received = 0;
     // Thread-locals and buffers of libraries are allocated on first use.
     (0..20).for_each(|_| round(&mut received));
-    let before = ALLOCATIONS.get();
     received = 0;
-    (0..500).for_each(|_| round(&mut received));
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    assert_eq!(allocations(|| (0..500).for_each(|_| round(&mut received))), 0);
     received
 }
 
 #[test]
 fn bursts_allocate_nothing() {
-    let before = ALLOCATIONS.get();
-    drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(ALLOCATIONS.get(), before + 1, "allocations are counted");
-
     let directory = tempfile::tempdir().expect("a folder for a test");
     let file = |name: &str| directory.path().join(name);
     let (pool, config) = (pool(), PortConfig::default());
@@ -114,15 +84,16 @@ fn bursts_allocate_nothing() {
     let output = PcapConfig { output: Some(file("cut.pcap")), ..Default::default() };
     let mut port = Pcap::open(&output, &config, &short).expect("a capture file");
     let (mut cut, mut burst) = (queues(&mut port), Burst::new(1));
-    let before = ALLOCATIONS.get();
-    for _ in 0..50 {
-        let mut packet = ringpass_port::chain([&SEGMENT[..]], || cache.take(1).next()).expect("buffers");
-        packet.set_vlan(1);
-        packet.request_segmentation(1000, Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp });
-        burst.push(packet);
-        assert_eq!(cut.tx.tx_burst(&mut burst), 1);
-    }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+    let allocated = allocations(|| {
+        for _ in 0..50 {
+            let mut packet = ringpass_port::chain([&SEGMENT[..]], || cache.take(1).next()).expect("buffers");
+            packet.set_vlan(1);
+            packet.request_segmentation(1000, Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp });
+            burst.push(packet);
+            assert_eq!(cut.tx.tx_burst(&mut burst), 1);
+        }
+    });
+    assert_eq!(allocated, 0);
     // All counted packets are in the file.
     drop(cut);
     assert_eq!(port.stats().tx_packets, 50 * 9);

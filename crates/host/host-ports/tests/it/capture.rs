@@ -123,7 +123,7 @@ fn a_full_disk_ends_the_capture_and_not_the_traffic() {
     std::os::unix::fs::symlink("/dev/full", &path).expect("a link");
     let mut capture = Capture::wrap(Box::new(Null::open(&PortConfig::default())), &path).expect("the port opens");
     let (mut at_capture, pool) = (queues(&mut capture), pool());
-    until("packets to be lost", || {
+    poll_until("packets to be lost", || {
         send(&mut at_capture, &pool, &frames(100));
         capture.lost() > 0
     });

@@ -42,7 +42,7 @@ fn through_rx(config: FaultsConfig, count: usize) -> Vec<Vec<u8>> {
         send(&mut at_far, &pool, some);
         received.extend(receive(&mut at_faults));
     }
-    until("the last packet", || {
+    poll_until("the last packet", || {
         let rest = receive(&mut at_faults);
         received.extend(rest.iter().cloned());
         rest.is_empty()
@@ -164,7 +164,7 @@ fn a_port_that_is_full_is_waited_for() {
             received.extend(receive(&mut at_far));
         }
     }
-    until("the rest", || {
+    poll_until("the rest", || {
         received.extend(receive(&mut at_far));
         at_faults.tx.tx_burst(&mut Burst::new(1));
         received.len() == 2000

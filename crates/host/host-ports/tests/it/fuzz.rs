@@ -2,8 +2,8 @@
 
 #[path = "../../../../../fuzz/bodies/capture_files.rs"]
 mod capture_files;
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn capture_files_of_any_bytes() {

@@ -107,7 +107,7 @@ fn echo(left: (Kind, Offloads), right: (Kind, Offloads), network: Network, mtu: 
         let (content, limit) = (&content, Duration::from_secs(60));
         let server = scope.spawn(move || {
             let mut accepted = None;
-            until("a connection", || {
+            poll_until("a connection", || {
                 accepted = listener.accept().ok();
                 accepted.is_some()
             });
@@ -214,7 +214,7 @@ fn a_tag_beside_the_frame_is_the_one_on_the_wire() {
         frame.splice(12..12, tags.iter().copied());
         send(&mut at_wire, &pool, std::slice::from_ref(&frame));
         let mut burst = Burst::new(1);
-        until("the frame", || at_port.rx.rx_burst(&mut burst) > 0);
+        poll_until("the frame", || at_port.rx.rx_burst(&mut burst) > 0);
         assert_eq!(burst[0].vlan(), beside);
         let mut rest = frame.clone();
         if beside.is_some() {
@@ -252,7 +252,7 @@ fn a_segment_keeps_all_that_is_asked_of_it_through_the_kernel() {
         let mut burst = Burst::new(1);
         burst.push(packet);
         assert_eq!(at_tap.tx.tx_burst(&mut burst), 1);
-        until("the packet", || at_socket.rx.rx_burst(&mut burst) > 0);
+        poll_until("the packet", || at_socket.rx.rx_burst(&mut burst) > 0);
         let packet = &burst[0];
         assert_eq!((packet.vlan(), packet.mss(), packet.headers()), (tag, mss, Some(headers)));
         assert!(packet.segments().flat_map(|segment| segment.to_vec()).eq(frame[..len].iter().copied()));
@@ -281,7 +281,7 @@ fn long_frames_pass_in_any_pieces() {
                 burst.push(chain([&frame[..]], || pool.alloc()).expect("buffers"));
                 assert_eq!(one.tx.tx_burst(&mut burst), 1);
                 let mut received = Burst::new(1);
-                until("the frame", || other.rx.rx_burst(&mut received) > 0);
+                poll_until("the frame", || other.rx.rx_burst(&mut received) > 0);
                 assert_eq!(received[0].segments().count(), len.div_ceil(512));
                 assert_eq!(received[0].segments().flat_map(|segment| segment.to_vec()).collect::<Vec<_>>(), frame);
             }

@@ -33,7 +33,7 @@ fn ten_thousand_frames_cross_byte_for_byte_in_both_directions() {
         assert_eq!((stats.tx_packets, stats.tx_bytes, stats.tx_drops), (10_000, bytes, 0));
         assert!(matches!(port.state(), State::Running));
         // The kernel reports a new link with some delay.
-        until("the link", || port.link().up);
+        poll_until("the link", || port.link().up);
     }
     drop((at_a, at_b));
     assert_eq!(pool.outstanding(1), 0);
@@ -101,7 +101,7 @@ fn the_kernels_tcp_runs_through_two_packet_sockets() {
         let content = &content;
         let server = scope.spawn(move || {
             let mut accepted = None;
-            until("a connection", || {
+            poll_until("a connection", || {
                 accepted = listener.accept().ok();
                 accepted.is_some()
             });
@@ -153,7 +153,7 @@ fn flows_spread_over_queues_and_every_frame_arrives_once() {
     frames.chunks(100).zip(&mut at_a).for_each(|(some, queues)| send(queues, &pool, some));
     let mut received = HashSet::new();
     let mut counts = [0; 3];
-    until("300 frames", || {
+    poll_until("300 frames", || {
         for (queues, count) in at_b.iter_mut().zip(&mut counts) {
             for frame in receive(queues) {
                 assert!(received.insert(frame), "a frame arrives twice");
@@ -204,7 +204,7 @@ fn what_cannot_be_received_or_sent_is_counted() {
     // together.
     for (some, sent) in frames(1000).chunks(100).zip((100..).step_by(100)) {
         send(&mut at_a, &pool, some);
-        until("the ring to overflow", || port_b.stats().rx_drops >= sent - 64);
+        poll_until("the ring to overflow", || port_b.stats().rx_drops >= sent - 64);
     }
     let received = receive_exactly(&mut at_b, 64);
     assert_eq!(received, frames(64));
@@ -235,13 +235,13 @@ fn an_interface_may_go_down_but_deleted_it_is_gone() {
     send(&mut at_a, &pool, &[frame(1, 60)]);
     assert_eq!(port_a.stats().tx_drops, 1);
     a.ip(&["link", "set", "va", "up"]);
-    until("the link", || port_a.link().up);
+    poll_until("the link", || port_a.link().up);
     send(&mut at_a, &pool, &[frame(2, 60)]);
     assert_eq!(receive_exactly(&mut at_b, 1), [frame(2, 60)]);
 
     a.ip(&["link", "del", "va"]);
     for (port, queues) in [(&mut port_a, &mut at_a), (&mut port_b, &mut at_b)] {
-        until("the port to be gone", || matches!(port.state(), State::Gone(_)));
+        poll_until("the port to be gone", || matches!(port.state(), State::Gone(_)));
         assert!(!port.link().up);
         send(queues, &pool, &[frame(3, 60)]);
         assert_eq!(receive(queues).len(), 0);

@@ -44,7 +44,7 @@ fn input(path: &Path) -> PcapConfig {
 fn receive_all(port: &mut Pcap) -> Vec<Vec<u8>> {
     let mut queues = queues(port);
     let mut frames = Vec::new();
-    until("the end of the file", || {
+    poll_until("the end of the file", || {
         frames.extend(receive(&mut queues));
         !matches!(port.state(), State::Running)
     });
@@ -63,7 +63,7 @@ fn from_one_file_to_another_byte_for_byte() {
         let mut port = open(PcapConfig { output: Some(to.clone()), ..input(&from) });
         let mut queues = queues(&mut port);
         let mut burst = Burst::new(32);
-        until("the end of the file", || {
+        poll_until("the end of the file", || {
             let received = queues.rx.rx_burst(&mut burst);
             assert_eq!(queues.tx.tx_burst(&mut burst), received);
             matches!(port.state(), State::Finished)
@@ -95,7 +95,7 @@ fn input_is_repeated() {
         let mut port = open(PcapConfig { repeat: 0, ..input(&path) });
         let mut queues = queues(&mut port);
         let mut received = 0;
-        until("ten thousand packets", || {
+        poll_until("ten thousand packets", || {
             received += receive(&mut queues).len();
             received > 10_000
         });
@@ -163,7 +163,7 @@ fn a_full_disk_makes_the_port_gone_and_loses_no_buffer() {
     let pool = pool();
     let mut port = open(PcapConfig { output: Some("/dev/full".into()), ..Default::default() });
     let mut at_port = queues(&mut port);
-    until("the disk to be full", || {
+    poll_until("the disk to be full", || {
         send(&mut at_port, &pool, &frames(100));
         matches!(port.state(), State::Gone(_))
     });

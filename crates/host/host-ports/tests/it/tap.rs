@@ -81,7 +81,7 @@ fn it_works_on_in_another_network_namespace() {
     let name = unique("rp");
     let mut tap = open(&first, &name, &PortConfig { mtu: 1400, ..Default::default() });
     let (mut queues, pool, mac) = (queues(&mut tap), pool(), tap.mac().0);
-    first.ip(&["link", "set", &name, "netns", &second.name]);
+    first.ip(&["link", "set", &name, "netns", &second.0]);
     // The move has brought the interface down: the frame is lost, but the port continues.
     send(&mut queues, &pool, &[echo(8, mac, MAC, 0, 10)]);
     assert_eq!(tap.stats().tx_drops, 1);
@@ -144,7 +144,7 @@ fn flows_spread_over_queues() {
         }
     });
     let (mut received, mut counts) = (HashSet::new(), [0; 4]);
-    until("200 datagrams", || {
+    poll_until("200 datagrams", || {
         for (queues, count) in queues.iter_mut().zip(&mut counts) {
             for frame in receive(queues) {
                 assert!(received.insert(frame[42]) && l4_sum(&frame) == 0xffff);
@@ -158,7 +158,7 @@ fn flows_spread_over_queues() {
         send(queues, &pool, &[echo(8, mac, MAC, 1, 10)]);
     }
     let mut replies = 0;
-    until("four replies", || {
+    poll_until("four replies", || {
         replies += queues.iter_mut().map(|queues| receive(queues).len()).sum::<usize>();
         replies == 4
     });

@@ -79,7 +79,7 @@ fn packets_wake_a_thread_that_sleeps_between_them() {
             std::thread::sleep(Duration::from_micros(i as u64 * 10));
             let start = Instant::now();
             send(&mut at_left, &pool, &frames(1));
-            until("a packet", || received.load(Relaxed) > i);
+            poll_until("a packet", || received.load(Relaxed) > i);
             start.elapsed()
         });
         let mut took: Vec<_> = took.collect();
@@ -100,13 +100,13 @@ fn kernel_interfaces_wake_by_their_descriptors() {
     at_b.rx.arm();
     assert!(!wake_sources(&*at_b.rx));
     send(&mut at_a, &pool, &frames(1));
-    until("the frame", || wake_sources(&*at_b.rx));
+    poll_until("the frame", || wake_sources(&*at_b.rx));
     at_b.rx.disarm();
     receive_exactly(&mut at_b, 1);
     assert!(!wake_sources(&*at_b.rx));
     // The kernel reports a link that goes down, once.
     b.ip(&["link", "set", "vb", "down"]);
-    until("the end of the link", || wake_sources(&*at_b.rx));
+    poll_until("the end of the link", || wake_sources(&*at_b.rx));
     at_b.rx.disarm();
     assert!(!wake_sources(&*at_b.rx), "that would wake for ever");
 
@@ -115,7 +115,7 @@ fn kernel_interfaces_wake_by_their_descriptors() {
     let (mut at_tap, mut at_socket) = (queues(&mut tap), queues(&mut behind));
     assert!(!wake_sources(&*at_tap.rx));
     send(&mut at_socket, &pool, &frames(1));
-    until("the frame", || wake_sources(&*at_tap.rx));
+    poll_until("the frame", || wake_sources(&*at_tap.rx));
     receive_exactly(&mut at_tap, 1);
     assert!(!wake_sources(&*at_tap.rx));
 }
@@ -142,7 +142,7 @@ fn null_and_files_that_have_ended_never_wake() {
     assert!(wait <= Duration::from_millis(61), "{wait:?}");
     std::thread::sleep(wait);
     assert_eq!(receive(&mut queues).len(), 1);
-    until("the end", || {
+    poll_until("the end", || {
         receive(&mut queues).is_empty() && matches!(WakeSource::all(&*queues.rx)[..], [WakeSource::Never])
     });
     assert!(matches!(port.state(), ringpass_port::State::Finished));

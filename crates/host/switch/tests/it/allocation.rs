@@ -1,46 +1,17 @@
 //! The packet path does not allocate.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool};
 use ringpass_port::QueuePair;
 use ringpass_switch::vxlan::{self, Tunnel};
 use ringpass_switch::{Config, Forwarding, VlanSet, Vlans};
-
-/// Counts the allocations of each thread.
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-}
-
-// SAFETY: each call is passed unchanged to `System`, which fulfils the contract of `GlobalAlloc`.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: `layout` is passed on unchanged, and the caller has upheld the contract of
-        // `GlobalAlloc::alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `System` by `alloc` above with this layout, by the contract of
-        // `GlobalAlloc::dealloc`.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
+use ringpass_testing::{CountingAllocator, allocator_calls};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn switching_allocates_nothing() {
-    let before = ALLOCATIONS.get();
-    drop(std::hint::black_box(Box::new(1)));
-    assert_eq!(ALLOCATIONS.get(), before + 1, "allocations are counted");
-
     let mut rules = plain(4);
     rules[0].vlans = Vlans::Access(7);
     rules[1].vlans = Vlans::Trunk { allowed: VlanSet::all(), native: None };
@@ -65,17 +36,12 @@ fn switching_allocates_nothing() {
     rig.datapath.round();
 
     let (mut cache, mut burst) = (rig.pool.cache(), Burst::new(MAX_BATCH));
-    let (mut before, mut received) = (0, 0);
-    for round in 0..400 {
-        // By now, everything that is allocated on first use (thread-locals and the like) exists.
-        if round == 20 {
-            (before, received) = (ALLOCATIONS.get(), 0);
-        }
+    let mut switch = |round: usize| {
         for (port, template) in &templates {
             for mut packet in cache.take(32) {
                 assert!(packet.copy_from(template));
                 // A new station every seven rounds.
-                if round % 7 == 0 && packet.len() > 12 {
+                if round.is_multiple_of(7) && packet.len() > 12 {
                     let [byte] = packet.array(11).unwrap();
                     packet.write(11, &[byte ^ round as u8]);
                 }
@@ -85,12 +51,17 @@ fn switching_allocates_nothing() {
             burst.clear();
         }
         while rig.datapath.round() > 0 {}
+        let mut received = 0;
         for far in &mut rig.far {
             received += far.rx.rx_burst(&mut burst);
             burst.clear();
         }
-    }
-    assert_eq!(ALLOCATIONS.get() - before, 0);
+        received
+    };
+    // What is allocated on first use (thread-locals and the like) exists after some rounds.
+    (0..20).for_each(|round| _ = switch(round));
+    let mut received = 0;
+    assert_eq!(allocator_calls(|| received = (20..400).map(switch).sum()), 0);
     assert!(received > 380 * 100, "{received}");
     assert!(tunnel.counts().contains(&("vxlan_unresolved", 0)), "{:?}", tunnel.counts());
 }

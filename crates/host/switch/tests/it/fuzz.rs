@@ -1,9 +1,9 @@
 //! Runs the fuzz target's body over its seeds and many mutations of them.
 
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
 #[path = "../../../../../fuzz/bodies/switch_frames.rs"]
 mod switch_frames;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn frames_of_any_bytes() {

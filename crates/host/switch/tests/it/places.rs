@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use ringpass_memory::{Burst, Packet};
 use ringpass_port::{QueuePair, RxQueue, WakeSource, Wakeable};
 use ringpass_switch::{Counter, Counts, DatapathQueues, Forwarding, Switch};
+use ringpass_testing::{Stop, poll_until};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -80,7 +81,7 @@ proptest! {
                     // In the order in which the datapath polls the ports.
                     datapath.round();
                     for There { gone, .. } in leaving.drain(..) {
-                        wait("its queues to be dropped", || gone.upgrade().is_none());
+                        poll_until("its queues to be dropped", || gone.upgrade().is_none());
                     }
                     let all: Vec<usize> = there.keys().copied().collect();
                     let mut round: Vec<_> = there.iter_mut().map(|(&place, port)| {
@@ -128,7 +129,7 @@ proptest! {
             prop_assert_eq!(switch.ports_left(), there.len());
         }
         drop((there, datapath, leaving));
-        wait("buffers to come back", || pool.outstanding(1) == 0);
+        poll_until("buffers to come back", || pool.outstanding(1) == 0);
     }
 }
 
@@ -249,7 +250,7 @@ fn sleepers_hear_of_ports() {
     let (pool, mut switch) = (pool(), Switch::new(&free(), &plain(2)).unwrap());
     let (datapath, stop) = (switch.datapath(&pool, 32).unwrap(), AtomicBool::new(false));
     thread::scope(|scope| {
-        let _stop = StopAtEnd(&stop);
+        let _stop = Stop(&stop);
         scope.spawn(|| work(datapath, &stop));
         let (mut soon, mut took) = (0, Vec::new());
         // Not every time, as either thread may be descheduled.
@@ -259,7 +260,7 @@ fn sleepers_hear_of_ports() {
             switch.insert(0, vec![share]);
             thread::sleep(Duration::from_millis(20));
             switch.remove(0);
-            took.push(wait("dropped", || gone.upgrade().is_none()));
+            took.push(poll_until("dropped", || gone.upgrade().is_none()));
             soon += u32::from(took.last().is_some_and(|&took| took < Duration::from_millis(40)));
         }
     });

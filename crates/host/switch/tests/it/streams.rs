@@ -7,6 +7,7 @@ use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool};
 use ringpass_port::QueuePair;
 use ringpass_switch::{Counter, Switch};
+use ringpass_testing::{Stop, poll_until};
 
 /// Two datapaths run on their threads, each with a stream between two ports, while other ports are added, flood
 /// frames and are removed: no frame of the streams and no buffer is lost.
@@ -28,11 +29,11 @@ fn streams_go_on_while_peers_come_and_go() {
     }
     let [left, right]: [Vec<QueuePair>; 2] = ends.try_into().ok().unwrap();
     thread::scope(|scope| {
-        let _stop = StopAtEnd(&stop);
+        let _stop = Stop(&stop);
         for datapath in datapaths {
             scope.spawn(|| work(datapath, &stop));
         }
-        let _end = StopAtEnd(&progress.over);
+        let _end = Stop(&progress.over);
         let streams: Vec<_> = left
             .into_iter()
             .zip(right)
@@ -53,7 +54,7 @@ fn streams_go_on_while_peers_come_and_go() {
                 send(&mut far, &pool, &frame(mac(99), mac(place as u8), number));
             }
             if rounds % 3 == 0 {
-                wait("learned", || rounds % 50 == 0 || switch.counts(place).of(Counter::Learned) > 0);
+                poll_until("learned", || rounds % 50 == 0 || switch.counts(place).of(Counter::Learned) > 0);
             }
             switch.remove(place);
             if rounds % 2 == 0 {
@@ -62,12 +63,12 @@ fn streams_go_on_while_peers_come_and_go() {
                 switch.insert(place, vec![one, other]);
                 switch.remove(place);
             }
-            wait("dropped", || first.upgrade().is_none() && second.upgrade().is_none());
+            poll_until("dropped", || first.upgrade().is_none() && second.upgrade().is_none());
             assert!(switch.table().iter().all(|entry| entry.port < 2), "forgotten");
             // Wait until flooded frames have been received, so that the cables have room even if a stream's
             // thread is descheduled for long.
             let looked = |stream: usize| progress.looks[stream].load(Relaxed) > before[stream] + 1;
-            wait("looks", || (0..2).all(|stream| looked(stream) || streams[stream].is_finished()));
+            poll_until("looks", || (0..2).all(|stream| looked(stream) || streams[stream].is_finished()));
             rounds += 1;
         }
         progress.over.store(true, Relaxed);
@@ -102,7 +103,7 @@ fn stream(
     progress: &Progress,
 ) {
     send(&mut to, pool, &frame(mac(98), mac(1), 0));
-    wait("introduced", || receive(&mut from).iter().any(|frame| frame[11] == 1));
+    poll_until("introduced", || receive(&mut from).iter().any(|frame| frame[11] == 1));
     let (mut sent, mut came, mut burst) = (0, 0, Burst::new(MAX_BATCH));
     while came < frames {
         while sent < frames && sent < came + 200 {
@@ -114,7 +115,7 @@ fn stream(
         }
         from.tx.tx_burst(&mut burst);
         assert!(burst.is_empty(), "the cable has room");
-        wait("a frame", || {
+        poll_until("a frame", || {
             let own = receive(&mut to).into_iter().filter(|frame| frame[..12] == [mac(1), mac(0)].concat());
             let before = came;
             for frame in own {

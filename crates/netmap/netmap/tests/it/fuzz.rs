@@ -1,9 +1,9 @@
 //! Runs the bodies of the fuzz targets over their seeds and many mutations of each.
 
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
 #[path = "../../../../../fuzz/bodies/netmap.rs"]
 mod netmap;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn requests() {

@@ -1,9 +1,9 @@
 //! Runs the fuzz target's body over its seeds and many mutations of them.
 
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
 #[path = "../../../../../fuzz/bodies/ptnet.rs"]
 mod ptnet;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn devices() {

@@ -95,7 +95,7 @@ fn a_file_that_is_cut_short_ends_the_session_and_no_more() {
         } else {
             // The half with the guest's positions stays. One that has changed makes the port write to the other half.
             ftruncate(&file, 4096).unwrap();
-            let head = (csb.atok(0).read().0 + 1) % 64;
+            let head = (csb.atok(0).read().head + 1) % 64;
             csb.atok(0).write(head, head, 0);
         }
         let start = Instant::now();

@@ -52,7 +52,7 @@ fn guests_under_traffic() {
     };
     at_work();
     let held: Vec<_> = back_ends.iter().map(|back_end| Held::without_peers(back_end.id())).collect();
-    let mut random = Random(6);
+    let mut random = Random::new(6);
     for _ in 0..EARLY {
         let guest = builder().launch();
         std::thread::sleep(Duration::from_millis(50 + random.below(700)));

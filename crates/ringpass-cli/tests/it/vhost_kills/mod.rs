@@ -34,7 +34,7 @@ struct Lives {
 
 impl Lives {
     fn new(seed: u64) -> Self {
-        Self { longest: Duration::ZERO, random: Random(seed) }
+        Self { longest: Duration::ZERO, random: Random::new(seed) }
     }
 
     /// Creates lifetimes from that of a first process, which ends on its own.

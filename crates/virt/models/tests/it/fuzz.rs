@@ -2,10 +2,10 @@
 
 #[path = "../../../../../fuzz/bodies/registers.rs"]
 mod body;
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
 #[path = "../../../../../fuzz/bodies/virtio_registers.rs"]
 mod virtio_registers;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn registers() {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
 use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
@@ -87,13 +87,4 @@ fn ticks() -> u64 {
         }
     }
     panic!("no thread of models")
-}
-
-/// Waits until a condition holds.
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
-        std::thread::sleep(Duration::from_micros(100));
-    }
 }

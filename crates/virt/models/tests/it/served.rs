@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, VfioUserFunction};
 use ringpass_pci::{DeviceId, PciDevice, VfioUser};
-use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::*;
+use ringpass_testing::{Sink, memfd};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Ended, Event, Listener, MSIX, Server};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::ftruncate;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -150,16 +151,6 @@ impl RxQueue for Endless {
     }
 }
 
-struct Sink;
-
-impl TxQueue for Sink {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let sent = burst.len();
-        burst.clear();
-        sent
-    }
-}
-
 const IOVA: u64 = 0x10_0000;
 const MEMORY: u64 = 1 << 20;
 const RING: u32 = 128;
@@ -167,8 +158,7 @@ const RING: u32 = 128;
 /// Receives into memory of its own, as fast as the NIC writes, until `meanwhile` returns true. `meanwhile` gets
 /// the number of frames received.
 fn receive(path: &Path, mut meanwhile: impl FnMut(u32, &mut Client, &OwnedFd) -> bool) {
-    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, MEMORY).unwrap();
+    let file = memfd(MEMORY);
     let memory = ForeignMemory::map(file.as_fd(), 0, MEMORY as usize).unwrap();
     let mut client = Client::connect(path, LIMIT).unwrap();
     client.dma_map(IOVA, MEMORY, (file.as_fd(), 0), Access::ReadWrite).unwrap();

@@ -7,9 +7,10 @@ use ringpass_models::Runner;
 use ringpass_pci::{EventWaiter, PciDevice};
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
+use ringpass_testing::poll_until;
 
 use crate::ixgbe::driver::{Driver, own_mac};
-use crate::readable::{Readable, sleeps_for, until};
+use crate::readable::{Readable, sleeps_for};
 use crate::wire::frame;
 
 #[test]
@@ -27,14 +28,14 @@ fn a_model_sleeps_until_something_wakes_it() {
         driver.window.write(EIMS, 1);
         // The wire wakes the thread.
         wire.arrive(frame(own_mac(), 60));
-        until("a frame from the wire", || driver.receive(0).is_some());
+        poll_until("a frame from the wire", || driver.receive(0).is_some());
         // A doorbell wakes the thread.
         driver.put(0, &frame(own_mac(), 60), descriptor::TX_EOP | descriptor::TX_IFCS | descriptor::TX_RS, 60);
         driver.window.doorbell(TDT.at(0)).ring(i as u32 % 64);
-        until("a frame from the driver", || wire.sent() == i);
+        poll_until("a frame from the driver", || wire.sent() == i);
         // A throttled interrupt is sent after its interval.
         driver.window.write(EIMS, 1);
-        until("an interrupt", || rustix::io::read(heard.event(), &mut [0; 8]).is_ok());
+        poll_until("an interrupt", || rustix::io::read(heard.event(), &mut [0; 8]).is_ok());
     }
     // A wire does not wake the thread while the receiver is off.
     driver.window.write(RXCTRL, 0);
@@ -42,6 +43,6 @@ fn a_model_sleeps_until_something_wakes_it() {
     sleeps_for(Duration::from_millis(500));
     // The register write that turns the receiver on wakes the thread.
     driver.window.write(RXCTRL, RXCTRL_RXEN);
-    until("the frame that waited", || driver.receive(0).is_some());
+    poll_until("the frame that waited", || driver.receive(0).is_some());
     drop(runner);
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use ringpass_models::Runner;
+use ringpass_testing::poll_until;
 use ringpass_virtio::features::*;
 
-use crate::readable::{Readable, sleeps_for, until};
+use crate::readable::{Readable, sleeps_for};
 use crate::virtio::driver::{Driver, any_frame};
 
 #[test]
@@ -23,10 +24,10 @@ fn wires_and_notifications_wake() {
                 assert_eq!(driver.receive(), None);
                 driver.fill(0, 1);
             }
-            until("a frame from the wire", || driver.receive().is_some());
+            poll_until("a frame from the wire", || driver.receive().is_some());
             driver.put(1, &[], &any_frame(60));
             driver.notify(1);
-            until("a frame from the driver", || wire.sent() == i);
+            poll_until("a frame from the driver", || wire.sent() == i);
         }
         sleeps_for(Duration::from_millis(300));
         drop(runner);

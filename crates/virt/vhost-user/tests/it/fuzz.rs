@@ -2,8 +2,8 @@
 
 #[path = "../../../../../fuzz/bodies/vhost_user_messages.rs"]
 mod body;
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn messages() {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::common::*;
 use ringpass_ipc::Error;
 use ringpass_port::Role;
+use ringpass_testing::poll_until;
 use ringpass_vhost_user::*;
 use ringpass_virtio::features::VERSION_1;
 
@@ -24,14 +25,6 @@ fn place() -> (tempfile::TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("guest");
     (folder, path)
-}
-
-fn until(what: &str, condition: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < LIMIT, "{what} within {LIMIT:?}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 fn connect(path: &Path) -> Front {
@@ -84,7 +77,7 @@ fn one_front_end_after_the_other() {
         assert_eq!(ask(&mut front, &Request::SetOwner), Reply::Number(0));
         assert_eq!((mock.running(), mock.state().starts), (vec![0], 1));
         drop(front);
-        until("an end", || mock.is_fresh());
+        poll_until("an end", || mock.is_fresh());
     }
     assert_eq!(mock.state().ended, ["the front-end has closed the connection"; 3]);
     // No other server may use the path.
@@ -137,7 +130,7 @@ fn it_connects_and_connects_again() {
             let mut front = Front(stream);
             drive(&mut front, &mock);
             drop(front);
-            until("an end", || mock.is_fresh());
+            poll_until("an end", || mock.is_fresh());
         }
         drop(listener);
         std::fs::remove_file(&path).unwrap();
@@ -157,9 +150,9 @@ fn half_open_sockets() {
         front.0.shutdown(half).unwrap();
         if matches!(half, Shutdown::Read) {
             let question = Request::GetFeatures.message(Kind::Request);
-            until("an end", || front.try_send(&question, &[]).is_err() || mock.is_fresh());
+            poll_until("an end", || front.try_send(&question, &[]).is_err() || mock.is_fresh());
         }
-        until("an end", || mock.is_fresh());
+        poll_until("an end", || mock.is_fresh());
     }
     let mut front = connect(&path);
     drive(&mut front, &mock);
@@ -175,7 +168,7 @@ fn a_guest_that_breaks_the_rules() {
         drive(&mut front, &mock);
         mock.state().fault = Some("ring 0: the guest made 700 chains available".into());
         assert!(hung_up(&mut front));
-        until("an end", || mock.is_fresh());
+        poll_until("an end", || mock.is_fresh());
     }
     assert_eq!(mock.state().ended, ["ring 0: the guest made 700 chains available"; 2]);
 }

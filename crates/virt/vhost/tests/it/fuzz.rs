@@ -2,8 +2,8 @@
 
 #[path = "../../../../../fuzz/bodies/mapped_rings.rs"]
 mod mapped_rings;
-#[path = "../../../../../fuzz/bodies/mutations.rs"]
-mod mutations;
+
+use ringpass_testing::mutations;
 
 #[test]
 fn mapped_split_rings() {

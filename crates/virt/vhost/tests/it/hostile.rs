@@ -10,6 +10,7 @@ use crate::common::*;
 use ringpass_ipc::{EventNotifier, prepare_notifiers};
 use ringpass_memory::{Burst, MempoolConfig};
 use ringpass_port::{Offloads, Port, PortConfig, RxQueue, WakeSource};
+use ringpass_testing::Stop;
 use ringpass_vhost_user::{Device, Ended, QueueStart};
 use ringpass_virtio::features::*;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -197,15 +198,6 @@ fn line_16_headers_that_flip() {
         assert_eq!(rig.fault(), None);
         guest.detach(&mut rig.device);
         guest.reset();
-    }
-}
-
-/// Stops the guest's thread when dropped, also on a panic.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
     }
 }
 

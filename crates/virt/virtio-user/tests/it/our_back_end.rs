@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::common::pool;
 use ringpass_lab::wait_until;
-use ringpass_memory::{Burst, Mempool, Packet};
+use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{Port, PortConfig, QueuePair, Role, State, VhostConfig, VirtioUserConfig};
+use ringpass_testing::{bytes_of, frame, scattered};
 use ringpass_vhost::{CopyModes, Vhost};
 use ringpass_virtio_user::VirtioUser;
 use tempfile::TempDir;
@@ -58,28 +59,6 @@ impl Pair {
     }
 }
 
-fn frame(number: u32, len: usize) -> Vec<u8> {
-    let header = [&[0xff; 6][..], &[2, 0, 0, 0, 0, 0xee], &[0x88, 0xb5], &number.to_be_bytes()].concat();
-    header.into_iter().chain((0..).map(|i: u32| (i * 7 + i / 251 + number) as u8)).take(len).collect()
-}
-
-fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
-    let mut pieces = frame.chunks(1900).map(|bytes| {
-        let mut packet = pool.alloc().expect("a buffer is left");
-        assert!(packet.copy_from(bytes));
-        packet
-    });
-    let mut packet = pieces.next().expect("a frame has bytes");
-    pieces.for_each(|piece| packet.append(piece));
-    packet
-}
-
-fn bytes_of(packet: &Packet) -> Vec<u8> {
-    let mut bytes = vec![0; packet.total_len()];
-    packet.copy_to(&mut bytes).unwrap();
-    bytes
-}
-
 fn pass(from: &mut QueuePair, to: &mut QueuePair, pool: &Mempool, count: u32, longest: usize) {
     let len = |number: u32| 60 + number as usize * 131 % (longest - 59);
     let (mut sent, mut received, start) = (0, 0, Instant::now());
@@ -87,7 +66,7 @@ fn pass(from: &mut QueuePair, to: &mut QueuePair, pool: &Mempool, count: u32, lo
     while received < count {
         assert!(start.elapsed() < Duration::from_secs(60), "{received} of {sent} arrived");
         while burst.room() > 0 && sent < count && sent - received < 200 {
-            burst.push(packet(pool, &frame(sent, len(sent))));
+            burst.push(scattered(pool, &frame(sent, len(sent)), 1900));
             sent += 1;
         }
         from.tx.tx_burst(&mut burst);
@@ -156,7 +135,7 @@ fn back_ends_come_and_go_under_traffic() {
                 while start.elapsed() < Duration::from_millis(20) {
                     while burst.room() > 0 {
                         number += 1;
-                        burst.push(packet(&pair.pool, &frame(number, 60 + number as usize % 1000)));
+                        burst.push(scattered(&pair.pool, &frame(number, 60 + number as usize % 1000), 1900));
                     }
                     pair.front_queues[0].tx.tx_burst(&mut burst);
                     let mut came = Burst::new(16);

@@ -1,32 +1,19 @@
 //! A device for tests, a server for it that is polled by hand, and a client that sends arbitrary bytes.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{DmaMap, DmaMapError, Memory};
+pub use ringpass_testing::{event, memfd, resources, send};
 use ringpass_vfio_user::*;
-use rustix::event::{EventfdFlags, eventfd};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 pub const PAGE: u64 = 4096;
 pub const VECTORS: u32 = 20;
 pub const LIMIT: Duration = Duration::from_secs(10);
-
-pub fn memfd(len: u64) -> OwnedFd {
-    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, len).unwrap();
-    file
-}
-
-pub fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
-}
 
 /// A device with one page of registers, and doorbells in a region after the standard ones.
 pub struct MockDevice {
@@ -247,11 +234,7 @@ impl Raw {
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
-        let mut space = vec![MaybeUninit::uninit(); 4096];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        let sent = sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).unwrap();
-        assert_eq!(sent, bytes.len());
+        assert_eq!(send(&self.0, bytes, fds), Ok(bytes.len()));
     }
 
     /// Returns the error number and the body of the next reply.
@@ -274,10 +257,4 @@ pub fn message(command: u16, body: &[u8]) -> Vec<u8> {
 
 pub fn request(request: &Request<'_>) -> Vec<u8> {
     message(request.command() as u16, &request.to_bytes())
-}
-
-/// Returns the numbers of file descriptors and of mappings of this process.
-pub fn resources() -> (usize, usize) {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
-    (fds, std::fs::read_to_string("/proc/self/maps").unwrap().lines().count())
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringpass_memory::{DmaRegion, Error, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
+use ringpass_testing::Random;
 use ringpass_virtio::device::{self, ChainBatch, DeviceAccess, Inflight, Packed, Split, Virtqueue, VringConfig};
 use ringpass_virtio::driver::{self, Config};
 
@@ -91,7 +92,7 @@ fn line_8_regions_with_noise() {
         }
         Some(taken.chains.len())
     }
-    let mut random = Random(8);
+    let mut random = Random::new(8);
     let (mut refused, mut empty, mut some) = ([0; 2], [0; 2], [0; 2]);
     for _ in 0..400 {
         for packed in [false, true] {
@@ -100,9 +101,9 @@ fn line_8_regions_with_noise() {
             // From the last entry to the first; `free` is the first free entry after it.
             let mut free = u64::from(SIZE);
             for id in (0..usize::from(SIZE)).rev() {
-                let inflight = random.below(2) as u64;
+                let inflight = random.below(2);
                 words[head + entry * id] = inflight | if packed { free << 16 | inflight << 48 } else { 0 };
-                words[head + entry * id + 1] = random.below(3) as u64;
+                words[head + entry * id + 1] = random.below(3);
                 free = if inflight == 0 { id as u64 } else { free };
             }
             words[1] = 1 | u64::from(SIZE) << 16;
@@ -110,9 +111,9 @@ fn line_8_regions_with_noise() {
                 words[1] |= free << 32 | free << 48;
                 words[2] = 1 << 32 | 1 << 40;
             }
-            for _ in 0..random.below(4) {
-                let mask = [0xff, 0xffff << 16, 0xffff << 48, u64::MAX][random.below(4)];
-                words[random.below(all)] ^= (random.below(1 << 31) as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) & mask;
+            for _ in 0..random.index(4) {
+                let mask = [0xff, 0xffff << 16, 0xffff << 48, u64::MAX][random.index(4)];
+                words[random.index(all)] ^= random.below(1 << 31).wrapping_mul(0x9e37_79b9_7f4a_7c15) & mask;
             }
             let words: Vec<_> = words.into_iter().enumerate().collect();
             let outcome = if packed { chains::<Packed>(true, &words) } else { chains::<Split>(false, &words) };
@@ -154,38 +155,28 @@ fn line_8_regions_elsewhere() {
     }
 }
 
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % end
-    }
-}
-
 /// A process that takes chains and gives them back in any order, until it is killed.
 fn child<D: device::Virtqueue>(setup: &VringConfig, memory: &Arc<device::GuestMemory>, seed: u64) -> ! {
     // SAFETY: `prctl` with `PR_SET_PDEATHSIG` accesses no memory; it only makes the kernel kill this process
     // with its parent.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
-    let (mut random, mut taken, mut held) = (Random(seed), ChainBatch::default(), Vec::new());
+    let (mut random, mut taken, mut held) = (Random::new(1 + seed), ChainBatch::default(), Vec::new());
     let Ok(mut device) = D::new(setup, memory) else { std::process::abort() };
     loop {
         taken.begin(ChainBatch::BUDGET);
-        if device.take(DeviceAccess::Read, 1 + random.below(5), &mut taken).is_err() {
+        if device.take(DeviceAccess::Read, 1 + random.index(5), &mut taken).is_err() {
             std::process::abort();
         }
-        let back = random.below(3).min(taken.chains.len());
+        let back = random.index(3).min(taken.chains.len());
         device.put_back(&mut taken, back);
         held.append(&mut taken.chains);
-        for _ in 0..random.below(6) {
+        for _ in 0..random.index(6) {
             if !held.is_empty() {
-                let chain = held.swap_remove(random.below(held.len()));
+                let chain = held.swap_remove(random.index(held.len()));
                 device.push_used(std::iter::once(chain.used(0)));
             }
         }
-        if random.below(2) == 0 {
+        if random.index(2) == 0 {
             device.publish();
         }
     }
@@ -200,13 +191,13 @@ fn killed<Q: driver::Virtqueue, D: device::Virtqueue>(packed: bool) {
     let mut driver = Q::new(&rings, 0, &config).unwrap();
     let inflight = Some(guest::inflight(packed, config.size));
     let setup = VringConfig { inflight, ..guest::setup(packed, &config, driver.addresses()) };
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     let serve = |driver: &mut Q, random: &mut Random| {
         let mut count = 0;
-        while driver.room() >= 3 && random.below(4) > 0 {
+        while driver.room() >= 3 && random.index(4) > 0 {
             let mut packet = pool.alloc().expect("more buffers than descriptors");
             packet.set_len(60);
-            (0..random.below(3)).for_each(|_| {
+            (0..random.index(3)).for_each(|_| {
                 packet.append(
                     pool.alloc()
                         .map(|mut more| {
@@ -236,7 +227,7 @@ fn killed<Q: driver::Virtqueue, D: device::Virtqueue>(packed: bool) {
             child::<D>(&setup, &memory, round);
         }
         assert!(pid > 0, "fork");
-        let (want, mut came) = (random.below(60), 0);
+        let (want, mut came) = (random.index(60), 0);
         for _ in 0..1_000_000 {
             if came >= want {
                 break;

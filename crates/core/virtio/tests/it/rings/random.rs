@@ -1,6 +1,7 @@
 //! Sequences of operations: random ones, and long ones in which the indices wrap.
 
 use proptest::prelude::*;
+use ringpass_testing::Random;
 use ringpass_virtio::driver::Config;
 
 use crate::rings::device::{Asked, Kind};
@@ -56,29 +57,19 @@ proptest! {
     }
 }
 
-/// A generator of pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// Heavy traffic of `rounds` rounds, with a notification requested before each sleep.
 fn traffic(rounds: u64, plain: bool) -> impl Iterator<Item = Op> {
-    let mut random = Random(rounds);
+    let mut random = Random::new(rounds);
     (0..rounds).flat_map(move |round| {
         let access = round % 3 != 0;
-        let count = 1 + random.below(8) as usize;
-        let lens = vec![1 + random.below(100) as usize; count];
+        let count = 1 + random.index(8);
+        let lens = vec![1 + random.index(100); count];
         let post = match random.below(8) {
             0 if !plain => Op::Chain { access, lens: lens.into_iter().take(4).collect() },
             _ => Op::Run { access, lens },
         };
-        let which = if plain { vec![0; 8] } else { (0..8).map(|_| random.below(100) as usize).collect() };
-        let ask = [Asked::Always, Asked::Never, Asked::At(0), Asked::At(0), Asked::At(0)][random.below(5) as usize];
+        let which = if plain { vec![0; 8] } else { (0..8).map(|_| random.index(100)).collect() };
+        let ask = [Asked::Always, Asked::Never, Asked::At(0), Asked::At(0), Asked::At(0)][random.index(5)];
         let arm = if random.below(4) == 0 { Op::Disarm } else { Op::Arm };
         [
             post,

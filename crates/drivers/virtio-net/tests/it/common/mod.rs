@@ -2,85 +2,17 @@
 
 #![allow(dead_code)] // Each test file uses a part of this module.
 
-use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
-use ringpass_port::{Error, Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, parse_headers};
+use ringpass_port::{Error, Port, PortConfig, QueuePair};
+use ringpass_testing::{Stop, Wire, scattered};
 use ringpass_virtio_net::VirtioNet;
 
 /// Buffers of a rig's pool.
 pub const BUFFERS: usize = 1024;
-
-/// Frames that a test puts on the wire, and frames that the card has sent.
-#[derive(Default)]
-pub struct Frames {
-    pub to_card: VecDeque<Vec<u8>>,
-    /// The wire leaves checksums incomplete, and passes segments of `segment` bytes unsegmented.
-    pub open: bool,
-    pub segment: Option<u16>,
-    pub from_card: Vec<Vec<u8>>,
-    /// The wire accepts nothing from the card.
-    pub stuck: bool,
-}
-
-/// One end of the wire.
-#[derive(Clone)]
-struct Wire(Arc<Mutex<Frames>>, Mempool);
-
-impl Wakeable for Wire {
-    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(WakeSource::Polled);
-    }
-}
-
-impl RxQueue for Wire {
-    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let mut frames = self.0.lock().unwrap();
-        let mut count = 0;
-        while burst.room() > 0
-            && let Some(frame) = frames.to_card.pop_front()
-        {
-            let mut packet = self.1.alloc().expect("a buffer is left");
-            assert!(packet.copy_from(&frame));
-            match (frames.open.then(|| parse_headers(&frame)).flatten(), frames.segment) {
-                (Some(headers), Some(mss)) => packet.request_segmentation(mss, headers),
-                (Some(headers), None) => packet.request_checksum(headers),
-                (None, _) => {}
-            }
-            burst.push(packet);
-            count += 1;
-        }
-        count
-    }
-}
-
-impl TxQueue for Wire {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let mut frames = self.0.lock().unwrap();
-        let count = if frames.stuck { 0 } else { burst.len() };
-        frames.from_card.extend(burst.drain().take(count).map(|packet| bytes_of(&packet)));
-        count
-    }
-}
-
-/// Returns the bytes of a packet of any number of buffers.
-pub fn bytes_of(packet: &Packet) -> Vec<u8> {
-    let mut bytes = vec![0; packet.total_len()];
-    packet.copy_to(&mut bytes).expect("as long as the frame");
-    bytes
-}
-
-/// Ends the thread that steps a card when dropped.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
 
 /// Runs `work`, which waits for the card, while another thread steps the card.
 pub fn stepping<R>(card: &VirtioCard, ends: &mut QueuePair, work: impl FnOnce() -> R) -> R {
@@ -103,7 +35,7 @@ pub struct Rig {
     pub port: VirtioNet,
     pub card: Arc<VirtioCard>,
     pub ends: QueuePair,
-    pub frames: Arc<Mutex<Frames>>,
+    pub wire: Wire,
     pub pool: Mempool,
 }
 
@@ -114,16 +46,14 @@ impl Rig {
 
     pub fn open(config: &PortConfig, card: &VirtioConfig) -> Result<Self, Error> {
         let pool = Mempool::new(&MempoolConfig { buffers: BUFFERS, ..Default::default() }).unwrap();
-        let frames = Arc::new(Mutex::new(Frames::default()));
-        let wires = Mempool::new(&MempoolConfig { buffers: 64, size: 30_000, ..Default::default() }).unwrap();
-        let wire = Wire(frames.clone(), wires);
-        let mut ends = QueuePair { rx: Box::new(wire.clone()), tx: Box::new(wire) };
+        let wire = Wire::new(64, 30_000);
+        let mut ends = wire.ends();
         let card = VirtioCard::new(card);
         let opened = stepping(&card, &mut ends, || VirtioNet::open(card.clone(), "model", config, &pool));
         let mut port = opened.inspect_err(|_| assert_eq!(card.fault(), None))?;
         let queues = port.take_queues();
         assert_eq!(queues.len(), config.queues);
-        Ok(Self { queues, port, card, ends, frames, pool })
+        Ok(Self { queues, port, card, ends, wire, pool })
     }
 
     /// Steps the card until it has nothing to do.
@@ -144,7 +74,7 @@ impl Rig {
 
     /// Puts frames on the wire and returns what arrives at a queue.
     pub fn receive(&mut self, queue: usize, frames: impl IntoIterator<Item = Vec<u8>>) -> Vec<Packet> {
-        self.frames.lock().unwrap().to_card.extend(frames);
+        self.wire.frames().to_card.extend(frames);
         self.step();
         self.arrived(queue)
     }
@@ -166,19 +96,12 @@ impl Rig {
     }
 
     pub fn sent(&mut self) -> Vec<Vec<u8>> {
-        self.frames.lock().unwrap().from_card.drain(..).collect()
+        self.wire.frames().from_card.drain(..).collect()
     }
 
     /// Returns a packet with this frame, in buffers of up to `piece` bytes each.
     pub fn packet(&self, frame: &[u8], piece: usize) -> Packet {
-        let mut pieces = frame.chunks(piece).map(|bytes| {
-            let mut packet = self.pool.alloc().expect("a buffer is left");
-            assert!(packet.copy_from(bytes));
-            packet
-        });
-        let mut packet = pieces.next().expect("a frame has bytes");
-        pieces.for_each(|piece| packet.append(piece));
-        packet
+        scattered(&self.pool, frame, piece)
     }
 
     /// Asserts that the driver has kept to the protocol.

@@ -2,99 +2,24 @@
 
 #![allow(dead_code)]
 
-use std::fs::File;
-use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+pub use ringpass_lab::{Namespace, unique};
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
 use ringpass_port::{Port, QueuePair};
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-/// A network namespace for one test, deleted with all its interfaces when dropped.
-pub struct Namespace {
-    pub name: String,
-}
-
-/// Returns a name of at most 15 bytes that no other test uses.
-pub fn unique(prefix: &str) -> String {
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    format!("{prefix}{:x}{:x}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// Runs a command that must succeed, and returns its output.
-pub fn run(command: &[&str]) -> String {
-    let output = Command::new(command[0]).args(&command[1..]).output();
-    let output = output.unwrap_or_else(|error| panic!("this test needs the program {}: {error}", command[0]));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {text}(tests with interfaces need root and network namespaces)");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-impl Namespace {
-    pub fn new() -> Self {
-        let name = unique("rpt-");
-        run(&["ip", "netns", "add", &name]);
-        let namespace = Self { name };
-        // With IPv6, the kernel would send packets of its own.
-        for which in ["all", "default"] {
-            let file = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
-            namespace.enter(|| std::fs::write(&file, "1").expect("IPv6 is switched off in a namespace"));
-        }
-        namespace
-    }
-
-    /// Runs `ip` in the namespace.
-    pub fn ip(&self, arguments: &[&str]) -> String {
-        run(&[&["ip", "-n", &self.name], arguments].concat())
-    }
-
-    /// Runs a program in the namespace.
-    pub fn run(&self, command: &[&str]) -> String {
-        run(&[&["ip", "netns", "exec", &self.name], command].concat())
-    }
-
-    /// Runs a closure on a thread in the namespace. Sockets opened there stay there.
-    pub fn enter<R: Send>(&self, inside: impl FnOnce() -> R + Send) -> R {
-        let file = File::open(format!("/run/netns/{}", self.name)).expect("the namespace has a file");
-        std::thread::scope(|scope| {
-            let thread = scope.spawn(|| {
-                use std::os::fd::AsFd;
-                move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))
-                    .expect("entering a network namespace needs CAP_SYS_ADMIN");
-                inside()
-            });
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.name]).status();
-    }
-}
+pub use ringpass_testing::poll_until;
 
 /// Creates two namespaces joined by a veth pair, `va` in the first and `vb` in the second, both up.
 pub fn veth() -> (Namespace, Namespace) {
     let (a, b) = (Namespace::new(), Namespace::new());
-    a.ip(&["link", "add", "name", "va", "type", "veth", "peer", "name", "vb", "netns", &b.name]);
+    a.ip(&["link", "add", "name", "va", "type", "veth", "peer", "name", "vb", "netns", &b.0]);
     a.ip(&["link", "set", "va", "up"]);
     b.ip(&["link", "set", "vb", "up"]);
     // The kernel sends through them only after it has noticed the carrier.
     for (namespace, name) in [(&a, "va"), (&b, "vb")] {
-        until("the link", || namespace.ip(&["link", "show", name]).contains("state UP"));
+        poll_until("the link", || namespace.ip(&["link", "show", name]).contains("state UP"));
     }
     (a, b)
-}
-
-/// Calls `done` until it returns `true`; panics after a minute.
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < Duration::from_secs(60), "gave up waiting for {what}");
-        std::thread::yield_now();
-    }
 }
 
 pub fn pool() -> Mempool {
@@ -112,7 +37,7 @@ pub fn queues(port: &mut dyn Port) -> QueuePair {
 pub fn send(queues: &mut QueuePair, pool: &Mempool, frames: &[Vec<u8>]) {
     for some in frames.chunks(32) {
         let mut burst = burst(pool, some);
-        until("the port to take frames", || {
+        poll_until("the port to take frames", || {
             queues.tx.tx_burst(&mut burst);
             burst.is_empty()
         });
@@ -140,7 +65,7 @@ pub fn receive(queues: &mut QueuePair) -> Vec<Vec<u8>> {
 /// Receives until there are `count` frames.
 pub fn receive_exactly(queues: &mut QueuePair, count: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    until(&format!("{count} frames"), || {
+    poll_until(&format!("{count} frames"), || {
         frames.extend(receive(queues));
         frames.len() >= count
     });
@@ -198,7 +123,7 @@ pub fn forward(mut left: QueuePair, mut right: QueuePair, stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for (from, to) in [(&mut left.rx, &mut right.tx), (&mut right.rx, &mut left.tx)] {
             from.rx_burst(&mut burst);
-            until("the port to take frames", || {
+            poll_until("the port to take frames", || {
                 to.tx_burst(&mut burst);
                 burst.is_empty()
             });

@@ -4,13 +4,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use ringpass_host_ports::{CableEnd, cable};
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Idle, Port, QueuePair, RxDecorator, RxQueue, TxQueue, chain};
+use ringpass_port::{Idle, Port, QueuePair, RxDecorator, RxQueue, TxQueue};
 use ringpass_switch::{Config, Counter, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
+use ringpass_testing::bytes_of;
+pub use ringpass_testing::packet;
 
 pub struct Rig {
     pub switch: Switch,
@@ -108,10 +108,6 @@ pub fn accounted(switch: &Switch, ports: usize) -> u64 {
     fates.map(|&counter| (0..ports).map(|port| switch.counts(port).of(counter)).sum::<u64>()).sum()
 }
 
-pub fn packet(pool: &Mempool, frame: &[u8]) -> Packet {
-    chain([frame], || pool.alloc()).expect("buffers")
-}
-
 /// Returns all frames that can be received now, with tags from the metadata inserted.
 pub fn receive(queues: &mut QueuePair) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
@@ -124,7 +120,7 @@ pub fn receive(queues: &mut QueuePair) -> Vec<Vec<u8>> {
 }
 
 fn bytes(packet: &Packet) -> Vec<u8> {
-    let mut frame: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
+    let mut frame = bytes_of(packet);
     if let Some(tag) = packet.vlan() {
         frame.splice(12..12, [&[0x81, 0][..], &tag.to_be_bytes()].concat());
     }
@@ -192,29 +188,10 @@ pub fn send(far: &mut QueuePair, pool: &Mempool, frame: &[u8]) {
     assert_eq!(far.tx.tx_burst(&mut burst), 1, "the cable has room");
 }
 
-/// Stops the workers when dropped, also if the test panics.
-pub struct StopAtEnd<'a>(pub &'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
-
 pub fn work(mut datapath: Datapath, stop: &AtomicBool) {
     let mut idle = Idle::new(false);
     while !stop.load(Relaxed) {
         let moved = datapath.round();
         idle.after(moved, &mut [&mut datapath]);
     }
-}
-
-/// Waits until `until` returns true, for up to a minute. Returns the time it took.
-pub fn wait(what: &str, mut until: impl FnMut() -> bool) -> Duration {
-    let start = Instant::now();
-    while !until() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what}");
-        thread::yield_now();
-    }
-    start.elapsed()
 }

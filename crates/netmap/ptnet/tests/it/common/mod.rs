@@ -12,12 +12,9 @@ use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::{Flags, Kring, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach, attach_pipe};
 use ringpass_port::MacAddress;
 use ringpass_ptnet::{Counters, GuestPort, Passthrough, SharedRegion};
+pub use ringpass_testing::event;
 use ringpass_vfio_user::{Event, EventWaiter, Listener};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-
-pub fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
-}
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Returns a notifier that signals an eventfd.
 pub fn notifier(event: &OwnedFd) -> Notifier {

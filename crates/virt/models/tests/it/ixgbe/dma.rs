@@ -1,6 +1,6 @@
 //! DMA to memory of another process: mapped in pieces of a page, scattered, and unmapped at any time.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use ringpass_memory::{Access, DmaArray, DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
@@ -10,8 +10,9 @@ use ringpass_registers::Window;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_registers::ixgbe::*;
+use ringpass_testing::Wire;
 
-use crate::ixgbe::driver::{Wire, Word, frame, own_mac, scripted};
+use crate::ixgbe::driver::{Word, frame, own_mac, scripted};
 
 const PAGE: u64 = 4096;
 const PAGES: u64 = 64;
@@ -26,7 +27,7 @@ struct Guest {
     card: Arc<Card>,
     window: Window,
     queues: QueuePair,
-    wire: Arc<Mutex<Wire>>,
+    wire: Wire,
     memory: Memory,
     words: DmaArray<Word>,
     region: Arc<DmaRegion>,
@@ -109,12 +110,12 @@ impl Guest {
     }
 
     fn arrive(&mut self, bytes: &[u8]) {
-        self.wire.lock().unwrap().to_card.push_back(bytes.to_vec());
+        self.wire.frames().to_card.push_back(bytes.to_vec());
         self.card.step(&mut self.queues);
     }
 
     fn sent(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.wire.lock().unwrap().from_card)
+        std::mem::take(&mut self.wire.frames().from_card)
     }
 
     fn faults(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! A NIC and a minimal driver for it, which shares no code with the real one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Atomics, DmaArray, DmaRegion, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
@@ -10,8 +10,9 @@ use ringpass_port::QueuePair;
 use ringpass_registers::Window;
 use ringpass_registers::ixgbe::bits::*;
 use ringpass_registers::ixgbe::*;
+use ringpass_testing::Wire;
 
-pub use crate::wire::{Wire, frame, scripted};
+pub use crate::wire::{frame, scripted};
 
 pub struct Word(AtomicU64);
 // SAFETY: a single 64-bit atomic integer, without padding.
@@ -56,7 +57,7 @@ pub struct Driver {
     words: DmaArray<Word>,
     bytes: DmaArray<Byte>,
     pub queues: QueuePair,
-    pub wire: Arc<Mutex<Wire>>,
+    pub wire: Wire,
     /// For each queue (queues whose numbers differ by 16 share an entry): descriptors in the ring, next one to
     /// read, bytes of a buffer.
     rx: [(usize, usize, usize); 16],
@@ -167,9 +168,9 @@ impl Driver {
 
     /// Puts frames on the wire and steps until the wire is empty.
     pub fn arrive(&mut self, frames: &[Vec<u8>]) {
-        self.wire.lock().unwrap().to_card.extend(frames.iter().cloned());
+        self.wire.frames().to_card.extend(frames.iter().cloned());
         self.step();
-        while !self.wire.lock().unwrap().to_card.is_empty() {
+        while !self.wire.frames().to_card.is_empty() {
             assert!(self.step() > 0, "the card does not take from the wire");
         }
     }
@@ -242,6 +243,6 @@ impl Driver {
 
     /// Returns the frames sent to the wire since the last call.
     pub fn sent(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.wire.lock().unwrap().from_card)
+        std::mem::take(&mut self.wire.frames().from_card)
     }
 }

@@ -126,7 +126,7 @@ fn apply(driver: &mut Driver, canary: &Canary, action: Action) {
                 driver.start_tx(queue, 64);
             }
         }
-        Action::Arrive(len) => driver.wire.lock().unwrap().to_card.push_back(frame(own_mac(), len)),
+        Action::Arrive(len) => driver.wire.frames().to_card.push_back(frame(own_mac(), len)),
         Action::BusMaster(on) => driver.card.set_bus_master(on).unwrap(),
         Action::Step => {
             driver.step();
@@ -151,7 +151,7 @@ proptest! {
         driver.window.write(CTRL, CTRL_RST);
         driver.card.set_bus_master(true).unwrap();
         driver.window.write(FCTRL, FCTRL_UPE);
-        driver.wire.lock().unwrap().to_card.clear();
+        driver.wire.frames().to_card.clear();
         driver.start_rx(0, 64, SRRCTL_DESCTYPE_ADV_ONEBUF | 2);
         driver.start_tx(0, 64);
         driver.sent();

@@ -107,7 +107,7 @@ fn the_crc_is_there_if_it_is_not_stripped() {
 fn nothing_is_taken_from_the_wire_until_the_driver_listens() {
     let mut driver = Driver::new();
     let sent = frame(own_mac(), 60);
-    driver.wire.lock().unwrap().to_card.push_back(sent.clone());
+    driver.wire.frames().to_card.push_back(sent.clone());
     assert_eq!(driver.step(), 0);
     driver.start_rx(0, 64, ONE_BUFFER | 2);
     driver.window.clear(RXCTRL, RXCTRL_RXEN);

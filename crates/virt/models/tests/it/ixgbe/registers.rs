@@ -48,7 +48,7 @@ fn reset_clears_itself_and_all_registers() {
     assert_eq!(driver.window.read(FCTRL), 0);
     assert_eq!(driver.window.read(RXDCTL.at(0)) & RXDCTL_ENABLE, 0);
     assert_eq!(driver.window.read(RDT.at(0)), 0, "the doorbell too");
-    driver.wire.lock().unwrap().to_card.push_back(vec![0xff; 60]);
+    driver.wire.frames().to_card.push_back(vec![0xff; 60]);
     assert_eq!(driver.step(), 0, "nothing is received after a reset");
 }
 

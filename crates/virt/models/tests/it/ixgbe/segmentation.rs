@@ -132,13 +132,13 @@ fn which_flags_stay_is_the_drivers_choice() {
 #[test]
 fn a_full_wire_only_delays_segments() {
     let mut driver = Driver::started();
-    driver.wire.lock().unwrap().room = 10;
+    driver.wire.frames().room = 10;
     let payload = vec![3; 40_000];
     put(&mut driver, TCP4, &payload, 200, 0, &[]);
     driver.send_frame(0, &TCP4.frame(b"behind"));
     while driver.step() > 0 {}
-    assert_eq!(driver.wire.lock().unwrap().from_card.len(), 10);
-    driver.wire.lock().unwrap().room = usize::MAX;
+    assert_eq!(driver.wire.frames().from_card.len(), 10);
+    driver.wire.frames().room = usize::MAX;
     while driver.step() > 0 {}
     let mut frames = driver.sent();
     assert_eq!(frames.pop(), Some(TCP4.frame(b"behind")), "in their order");
@@ -148,12 +148,12 @@ fn a_full_wire_only_delays_segments() {
 #[test]
 fn a_disabled_queue_forgets_its_segments() {
     let mut driver = Driver::started();
-    driver.wire.lock().unwrap().room = 0;
+    driver.wire.frames().room = 0;
     put(&mut driver, TCP4, &[3; 40_000], 200, 0, &[]);
     driver.send(0);
     driver.window.write(TXDCTL.at(0), 0);
     driver.window.doorbell(TDT.at(0)).ring(0);
-    driver.wire.lock().unwrap().room = usize::MAX;
+    driver.wire.frames().room = usize::MAX;
     driver.start_tx(0, 64);
     driver.step();
     driver.sent();

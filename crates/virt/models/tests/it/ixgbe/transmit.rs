@@ -124,12 +124,12 @@ fn nothing_is_sent_while_the_transmitter_is_off() {
 #[test]
 fn a_full_wire_loses_nothing() {
     let mut driver = Driver::started();
-    driver.wire.lock().unwrap().room = 3;
+    driver.wire.frames().room = 3;
     let frames: Vec<_> = (0..10u8).map(|i| [&frame(own_mac(), 60)[..], &[i]].concat()).collect();
     frames.iter().for_each(|bytes| driver.put(0, bytes, WHOLE | TX_RS, 61));
     driver.send(0);
     assert_eq!(driver.sent(), frames[..3]);
-    driver.wire.lock().unwrap().room = usize::MAX;
+    driver.wire.frames().room = usize::MAX;
     driver.step();
     assert_eq!(driver.sent(), frames[3..]);
 }
@@ -195,14 +195,14 @@ fn loopback_brings_frames_back() {
 fn queues_have_turns_on_a_slow_wire() {
     let mut driver = Driver::started();
     driver.start_tx(1, 64);
-    driver.wire.lock().unwrap().room = 0;
+    driver.wire.frames().room = 0;
     for (queue, len) in [(0, 60), (1, 61), (0, 62)] {
         (0..60).for_each(|_| driver.put(queue, &frame(own_mac(), len), WHOLE, len));
         driver.send(queue);
     }
     let mut lengths = Vec::new();
     for _ in 0..180 {
-        driver.wire.lock().unwrap().room = 1;
+        driver.wire.frames().room = 1;
         driver.step();
         lengths.extend(driver.sent().iter().map(Vec::len));
     }
@@ -244,7 +244,7 @@ proptest! {
         writes_head: bool,
     ) {
         let mut drivers = [Driver::started(), Driver::started()];
-        drivers[0].wire.lock().unwrap().takes_frames = true;
+        drivers[0].wire.frames().takes_frames = true;
         for driver in &mut drivers {
             if writes_head {
                 driver.window.clear(TXDCTL.at(0), TXDCTL_ENABLE);

@@ -1,17 +1,18 @@
 //! A minimal virtio driver for both interfaces and both kinds of rings, which can also violate the
 //! specification. It shares no code with the real one.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Access, Atomics, DmaArray, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
 use ringpass_pci::{EventWaiter, PciDevice};
 use ringpass_port::QueuePair;
 use ringpass_registers::IoRegion;
+use ringpass_testing::Wire;
 use ringpass_virtio::features::*;
 
-use crate::wire::{Wire, frame, scripted};
+use crate::wire::{frame, scripted};
 
 pub struct Byte(AtomicU8);
 // SAFETY: a single 8-bit atomic integer, without padding.
@@ -74,7 +75,7 @@ pub struct Driver {
     pub features: u64,
     pub queues: Vec<Queue>,
     pub wires: QueuePair,
-    pub wire: Arc<Mutex<Wire>>,
+    pub wire: Wire,
     pub vectors: Vec<EventWaiter>,
 }
 
@@ -383,7 +384,7 @@ impl Driver {
 
     /// Puts frames on the wire and steps until nothing moves.
     pub fn arrive(&mut self, frames: &[Vec<u8>]) {
-        self.wire.lock().unwrap().to_card.extend(frames.iter().cloned());
+        self.wire.frames().to_card.extend(frames.iter().cloned());
         while self.step() > 0 {}
     }
 
@@ -417,7 +418,7 @@ impl Driver {
 
     /// Returns the frames sent to the wire since the last call.
     pub fn sent(&self) -> Vec<Vec<u8>> {
-        std::mem::take(&mut self.wire.lock().unwrap().from_card)
+        std::mem::take(&mut self.wire.frames().from_card)
     }
 
     /// Sends a command on the control queue; returns its status, if the device replied.

@@ -21,7 +21,7 @@ fn wrong(features: u64, why: &str, act: impl FnOnce(&mut Driver)) {
     assert!(driver.heard(driver.vectors.len() - 1) > 0, "the configuration has changed");
     driver.arrive(&[any_frame(60)]);
     assert_eq!(driver.receive(), None);
-    driver.wire.lock().unwrap().to_card.clear();
+    driver.wire.frames().to_card.clear();
     driver.write_status(0);
     assert_eq!((driver.card.fault(), driver.status()), (None, 0));
 }

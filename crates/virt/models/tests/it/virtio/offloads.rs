@@ -151,8 +151,9 @@ fn open_checksums_and_segments_are_passed_on() {
     ] {
         let mut driver = Driver::up(&VirtioConfig { features, ..VirtioConfig::default() }, 64);
         {
-            let mut wire = driver.wire.lock().unwrap();
-            (wire.open, wire.segment) = (true, segment);
+            let mut frames = driver.wire.frames();
+            frames.partial_checksums = true;
+            frames.segment = segment;
         }
         driver.arrive(&[left.clone()]);
         let received = driver.receive().map(|received| (received.header[..10].to_vec(), received.bytes));

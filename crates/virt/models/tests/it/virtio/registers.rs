@@ -112,7 +112,7 @@ fn a_reset_makes_all_as_it_was() {
     driver.write_status(0);
     assert_eq!((driver.status(), driver.card.accepted()), (0, 0));
     driver.arrive(&[any_frame(60)]);
-    assert_eq!(driver.wire.lock().unwrap().to_card.len(), 1, "it stays on the wire");
+    assert_eq!(driver.wire.frames().to_card.len(), 1, "it stays on the wire");
     driver.bar.write16(22, 0);
     assert_eq!([24, 26, 28].map(|at| driver.bar.read16(at)), [256, 0xffff, 0]);
 }

@@ -1,8 +1,7 @@
 //! A mock device that checks the promises of its session, and a front-end that sends arbitrary messages.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::io::{IoSlice, Read};
-use std::mem::MaybeUninit;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,12 +9,10 @@ use std::time::Duration;
 
 use ringpass_ipc::EventNotifier;
 use ringpass_port::MacAddress;
+pub use ringpass_testing::{event, memfd, resources, send, wait_for};
 use ringpass_vhost_user::*;
 use ringpass_virtio::device::GuestMemory;
 use ringpass_virtio::features::*;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 pub const PAGE: u64 = 4096;
 pub const LIMIT: Duration = Duration::from_secs(10);
@@ -33,16 +30,6 @@ pub const PROTOCOL: u64 = features::REPLY_ACK
     | features::RESET_DEVICE
     | features::CONFIGURE_MEM_SLOTS
     | features::STATUS;
-
-pub fn memfd(len: u64) -> OwnedFd {
-    let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-    ftruncate(&file, len).unwrap();
-    file
-}
-
-pub fn event() -> OwnedFd {
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
-}
 
 /// State of a mock device with two queue pairs.
 #[derive(Default)]
@@ -235,7 +222,10 @@ impl Bench {
         let session = self.session.as_mut().expect("a session");
         loop {
             match session.handle(&mut self.mock) {
-                Ok(0) if session.is_receiving() => wait(session.wait_on()),
+                Ok(0) if session.is_receiving() => {
+                    let (fd, flags) = session.wait_on();
+                    wait_for(fd, flags);
+                }
                 Ok(0) => return None,
                 Ok(_) => {}
                 Err(ended) => {
@@ -350,18 +340,10 @@ pub fn fd_of(index: u32) -> VringFd {
 /// A front-end that sends arbitrary messages.
 pub struct Front(pub UnixStream);
 
-/// Waits for a session's descriptor, for a second at most.
-fn wait((fd, flags): (BorrowedFd<'_>, PollFlags)) {
-    let _ = poll(&mut [PollFd::from_borrowed_fd(fd, flags)], Some(&Timespec { tv_sec: 1, tv_nsec: 0 }));
-}
-
 impl Front {
     /// Sends bytes and descriptors. Returns how many bytes were taken; fails if the back-end has hung up.
     pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<usize> {
-        let mut space = vec![MaybeUninit::uninit(); 4096];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
-        sendmsg(&self.0, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+        send(&self.0, bytes, fds)
     }
 
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
@@ -383,10 +365,4 @@ impl Front {
 /// Builds a message from the number of its command.
 pub fn message(command: u32, kind: Kind, payload: &[u8]) -> Vec<u8> {
     [&Header { command, kind, size: payload.len() as u32 }.to_bytes(), payload].concat()
-}
-
-/// Returns the number of file descriptors and of mappings of this process.
-pub fn resources() -> (usize, usize) {
-    let fds = std::fs::read_dir("/proc/self/fd").unwrap().count();
-    (fds, std::fs::read_to_string("/proc/self/maps").unwrap().lines().count())
 }

@@ -1,12 +1,13 @@
 //! A NIC whose Rx queue is mapped to the port: the model with our driver.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringpass_intel::ixgbe::Ixgbe;
-use ringpass_memory::{Burst, Flags, Mempool, Packet};
+use ringpass_memory::{Burst, Flags, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig};
-use ringpass_port::{Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{Port, PortConfig, QueuePair};
+use ringpass_testing::Wire;
 use ringpass_vhost_user::Device;
 use ringpass_virtio::features::IN_ORDER;
 
@@ -15,38 +16,6 @@ use super::{FEATURES, Rig, frame};
 /// Returns the feature sets that a mapped queue supports.
 pub fn features() -> impl Iterator<Item = u64> {
     FEATURES.into_iter().filter(|features| features & IN_ORDER == 0)
-}
-
-/// A wire with frames on their way to the NIC.
-#[derive(Clone)]
-pub struct Wire(Arc<Mutex<Vec<Vec<u8>>>>, Mempool);
-
-impl Wakeable for Wire {
-    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(WakeSource::Polled);
-    }
-}
-
-impl RxQueue for Wire {
-    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let before = burst.len();
-        let mut frames = self.0.lock().unwrap();
-        let count = frames.len().min(burst.room());
-        for frame in frames.drain(..count) {
-            let mut packet = self.1.alloc().expect("a buffer is left");
-            assert!(packet.copy_from(&frame));
-            burst.push(packet);
-        }
-        burst.len() - before
-    }
-}
-
-impl TxQueue for Wire {
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let sent = burst.len();
-        burst.clear();
-        sent
-    }
 }
 
 /// A NIC whose Rx queue is mapped to the port.
@@ -66,7 +35,7 @@ impl Mapped {
         let mut driver = Ixgbe::open(card.clone(), "model", &config, &rig.pool).unwrap();
         let mut rx = driver.take_queues().remove(0);
         rx.rx.borrow_from(&rig.port.lending(0).unwrap()).unwrap();
-        let wire = Wire(Arc::default(), rig.pool.clone());
+        let wire = Wire::new(256, 2048);
         let mut mapped = Self { rig, card, driver, rx, wire };
         mapped.look();
         mapped
@@ -87,8 +56,8 @@ impl Mapped {
 
     /// Lets frames arrive at the NIC while nobody polls its queue.
     pub fn arrive_unseen(&mut self, frames: &[Vec<u8>]) {
-        self.wire.0.lock().unwrap().extend_from_slice(frames);
-        let mut ends = QueuePair { rx: Box::new(self.wire.clone()), tx: Box::new(self.wire.clone()) };
+        self.wire.frames().to_card.extend(frames.iter().cloned());
+        let mut ends = self.wire.ends();
         while self.card.step(&mut ends) > 0 {}
     }
 

@@ -2,6 +2,8 @@
 
 use ringpass_memory::{Burst, Mempool, MempoolConfig, Packet};
 use ringpass_port::{Port, PortConfig, QueuePair};
+pub use ringpass_testing::bytes_of;
+use ringpass_testing::packet;
 use ringpass_vhost::{Backend, DEFAULT_FEATURES, Vhost};
 use ringpass_vhost_user::Device;
 
@@ -47,7 +49,7 @@ impl Rig {
     }
 
     pub fn packet(&self, frame: &[u8]) -> Packet {
-        ringpass_port::chain([frame], || self.pool.alloc()).expect("buffers")
+        packet(&self.pool, frame)
     }
 
     /// Sends frames. Returns how many were not taken.
@@ -57,10 +59,6 @@ impl Rig {
         self.queues[queue].tx.tx_burst(&mut burst);
         burst.len()
     }
-}
-
-pub fn bytes_of(packet: &Packet) -> Vec<u8> {
-    packet.segments().flat_map(|segment| segment.to_vec()).collect()
 }
 
 /// Builds a frame whose content depends on `number`.

@@ -2,21 +2,7 @@
 
 use std::path::Path;
 
-/// Pseudo-random numbers (xorshift64*).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        self.next() as usize % end.max(1)
-    }
-}
+use crate::Random;
 
 /// Values at the boundaries of typical checks.
 const NUMBERS: [u64; 16] =
@@ -24,14 +10,14 @@ const NUMBERS: [u64; 16] =
 
 fn mutate(case: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     const LONGEST: usize = 4096;
-    let at = random.below(case.len());
-    match random.below(8) {
-        0 if !case.is_empty() => case[at] ^= 1 << random.below(8),
+    let at = random.index(case.len());
+    match random.index(8) {
+        0 if !case.is_empty() => case[at] ^= 1 << random.index(8),
         1 if !case.is_empty() => case[at] = random.next() as u8,
         2..=4 if !case.is_empty() => {
             // A field of 2, 4 or 8 bytes, aligned to 4 behind the case's first byte, as fields of messages are.
-            let width = [2, 4, 8][random.below(3)];
-            let number = NUMBERS[random.below(NUMBERS.len())].to_ne_bytes();
+            let width = [2, 4, 8][random.index(3)];
+            let number = NUMBERS[random.index(NUMBERS.len())].to_ne_bytes();
             let at = 1 + at / 4 * 4;
             let fits = width.min(case.len().saturating_sub(at));
             case.iter_mut().skip(at).zip(&number[..fits]).for_each(|(byte, &new)| *byte = new);
@@ -42,7 +28,7 @@ fn mutate(case: &mut Vec<u8>, other: &[u8], random: &mut Random) {
             case.splice(at..at, more);
         }
         _ => {
-            let from = random.below(other.len());
+            let from = random.index(other.len());
             case.truncate(at);
             case.extend_from_slice(&other[from..]);
         }
@@ -61,9 +47,13 @@ impl Drop for Report<'_> {
     }
 }
 
-/// Runs the seeds of a target, then `cases` mutations of them.
+/// Runs the seeds of a target, then `cases` mutations of them, which are the same each time.
+///
+/// # Panics
+///
+/// If `body` does; the case is printed.
 pub fn run(target: &str, cases: u32, body: impl Fn(&[u8])) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds").join(target);
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds").join(target);
     let mut seeds: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     seeds.sort();
     let seeds: Vec<Vec<u8>> = seeds.iter().map(|path| std::fs::read(path).unwrap()).collect();
@@ -74,12 +64,12 @@ pub fn run(target: &str, cases: u32, body: impl Fn(&[u8])) {
         drop(report);
     };
     seeds.iter().for_each(|seed| run(seed));
-    let mut random = Random(0x5eed);
+    let mut random = Random::new(0x5eed);
     let mut case = Vec::new();
     for _ in 0..cases {
-        case.clone_from(&seeds[random.below(seeds.len())]);
-        for _ in 0..=random.below(6) {
-            let other = random.below(seeds.len());
+        case.clone_from(&seeds[random.index(seeds.len())]);
+        for _ in 0..=random.index(6) {
+            let other = random.index(seeds.len());
             mutate(&mut case, &seeds[other], &mut random);
         }
         run(&case);
