@@ -196,7 +196,7 @@ fn socket(how: u8, stream: &[u8], files: &Files) {
 /// Waits until descriptors that the session has been sent are received, for a second at most.
 fn wait_for_descriptors(session: &Session) {
     if session.is_receiving() {
-        let (fd, flags, _) = session.wait_on();
+        let (fd, flags) = session.wait_on();
         wait_for(fd, flags);
     }
 }

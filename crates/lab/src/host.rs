@@ -160,6 +160,17 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<String> {
     receiver
 }
 
+/// How a program has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit code; `None` after a signal.
+    pub status: Option<i32>,
+    /// Unread lines of standard output.
+    pub lines: Vec<String>,
+    /// Unread lines of standard error.
+    pub errors: Vec<String>,
+}
+
 impl Program {
     /// Starts a command and begins to collect its output. Panics if it cannot be started.
     pub fn spawn(command: &[&str]) -> Self {
@@ -226,9 +237,8 @@ impl Program {
         run(&["sh", "-c", &format!("kill -s {name} {}", self.id())]);
     }
 
-    /// Waits until the program ends, and returns the exit code and all unread lines of standard output and of
-    /// standard error. Panics after `limit`.
-    pub fn wait(mut self, limit: Duration) -> (Option<i32>, Vec<String>, Vec<String>) {
+    /// Waits until the program ends. Panics after `limit`.
+    pub fn wait(mut self, limit: Duration) -> Ended {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -237,13 +247,13 @@ impl Program {
             assert!(start.elapsed() < limit, "the program still runs after {limit:?}");
             std::thread::sleep(Duration::from_millis(10));
         };
-        (status.code(), self.lines.iter().collect(), self.errors.iter().collect())
+        Ended { status: status.code(), lines: self.lines.iter().collect(), errors: self.errors.iter().collect() }
     }
 
     /// Ends the program as Ctrl-C does and returns its last line, which must be the summary.
     pub fn summary(self) -> Value {
         self.signal("INT");
-        let (status, lines, errors) = self.wait(WAIT_TIMEOUT);
+        let Ended { status, lines, errors } = self.wait(WAIT_TIMEOUT);
         assert_eq!(status, Some(0), "{errors:?}");
         let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
         assert_eq!(summary["event"], "summary");

@@ -20,7 +20,7 @@ mod slow_eventfd;
 pub mod soak;
 
 pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
-pub use host::{Namespace, Program, built, run, unique, wait_until};
+pub use host::{Ended, Namespace, Program, built, run, unique, wait_until};
 pub use shell::{Uplink, shell};
 pub use silent_file::SilentFile;
 pub use slow_eventfd::SlowEventfd;

@@ -124,6 +124,13 @@ struct Testbed {
     burst: Burst,
 }
 
+/// What was forwarded.
+struct Forwarded {
+    packets: u64,
+    elapsed: Duration,
+    cycles: u64,
+}
+
 impl Testbed {
     fn new(cards: usize, batch: usize) -> Result<Self, Error> {
         let config = PortConfig { rx_ring: RING, tx_ring: RING, ..Default::default() };
@@ -154,9 +161,9 @@ impl Testbed {
 
     fn measure(mut self, time: Duration) -> Result<Sample, Error> {
         // A second of warm-up at most: rings, caches and the classes that the cards remember.
-        let mut packets = self.forward(time.min(Duration::from_secs(1)) / 5).0;
-        let (measured, elapsed, spent) = self.forward(time);
-        packets += measured;
+        let warm_up = self.forward(time.min(Duration::from_secs(1)) / 5);
+        let Forwarded { packets: measured, elapsed, cycles: spent } = self.forward(time);
+        let packets = warm_up.packets + measured;
         while self.step() > 0 {}
         let start = cycles();
         (0..EMPTY_STEPS).for_each(|_| _ = self.step());
@@ -170,8 +177,8 @@ impl Testbed {
         })
     }
 
-    /// Plays cards and forwarders in turn; returns packets, time and cycles.
-    fn forward(&mut self, time: Duration) -> (u64, Duration, u64) {
+    /// Plays cards and forwarders in turn.
+    fn forward(&mut self, time: Duration) -> Forwarded {
         const ROUNDS: usize = 1000;
         let start = Instant::now();
         let from = cycles();
@@ -182,7 +189,7 @@ impl Testbed {
                 packets += forward_once(&mut self.pairs, &mut self.burst) as u64;
             }
         }
-        (packets, start.elapsed(), cycles() - from)
+        Forwarded { packets, elapsed: start.elapsed(), cycles: cycles() - from }
     }
 
     /// Fails if cards and drivers have not counted the same frames, or not the `forwarded` ones.

@@ -91,8 +91,10 @@ impl Packet {
     }
 
     /// Updates what is beside the handle.
-    fn update(&mut self, packet: (*mut u8, usize, usize)) {
-        (self.data, self.length, self.total) = (packet.0, packet.1 as u32, packet.2 as u32);
+    fn update(&mut self, data: *mut u8, length: usize, total: usize) {
+        self.data = data;
+        self.length = length as u32;
+        self.total = total as u32;
     }
 }
 
@@ -115,8 +117,10 @@ unsafe fn with(packet: *mut Packet, with: impl FnOnce(&mut ringpass::Packet) -> 
         // SAFETY: the packet is as `get` requires, by this function's contract.
         let packet = unsafe { place.get() }?;
         let value = with(packet)?;
-        let now = (packet.as_ptr(), packet.len(), packet.total_len());
-        place.update(now);
+        let data = packet.as_ptr();
+        let length = packet.len();
+        let total = packet.total_len();
+        place.update(data, length, total);
         Ok(value)
     })
 }

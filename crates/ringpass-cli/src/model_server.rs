@@ -126,7 +126,7 @@ fn intel(args: Args) -> Result<(), Error> {
         let card = make(mac);
         let counted = card.clone();
         let counters: Counters = Arc::new(move || ringpass::ixgbe_counters(&counted));
-        (ixgbe::VfioUserFunction::new(card.clone()), card as Arc<dyn Model>, counters)
+        CardParts { device: ixgbe::VfioUserFunction::new(card.clone()), card, counters }
     })
 }
 
@@ -159,12 +159,21 @@ fn virtio_net(args: Args) -> Result<(), Error> {
         let card = virtio::VirtioCard::new(&virtio::VirtioConfig { mac, ..config });
         let counted = card.clone();
         let counters: Counters = Arc::new(move || ringpass::virtio_counters(&counted));
-        (virtio::VfioUserFunction::new(card.clone()), card as Arc<dyn Model>, counters)
+        CardParts { device: virtio::VfioUserFunction::new(card.clone()), card, counters }
     })
 }
 
 /// Reads the counters of a card.
 type Counters = Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>;
+
+/// A card that is to be served.
+struct CardParts<D> {
+    /// What the client of its socket uses.
+    device: D,
+    /// What the model's thread steps.
+    card: Arc<dyn Model>,
+    counters: Counters,
+}
 
 /// Returns the MAC address of the card with a number.
 fn mac(args: &Args, card: usize) -> MacAddress {
@@ -198,10 +207,7 @@ fn open_wires(args: &Args, run: &Run) -> Result<Ports, Error> {
 }
 
 /// Serves one card, created by `make`, on each socket.
-fn serve_all<D: Device + Send + 'static>(
-    args: &Args,
-    make: impl Fn(MacAddress) -> (D, Arc<dyn Model>, Counters),
-) -> Result<(), Error> {
+fn serve_all<D: Device + Send + 'static>(args: &Args, make: impl Fn(MacAddress) -> CardParts<D>) -> Result<(), Error> {
     if args.socket.len() != args.wire.len() || args.mac.len() > args.socket.len() {
         let sockets = args.socket.len();
         let wires = args.wire.len();
@@ -298,7 +304,7 @@ impl<D: Device> ServedCard<D> {
     const BUSY_LIMIT: Duration = Duration::from_millis(2);
     const QUIET_POLLS: u32 = 50;
 
-    fn new(listener: Listener, (device, card, counters): (D, Arc<dyn Model>, Counters)) -> Self {
+    fn new(listener: Listener, CardParts { device, card, counters }: CardParts<D>) -> Self {
         let socket = listener.path().to_owned();
         let status = CardStatus { socket, counters, connected: Arc::default(), clients: Arc::default() };
         let log = EventLog::new(format!("{}", status.socket.display()));

@@ -85,10 +85,13 @@ impl MessageLoop {
         self.stream.is_receiving()
     }
 
-    /// Returns the descriptor and the events to wait for before handling more, and the longest wait if the peer
-    /// owes something.
-    pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags, Option<Duration>) {
-        let (fd, flags) = self.stream.wait_on();
-        (fd, flags, self.waiting_since.map(|since| self.timeout.saturating_sub(since.elapsed())))
+    /// Returns the descriptor and the events to wait for before handling more.
+    pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags) {
+        self.stream.wait_on()
+    }
+
+    /// Returns the time that the peer has left for what it owes; `None` if it owes nothing.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.waiting_since.map(|since| self.timeout.saturating_sub(since.elapsed()))
     }
 }

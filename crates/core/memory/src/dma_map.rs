@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use crate::{Access, Atomics, DmaRegion, Memory, Packet, RawBytes, copy, prefetch};
+use crate::{Access, Atomics, ContiguousRange, DmaRegion, Memory, Packet, RawBytes, copy, prefetch};
 
 /// Reason why a range of addresses was not mapped or unmapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -117,7 +117,7 @@ impl DmaMap {
     /// Adds a region of this process. What was mapped before stays as it is, as when a region is mapped twice.
     pub fn add(&mut self, region: &Arc<DmaRegion>) -> Result<(), DmaMapError> {
         let memory = Memory::from(region.clone());
-        for (iova, offset, len) in region.contiguous_ranges() {
+        for ContiguousRange { iova, offset, len } in region.contiguous_ranges() {
             let part = memory.part(offset, len).expect("a range of this region");
             match self.insert(iova, part, Access::ReadWrite) {
                 Ok(()) | Err(DmaMapError { reason: DmaMapFault::Overlap, .. }) => {}

@@ -62,5 +62,5 @@ pub use page_size::{PageSize, huge_pages_free};
 pub use pool::{HEADROOM, Mempool, MempoolConfig};
 pub use prefetch::prefetch;
 pub use raw_bytes::RawBytes;
-pub use region::{Addressing, DmaRegion, RegionConfig};
+pub use region::{Addressing, ContiguousRange, DmaRegion, RegionConfig};
 pub use swap::{SwapPool, SwapPoolConfig};

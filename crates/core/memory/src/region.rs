@@ -37,6 +37,17 @@ pub struct RegionConfig {
     pub numa_node: Option<u32>,
 }
 
+/// A range of a region that is contiguous on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContiguousRange {
+    /// Its address for the device.
+    pub iova: u64,
+    /// Its offset in the region.
+    pub offset: usize,
+    /// Its length in bytes.
+    pub len: usize,
+}
+
 /// Zeroed memory for DMA.
 ///
 /// It is shared memory (a memfd), so a device in another process can map it too. It has no name in any file
@@ -133,10 +144,10 @@ impl DmaRegion {
         if self.physical.is_empty() { self.len() } else { self.config.pages.bytes() }
     }
 
-    /// Returns the ranges that are contiguous on both sides, as `(iova, offset, bytes)`. These are what a
-    /// device must map.
-    pub fn contiguous_ranges(&self) -> impl Iterator<Item = (u64, usize, usize)> + '_ {
-        (0..self.len()).step_by(self.page()).map(|offset| (self.iova(offset), offset, self.page()))
+    /// Returns the ranges that are contiguous on both sides, which are what a device must map.
+    pub fn contiguous_ranges(&self) -> impl Iterator<Item = ContiguousRange> + '_ {
+        let range = |offset| ContiguousRange { iova: self.iova(offset), offset, len: self.page() };
+        (0..self.len()).step_by(self.page()).map(range)
     }
 }
 

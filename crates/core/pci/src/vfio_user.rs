@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use ringpass_ipc::EventWaiter;
-use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
+use ringpass_memory::{Addressing, ContiguousRange, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use ringpass_registers::{Bar, DeviceWaker, IoRegion, Window};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Doorbells, MSIX, PCI_REGIONS};
@@ -329,7 +329,7 @@ impl PciDevice for VfioUser {
     }
 
     fn map(&self, region: &Arc<DmaRegion>) -> Result<(), Error> {
-        for (iova, offset, len) in region.contiguous_ranges() {
+        for ContiguousRange { iova, offset, len } in region.contiguous_ranges() {
             let file = (region.file()?, offset as u64);
             self.client().dma_map(iova, len as u64, file, Access::ReadWrite).map_err(failed(&self.name))?;
         }

@@ -105,7 +105,7 @@ impl<D: Device> Server<D> {
     /// left out while no client can be accepted, so wait for a second at most.
     pub fn wait_on(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         let session = self.session.as_ref().map(|session| {
-            let (fd, flags, _) = session.wait_on();
+            let (fd, flags) = session.wait_on();
             (fd, flags)
         });
         let listener = match self.listener.wait_on() {

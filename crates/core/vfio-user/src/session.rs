@@ -59,9 +59,8 @@ impl Session {
         self.message_loop.is_receiving()
     }
 
-    /// Returns the descriptor and the events to wait for before handling more, and the longest wait if the
-    /// client owes something.
-    pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags, Option<Duration>) {
+    /// Returns the descriptor and the events to wait for before handling more.
+    pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags) {
         self.message_loop.wait_on()
     }
 

@@ -36,9 +36,14 @@ pub struct Device {
     stop: fn(&Window),
 }
 
-/// Arguments that all queues of a port are started with: the card, the port's configuration, the pool for
-/// buffers.
-pub(crate) type QueueContext<'a> = (&'a Arc<Device>, &'a PortConfig, &'a Mempool);
+/// What all queues of a port are started with.
+#[derive(Clone, Copy)]
+pub(crate) struct QueueContext<'a> {
+    pub(crate) device: &'a Arc<Device>,
+    pub(crate) config: &'a PortConfig,
+    /// Pool of the buffers to receive into.
+    pub(crate) pool: &'a Mempool,
+}
 
 impl Device {
     /// Opens the card's registers. `stop` ends reception; it is called when the last owner drops the device.

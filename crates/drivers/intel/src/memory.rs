@@ -8,12 +8,18 @@ use ringpass_port::{Error, PortConfig};
 
 use crate::ring::{Descriptor, Descriptors};
 
-/// Memory of a queue pair, in one region: Rx ring, Tx ring, and the place where the card writes the Tx head if
-/// head write-back is on.
-pub(crate) type Memory = (Descriptors, Descriptors, Option<DmaArray<AtomicU32>>);
+/// Memory of a queue pair, in one region.
+pub(crate) struct QueueMemory {
+    /// Rx ring.
+    pub(crate) rx: Descriptors,
+    /// Tx ring.
+    pub(crate) tx: Descriptors,
+    /// Word to which the card writes the Tx head, if head write-back is on.
+    pub(crate) head: Option<DmaArray<AtomicU32>>,
+}
 
 /// Allocates the rings of all queues, maps them and the pool for the card, and enables bus mastering.
-pub(crate) fn ring_memory(bus: &dyn PciDevice, config: &PortConfig, pool: &Mempool) -> Result<Vec<Memory>, Error> {
+pub(crate) fn ring_memory(bus: &dyn PciDevice, config: &PortConfig, pool: &Mempool) -> Result<Vec<QueueMemory>, Error> {
     let PortConfig { queues, rx_ring, tx_ring, head_write_back, .. } = *config;
     let memory = RegionConfig { numa_node: bus.numa_node(), ..*pool.region().config() };
     if bus.addressing() == Addressing::Physical && memory.addressing != Addressing::Physical {
@@ -31,7 +37,7 @@ pub(crate) fn ring_memory(bus: &dyn PciDevice, config: &PortConfig, pool: &Mempo
         let rx = DmaArray::new(&region, 2 * q * ring, rx_ring)?;
         let tx = DmaArray::new(&region, (2 * q + 1) * ring, tx_ring)?;
         let head = head_write_back.then(|| DmaArray::new(&region, heads + 64 * q, 1)).transpose()?;
-        Ok((rx, tx, head))
+        Ok(QueueMemory { rx, tx, head })
     };
     (0..queues).map(of_queue).collect()
 }

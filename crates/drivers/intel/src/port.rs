@@ -14,7 +14,7 @@ use crate::completion::HeadWriteBack;
 use crate::device::{Device, QueueContext};
 use crate::family::Family;
 use crate::interrupt::Interrupt;
-use crate::memory::{Memory, ring_memory};
+use crate::memory::{QueueMemory, ring_memory};
 use crate::ring::Ring;
 use crate::rx::Rx;
 use crate::tx::Tx;
@@ -76,7 +76,7 @@ impl<F: Family> IntelPort<F> {
         let mut interrupts = interrupts.into_iter();
         for (queue, memory) in memory.into_iter().enumerate() {
             let q = self.family.hw_queue(queue);
-            self.queues.push(start_queue::<F>(q, memory, (device, config, pool), interrupts.next())?);
+            self.queues.push(start_queue::<F>(q, memory, QueueContext { device, config, pool }, interrupts.next())?);
         }
         F::enable_rx(&device.window);
         let pages = pool.region().config().pages;
@@ -117,28 +117,29 @@ fn check(config: &PortConfig, largest_mtu: usize) -> Result<(), Error> {
 /// size and thresholds, then enable.
 fn start_queue<F: Family>(
     q: usize,
-    (rx, tx, head): Memory,
-    setup: QueueContext,
+    memory: QueueMemory,
+    context: QueueContext,
     interrupt: Option<Interrupt>,
 ) -> Result<QueuePair, Error> {
-    let ((device, config, pool), registers) = (setup, &F::REGISTERS);
+    let QueueContext { device, config, pool } = context;
+    let registers = &F::REGISTERS;
     // SAFETY: in the table of each family, `rx` has the registers of Rx queues. `Family::init` leaves queue `q`
     // disabled. `ring_memory` has mapped the array for the card.
-    let ring = unsafe { Ring::new(device, rx, &registers.rx, q) };
+    let ring = unsafe { Ring::new(device, memory.rx, &registers.rx, q) };
     let kib = (pool.buffer_size() / 1024) as u32;
     F::set_up_rx(&device.window, q, kib, config);
     interrupt.iter().for_each(|interrupt| interrupt.attach(registers, F::rx_route(q)));
-    let rx = Box::new(Rx::start(ring, kib, setup, interrupt)?);
+    let rx = Box::new(Rx::start(ring, kib, context, interrupt)?);
 
     // SAFETY: in the table of each family, `tx` has the registers of Tx queues. `Family::init` leaves queue `q`
     // disabled. `ring_memory` has mapped the array for the card.
-    let ring = unsafe { Ring::new(device, tx, &registers.tx, q) };
+    let ring = unsafe { Ring::new(device, memory.tx, &registers.tx, q) };
     let base = registers.head_write_back.map(|row| row.at(q));
     // SAFETY: these are TDWBAL and TDWBAH of queue `q`, the registers for the address. `ring_memory` has mapped the
     // memory; it lies in the same region as the ring, which is kept until `Ring::drop` has stopped the queue.
-    let head = head.map(|head| unsafe { HeadWriteBack::start(&device.window, base, head) });
+    let head = memory.head.map(|head| unsafe { HeadWriteBack::start(&device.window, base, head) });
     F::set_up_tx(&device.window, q);
-    Ok(QueuePair { rx, tx: Box::new(Tx::start(ring, head, setup)?) })
+    Ok(QueuePair { rx, tx: Box::new(Tx::start(ring, head, context)?) })
 }
 
 impl<F: Family> Port for IntelPort<F> {

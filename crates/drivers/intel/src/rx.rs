@@ -38,12 +38,13 @@ impl Rx {
     pub(crate) fn start(
         ring: Ring,
         kib: u32,
-        setup: QueueContext,
+        context: QueueContext,
         interrupt: Option<Interrupt>,
     ) -> Result<Self, Error> {
         ring.start()?;
-        let longest = (kib as usize * 1024).min(setup.1.mtu.max(1500) + OVERHEAD) - ETHERNET_HEADER;
-        let (cache, assembler) = (setup.2.cache(), FrameAssembler::new(setup, kib as usize * 1024));
+        let longest = (kib as usize * 1024).min(context.config.mtu.max(1500) + OVERHEAD) - ETHERNET_HEADER;
+        let cache = context.pool.cache();
+        let assembler = FrameAssembler::new(context, kib as usize * 1024);
         let mut rx = Self { ring, cache, longest, assembler, interrupt, mapped: None };
         rx.refill();
         Ok(rx)

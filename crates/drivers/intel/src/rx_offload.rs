@@ -19,10 +19,10 @@ pub(crate) struct FrameAssembler {
 impl FrameAssembler {
     /// Creates the assembler of a queue with buffers of `capacity` bytes; `None` if the queue has no offloads
     /// and each frame fits into one buffer.
-    pub(crate) fn new((device, config, _): QueueContext, capacity: usize) -> Option<Box<Self>> {
-        let offloads = config.offloads;
-        let longest = config.mtu + OVERHEAD;
-        let errors = device.rx_errors;
+    pub(crate) fn new(context: QueueContext, capacity: usize) -> Option<Box<Self>> {
+        let offloads = context.config.offloads;
+        let longest = context.config.mtu + OVERHEAD;
+        let errors = context.device.rx_errors;
         let pieces = || Assembly::new(longest, capacity);
         (offloads.any() || longest > capacity)
             .then(|| Box::new(Self { offloads, errors, pieces: pieces(), faulty: false }))

@@ -30,9 +30,10 @@ pub(crate) struct Tx {
 
 impl Tx {
     /// Enables a queue (4.6.8.1).
-    pub(crate) fn start(ring: Ring, head: Option<HeadWriteBack>, setup: QueueContext) -> Result<Self, Error> {
+    pub(crate) fn start(ring: Ring, head: Option<HeadWriteBack>, context: QueueContext) -> Result<Self, Error> {
         ring.start()?;
-        let (longest, offload) = (setup.1.mtu + OVERHEAD - MIN_FRAME, TxOffload::new(setup));
+        let longest = context.config.mtu + OVERHEAD - MIN_FRAME;
+        let offload = TxOffload::new(context);
         Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest, offload, watchdog: TxWatchdog::default() })
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct TxOffload {
 
 impl TxOffload {
     /// Returns `None` if the port has no offloads and each frame fits into one buffer.
-    pub(crate) fn new((_, config, pool): QueueContext) -> Option<Box<Self>> {
+    pub(crate) fn new(QueueContext { config, pool, .. }: QueueContext) -> Option<Box<Self>> {
         let reports = vec![0; config.tx_ring / RS_INTERVAL].into();
         let needed = config.offloads.any() || config.mtu + OVERHEAD > pool.buffer_size();
         needed.then(|| Box::new(Self { context: [0; 2], spare: pool.cache(), reports, mtu: config.mtu }))

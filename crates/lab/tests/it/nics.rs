@@ -52,7 +52,7 @@ fn linux_bridges(qemu: Qemu, intel: &str) {
         }
         wait_until("the first ping", || {
             let ping = a.spawn(&["ping", "-c", "1", "-W", "1", &format!("198.18.{subnet}.2")]);
-            ping.wait(Duration::from_secs(60)).0 == Some(0)
+            ping.wait(Duration::from_secs(60)).status == Some(0)
         });
         a.run(&["ping", "-c", "20", "-i", "0.02", "-w", "60", &format!("198.18.{subnet}.2")]);
     }

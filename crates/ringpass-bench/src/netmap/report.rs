@@ -161,18 +161,20 @@ fn tables(rows: &[Row<'_>]) {
         rows,
         "Host to host (figures 6 and 7); with batches of 1, a switch's worker runs beside the sender, else alone",
         |case| match case {
-            Case::Throughput { what, batch, slots } => Some((format!("{what:?}"), batch.to_string(), slots)),
+            Case::Throughput { what, batch, slots } => Some(Through { what: format!("{what:?}"), batch, slots }),
             _ => None,
         },
     );
     throughput(rows, "Short queues (figure 8), of a pipe", |case| match case {
-        Case::QueuePair { what, batch, slots } => Some((format!("{what:?}"), batch.to_string(), slots)),
+        Case::QueuePair { what, batch, slots } => Some(Through { what: format!("{what:?}"), batch, slots }),
         _ => None,
     });
     throughput(rows, "Bridges in a row, by pipes (figure 11), batches of 32", |case| match case {
-        Case::Cascade { bridges, copy } => {
-            Some((format!("{bridges}, {}", if copy { "copying" } else { "exchanging" }), "32".into(), 2048))
-        }
+        Case::Cascade { bridges, copy } => Some(Through {
+            what: format!("{bridges}, {}", if copy { "copying" } else { "exchanging" }),
+            batch: 32,
+            slots: 2048,
+        }),
         _ => None,
     });
     round_trips(rows);
@@ -184,15 +186,22 @@ fn cell(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") })
 }
 
-fn throughput(rows: &[Row<'_>], title: &str, of: impl Fn(Case) -> Option<(String, String, usize)>) {
+/// What frames passed through, and how.
+struct Through {
+    what: String,
+    batch: u32,
+    slots: usize,
+}
+
+fn throughput(rows: &[Row<'_>], title: &str, of: impl Fn(Case) -> Option<Through>) {
     let mut lines =
         vec![row(["through", "batch", "slots", "Mpps", "least", "most", "paper", "wake-ups/M", "worker ns", "CPUs"])];
     for row in rows {
-        let Some((what, batch, slots)) = of(row.case) else { continue };
+        let Some(Through { what, batch, slots }) = of(row.case) else { continue };
         let paper = row.paper.map(|[mpps, _]| mpps);
         let numbers =
             [row.mpps, row.mpps_min, row.mpps_max, paper, row.rung_per_million, row.worker_ns_per_packet, row.cpu];
-        lines.push([vec![what, batch, slots.to_string()], numbers.map(cell).to_vec()].concat());
+        lines.push([vec![what, batch.to_string(), slots.to_string()], numbers.map(cell).to_vec()].concat());
     }
     if lines.len() > 1 {
         table::print(title, &lines);

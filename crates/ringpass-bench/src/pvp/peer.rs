@@ -159,9 +159,17 @@ struct Far {
     function: Sender<QueuePair>,
 }
 
+/// Parts that were made, and what their thread needs.
+struct Started<F> {
+    far: Far,
+    /// The far end of the card's wire.
+    wire: QueuePair,
+    /// What is to be done beside each step of the card.
+    beside: F,
+}
+
 impl Far {
-    /// Returns the parts, the far end of the card's wire, and what is to be done beside each step of the card.
-    fn new(device: u16, size: usize) -> (Self, QueuePair, impl FnMut() -> usize + Send + 'static) {
+    fn start(device: u16, size: usize) -> Started<impl FnMut() -> usize + Send + 'static> {
         let card = Card::new(&CardConfig { device, ..CardConfig::default() });
         let (ordered, sent) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicU64::new(0)));
         let mut frame = rig::frame().to_vec();
@@ -170,7 +178,7 @@ impl Far {
             QueuePair { rx: Box::new(Wire { frame, ordered: ordered.clone() }), tx: Box::new(Sink(sent.clone())) };
         let (function, inbox) = channel();
         let beside = beside(card.clone(), ordered, inbox);
-        (Self { card, sent, function }, wire, beside)
+        Started { far: Self { card, sent, function }, wire, beside }
     }
 
     /// Connects a network function to a back-end.
@@ -219,7 +227,7 @@ fn beside(card: Arc<Card>, ordered: Arc<AtomicUsize>, inbox: Receiver<QueuePair>
 /// Measures the path with testpmd as the switch.
 fn dpdk(comparison: &Comparison, size: usize, cores: [CoreId; 2], folder: &Path) -> Result<Sample, Error> {
     let (socket, output) = (folder.join("guest"), folder.join("output"));
-    let (far, wire, beside) = Far::new(0x10f7, size);
+    let Started { far, wire, beside } = Far::start(0x10f7, size);
     // Standard output is a file; without `stdbuf` it would be fully buffered.
     let mut command = Command::new("stdbuf");
     command.args(["-oL", TESTPMD, "--lcores", &format!("0@{0},1@{0}", cores[0].id), "--main-lcore", "0"]);
@@ -250,7 +258,7 @@ fn ours(
     folder: &Path,
 ) -> Result<Sample, Error> {
     let socket = folder.join("guest");
-    let (far, mut wire, mut beside) = Far::new(0x10fb, size);
+    let Started { far, mut wire, mut beside } = Far::start(0x10fb, size);
     let region = RegionConfig { pages: PageSize::Huge2M, ..Default::default() };
     let host = Mempool::new(&MempoolConfig { buffers: 4 * CARD_RING + 4096, region, ..Default::default() })?;
     let config = PortConfig { rx_ring: CARD_RING, tx_ring: CARD_RING, ..Default::default() };

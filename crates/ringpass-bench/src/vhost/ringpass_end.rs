@@ -25,7 +25,7 @@ pub struct RingpassEnd {
     thread: Thread,
     port: Box<dyn Port>,
     shared: Arc<TrafficState>,
-    before: (Instant, u64, u64),
+    before: Moment,
 }
 
 /// Order to the thread, and its counters.
@@ -48,6 +48,13 @@ impl TrafficState {
         self.moved.store(self.moved.load(Ordering::Relaxed) + moved as u64, Ordering::Relaxed);
         self.busy.store(self.busy.load(Ordering::Relaxed) + busy, Ordering::Relaxed);
     }
+}
+
+/// The counters at a time.
+struct Moment {
+    time: Instant,
+    moved: u64,
+    busy: u64,
 }
 
 impl RingpassEnd {
@@ -97,11 +104,12 @@ impl RingpassEnd {
             Ok(())
         })?;
         let thread = thread.recv().expect("the thread sends this first");
-        Ok(Self { _workers: workers, thread, port, shared, before: (Instant::now(), 0, 0) })
+        Ok(Self { _workers: workers, thread, port, shared, before: Moment { time: Instant::now(), moved: 0, busy: 0 } })
     }
 
-    fn now(&self) -> (Instant, u64, u64) {
-        (Instant::now(), self.shared.moved.load(Ordering::Relaxed), self.shared.busy.load(Ordering::Relaxed))
+    fn now(&self) -> Moment {
+        let moved = self.shared.moved.load(Ordering::Relaxed);
+        Moment { time: Instant::now(), moved, busy: self.shared.busy.load(Ordering::Relaxed) }
     }
 
     fn order(&mut self, order: usize) {
@@ -125,12 +133,14 @@ impl TrafficEnd for RingpassEnd {
     }
 
     fn end(&mut self) -> Result<WorkDone, Error> {
-        let ((then, moved_then, busy_then), (now, moved, busy)) = (self.before, self.now());
+        let now = self.now();
         if let State::Gone(why) = self.port.state() {
             return Err(Error::Gone(format!("{}: {why}", self.port.name())));
         }
-        let (moved, busy) = ((moved - moved_then) as f64, (busy - busy_then) as f64);
-        Ok(WorkDone { mpps: moved / (now - then).as_secs_f64() / 1e6, cycles: busy / moved.max(1.0) })
+        let moved = (now.moved - self.before.moved) as f64;
+        let busy = (now.busy - self.before.busy) as f64;
+        let seconds = (now.time - self.before.time).as_secs_f64();
+        Ok(WorkDone { mpps: moved / seconds / 1e6, cycles: busy / moved.max(1.0) })
     }
 
     fn stop(&mut self) -> Result<(), Error> {

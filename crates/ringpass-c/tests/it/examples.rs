@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use ringpass_lab::{Program, run, wait_until};
+use ringpass_lab::{Ended, Program, run, wait_until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -82,7 +82,7 @@ fn read(file: &str) -> Vec<String> {
 }
 
 fn ends_well(program: Program) -> Vec<String> {
-    let (status, lines, errors) = program.wait(LIMIT);
+    let Ended { status, lines, errors } = program.wait(LIMIT);
     assert_eq!(status, Some(0), "{errors:#?}");
     lines
 }

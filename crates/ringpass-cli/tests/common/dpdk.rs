@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ringpass_lab::Ended;
 use ringpass_lab::Program;
 
 /// A running testpmd, killed when dropped.
@@ -52,7 +53,7 @@ impl Testpmd {
     /// Ends it as Ctrl-C does, and returns its counters.
     pub fn end(self) -> Forwarded {
         self.program.signal("INT");
-        let (_, lines, errors) = self.program.wait(Duration::from_secs(60));
+        let Ended { lines, errors, .. } = self.program.wait(Duration::from_secs(60));
         let text = lines.join("\n");
         let (_, sums) = text.split_once("for all ports").unwrap_or_else(|| panic!("no counters: {text} {errors:?}"));
         let number = |name: &str| -> u64 {

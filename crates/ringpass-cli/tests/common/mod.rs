@@ -22,7 +22,7 @@ pub mod terminal;
 pub mod tunnel;
 pub mod vhost;
 
-pub use ringpass_lab::{Namespace, Program, built, run, unique, wait_until};
+pub use ringpass_lab::{Ended, Namespace, Program, built, run, unique, wait_until};
 pub use ringpass_testing::{Random, Stop};
 
 /// The program under test. A namespace's `ip netns exec` replaces itself by it, so that signals reach it.
@@ -30,7 +30,8 @@ pub const RINGPASS: &str = env!("CARGO_BIN_EXE_ringpass");
 
 /// Runs ringpass to its end; returns exit status, standard output and standard error.
 pub fn ringpass(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let (status, lines, errors) = Program::spawn(&[&[RINGPASS], arguments].concat()).wait(Duration::from_secs(300));
+    let Ended { status, lines, errors } =
+        Program::spawn(&[&[RINGPASS], arguments].concat()).wait(Duration::from_secs(300));
     (status, lines.join("\n"), errors.join("\n"))
 }
 

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use ringpass_lab::Ended;
 use ringpass_netmap::client::Port;
 use ringpass_netmap::request::Register;
 use ringpass_netmap::{Flags, PortRing, Slot};
@@ -40,7 +41,8 @@ impl Netmapd {
 
     /// Runs `ringpass vale`; returns its exit status, output and errors.
     pub fn vale(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
-        let (status, lines, errors) = self.spawn(&[&["vale"], arguments].concat()).wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } =
+            self.spawn(&[&["vale"], arguments].concat()).wait(Duration::from_secs(60));
         (status, lines.join("\n"), errors.join("\n"))
     }
 
@@ -95,7 +97,7 @@ impl Netmapd {
     pub fn end_with_errors(mut self) -> Vec<String> {
         let program = self.program.take().expect("it runs");
         program.signal("TERM");
-        let (status, _, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, errors, .. } = program.wait(Duration::from_secs(60));
         assert_eq!(status, Some(0), "{errors:?}");
         errors
     }

@@ -77,7 +77,7 @@ impl Pairs {
     pub fn first_ping(&self, pair: usize) {
         wait_until("the first ping", || {
             let first = self.a.spawn(&["ping", "-c", "1", "-W", "1", &format!("198.18.{pair}.2")]);
-            first.wait(Duration::from_secs(60)).0 == Some(0)
+            first.wait(Duration::from_secs(60)).status == Some(0)
         });
     }
 

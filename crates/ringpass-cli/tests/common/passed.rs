@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use ringpass_lab::{Builder, Guest, Iommu, Job, Program, wait_until};
+use ringpass_lab::{Builder, Ended, Guest, Iommu, Job, Program, wait_until};
 use serde_json::Value;
 
 use super::guest::{answered, tcp_by};
@@ -43,7 +43,7 @@ impl Passed {
     /// written no invalid position.
     pub fn end(self, starts: u64) -> Value {
         self.program.signal("TERM");
-        let (status, lines, errors) = self.program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = self.program.wait(Duration::from_secs(60));
         assert_eq!(status, Some(0), "{errors:?}");
         let total: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
         let expected = [("creates", starts), ("wild", 0), ("peer_faults", 0)];

@@ -75,7 +75,7 @@ pub fn mapped(summary: &Value) -> bool {
 pub fn pings(from: &Namespace, to: &str) {
     wait_until("the first ping", || {
         let ping = from.spawn(&["ping", "-c", "1", "-W", "1", to]);
-        ping.wait(std::time::Duration::from_secs(60)).0 == Some(0)
+        ping.wait(std::time::Duration::from_secs(60)).status == Some(0)
     });
     for size in ["0", "17", "1422"] {
         let text = from.run(&["ping", "-n", "-c", "50", "-i", "0.005", "-s", size, "-M", "do", "-w", "60", to]);

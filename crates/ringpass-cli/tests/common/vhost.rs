@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ringpass_lab::{Builder, Guest, Namespace, Program, nic_address, wait_until};
+use ringpass_lab::{Builder, Ended, Guest, Namespace, Program, nic_address, wait_until};
 use serde_json::Value;
 
 use super::guest::{answered, pace, tcp_to};
@@ -58,7 +58,7 @@ impl Backend {
     pub fn end(mut self) -> (Value, String) {
         let program = self.program.take().expect("it runs");
         program.signal("INT");
-        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
         let errors = errors.join("\n");
         assert_eq!(status, Some(0), "{errors}");
         (serde_json::from_str(lines.last().expect("a summary")).expect("JSON"), errors)
@@ -78,7 +78,7 @@ impl Backend {
     pub fn first_ping(&self) {
         wait_until("the first ping", || {
             let first = self.host.spawn(&["ping", "-c", "1", "-W", "1", &self.guest()]);
-            first.wait(Duration::from_secs(60)).0 == Some(0)
+            first.wait(Duration::from_secs(60)).status == Some(0)
         });
     }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::common::{Program, RINGPASS, folder, text, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 fn huge_pages() -> String {
@@ -22,7 +23,7 @@ fn children(process: u32) -> Vec<String> {
 fn rows(arguments: &[&str]) -> Vec<Value> {
     let before = huge_pages();
     let bench = Program::spawn(&[&[RINGPASS, "bench"], arguments, &["--json"]].concat());
-    let (status, lines, errors) = bench.wait(Duration::from_secs(300));
+    let Ended { status, lines, errors } = bench.wait(Duration::from_secs(300));
     assert_eq!(status, Some(0), "{errors:?}");
     assert_eq!(huge_pages(), before, "huge pages are given back");
     lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -115,7 +116,7 @@ fn ctrl_c_ends_the_peer_and_gives_all_back() {
     assert_ne!(huge_pages(), before);
     let peers = children(bench.id());
     bench.signal("INT");
-    let (status, _, errors) = bench.wait(Duration::from_secs(20));
+    let Ended { status, errors, .. } = bench.wait(Duration::from_secs(20));
     assert_eq!((status, errors.last().map(String::as_str)), (Some(1), Some("ringpass: interrupted")), "{errors:?}");
     assert_eq!(huge_pages(), before);
     let running = peers.iter().filter(|peer| std::fs::exists(format!("/proc/{peer}")).unwrap_or(true));

@@ -28,7 +28,7 @@ fn a_guest_bridges_two_cards() {
     let [a, b] = &wires;
     // The bridge is in its learning state before it forwards.
     wait_until("the bridge", || {
-        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(Duration::from_secs(60)).0 == Some(0)
+        a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(Duration::from_secs(60)).status == Some(0)
     });
     let text = a.host.run(&["ping", "-A", "-c", "300", "-w", "300", "198.18.3.2"]);
     if !answered(&text, 300) {

@@ -16,7 +16,8 @@ fn pings(guest: &Guest, wire: &Wire, user: &str) {
     ));
     // It takes some seconds to start, and prints little before its end.
     let start = Instant::now();
-    while wire.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.2"]).wait(Duration::from_secs(60)).0 != Some(0) {
+    while wire.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.2"]).wait(Duration::from_secs(60)).status != Some(0)
+    {
         let text = guest.printed(&job);
         assert!(guest.running(&job) && !text.contains("cannot be used"), "{text}");
         assert!(start.elapsed() < Duration::from_secs(180), "no answer: {text}");
@@ -81,7 +82,7 @@ fn dpdk_forwards_between_two_cards() {
     }
     let [a, b] = &wires;
     let start = Instant::now();
-    while a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(Duration::from_secs(60)).0 != Some(0) {
+    while a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.3.2"]).wait(Duration::from_secs(60)).status != Some(0) {
         let text = guest.printed(&job);
         assert!(guest.running(&job) && !text.contains("cannot be used"), "{text}");
         assert!(start.elapsed() < Duration::from_secs(180), "no answer: {text}");

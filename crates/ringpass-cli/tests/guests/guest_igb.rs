@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::guest::{Builder, Guest, Iommu, tcp_from};
 use crate::common::pairs::Pairs;
 use crate::common::{Namespace, RINGPASS, wait_until};
-use ringpass_lab::{Tap, nic_address};
+use ringpass_lab::{Ended, Tap, nic_address};
 use serde_json::Value;
 
 /// Two cards between two namespaces. They are two slots apart, because a card's virtual functions occupy the
@@ -212,7 +212,7 @@ s.bind((sys.argv[1], 0))
 for i in range(20): s.send(bytes.fromhex('020000000009 02000000000a 8100 6005 88b5') + bytes([i] * 100))";
     tcpdump.wait_for_stderr("listening on");
     pairs.a.run(&["python3", "-c", send, &left]);
-    let (status, lines, errors) = tcpdump.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = tcpdump.wait(Duration::from_secs(60));
     let tagged = lines.iter().filter(|line| line.contains("vlan 5, p 3, ethertype")).count();
     assert_eq!((status, tagged), (Some(0), 20), "{lines:?} {errors:?}");
     let [frames, bytes] = [0, 1].map(|i| tap(&pairs, 0)[i] - before[i]);

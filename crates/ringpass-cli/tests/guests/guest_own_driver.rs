@@ -60,7 +60,7 @@ impl Between {
         let [a, b] = &self.wires;
         wait_until("the first ping", || {
             let first = a.host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.3"]);
-            first.wait(Duration::from_secs(60)).0 == Some(0)
+            first.wait(Duration::from_secs(60)).status == Some(0)
         });
         let text = a.host.run(&["ping", "-A", "-c", "100", "-w", "60", "198.18.1.3"]);
         assert!(answered(&text, 100), "{text}\n{}", self.guest.run("cat /run/output*"));

@@ -38,7 +38,7 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
     );
     for (end, address) in ends.iter().zip(["198.19.10.1", "198.19.20.1"]) {
         wait_until("the first ping", || {
-            end.spawn(&["ping", "-c", "1", "-W", "2", address]).wait(Duration::from_secs(60)).0 == Some(0)
+            end.spawn(&["ping", "-c", "1", "-W", "2", address]).wait(Duration::from_secs(60)).status == Some(0)
         });
         let text = end.run(&["ping", "-A", "-n", "-c", "100", "-s", "1472", "-w", "60", address]);
         assert!(answered(&text, 100), "{text}");
@@ -46,7 +46,7 @@ fn vlan_interfaces_of_a_guest_meet_access_ports() {
     // There is no answer without a tag, and none from the other VLAN.
     guest.run("ip address add 198.19.10.9/24 dev eth0");
     let other = ends[1].spawn(&["ping", "-c", "1", "-W", "1", "-I", &taps[1], "198.19.10.2"]);
-    assert_ne!(other.wait(Duration::from_secs(60)).0, Some(0));
+    assert_ne!(other.wait(Duration::from_secs(60)).status, Some(0));
     let summary = switch.summary();
     let vlan = &summary["ports"][0]["extended"];
     assert!(vlan["switch_forwarded"].as_u64() >= Some(200), "{summary}");

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::common::guest::{Guest, Iommu, Job, Wire};
 use crate::common::{Program, RINGPASS, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 const CARD: &str = "0000:00:10.0";
@@ -94,7 +95,7 @@ impl Inside<'_> {
     fn probes(&self, count: u64, jobs: [&Job; 2]) {
         let answered = |count: u64, interval, patience| {
             let probe = self.probe(&["-c", &count.to_string(), "-i", interval, "-W", patience]);
-            let (_, lines, errors) = probe.wait(Duration::from_secs(60));
+            let Ended { lines, errors, .. } = probe.wait(Duration::from_secs(60));
             let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
             (summary["answers"].as_u64().unwrap_or_else(|| panic!("{summary} {errors:?}")), lines)
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::guest::answered;
 use crate::common::vhost::{Backend, serve, socket, up, vhost, with_servers};
 use crate::common::{folder, wait_until};
-use ringpass_lab::{Guest, VhostUser};
+use ringpass_lab::{Ended, Guest, VhostUser};
 
 /// Size of a plugged memory module in MiB: the unit in which Linux onlines memory.
 const MORE: u64 = 128;
@@ -87,7 +87,7 @@ fn memory_comes_and_goes_under_traffic() {
                done; grep MemTotal /proc/meminfo",
     );
     for (pings, (.., options)) in pings.into_iter().zip(KINDS) {
-        let (_, lines, _) = pings.wait(Duration::from_secs(180));
+        let Ended { lines, .. } = pings.wait(Duration::from_secs(180));
         let text = lines.join("\n");
         let answers = text.matches(" bytes from ").count();
         eprintln!("{options}: {answers} of {count} pings are answered");

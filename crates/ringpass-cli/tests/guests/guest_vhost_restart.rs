@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::vhost::{Backend, carrier, serve, socket, up, vhost, with_servers};
 use crate::common::{folder, wait_until};
-use ringpass_lab::{Guest, Program, VhostUser, nic_address};
+use ringpass_lab::{Ended, Guest, Program, VhostUser, nic_address};
 
 /// The kinds of cards: options of the device and of its back-end.
 const KINDS: [(&str, &str); 3] = [
@@ -64,7 +64,7 @@ impl Load {
         self.tcp.signal("INT");
         self.tcp.wait(Duration::from_secs(60));
         self.pings.signal("INT");
-        let (_, lines, _) = self.pings.wait(Duration::from_secs(60));
+        let Ended { lines, .. } = self.pings.wait(Duration::from_secs(60));
         let of = |what: &str| -> u64 {
             let line = lines.iter().find(|line| line.contains("packets transmitted")).expect("a summary");
             let field = line.split(", ").find(|field| field.contains(what)).expect(what);
@@ -145,7 +145,7 @@ fn back_ends_and_guests_that_are_killed_and_start_anew() {
     guest.monitor("set_link nic0 off");
     guest.run(&carrier(0, 0));
     let silent = backend.host.spawn(&["ping", "-c", "2", "-i", "0.2", "-W", "0.5", &backend.guest()]);
-    assert_eq!(silent.wait(Duration::from_secs(60)).0, Some(1), "no answers without a link");
+    assert_eq!(silent.wait(Duration::from_secs(60)).status, Some(1), "no answers without a link");
     guest.monitor("set_link nic0 on");
     guest.run(&carrier(0, 1));
     backend.first_ping();

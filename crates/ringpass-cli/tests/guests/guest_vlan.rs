@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::guest::{Guest, Wire, carrier, counters, mac, ping, tcp_by, up};
 use crate::common::wait_until;
+use ringpass_lab::Ended;
 
 /// Joins the wires of two cards.
 fn join(wires: &[Wire; 2]) {
@@ -59,7 +60,7 @@ fn vlans() {
     let tcpdump = wires[0].host.spawn(&["tcpdump", "-l", "-n", "-e", "-c", "10", "-i", tap, "vlan 5 and icmp"]);
     tcpdump.wait_for_stderr("listening on");
     ping(&guest, "198.18.105.1", "");
-    let (status, lines, errors) = tcpdump.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = tcpdump.wait(Duration::from_secs(60));
     assert_eq!((status, lines.len()), (Some(0), 10), "{lines:?} {errors:?}");
 
     eprintln!("- TCP both ways");

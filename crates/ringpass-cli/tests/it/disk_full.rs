@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{Namespace, RINGPASS, folder, ringpass, text};
 use ringpass_host_ports::capture_file::Reader;
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Runs ringpass with a file system of 1 MiB at a folder, in a mount namespace that ends with it, and copies
@@ -22,7 +23,7 @@ fn run_on_a_small_disk(arguments: &str) -> (Option<i32>, Value, Vec<String>, tem
     );
     let namespace = Namespace::new();
     let program = namespace.spawn(&["unshare", "--mount", "--propagation", "private", "sh", "-c", &script]);
-    let (status, lines, errors) = program.wait(Duration::from_secs(120));
+    let Ended { status, lines, errors } = program.wait(Duration::from_secs(120));
     let objects = lines.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let mut summaries = objects.filter(|object| object["event"] == "summary");
     (status, summaries.next_back().unwrap_or_else(|| panic!("{lines:?} {errors:?}")), errors, folder)

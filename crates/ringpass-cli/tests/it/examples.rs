@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::netmap::Netmapd;
 use crate::common::vhost::wrong_checksums;
 use crate::common::{Namespace, Program, RINGPASS, built, folder, text, wait_until};
+use ringpass_lab::Ended;
 
 /// Whole network functions, which may be longer than the others.
 const PROGRAMS: [&str; 4] = ["nat", "balancer", "vxlan_gateway", "firewall"];
@@ -18,7 +19,8 @@ fn example(name: &str) -> PathBuf {
 /// Runs an example to its end; returns its output.
 fn run(name: &str, arguments: &[&str]) -> Vec<String> {
     let path = example(name);
-    let (status, lines, errors) = Program::spawn(&[&[text(&path)], arguments].concat()).wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } =
+        Program::spawn(&[&[text(&path)], arguments].concat()).wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{name}: {errors:?}");
     lines
 }
@@ -77,12 +79,12 @@ fn forward_ends_as_it_should() {
     wait_until("its notes", || program.line().contains("model:null"));
     std::thread::sleep(Duration::from_millis(300));
     program.signal("INT");
-    let (status, _, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
 
     let end = |arguments: &[&str]| {
         let program = Program::spawn(&[&[text(&example("forward"))], arguments].concat());
-        let (status, _, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, errors, .. } = program.wait(Duration::from_secs(60));
         assert_eq!(status, Some(1));
         errors.last().expect("an error").clone()
     };
@@ -94,7 +96,7 @@ fn forward_ends_as_it_should() {
     interface(&namespace, "gone");
     wait_until("its notes", || program.line().contains("tap:gone"));
     namespace.run(&["ip", "link", "delete", "gone"]);
-    let (status, _, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(1), "{errors:?}");
     assert!(errors.last().is_some_and(|error| error.starts_with("Error: tap:gone: ")), "{errors:?}");
 }
@@ -163,7 +165,7 @@ fn frames_of_a_netmap_ring_arrive_in_order() {
     let program = example("netmap_ring");
     let out = netmapd.namespace.run(&["env", &socket, text(&program), "netmap:x{1", "1000"]);
     assert_eq!(out.trim(), "1000 frames in netmap:x{1");
-    let (status, _, errors) = dump.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = dump.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
     let bytes = std::fs::read(&capture).expect("the capture");
     let frames: Vec<&[u8]> = bytes[24..].chunks(16 + 60).map(|record| &record[16..]).collect();
@@ -187,7 +189,7 @@ fn between(name: &str, arguments: &[&str], addresses: [&str; 2]) -> (Program, [N
 /// Asserts that pings are answered, once the first one is: neighbours look for each other for a moment.
 fn pings(from: &Namespace, to: &str, options: &[&str]) {
     wait_until("the first answer", || {
-        from.spawn(&["ping", "-c", "1", "-W", "1", to]).wait(Duration::from_secs(60)).0 == Some(0)
+        from.spawn(&["ping", "-c", "1", "-W", "1", to]).wait(Duration::from_secs(60)).status == Some(0)
     });
     let pings = from.run(&[&["ping", "-c", "20", "-i", "0.02", "-W", "20", to], options].concat());
     assert!(pings.contains(" 0% packet loss"), "{pings}");
@@ -200,7 +202,7 @@ fn tcp_and_udp(from: &Namespace, to: &Namespace, address: &str) -> String {
         let server = to.spawn(&["iperf3", "-s", "-1", "--forceflush"]);
         wait_until("the iperf3 server", || server.line().contains("listening"));
         from.run(&[&["iperf3", "-c", address, "--connect-timeout", "20000"], options].concat());
-        let (_, lines, errors) = server.wait(Duration::from_secs(60));
+        let Ended { lines, errors, .. } = server.wait(Duration::from_secs(60));
         printed.extend(lines.into_iter().chain(errors));
     }
     printed.join("\n")
@@ -209,7 +211,7 @@ fn tcp_and_udp(from: &Namespace, to: &Namespace, address: &str) -> String {
 /// Ends an example as Ctrl-C does; returns what it printed.
 fn end(program: Program) -> Vec<String> {
     program.signal("INT");
-    let (status, lines, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
     lines
 }
@@ -226,7 +228,7 @@ fn the_nat_hides_a_network_behind_an_address() {
     assert_eq!(wrong_checksums(&inside.run(&["cat", "/proc/net/snmp"])), 0);
     // Nobody gets in by himself.
     let uninvited = outside.spawn(&["ping", "-c", "2", "-i", "0.2", "-W", "0.5", "203.0.113.2"]);
-    assert_eq!(uninvited.wait(Duration::from_secs(60)).0, Some(1));
+    assert_eq!(uninvited.wait(Duration::from_secs(60)).status, Some(1));
     end(nat);
 }
 
@@ -247,7 +249,7 @@ fn the_balancer_spreads_connections_and_leaves_dead_servers_out() {
     });
     let fetch = || {
         let curl = clients.spawn(&["curl", "-s", "--max-time", "5", "http://198.18.0.100/name"]);
-        curl.wait(Duration::from_secs(60)).1.pop()
+        curl.wait(Duration::from_secs(60)).lines.pop()
     };
     wait_until("the service", || fetch().is_some());
     let names: Vec<String> = (0..40).map(|_| fetch().expect("an answer")).collect();
@@ -292,7 +294,7 @@ fn the_firewall_keeps_to_its_rules() {
     // Another port, and the other direction: dropped without an answer.
     for (from, to) in [(&left, "198.18.0.2:80"), (&right, "198.18.0.1:5201")] {
         let curl = from.spawn(&["curl", "-s", "--max-time", "1", &format!("http://{to}")]);
-        assert_eq!(curl.wait(Duration::from_secs(60)).0, Some(28), "{to}: a connection that times out");
+        assert_eq!(curl.wait(Duration::from_secs(60)).status, Some(28), "{to}: a connection that times out");
     }
     let dropped = end(firewall).pop().expect("a summary");
     assert!(
@@ -302,7 +304,7 @@ fn the_firewall_keeps_to_its_rules() {
 
     std::fs::write(&file, "allow tcp any any\nallow tpc any any\n").expect("a file");
     let program = Program::spawn(&[text(&example("firewall")), "null", "null", text(&file)]);
-    let (status, _, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(1));
     assert!(errors.len() == 1 && errors[0].contains("rules.txt:2: tpc: write tcp"), "{errors:?}");
 }

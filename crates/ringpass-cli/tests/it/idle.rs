@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::guest::answered;
 use crate::common::netmap::Netmapd;
 use crate::common::{Namespace, Program, RINGPASS, unique, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Returns the clock ticks that a process has used (proc(5), `stat`: utime and stime, a hundredth of a second
@@ -99,7 +100,7 @@ fn a_slow_generator_and_a_slow_ping_sleep() {
     let ping = start(&middle, &["ping", "packet:x0", "--interval", "0.5", "-c", "9", "-W", "20"]);
     sleeps("ping twice a second", &ping);
     sleeps("echo", &echo);
-    let (status, lines, errors) = ping.wait(Duration::from_secs(30));
+    let Ended { status, lines, errors } = ping.wait(Duration::from_secs(30));
     assert_eq!(status, Some(0), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
     assert_eq!((&summary["answers"], &summary["lost"]), (&Value::from(9), &Value::from(0)), "{summary}");

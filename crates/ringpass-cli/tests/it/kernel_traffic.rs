@@ -3,6 +3,7 @@
 
 use crate::common::guest::tcp_from;
 use crate::common::{Lab, flood, folder, noise, text, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 fn lab() -> Lab {
@@ -101,7 +102,7 @@ fn a_file_arrives_whole() {
 fn a_wire_that_is_cut_ends_the_forwarder_with_its_statistics() {
     let lab = lab();
     lab.a.run(&["ip", "link", "delete", &lab.left]);
-    let (status, lines, errors) = lab.forwarder.wait(std::time::Duration::from_secs(10));
+    let Ended { status, lines, errors } = lab.forwarder.wait(std::time::Duration::from_secs(10));
     assert_eq!(status, Some(1), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
     assert_eq!(summary["event"], "summary");

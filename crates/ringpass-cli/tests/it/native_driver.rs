@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::time::{Duration, Instant};
 
+use ringpass_lab::Ended;
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -48,13 +49,13 @@ impl Lab {
     /// Waits for the generator's end, then ends the command. Returns the generator's summary, that of the model, and what the command
     /// and the model have said.
     fn end(self) -> (Value, Value, Vec<String>) {
-        let (status, lines, errors) = self.generator.wait(Duration::from_secs(120));
+        let Ended { status, lines, errors } = self.generator.wait(Duration::from_secs(120));
         assert_eq!(status, Some(0), "{errors:?}");
         let generator = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
         self.echo.signal("INT");
-        assert_eq!(self.echo.wait(Duration::from_secs(60)).0, Some(0));
+        assert_eq!(self.echo.wait(Duration::from_secs(60)).status, Some(0));
         self.model.signal("INT");
-        let (status, lines, errors) = self.model.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = self.model.wait(Duration::from_secs(60));
         let said = [self.said, lines, errors].concat();
         assert_eq!(status, Some(0), "{said:?}");
         let mut events = said.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
@@ -196,7 +197,7 @@ fn commands_that_fail() {
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
     let nobody =
         Program::spawn(&[&nobody[..], &[text(&program), "model", "82599", "--wire", "null", "--", "true"]].concat());
-    let (status, _, errors) = nobody.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = nobody.wait(Duration::from_secs(60));
     assert_eq!(status, Some(1), "{errors:?}");
     assert!(errors.iter().any(|line| line.contains("run as root")), "{errors:?}");
     drop(folder);

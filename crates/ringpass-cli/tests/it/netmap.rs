@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::guest::answered;
 use crate::common::netmap::{Netmapd, frame, receive, send, undisturbed};
 use crate::common::{Namespace, Program, Random, folder, ringpass, text, unique, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 #[test]
@@ -18,10 +19,10 @@ fn ringpass_programs_meet_on_a_switch_and_by_a_pipe() {
             if to == "vale0:b" { netmapd.counters(to) != Value::Null } else { pipe() }
         });
         let send = netmapd.spawn(&["pktgen", from, "--count", "1000", "--rate", "10000", "--json"]);
-        let (status, lines, errors) = dump.wait(Duration::from_secs(30));
+        let Ended { status, lines, errors } = dump.wait(Duration::from_secs(30));
         assert_eq!(status, Some(0), "{errors:?}");
         assert!(lines.iter().filter(|line| line.contains("198.18.0.1")).count() >= 1000, "{lines:?}");
-        assert_eq!(send.wait(Duration::from_secs(20)).0, Some(0));
+        assert_eq!(send.wait(Duration::from_secs(20)).status, Some(0));
     }
     // Resources without a user are removed: switch, ports and pipe.
     wait_until("the ports' end", || netmapd.status()["vale"].as_array().is_some_and(Vec::is_empty));
@@ -44,7 +45,7 @@ fn the_kernels_traffic_passes_a_switch() {
     let listener = netmapd.open("vale0:listener");
     wait_until("the first ping", || {
         let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
-        ping.wait(Duration::from_secs(10)).0 == Some(0)
+        ping.wait(Duration::from_secs(10)).status == Some(0)
     });
     let pings = ends[0].run(&["ping", "-A", "-n", "-c", "100", "-s", "1400", "-w", "60", "198.18.0.2"]);
     assert!(answered(&pings, 100), "{pings}");
@@ -61,7 +62,7 @@ fn the_kernels_traffic_passes_a_switch() {
     let (status, ..) = netmapd.vale(&["detach", &attach[1]]);
     assert_eq!(status, Some(0));
     let gone = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
-    assert_eq!(gone.wait(Duration::from_secs(10)).0, Some(1), "detached");
+    assert_eq!(gone.wait(Duration::from_secs(10)).status, Some(1), "detached");
     netmapd.end();
 }
 
@@ -169,7 +170,7 @@ fn a_bridge_joins_ports() {
             }
         }
         bridge.signal("INT");
-        let (status, lines, errors) = bridge.wait(Duration::from_secs(10));
+        let Ended { status, lines, errors } = bridge.wait(Duration::from_secs(10));
         assert_eq!(status, Some(0), "{errors:?}");
         assert!(lines.last().is_some_and(|line| line.contains("5000 from A to B")), "{lines:?}");
     }
@@ -191,7 +192,7 @@ fn nobody_there_and_wrong_names_get_a_line() {
         (&["netmapd", "--socket", text(&netmapd.socket)], "is served by another process"),
         (&["netmapd", "--socket", text(&socket), "--attach", "tap:x"], "write SWITCH:PORT"),
     ] {
-        let (status, _, errors) = netmapd.spawn(arguments).wait(Duration::from_secs(20));
+        let Ended { status, errors, .. } = netmapd.spawn(arguments).wait(Duration::from_secs(20));
         let last = errors.last().cloned().unwrap_or_default();
         assert!(status == Some(1) && last.contains(why), "{arguments:?}: {errors:?}");
     }
@@ -218,7 +219,7 @@ fn a_server_without_programs_sleeps_and_ends_when_told_to() {
     assert!(used < Duration::from_millis(60), "{used:?} in 2 s with a port where nothing happens");
     drop(port);
     let mut netmapd = netmapd;
-    let (status, _, errors) = netmapd.program.take().expect("it runs").wait(Duration::from_secs(25));
+    let Ended { status, errors, .. } = netmapd.program.take().expect("it runs").wait(Duration::from_secs(25));
     assert_eq!(status, Some(0), "{errors:?}");
 }
 

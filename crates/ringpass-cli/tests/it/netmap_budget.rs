@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::netmap::{Netmapd, frame, receive, send};
 use crate::common::{Namespace, Program, RINGPASS, folder, text, wait_until};
+use ringpass_lab::Ended;
 use ringpass_lab::SlowEventfd;
 use ringpass_netmap::client::{Client, Error, Port};
 use ringpass_netmap::protocol::Request;
@@ -274,7 +275,7 @@ fn spawn_as(user: &str, temporary: &Path, arguments: &[&str]) -> Program {
 
 /// Waits for the end of a program; returns its status and its last line of errors.
 fn end(program: Program) -> (Option<i32>, String) {
-    let (status, _, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = program.wait(Duration::from_secs(60));
     (status, errors.last().cloned().unwrap_or_default())
 }
 
@@ -393,7 +394,7 @@ fn a_second_program_at_one_end_of_a_pipe_is_told_of_the_first() {
     } else {
         (first, second, "'ringpass vale' tells".into())
     };
-    let (status, _, errors) = loser.wait(Duration::from_secs(60));
+    let Ended { status, errors, .. } = loser.wait(Duration::from_secs(60));
     let error = errors.last().cloned().unwrap_or_default();
     assert_eq!(status, Some(1), "{errors:?}");
     assert!(error.contains("netmap:x{1: ") && error.contains("the program set") && error.contains(&who), "{error}");

@@ -114,7 +114,7 @@ fn a_bridge_between_cards_exchanges_buffers() {
         assert!(bridge.line().ends_with("buffers are exchanged"));
         wait_until("the first ping", || {
             let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
-            ping.wait(Duration::from_secs(10)).0 == Some(0)
+            ping.wait(Duration::from_secs(10)).status == Some(0)
         });
         let pings = ends[0].run(&["ping", "-A", "-n", "-c", "200", "-s", "1400", "-w", "60", "198.18.0.2"]);
         assert!(answered(&pings, 200), "{pings}");
@@ -168,7 +168,11 @@ fn a_pipe_beside_a_card_exchanges_buffers_with_it() {
     }
     assert_eq!(netmapd.status()["pipes"][0]["memory"], 2);
     let refused = netmapd.spawn(&["dump", "netmap:p{1@1"]).wait(Duration::from_secs(10));
-    assert!(refused.0 == Some(1) && refused.2.join(" ").contains("as its first program said"), "{:?}", refused.2);
+    assert!(
+        refused.status == Some(1) && refused.errors.join(" ").contains("as its first program said"),
+        "{:?}",
+        refused.errors
+    );
     for program in [bridge, echo] {
         program.signal("KILL");
         program.wait(Duration::from_secs(10));

@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::common::guest::answered;
 use crate::common::netmap::{Netmapd, frame, number, receive, send};
 use crate::common::{Namespace, Random, folder, ringpass, text, unique, wait_until};
+use ringpass_lab::Ended;
 use ringpass_netmap::client::{Client, Port};
 use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Kind, PortInfo};
@@ -23,7 +24,7 @@ fn the_kernels_traffic_passes_a_program_with_a_card() {
     }
     wait_until("the first ping", || {
         let ping = ends[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.2"]);
-        ping.wait(Duration::from_secs(10)).0 == Some(0)
+        ping.wait(Duration::from_secs(10)).status == Some(0)
     });
     let pings = ends[0].run(&["ping", "-A", "-n", "-c", "100", "-s", "1400", "-w", "60", "198.18.0.2"]);
     assert!(answered(&pings, 100), "{pings}");
@@ -39,7 +40,7 @@ fn the_kernels_traffic_passes_a_program_with_a_card() {
         "{list}"
     );
     forward.signal("INT");
-    assert_eq!(forward.wait(Duration::from_secs(10)).0, Some(0));
+    assert_eq!(forward.wait(Duration::from_secs(10)).status, Some(0));
     // Without a program, frames that arrive are dropped and counted.
     let dropped = || netmapd.native()["status"]["dropped"].as_u64().expect("a number");
     wait_until("the program's end", || netmapd.native()["programs"].is_null());
@@ -84,7 +85,7 @@ fn rings_and_queues() {
     drop((all, one, receiving, sending));
     wait_until("the programs' end", || netmapd.all_free());
     let refused = |name: &str| {
-        let (status, _, errors) = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
+        let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert_eq!(status, Some(1));
         errors.join(" ")
     };
@@ -98,7 +99,7 @@ fn rings_and_queues() {
     // Not for guests that are not trusted.
     let socket = netmapd.folder.path().join("guest");
     for name in ["netmap:x", "netmap:y"] {
-        let (status, _, errors) =
+        let Ended { status, errors, .. } =
             netmapd.spawn(&["passthrough", name, "--socket", text(&socket)]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains("say --trusted"), "{errors:?}");
     }
@@ -197,7 +198,7 @@ fn monitors() {
     for (name, why) in
         [("netmap:x/rz", "leave the z out"), ("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-0/r", "all rings")]
     {
-        let (status, _, errors) = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
+        let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains(why), "{name}: {errors:?}");
     }
     // On a switch; the monitor is opened first.

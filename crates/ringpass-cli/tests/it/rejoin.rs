@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use crate::common::netmap::{Netmapd, frame, receive, send};
 use crate::common::{Namespace, RINGPASS, unique, wait_until};
+use ringpass_lab::Ended;
 
 /// Returns whether one ping is answered. Interfaces that come back have other MAC addresses, so the ARP caches
 /// are flushed.
 fn answers(ends: &[Namespace; 2], from: usize, to: &str) -> bool {
     ends.iter().for_each(|end| _ = end.run(&["ip", "neighbour", "flush", "all"]));
     let from = &ends[from];
-    from.spawn(&["ping", "-c", "1", "-W", "1", to]).wait(Duration::from_secs(10)).0 == Some(0)
+    from.spawn(&["ping", "-c", "1", "-W", "1", to]).wait(Duration::from_secs(10)).status == Some(0)
 }
 
 /// Creates a veth pair: one end stays, and the other is moved to a namespace and gets an address.
@@ -51,7 +52,7 @@ fn a_switch_takes_interfaces_that_come_back() {
     ends[1].take(&middle, &tap, "198.18.0.2/24");
     wait_until("the TAP's return", || answers(&ends, 0, "198.18.0.2"));
     switch.signal("TERM");
-    let (status, _, errors) = switch.wait(Duration::from_secs(20));
+    let Ended { status, errors, .. } = switch.wait(Duration::from_secs(20));
     assert_eq!(status, Some(0), "{errors:?}");
     for port in &ports {
         let of = |what: &str| errors.iter().filter(|line| line.contains(port) && line.contains(what)).count();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Lab, Program, RINGPASS, folder, ringpass, text, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Returns tcpdump's output for a capture: a line for each packet with all of its bytes, without the time.
@@ -65,9 +66,9 @@ fn the_kernels_traffic_is_captured_replayed_and_dumped_byte_for_byte() {
     wait_until("the interface to be listened to", || b.run(&["cat", "/proc/net/packet"]).lines().count() > 1);
     let pktgen = [RINGPASS, "pktgen", "packet:va", "--pcap", text(&capture), "--rate", "20k", "--json"];
     let generator = a.spawn(&pktgen);
-    let (status, _, errors) = generator.wait(Duration::from_secs(30));
+    let Ended { status, errors, .. } = generator.wait(Duration::from_secs(30));
     assert_eq!(status, Some(0), "{errors:?}");
-    let (status, _, errors) = dump.wait(Duration::from_secs(40));
+    let Ended { status, errors, .. } = dump.wait(Duration::from_secs(40));
     assert_eq!(status, Some(0), "{errors:?}");
     assert!(packets(&dumped) == before, "the dumped packets differ");
 }
@@ -81,7 +82,7 @@ fn echo_answers_ping() {
     let echo = b.spawn(&[RINGPASS, "echo", "packet:vb", "--json"]);
     wait_until("the interface to be listened to", || b.run(&["cat", "/proc/net/packet"]).lines().count() > 1);
     let ping = a.spawn(&[RINGPASS, "ping", "packet:va", "--count", "20", "--interval", "0.01", "-W", "10", "--json"]);
-    let (status, lines, errors) = ping.wait(Duration::from_secs(20));
+    let Ended { status, lines, errors } = ping.wait(Duration::from_secs(20));
     assert_eq!(status, Some(0), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().unwrap()).unwrap();
     assert_eq!(summary["event"], "summary");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::back::Back;
 use crate::common::{Lab, Program, RINGPASS, flood, ringpass, wait_until};
+use ringpass_lab::Ended;
 use ringpass_port::Role;
 
 /// Returns a field of a `status` file of `/proc`.
@@ -73,7 +74,7 @@ fn all_that_moves_packets_is_sandboxed() {
         wait_until("all threads", || self::threads(program.id()).len() >= threads);
         assert_sandboxed(program.id(), threads);
         program.signal("TERM");
-        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
         // A ping without an answer is a failure; no program is ended by a signal.
         assert_eq!(status, Some(i32::from(arguments[0] == "ping")), "{arguments:?}: {errors:?}");
         assert!(lines.iter().any(|line| line.contains("in all")), "{arguments:?}: {lines:?}");
@@ -102,7 +103,7 @@ fn every_kind_of_port_works_in_it() {
         &["fwd", "tap:rptap3", "packet:vb", "--offloads", "checksum,tso", "-t", "1"],
     ] {
         let program = inside.spawn(&[&[RINGPASS], arguments].concat());
-        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
         // 159 would be SIGSYS.
         assert_eq!(status, Some(0), "{arguments:?}: {lines:?} {errors:?}");
         assert!(lines.iter().any(|line| line.contains("system calls")), "{arguments:?}: {lines:?}");

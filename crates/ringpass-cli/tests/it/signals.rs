@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 use crate::common::{Program, RINGPASS, folder, ringpass, text, wait_until};
@@ -46,7 +47,7 @@ fn every_subcommand_answers_sigusr1_with_statistics() {
         program.signal("USR1");
         std::thread::sleep(Duration::from_millis(200));
         program.signal("TERM");
-        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
         let expected = i32::from(arguments[0] == "ping");
         assert_eq!(status, Some(expected), "{arguments:?}: {lines:?} {errors:?}");
     }
@@ -61,7 +62,7 @@ fn two_signals_at_once_count_as_one() {
         program.signal("INT");
         program.signal("INT");
         program.signal("TERM");
-        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
         assert_eq!(status, Some(0), "{errors:?}");
         assert!(lines.iter().any(|line| line.contains("in all")), "{lines:?}");
     }
@@ -92,7 +93,7 @@ fn a_signal_ends_waits_at_the_start() {
         std::thread::sleep(Duration::from_millis(50));
         let start = std::time::Instant::now();
         program.signal("INT");
-        let (status, lines, errors) = program.wait(Duration::from_secs(60));
+        let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
         let last = errors.last().map(String::as_str);
         assert_eq!((status, last), (Some(130), Some("ringpass: interrupted")), "{arguments:?}: {lines:?} {errors:?}");
         assert!(start.elapsed() < Duration::from_secs(3), "{arguments:?}: it has waited on");
@@ -133,7 +134,7 @@ fn a_server_prints_json_only() {
     program.signal("USR1");
     assert_eq!(event(&program)["pipes"], Value::Array(Vec::new()));
     program.signal("INT");
-    let (status, lines, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
     assert!(lines.iter().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{lines:?}");
 }
@@ -177,7 +178,7 @@ fn a_rate_that_was_missed_is_said_with_its_reason() {
     program.signal("STOP");
     std::thread::sleep(Duration::from_secs(1));
     program.signal("CONT");
-    let (status, lines, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
     // A tenth of a second is caught up with.

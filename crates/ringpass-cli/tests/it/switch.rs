@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::guest::{answered, tcp_from};
 use crate::common::{Namespace, Program, RINGPASS, folder, ringpass, text, unique, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Namespaces 198.18.0.1, 198.18.0.2, … around a switch in the middle.
@@ -59,7 +60,7 @@ impl Star {
     /// Returns whether one ping is answered.
     fn answers(&self, from: usize, to: &str) -> bool {
         let ping = self.namespaces[from].spawn(&["ping", "-c", "1", "-W", "1", to]);
-        ping.wait(Duration::from_secs(10)).0 == Some(0)
+        ping.wait(Duration::from_secs(10)).status == Some(0)
     }
 
     /// Sends TCP for a second, in the direction that the option names.
@@ -228,10 +229,10 @@ fn a_port_that_is_gone_leaves_and_the_last_two_end_the_run() {
     let pings = star.namespaces[0].spawn(&["ping", "-n", "-c", "100", "-i", "0.01", "-w", "60", "198.18.0.2"]);
     std::thread::sleep(Duration::from_millis(300));
     star.namespaces[2].run(&["ip", "link", "delete", &star.taps[2]]);
-    let (status, lines, _) = pings.wait(Duration::from_secs(25));
+    let Ended { status, lines, .. } = pings.wait(Duration::from_secs(25));
     assert!(status == Some(0) && answered(&lines.join("\n"), 100), "{lines:?}");
     star.namespaces[0].run(&["ip", "link", "delete", &star.taps[0]]);
-    let (status, lines, errors) = star.switch.wait(Duration::from_secs(10));
+    let Ended { status, lines, errors } = star.switch.wait(Duration::from_secs(10));
     assert_eq!(status, Some(1), "{errors:?}");
     let left: Vec<_> = errors.iter().filter(|line| line.contains("has left the switch")).collect();
     assert!(left.len() == 2 && left[0].contains(&star.taps[2]) && left[1].contains(&star.taps[0]), "{errors:?}");

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::common::{Program, RINGPASS, ringpass, wait_until};
+use ringpass_lab::Ended;
 
 /// Longest line of notes, for ports with short names.
 const WIDTH: usize = 100;
@@ -55,7 +56,7 @@ fn a_verbose_run_prints_all_notes() {
     assert!(all.contains("packed rings") && !few.contains("packed rings"), "{few}\n{all}");
     assert!(all.lines().count() > few.lines().count() + 2, "{few}\n{all}");
     back_end.signal("INT");
-    let (_, _, log) = back_end.wait(Duration::from_secs(60));
+    let Ended { errors: log, .. } = back_end.wait(Duration::from_secs(60));
     let said = |what: &str| log.iter().filter(|line| line.contains(what)).count();
     assert_eq!((said("a front-end has connected"), said("the session has ended")), (2, 2), "{log:?}");
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use ringpass_lab::Ended;
 use ringpass_pci::{PciDevice, VfioUser};
 use ringpass_registers::ixgbe::STATUS;
 use serde_json::Value;
@@ -188,7 +189,7 @@ fn a_model_that_is_killed_is_a_card_that_is_gone() {
     let cards = Cards::new(&[]);
     let forwarder = cards.forward();
     cards.model.signal("KILL");
-    let (status, _, errors) = forwarder.wait(LIMIT);
+    let Ended { status, errors, .. } = forwarder.wait(LIMIT);
     assert_eq!(status, Some(1));
     assert!(errors.iter().any(|line| line.contains("the card is gone")), "{errors:?}");
 }
@@ -213,7 +214,7 @@ fn a_model_ends_as_told_and_leaves_no_socket() {
         // With a client connected that sends nothing.
         let client = UnixStream::connect(&socket).unwrap();
         model.signal(signal);
-        let (status, lines, errors) = model.wait(LIMIT);
+        let Ended { status, lines, errors } = model.wait(LIMIT);
         assert_eq!(status, Some(0), "{errors:?}");
         assert!(lines.last().unwrap().contains("\"event\":\"summary\""));
         assert!(!socket.exists(), "the socket is left");

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::dpdk::{Forwarded, RING_PATHS, Testpmd};
 use crate::common::guest::answered;
 use crate::common::{Namespace, Program, RINGPASS, folder, text, unique, wait_until};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Sends frames to a front-end that returns them, slowly enough for a busy machine: each frame that testpmd
@@ -29,7 +30,7 @@ fn all_return(testpmd_port: &str, address: &str, options: &[&str], testpmd_optio
     // this side stands still.
     let mut testpmd = Testpmd::start(&port, "macswap", &[testpmd_options, &["--rxd=256"]].concat());
     testpmd.ready();
-    let (status, lines, errors) = sender.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = sender.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{address}, {port}: {errors:?}");
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).unwrap();
     let forwarded = testpmd.end();

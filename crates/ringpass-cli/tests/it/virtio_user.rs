@@ -3,6 +3,7 @@
 
 use crate::common::back::Back;
 use crate::common::*;
+use ringpass_lab::Ended;
 use ringpass_port::Role;
 use serde_json::Value;
 
@@ -83,8 +84,8 @@ fn an_ordinary_user_enters_where_the_mode_lets_it() {
         Program::spawn(&[&user[..], &[text(&program), "echo", &address, "--time", "0.2"]].concat())
             .wait(std::time::Duration::from_secs(60))
     };
-    let (status, lines, errors) = enter(&open);
+    let Ended { status, lines, errors } = enter(&open);
     assert_eq!(status, Some(0), "{lines:?} {errors:?}");
-    let (status, _, errors) = enter(&closed);
+    let Ended { status, errors, .. } = enter(&closed);
     assert!(status == Some(1) && errors.last().unwrap().contains("may not be connected to by this user"), "{errors:?}");
 }

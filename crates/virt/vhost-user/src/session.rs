@@ -60,7 +60,7 @@ impl Session {
 
     /// Returns the descriptor and the events to wait for before the next call of [`handle`](Self::handle).
     pub fn wait_on(&self) -> (BorrowedFd<'_>, PollFlags) {
-        let (socket, flags, _) = self.message_loop.wait_on();
+        let (socket, flags) = self.message_loop.wait_on();
         (socket, flags)
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use ringpass_ipc::EventNotifier;
-use ringpass_memory::DmaRegion;
+use ringpass_memory::{ContiguousRange, DmaRegion};
 use ringpass_vhost_user::features::{self as protocol, PROTOCOL_FEATURES};
 use ringpass_vhost_user::{Frontend, InflightArea, Region, Request, SessionError, VringAddr, VringFd};
 use ringpass_virtio::driver::{Broken, InflightPolicy};
@@ -184,8 +184,9 @@ impl BackendSetup {
         let (mut table, mut files) = (Vec::<Region>::new(), Vec::new());
         for region in &self.regions {
             let first = table.len();
-            for (guest, offset, size) in region.contiguous_ranges() {
-                let (user, size) = (region.at(offset) as u64, size as u64);
+            for ContiguousRange { iova: guest, offset, len } in region.contiguous_ranges() {
+                let user = region.at(offset) as u64;
+                let size = len as u64;
                 match table[first..].last_mut() {
                     Some(last) if last.guest + last.size == guest => last.size += size,
                     _ => table.push(Region { guest, size, user, offset: offset as u64 }),
@@ -208,9 +209,9 @@ impl BackendSetup {
     /// Translates a device-side address to an address of this process, which the protocol uses for rings.
     fn user(&self, address: u64) -> Result<u64, Failure> {
         let find = |region: &Arc<DmaRegion>| {
-            let inside = |&(start, _, size): &(u64, usize, usize)| (start..start + size as u64).contains(&address);
-            let (start, offset, _) = region.contiguous_ranges().find(inside)?;
-            Some(region.at(offset) as u64 + (address - start))
+            let inside = |range: &ContiguousRange| (range.iova..range.iova + range.len as u64).contains(&address);
+            let range = region.contiguous_ranges().find(inside)?;
+            Some(region.at(range.offset) as u64 + (address - range.iova))
         };
         let found = self.regions.iter().find_map(find);
         found.ok_or_else(|| Failure::Permanent("a ring outside the memory that the back-end is shown".into()))

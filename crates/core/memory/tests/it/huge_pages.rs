@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringpass_memory::{
-    Addressing, Burst, DmaArray, DmaRegion, Error, Mempool, MempoolConfig, PageSize, RegionConfig, SwapPool,
-    SwapPoolConfig, huge_pages_free,
+    Addressing, Burst, ContiguousRange, DmaArray, DmaRegion, Error, Mempool, MempoolConfig, PageSize, RegionConfig,
+    SwapPool, SwapPoolConfig, huge_pages_free,
 };
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -57,7 +57,10 @@ fn a_region_takes_its_pages_and_gives_them_back() {
     assert_eq!(region.len(), 3 * PAGE);
     assert_eq!(huge_pages_free(PageSize::Huge2M), (free - 3, total));
     assert_eq!(region.iova(3 * PAGE - 1), region.at(3 * PAGE - 1) as u64);
-    assert_eq!(region.contiguous_ranges().collect::<Vec<_>>(), [(region.iova(0), 0, 3 * PAGE)]);
+    assert_eq!(
+        region.contiguous_ranges().collect::<Vec<_>>(),
+        [ContiguousRange { iova: region.iova(0), offset: 0, len: 3 * PAGE }]
+    );
     drop(region);
     assert_eq!(huge_pages_free(PageSize::Huge2M), (free, total));
 }
@@ -69,7 +72,7 @@ fn physical_addresses_are_those_of_the_pages() {
     let ram = ram();
     let mut contiguous_ranges: Vec<_> = region.contiguous_ranges().collect();
     assert_eq!(contiguous_ranges.len(), 4);
-    for &(iova, offset, len) in &contiguous_ranges {
+    for &ContiguousRange { iova, offset, len } in &contiguous_ranges {
         assert_eq!((iova % PAGE as u64, offset % PAGE, len), (0, 0, PAGE));
         assert!(ram.iter().any(|&(from, to)| from <= iova && iova + len as u64 - 1 <= to), "{iova:#x} is no RAM");
         // Each 4 KiB page of it is where the address of its huge page implies.
@@ -78,8 +81,8 @@ fn physical_addresses_are_those_of_the_pages() {
             assert_eq!(pagemap(region.at(offset + inside) as usize), iova + inside as u64);
         }
     }
-    contiguous_ranges.sort_unstable();
-    contiguous_ranges.dedup_by_key(|stretch| stretch.0);
+    contiguous_ranges.sort_unstable_by_key(|range| range.iova);
+    contiguous_ranges.dedup_by_key(|range| range.iova);
     assert_eq!(contiguous_ranges.len(), 4, "pages are distinct");
 }
 
@@ -165,9 +168,9 @@ fn with_physical_addresses_nothing_straddles_pages() {
         seen += burst.len();
         for packet in burst.iter() {
             let (from, to) = (packet.iova(), packet.iova() + packet.capacity() as u64);
-            let &(iova, offset, _) = contiguous_ranges
+            let &ContiguousRange { iova, offset, .. } = contiguous_ranges
                 .iter()
-                .find(|&&(iova, _, len)| iova <= from && to <= iova + len as u64)
+                .find(|range| range.iova <= from && to <= range.iova + range.len as u64)
                 .expect("in one page");
             let inside = packet.as_ptr() as usize - pool.region().at(offset) as usize;
             assert_eq!(from - iova, inside as u64, "both addresses are of the same byte");

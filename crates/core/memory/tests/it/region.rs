@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use ringpass_memory::{Addressing, DmaArray, DmaRegion, Error, PageSize, RegionConfig};
+use ringpass_memory::{Addressing, ContiguousRange, DmaArray, DmaRegion, Error, PageSize, RegionConfig};
 
 const PAGE: usize = 4096;
 
@@ -22,7 +22,10 @@ fn whole_pages_zeroed_and_contiguous() {
             // SAFETY: the address is inside the region, which only this test uses.
             assert_eq!(unsafe { region.at(offset).read() }, 0);
         }
-        assert_eq!(region.contiguous_ranges().collect::<Vec<_>>(), [(region.iova(0), 0, region.len())]);
+        assert_eq!(
+            region.contiguous_ranges().collect::<Vec<_>>(),
+            [ContiguousRange { iova: region.iova(0), offset: 0, len: region.len() }]
+        );
     }
 }
 

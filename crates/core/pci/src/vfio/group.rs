@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use ringpass_memory::{DmaRegion, ForeignMemory};
+use ringpass_memory::{ContiguousRange, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -110,7 +110,7 @@ impl Group {
             return Ok(());
         }
         let mut done = Vec::new();
-        for (iova, offset, len) in region.contiguous_ranges() {
+        for ContiguousRange { iova, offset, len } in region.contiguous_ranges() {
             let result = if info::inside(&self.ranges, iova, len) {
                 // SAFETY: a `DmaRegion` is memory that devices may write at any time, so no Rust code relies on
                 // its contents. The region stays allocated while it is mapped: on success `self.mapped` keeps

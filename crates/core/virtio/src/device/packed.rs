@@ -326,7 +326,9 @@ unsafe impl Virtqueue for Packed {
         let mut used = Self::saved_position(setup)?;
         if let Some(inflight) = &setup.inflight {
             let opened = PackedInflight::open(inflight, setup.size, &parts.ring, used)?;
-            (log, replay, used) = (Some(opened.0), opened.1, opened.2);
+            log = Some(opened.log);
+            replay = opened.lost;
+            used = opened.used;
         }
         let (mut head, mut held) = (used, 0);
         for _ in replay.iter().flatten() {

@@ -88,12 +88,12 @@ impl Session {
 
     /// The socket and events to wait for, and for how long.
     pub fn wait_on(&self) -> Wait<'_> {
-        let (socket, events, limit) = self.message_loop.wait_on();
+        let (socket, events) = self.message_loop.wait_on();
         if self.waiting.is_some() {
             // A program that waits for memory is served when that is allocated; meanwhile it can only hang up.
             return Wait { socket, events: PollFlags::empty(), limit: None };
         }
-        Wait { socket, events, limit }
+        Wait { socket, events, limit: self.message_loop.time_left() }
     }
 
     /// Whether the program waits for memory.

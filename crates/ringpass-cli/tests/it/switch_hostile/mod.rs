@@ -12,6 +12,7 @@ use crate::common::*;
 pub use attacker::Attacker;
 use attacks::ATTACKS;
 use honest::{Honest, exchange, meet};
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Time between attacks. A port logs at most ten lines a second; each session takes two, and those of the
@@ -95,7 +96,7 @@ fn attack(options: &[&str]) {
     drop(pair);
 
     switch.signal("INT");
-    let (status, lines, errors) = switch.wait(Duration::from_secs(10));
+    let Ended { status, lines, errors } = switch.wait(Duration::from_secs(10));
     assert_eq!(status, Some(0), "{errors:?}");
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
     let [a, b, hostile] = [0, 1, 2].map(|port| &summary["ports"][port]);

@@ -9,6 +9,7 @@ mod guests;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
+use ringpass_lab::Ended;
 use serde_json::Value;
 
 /// Kinds of rings, as options of a `virtio-user` address.
@@ -70,7 +71,7 @@ impl Lives {
 
 /// Waits until a process has moved `--count` packets and ended; returns its summary.
 fn has_moved(program: Program) -> Value {
-    let (status, lines, errors) = program.wait(Duration::from_secs(60));
+    let Ended { status, lines, errors } = program.wait(Duration::from_secs(60));
     assert_eq!(status, Some(0), "{errors:?}");
     serde_json::from_str(lines.last().expect("a summary")).expect("JSON")
 }

@@ -16,6 +16,13 @@ const FIELDS: u64 = WINDOW as u64 + 4;
 const DATA: usize = 12;
 const FIELDS_LEN: usize = 16;
 
+/// The part of a BAR that the fields of that capability select.
+struct Selection {
+    bar: usize,
+    offset: u64,
+    len: usize,
+}
+
 /// A virtio device with its PCI configuration space, to be served over vfio-user.
 pub struct VfioUserFunction {
     card: Arc<VirtioCard>,
@@ -56,25 +63,25 @@ impl VfioUserFunction {
         }
     }
 
-    /// Returns the part of a BAR that the capability's fields select (BAR, offset, length), if they are valid.
-    fn named(&self) -> Option<(usize, u64, usize)> {
+    /// Returns the part of a BAR that the capability's fields select, if they are valid.
+    fn selected(&self) -> Option<Selection> {
         let [bar, ..] = self.window;
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|i| self.window[at + i]));
         let (offset, len) = (word(4), word(8) as usize);
         let region = self.region(bar.into()).size;
         let right = matches!(len, 1 | 2 | 4) && u64::from(offset) + len as u64 <= region;
-        (right && is_registers(bar.into()) && offset.is_multiple_of(len as u32)).then_some((
-            bar.into(),
-            offset.into(),
+        (right && is_registers(bar.into()) && offset.is_multiple_of(len as u32)).then_some(Selection {
+            bar: bar.into(),
+            offset: offset.into(),
             len,
-        ))
+        })
     }
 
     fn read_config(&mut self, offset: u64, out: &mut [u8]) {
         self.card.shared.space().read(offset, out);
         let touches = |at: u64| (offset..offset + out.len() as u64).contains(&at);
         if touches(FIELDS + DATA as u64)
-            && let Some((bar, at, len)) = self.named()
+            && let Some(Selection { bar, offset: at, len }) = self.selected()
         {
             let mut data = [0; 4];
             self.read_bar(bar, at, &mut data[..len]);
@@ -94,7 +101,7 @@ impl VfioUserFunction {
             }
         }
         if (offset..offset + data.len() as u64).contains(&(FIELDS + DATA as u64))
-            && let Some((bar, at, len)) = self.named()
+            && let Some(Selection { bar, offset: at, len }) = self.selected()
         {
             let bytes: [u8; 4] = std::array::from_fn(|i| self.window[DATA + i]);
             self.write_bar(bar, at, &bytes[..len]);

@@ -48,17 +48,25 @@ struct Entries {
 /// The descriptors of a chain that another process had taken.
 pub(in crate::device) type InflightChain = Vec<[u64; 2]>;
 
+/// An inflight region that was opened.
+pub(in crate::device) struct Opened {
+    pub(in crate::device) log: PackedInflight,
+    /// Chains that must be taken again.
+    pub(in crate::device) lost: Vec<InflightChain>,
+    /// The next used slot.
+    pub(in crate::device) used: WrapIndex,
+}
+
 const CYCLE: Error = Error::Config("an inflight region whose lists are wrong");
 
 impl PackedInflight {
-    /// Opens a region, for a ring that is at `base` unless the region has a position of its own. Returns the
-    /// region, the chains that must be taken again, and the next used slot.
+    /// Opens a region, for a ring that is at `base` unless the region has a position of its own.
     pub(in crate::device) fn open(
         inflight: &Inflight,
         size: u16,
         ring: &[RawDescriptor],
         base: WrapIndex,
-    ) -> Result<(Self, Vec<InflightChain>, WrapIndex), Error> {
+    ) -> Result<Opened, Error> {
         let region = map(inflight, 2)?;
         let room = (region.len() - 2) / 2;
         if room < size.into() {
@@ -88,7 +96,7 @@ impl PackedInflight {
         log.show_used();
         log.show_free();
         let used = log.used.now;
-        Ok((log, lost, WrapIndex { index: used & 0x7fff, wrap: used >> 15 != 0 }))
+        Ok(Opened { log, lost, used: WrapIndex { index: used & 0x7fff, wrap: used >> 15 != 0 } })
     }
 
     /// Loads the state of the region. A change that was in progress is completed or undone.

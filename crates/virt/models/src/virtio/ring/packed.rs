@@ -7,7 +7,7 @@ use ringpass_virtio::layout::{event, flags};
 use super::chain::{Chain, Entry};
 use super::device_ring::{Areas, Mark, Ring, RingFeatures, passes};
 use super::fault::{Fault, NOT_MAPPED};
-use super::used::Batch;
+use super::used::{Batch, Used};
 use crate::virtio::liar::Liar;
 use crate::virtio::lies::Lie;
 use ringpass_memory::{DmaMap, LookupHint};
@@ -137,7 +137,7 @@ impl Ring for Packed {
 
     fn put(&mut self, chain: &Chain, written: u32, whole: bool) {
         let place = u32::from(self.used.encoded());
-        self.batch.add((place, chain.id, written), whole, self.ring_features.in_order);
+        self.batch.add(Used { place, id: chain.id, written, whole }, self.ring_features.in_order);
         self.used.advance(chain.slots, self.size);
         self.added = self.added.saturating_add(chain.slots);
     }

@@ -7,7 +7,7 @@ use ringpass_virtio::layout::{NO_NOTIFY, flags};
 use super::chain::{Chain, Entry};
 use super::device_ring::{Areas, Mark, Ring, RingFeatures, passes};
 use super::fault::{Fault, NOT_MAPPED};
-use super::used::Batch;
+use super::used::{Batch, Used};
 use crate::virtio::liar::Liar;
 use crate::virtio::lies::Lie;
 use ringpass_memory::{DmaMap, LookupHint};
@@ -153,7 +153,8 @@ impl Ring for Split {
     }
 
     fn put(&mut self, chain: &Chain, written: u32, whole: bool) {
-        self.batch.add((self.used_next.into(), chain.id, written), whole, self.ring_features.in_order);
+        self.batch
+            .add(Used { place: self.used_next.into(), id: chain.id, written, whole }, self.ring_features.in_order);
         self.used_next = self.used_next.wrapping_add(1);
     }
 

@@ -7,7 +7,8 @@ pub(super) struct Used {
     pub(super) place: u32,
     pub(super) id: u16,
     pub(super) written: u32,
-    whole: bool,
+    /// Whether the whole chain was written.
+    pub(super) whole: bool,
 }
 
 /// Used entries to be written.
@@ -17,11 +18,10 @@ pub(super) struct Batch(Vec<Used>);
 impl Batch {
     /// Adds a chain. With IN_ORDER, a chain used whole needs no entry of its own if another follows: the entry
     /// of that one replaces it, and the driver infers how many chains it stands for (2.7.9).
-    pub(super) fn add(&mut self, used: (u32, u16, u32), whole: bool, in_order: bool) {
-        let (place, id, written) = used;
+    pub(super) fn add(&mut self, used: Used, in_order: bool) {
         match self.0.last_mut() {
-            Some(last) if in_order && last.whole => *last = Used { place: last.place, id, written, whole },
-            _ => self.0.push(Used { place, id, written, whole }),
+            Some(last) if in_order && last.whole => *last = Used { place: last.place, ..used },
+            _ => self.0.push(used),
         }
     }
 
