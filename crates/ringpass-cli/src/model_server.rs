@@ -103,7 +103,8 @@ const EXAMPLES: &str = r#"EXAMPLES:
           --socket /run/card1 --wire packet:eth1"#;
 
 fn device(text: &str) -> Result<u16, String> {
-    u16::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|_| "write four hexadecimal digits, as 10fb".into())
+    u16::from_str_radix(text.trim_start_matches("0x"), 16)
+        .map_err(|_| "write four hexadecimal digits, such as 10fb".into())
 }
 
 /// Runs the subcommand.

@@ -73,19 +73,19 @@ pub fn within(range: RangeInclusive<usize>) -> impl Fn(&str) -> Result<usize, St
 }
 
 fn cpu(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "write numbers of CPUs, as 2,3".into())
+    text.parse().map_err(|_| "write numbers of CPUs, such as 2,3".into())
 }
 
 /// Parses an IPv4 address.
 pub fn ipv4(text: &str) -> Result<Ipv4Addr, String> {
-    text.parse().map_err(|_| "write an IPv4 address, as 198.18.0.1".into())
+    text.parse().map_err(|_| "write an IPv4 address, such as 198.18.0.1".into())
 }
 
 /// Parses the address of a card, which may have a port's address around it.
 fn card(text: &str) -> Result<String, String> {
     match text.parse() {
         Ok(Address::Pci(card)) => Ok(card),
-        _ => Err("write the PCI address of a card, as 0000:01:00.0; 'ringpass list' shows them".into()),
+        _ => Err("write the PCI address of a card, such as 0000:01:00.0; 'ringpass list' shows them".into()),
     }
 }
 
@@ -126,14 +126,14 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     let unit = text.chars().last().and_then(|last| UNITS.find(last.to_ascii_uppercase()));
     let (number, shift) = unit.map_or((text, 0), |unit| (&text[..text.len() - 1], 10 * (unit as u32 + 1)));
     let bytes = number.parse::<usize>().ok().and_then(|number| number.checked_mul(1 << shift));
-    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "write a number of bytes above 0, as 512M or 2G".into())
+    bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "write a number of bytes above 0, such as 512M or 2G".into())
 }
 
 /// Parses a number of seconds above 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
     let duration = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    duration.ok_or_else(|| "write a number of seconds above 0, as 2.5".into())
+    duration.ok_or_else(|| "write a number of seconds above 0, such as 2.5".into())
 }
 
 /// Parses a number of seconds, or 0.

@@ -93,7 +93,7 @@ fn speed(text: &str) -> Result<ReplaySpeed, String> {
         "recorded" => Ok(ReplaySpeed::Recorded(1.0)),
         factor => match factor.parse() {
             Ok(factor) if factor > 0.0 && f64::is_finite(factor) => Ok(ReplaySpeed::Recorded(factor)),
-            _ => Err("write recorded, max, or a factor above 0, as 2.5".into()),
+            _ => Err("write recorded, max, or a factor above 0, such as 2.5".into()),
         },
     }
 }

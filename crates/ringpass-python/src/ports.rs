@@ -490,7 +490,7 @@ impl Port {
         &self.shared.names[self.index]
     }
 
-    /// MAC address, as "02:00:00:00:00:01".
+    /// MAC address, such as "02:00:00:00:00:01".
     #[getter]
     fn mac(&self, py: Python<'_>) -> PyResult<String> {
         self.shared.port(py, self.index, |port| port.mac().to_string())

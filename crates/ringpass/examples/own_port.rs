@@ -1,4 +1,4 @@
-//! A port of one's own: what is sent is received again. Whatever works with ports works with it; here, a driver's wire.
+//! A port of your own, which receives what is sent to it. It serves wherever a port does; here it is the wire of a software card.
 //! `cargo run -p ringpass --example own_port`
 use std::sync::mpsc::{Receiver, Sender, channel};
 

@@ -14,7 +14,7 @@ pub fn take_queue_pairs([a, b]: [&mut Box<dyn Port>; 2], mapped: bool) -> Result
     let [lent_by_a, lent_by_b] =
         [&mut *a, &mut *b].map(|port| (0..).map_while(|pair| port.lending(pair)).collect::<Vec<_>>());
     if lent_by_a.is_empty() && lent_by_b.is_empty() {
-        return Err(Error::Config("--map takes at least one port with a guest, as vhost:PATH".into()));
+        return Err(Error::Config("--map takes at least one port with a guest, such as vhost:PATH".into()));
     }
     let mut pairs: Vec<_> = a.take_queues().into_iter().zip(b.take_queues()).collect();
     for ((a, _), lending) in pairs.iter_mut().zip(&lent_by_b) {

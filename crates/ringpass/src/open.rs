@@ -47,7 +47,7 @@ pub fn open_all<A: AsRef<str>>(
     let (parsed, port_configs): (Vec<Address>, Vec<PortConfig>) =
         addresses.into_iter().map(parse).collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
     if parsed.is_empty() {
-        return Err(Error::Config("no port to open; name at least one, as tap:a or 0000:01:00.0".into()));
+        return Err(Error::Config("no port to open; name at least one, such as tap:a or 0000:01:00.0".into()));
     }
     port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
     check_cards(&parsed, config)?;

@@ -51,7 +51,7 @@ impl Ports {
     /// Takes the only queue pair of the only port.
     ///
     /// # Errors
-    /// If there is another number of ports or queues, or it was taken before.
+    /// If there is not exactly one port with one queue pair, or it was taken before.
     pub fn take_one(&mut self) -> Result<QueuePair, Error> {
         let [queues] = self.take_first()?;
         Ok(queues)
@@ -60,7 +60,7 @@ impl Ports {
     /// Takes the queue pairs of two ports with one queue pair each.
     ///
     /// # Errors
-    /// If there is another number of ports or queues, or they were taken before.
+    /// If there are not exactly two ports with one queue pair each, or they were taken before.
     pub fn take_pair(&mut self) -> Result<[QueuePair; 2], Error> {
         self.take_first()
     }
@@ -68,13 +68,18 @@ impl Ports {
     fn take_first<const N: usize>(&mut self) -> Result<[QueuePair; N], Error> {
         let wrong = |what: String| Error::Config(format!("{what}; take_queues takes any number"));
         let ports = <&mut [Box<dyn Port>; N]>::try_from(&mut self.ports[..]);
-        let ports = ports.map_err(|_| wrong(format!("another number of ports than {N}")))?;
+        let ports = ports.map_err(|_| wrong(format!("the number of ports is not {N}")))?;
         let mut taken = Vec::new();
         for port in ports {
             let mut queues = port.take_queues();
             match (queues.pop(), queues.is_empty()) {
                 (Some(only), true) => taken.push(only),
-                _ => return Err(wrong(format!("{} has not one queue pair to be taken", port.name()))),
+                _ => {
+                    return Err(wrong(format!(
+                        "{} does not have exactly one queue pair, or it was taken before",
+                        port.name()
+                    )));
+                }
             }
         }
         Ok(taken.try_into().unwrap_or_else(|_| unreachable!("one for each of N ports")))

@@ -148,7 +148,7 @@ impl AioContext {
 
 /// Error: the descriptor is not an eventfd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a file descriptor that is no eventfd, where one is wanted")]
+#[error("a file descriptor that is not an eventfd, where one is wanted")]
 pub struct NotEventfd;
 
 /// Checks that a descriptor is an eventfd, without changing its counter.

@@ -10,7 +10,7 @@ use crate::{ConnectionLost, ReadStatus, Stream};
 /// A stream of messages, some of which are answered. Never blocks on the peer.
 pub struct MessageLoop {
     stream: Stream,
-    /// Since when the peer owes something; `None` if it owes nothing.
+    /// Time since which the peer owes a message; `None` if it owes nothing.
     waiting_since: Option<Instant>,
     got_first_message: bool,
     timeout: Duration,

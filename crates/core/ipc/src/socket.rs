@@ -24,7 +24,7 @@ pub enum Error {
         owner: u32,
     },
     /// Something other than a socket exists at this path.
-    #[error("{0} exists and is no socket; take another path")]
+    #[error("{0} exists and is not a socket; take another path")]
     NoSocket(PathBuf),
     /// The lock that keeps two servers from starting at the same path could not be taken.
     #[error("{path}: {why}; remove it if no server is starting, or take another path")]

@@ -167,7 +167,7 @@ impl SysfsPci {
         let mapping = |source| Error::os(format!("mapping BAR {bar} of {}", self.address), source);
         let BarInfo { start, len, kind } = self.bars[bar];
         if kind != BarKind::Memory {
-            return Err(mapping(io::Error::other("it is no memory; this card cannot be driven")));
+            return Err(mapping(io::Error::other("it is not memory; this card cannot be driven")));
         }
         let file = self.resource(bar)?;
         let skip = start as usize % page_size();

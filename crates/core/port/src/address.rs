@@ -125,7 +125,7 @@ impl FromStr for Address {
         let (kind, options) = head.split_once(',').unwrap_or((head, ""));
         let wrong = |why: String| Error::Address(format!("address '{text}': {why}"));
         let inner = || {
-            let missing = || wrong(format!("'{kind}' wraps another port; write {kind}:PORT, as {kind}:null"));
+            let missing = || wrong(format!("'{kind}' wraps another port; write {kind}:PORT, such as {kind}:null"));
             if argument.is_empty() { Err(missing()) } else { argument.parse().map(Box::new) }
         };
         let interface = || match argument {
@@ -136,7 +136,7 @@ impl FromStr for Address {
                 || name.contains(|c: char| "/,%:".contains(c) || c.is_whitespace() || c.is_control()) =>
             {
                 Err(wrong(format!(
-                    "'{name}' is no interface name; those have 1 to 15 characters, no '/', ',', '%', ':' or space"
+                    "'{name}' is not an interface name; those have 1 to 15 characters, no '/', ',', '%', ':' or space"
                 )))
             }
             name => Ok(name.to_owned()),
@@ -183,7 +183,7 @@ fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str), String>> {
 }
 
 fn number<T: FromStr>(key: &str, value: &str, example: &str) -> Result<T, String> {
-    value.parse().map_err(|_| format!("'{value}' is no value for {key}; write a number, as {key}={example}"))
+    value.parse().map_err(|_| format!("'{value}' is not a value for {key}; write a number, such as {key}={example}"))
 }
 
 fn model(options: &str) -> Result<ModelConfig, String> {
@@ -194,8 +194,9 @@ fn model(options: &str) -> Result<ModelConfig, String> {
             ("lie", value) => config.lie = Some(value.into()),
             ("features", value) => config.features = Some(value.into()),
             ("device", value) => {
-                config.device = u16::from_str_radix(value.trim_start_matches("0x"), 16)
-                    .map_err(|_| format!("'{value}' is no device id; write four hexadecimal digits, as device=10fb"))?;
+                config.device = u16::from_str_radix(value.trim_start_matches("0x"), 16).map_err(|_| {
+                    format!("'{value}' is not a device id; write four hexadecimal digits, such as device=10fb")
+                })?;
             }
             (key, _) => return Err(format!("'model' has no option '{key}'; it has mac, device, features and lie")),
         }
@@ -260,7 +261,7 @@ fn faults(options: &str) -> Result<FaultsConfig, String> {
         };
         *field = number(key, value, "0.01")?;
         if !(0.0..=1.0).contains(field) {
-            return Err(format!("{key}={value} is no probability; write a number from 0 to 1"));
+            return Err(format!("{key}={value} is not a probability; write a number from 0 to 1"));
         }
     }
     Ok(config)

@@ -18,7 +18,7 @@ pub enum WakeSource<'a> {
     Readable(BorrowedFd<'a>),
     /// This source never has anything to do.
     Never,
-    /// There is something to do at this time, and nothing before.
+    /// Nothing to do until this time.
     At(Instant),
     /// There is no event to wait for: the source must be polled at short intervals.
     Polled,

@@ -22,7 +22,7 @@ impl FromStr for MacAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("'{text}' is no MAC address; write six bytes, as 02:00:00:00:00:01");
+        let wrong = || format!("'{text}' is not a MAC address; write six bytes, such as 02:00:00:00:00:01");
         // `from_str_radix` alone would take a sign, too.
         let byte = |digits: &str| u8::from_str_radix(digits, 16).ok().filter(|_| !digits.starts_with('+'));
         let bytes: Option<Vec<u8>> = text.split([':', '-']).map(byte).collect();

@@ -98,7 +98,7 @@ pub trait RxQueue: Wakeable + Send {
         copy_packets(self, frames)
     }
 
-    /// Whether the queue knows that the port has a link now; `false` means that it has none or cannot tell. The
+    /// Returns whether the queue knows that the port has a link now; `false` if there is none or the queue cannot tell. The
     /// port's control side ([`Port::link`]) is queried only a few times a second.
     fn has_link(&self) -> bool {
         false

@@ -23,7 +23,7 @@ use crate::{Refusal, RegionInfo, Request};
 pub struct Client {
     /// Posted messages that the socket had no room for. They are sent before any other message.
     unsent: Vec<u8>,
-    /// Since when the server has taken none of `unsent`; `None` if that is empty.
+    /// Time since which the server has taken nothing from `unsent`; `None` if that is empty.
     unsent_since: Option<Instant>,
     stream: Stream,
     limit: Duration,

@@ -26,7 +26,7 @@ pub(crate) struct Files(Vec<File>);
 impl Files {
     /// Returns the memory of a file, at least up to `end`.
     pub(crate) fn map(&mut self, file: OwnedFd, end: u64, access: Access) -> Result<Arc<ForeignMemory>, Refusal> {
-        let stat = rustix::fs::fstat(&file).map_err(|errno| Refusal::new(errno, "a descriptor that is no file"))?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| Refusal::new(errno, "a descriptor that is not a file"))?;
         if end > stat.st_size as u64 {
             return Err(Refusal::invalid(format!("a map up to {end:#x} of a file of {:#x} bytes", stat.st_size)));
         }

@@ -38,7 +38,7 @@ fn parse(data: &[u8]) -> Result<Map<String, Value>, Refusal> {
             None => Ok(Map::new()),
             Some(_) => Err(Refusal::invalid("capabilities that are no object")),
         },
-        _ => Err(Refusal::invalid("version data that is no JSON object")),
+        _ => Err(Refusal::invalid("version data that is not a JSON object")),
     }
 }
 

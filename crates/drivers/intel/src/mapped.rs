@@ -23,7 +23,7 @@ const STARVATION_TIMEOUT: Duration = Duration::from_millis(10);
 /// Source of a mapped queue's buffers.
 pub(crate) struct MappedRx {
     borrower: Borrower,
-    /// Since when the ring has been nearly empty with nothing lent.
+    /// Time at which the ring became nearly empty with nothing lent.
     starved: Option<Instant>,
     /// Host buffers that are posted in the ring.
     own: usize,

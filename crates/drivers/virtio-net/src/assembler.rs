@@ -12,7 +12,7 @@ use crate::negotiate::{MIN_FRAME_LEN, Negotiated, RxLayout};
 pub(crate) enum Needed {
     /// None.
     No,
-    /// Those whose header says that they lie in several buffers, or that their checksum may be missing.
+    /// Frames whose header announces several buffers, or a checksum that may be missing.
     IfSpecial,
     /// All.
     Always,

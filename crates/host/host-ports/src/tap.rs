@@ -130,7 +130,7 @@ fn attach_error(name: &str, config: &PortConfig, error: io::Error) -> Error {
             format!("another program has this interface (or its queues); end it or take another name; {error}")
         }
         Some(Errno::INVAL) => format!(
-            "there is an interface of this name that is no TAP, or a TAP with {}; take another name; {error}",
+            "there is an interface of this name that is not a TAP, or a TAP with {}; take another name; {error}",
             if config.queues > 1 { "one queue" } else { "several queues" }
         ),
         Some(Errno::NAMETOOLONG) => "the name is too long; interface names have 1 to 15 characters".into(),

@@ -95,7 +95,7 @@ impl Switch {
     /// # Panics
     /// If a port is present: all datapaths must be created first.
     pub fn datapath(&mut self, pool: &Mempool, batch: usize) -> Result<Datapath, Error> {
-        assert!(self.present == 0, "datapaths are made before ports come");
+        assert!(self.present == 0, "datapaths must be created before the first port is added");
         let mailbox = Arc::new(Mailbox::new()?);
         self.mailboxes.push(Arc::downgrade(&mailbox));
         Ok(Datapath::new(EgressPorts::new(&self.shared.ports, pool.cache()), batch, mailbox, self.shared.clone()))

@@ -162,7 +162,7 @@ impl Bucket {
 /// Result of learning a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Learned {
-    /// It was known at this port.
+    /// The address was known at this port before.
     Known,
     /// It was added.
     New,

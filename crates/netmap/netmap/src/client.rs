@@ -100,7 +100,7 @@ fn check_own(folder: &Path, user: u32) -> Result<(), String> {
     }
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let opened = rustix::fs::open(folder, flags, Mode::empty());
-    let opened = opened.map_err(|errno| format!("it is no folder of this user: {errno}"))?;
+    let opened = opened.map_err(|errno| format!("it is not a folder of this user: {errno}"))?;
     let stat = rustix::fs::fstat(&opened).map_err(|errno| errno.to_string())?;
     if stat.st_uid != user || stat.st_mode & OTHERS != 0 {
         let mode = stat.st_mode & 0o7777;
@@ -175,7 +175,7 @@ impl Client {
             if len.is_none()
                 && let Some(first) = arrived.first_chunk()
             {
-                len = Some(Reply::len_of(first).ok_or(Error::ConnectionLost("sends what is no answer".into()))?);
+                len = Some(Reply::len_of(first).ok_or(Error::ConnectionLost("sends what is not an answer".into()))?);
             }
             if let Some(len) = len {
                 let (range, more) = self.stream.take(self.stream.arrived().len().min(len - text.len()));
@@ -194,7 +194,7 @@ impl Client {
                 self.stream.flush()?;
             }
         }
-        let reply = Reply::parse(&text).ok_or(Error::ConnectionLost("sends what is no answer".into()))?;
+        let reply = Reply::parse(&text).ok_or(Error::ConnectionLost("sends what is not an answer".into()))?;
         match reply.errno {
             Some(errno) => Err(Error::Refused { errno, why: with_names(&reply.text) }),
             None => Ok((reply, fds)),
@@ -212,7 +212,7 @@ impl Client {
                 return Ok(text);
             }
             if reply.text.is_empty() {
-                return Err(Error::ConnectionLost("sends what is no answer".into()));
+                return Err(Error::ConnectionLost("sends what is not an answer".into()));
             }
         }
     }

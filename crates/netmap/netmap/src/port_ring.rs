@@ -61,8 +61,8 @@ impl PortRing {
         each!(self, ring => ring.ring())
     }
 
-    /// Passes on `head` and `cur` that do not come from the ring's header; `flags` as in the
-    /// [`csb`](crate::csb). Returns where the ring stands.
+    /// Passes on positions that the caller has read elsewhere than in the ring's header, with the flags of a [`csb`](crate::csb)
+    /// entry. Returns the ring's positions.
     ///
     /// # Errors
     /// On [`SyncError::Program`] nothing was passed on.

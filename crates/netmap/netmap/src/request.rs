@@ -85,7 +85,7 @@ pub enum InvalidRequest {
     #[error("mode {0} of registration, which netmap does not have")]
     Mode(u32),
     /// A name that users write cannot be parsed.
-    #[error("'{name}' is no netmap port: {why}")]
+    #[error("'{name}' is not a netmap port: {why}")]
     Port {
         /// The name.
         name: String,
@@ -98,7 +98,7 @@ pub enum InvalidRequest {
     /// A pipe or its port has no name.
     #[error("'{0}': a pipe and its port have names")]
     Pipe(String),
-    /// A name of VALE without a switch or a port: `ENOMEM`, as netmap finds no switch.
+    /// A name of VALE without a switch or a port: `ENOMEM`, because netmap finds no switch.
     #[error("'{0}': a VALE port is called valeSWITCH:PORT, by letters, digits and '_'")]
     Vale(String),
 }

@@ -76,7 +76,7 @@ impl Passthrough {
         }
     }
 
-    /// Does the available work without waiting. Returns 0 if there was none.
+    /// Handles what has arrived, without waiting. Returns 0 if nothing had.
     fn poll_once(&mut self, report: &mut dyn FnMut(Device, Event)) -> usize {
         let Devices { memory, port, check_sockets, polls, .. } = &mut self.devices;
         let mut done = port.device.sync_rings();

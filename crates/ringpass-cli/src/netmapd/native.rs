@@ -32,7 +32,7 @@ impl FromStr for NamedPort {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let parts = text.split_once('=').filter(|(name, address)| !name.is_empty() && !address.is_empty());
-        let (name, address) = parts.ok_or("write NAME=ADDRESS, as eth0=0000:01:00.0")?;
+        let (name, address) = parts.ok_or("write NAME=ADDRESS, such as eth0=0000:01:00.0")?;
         Ok(Self { name: name.into(), address: address.into() })
     }
 }

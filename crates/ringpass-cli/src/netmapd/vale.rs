@@ -259,7 +259,7 @@ fn open_refusal(error: ringpass::Error) -> RequestError {
 /// Splits a name into switch and port.
 fn split(name: &str) -> Result<(&str, &str), RequestError> {
     let parts = name.split_once(':').filter(|(switch, port)| switch.starts_with("vale") && !port.is_empty());
-    parts.ok_or_else(|| RequestError::new(Errno::INVAL, format!("'{name}': write SWITCH:PORT, as vale0:tap:x")))
+    parts.ok_or_else(|| RequestError::new(Errno::INVAL, format!("'{name}': write SWITCH:PORT, such as vale0:tap:x")))
 }
 
 /// Handle through which programs' ports join and leave the switches.

@@ -38,7 +38,7 @@ pub struct Mapping {
 /// Returns the number of the port with this name.
 pub fn port_index(ports: &[PortPlan], name: &str) -> Result<usize, String> {
     let index = ports.iter().position(|port| port.rules.name == name);
-    index.ok_or_else(|| format!("'{name}' is no port of this switch"))
+    index.ok_or_else(|| format!("'{name}' is not a port of this switch"))
 }
 
 impl Mapping {
@@ -87,7 +87,7 @@ impl TryFrom<u16> for VlanId {
     fn try_from(id: u16) -> Result<Self, String> {
         match id {
             1..=4094 => Ok(Self(id)),
-            _ => Err(format!("{id} is no VLAN; those go from 1 to 4094")),
+            _ => Err(format!("{id} is not a VLAN; those go from 1 to 4094")),
         }
     }
 }
@@ -97,7 +97,7 @@ impl FromStr for VlanId {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let id: Result<u16, _> = text.trim().parse();
-        id.map_err(|_| format!("'{text}' is no VLAN; those go from 1 to 4094"))?.try_into()
+        id.map_err(|_| format!("'{text}' is not a VLAN; those go from 1 to 4094"))?.try_into()
     }
 }
 
@@ -111,7 +111,7 @@ pub fn vlans(text: &str) -> Result<VlanSet, String> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (VlanId(first), VlanId(last)) = (first.parse()?, last.parse()?);
         if first > last {
-            return Err(format!("'{part}' is no range of VLANs; write the smaller one first"));
+            return Err(format!("'{part}' is not a range of VLANs; write the smaller one first"));
         }
         ids.extend(first..=last);
     }
@@ -153,7 +153,8 @@ mod tests {
             assert_eq!(parse(&format!("{text}@02:00:00:00:00:09")), Ok((0, Mapping { to, mac, pass: false })));
         }
         let wrong = format!("{}=vhost:/d", addresses[0]);
-        for (text, part) in [(&wrong[..], "'vhost:/d' is no port"), ("x", "CARD=PORT"), ("tap:a=vhost:/c", "vhost:/c")]
+        for (text, part) in
+            [(&wrong[..], "'vhost:/d' is not a port"), ("x", "CARD=PORT"), ("tap:a=vhost:/c", "vhost:/c")]
         {
             assert!(parse(text).unwrap_err().contains(part), "{text}");
         }

@@ -24,7 +24,7 @@ fn addresses() {
     refused(&["fwd", "eth0", "null"], &["eth0", "packet:NAME"]);
     refused(&["fwd", "tap:", "null"], &["tap:NAME"]);
     // The kernel would turn this name into `ho0`.
-    refused(&["fwd", "tap:ho%d", "null"], &["ho%d", "is no interface name"]);
+    refused(&["fwd", "tap:ho%d", "null"], &["ho%d", "is not an interface name"]);
     refused(&["fwd", "packet:does-not-exist", "null"], &["does-not-exist"]);
     refused(&["fwd", "model,device=1234:null", "null"], &["1234", "10fb"]);
     refused(&["fwd", "ffff:ff:1f.7", "null"], &["ffff:ff:1f.7", "ringpass list"]);
@@ -179,9 +179,12 @@ fn mistakes_get_messages_that_say_what_to_write() {
         refused(&line.split(' ').collect::<Vec<_>>(), &[message]);
     }
     for (line, message) in [
-        ("fwd null null --cpu x", "'--cpu <LIST>': write numbers of CPUs, as 2,3"),
-        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IPv4 address, as 198.18.0.1"),
-        ("fwd null null --take-over foo", "'--take-over <ADDRESS>': write the PCI address of a card, as 0000:01:00.0"),
+        ("fwd null null --cpu x", "'--cpu <LIST>': write numbers of CPUs, such as 2,3"),
+        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IPv4 address, such as 198.18.0.1"),
+        (
+            "fwd null null --take-over foo",
+            "'--take-over <ADDRESS>': write the PCI address of a card, such as 0000:01:00.0",
+        ),
     ] {
         let (status, out, errors) = ringpass(&line.split(' ').collect::<Vec<_>>());
         assert_eq!((status, out.as_str()), (Some(2), ""), "{line}: {errors}");

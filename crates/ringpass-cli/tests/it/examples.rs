@@ -88,7 +88,7 @@ fn forward_ends_as_it_should() {
         assert_eq!(status, Some(1));
         errors.last().expect("an error").clone()
     };
-    assert_eq!(end(&[]), "Error: no port to open; name at least one, as tap:a or 0000:01:00.0");
+    assert_eq!(end(&[]), "Error: no port to open; name at least one, such as tap:a or 0000:01:00.0");
     assert!(end(&["null", "eth0"]).starts_with("Error: address 'eth0': no kind of port"));
 
     let namespace = Namespace::new();

@@ -89,7 +89,7 @@ fn ports_are_made_attached_and_let_go() {
     assert_eq!(entry(&netmapd.status()), ("vale7:stays".into(), true.into()));
     right(&["attach", "vale7:null"]);
     wrong(&["attach", "vale7:null"], "is attached already");
-    wrong(&["attach", "vale7:tap:a/b"], "is no interface name");
+    wrong(&["attach", "vale7:tap:a/b"], "is not an interface name");
     wrong(&["attach", "vale7:eth0"], "packet:NAME");
     wrong(&["detach", "vale7:tap:x"], "is not attached");
     let (_, list, _) = netmapd.vale(&[]);

@@ -341,8 +341,8 @@ fn a_folder_that_others_could_enter_is_not_used() {
         },
         "its mode 755",
     );
-    refused(&|path| std::os::unix::fs::symlink("/tmp", path).unwrap(), "it is no folder of this user");
-    refused(&|path| std::fs::write(path, "").unwrap(), "it is no folder of this user");
+    refused(&|path| std::os::unix::fs::symlink("/tmp", path).unwrap(), "it is not a folder of this user");
+    refused(&|path| std::fs::write(path, "").unwrap(), "it is not a folder of this user");
     refused(
         &|path| {
             std::fs::create_dir(path).unwrap();

@@ -113,9 +113,9 @@ fn wrong_ports_get_a_line() {
     let socket = folder.path().join("none.sock");
     for (port, why) in [
         ("x", "NAME=ADDRESS"),
-        ("x{1=null", "is no name for a port"),
-        ("vale0:x=null", "is no netmap port"),
-        ("x-1=null", "is no name for a port"),
+        ("x{1=null", "is not a name for a port"),
+        ("vale0:x=null", "is not a netmap port"),
+        ("x-1=null", "is not a name for a port"),
         ("x=nothing", "nothing"),
     ] {
         let (status, _, errors) = ringpass(&["netmapd", "--socket", text(&socket), "--port", port, "--no-sandbox"]);

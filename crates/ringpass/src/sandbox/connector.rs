@@ -67,7 +67,7 @@ fn without_links(path: &Path) -> PathBuf {
 /// process ends. For the command line in [`Config::connector`](crate::Config::connector).
 ///
 /// # Errors
-/// If standard input is no socket, or the sandbox cannot be entered.
+/// If standard input is not a socket, or the sandbox cannot be entered.
 pub fn run(path: &Path) -> Result<(), Error> {
     let failed = |source| Error::os("standard input", source);
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;

@@ -103,7 +103,7 @@ impl<K: Kind> Lies<K> {
         let kinds = if name == K::GROUP.0 { K::GROUP.1 } else { kind.map_or(&[][..], std::slice::from_ref) };
         if kinds.is_empty() {
             let names: Vec<&str> = K::ALL.iter().map(|lie| lie.name()).collect();
-            return Err(format!("'{name}' is no lie; there are {}, {}, seed", names.join(", "), K::GROUP.0));
+            return Err(format!("'{name}' is not a lie; there are {}, {}, seed", names.join(", "), K::GROUP.0));
         }
         match value {
             Some(value) if kinds == [K::ADDRESS] => self.address = number(text, value)?,
@@ -135,7 +135,7 @@ impl<K: Kind> FromStr for Lies<K> {
 
 fn number(text: &str, value: &str) -> Result<u64, String> {
     let parsed = value.strip_prefix("0x").map_or_else(|| value.parse(), |digits| u64::from_str_radix(digits, 16));
-    parsed.map_err(|_| format!("'{value}' in '{text}' is no number"))
+    parsed.map_err(|_| format!("'{value}' in '{text}' is not a number"))
 }
 
 /// Prints the form that [`FromStr`] parses.

@@ -99,7 +99,7 @@ impl Frontend {
         self.ended.clone().map_or(Ok(()), Err)?;
         let silent = match self.stream.receive() {
             Ok(ReadStatus::WouldBlock) if !self.stream.has_partial_message() => Ok(()),
-            Ok(_) => Err(SessionError::ConnectionLost("the back-end has answered what nobody asked".into())),
+            Ok(_) => Err(SessionError::ConnectionLost("the back-end has sent a reply that nobody requested".into())),
             Err(lost) => Err(lost.into()),
         };
         silent.map_err(|error| self.end(error))

@@ -83,7 +83,7 @@ impl MemoryTable {
 
     /// Maps a region, or reuses the existing mapping of the same range of the same file.
     fn map(&self, region: Region, file: OwnedFd) -> Result<MappedRegion, Refusal> {
-        let Ok(stat) = rustix::fs::fstat(&file) else { return refuse("a descriptor that is no file") };
+        let Ok(stat) = rustix::fs::fstat(&file) else { return refuse("a descriptor that is not a file") };
         let device = stat.st_dev;
         let inode = stat.st_ino;
         let len = stat.st_size as u64;

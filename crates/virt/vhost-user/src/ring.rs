@@ -48,7 +48,7 @@ impl Ring {
         let (Some(size), Some(address), false) = (self.size, self.address, table.is_empty()) else { return Ok(()) };
         let Some(kick) = self.kick.take() else { return Ok(()) };
         if features & RING_PACKED == 0 && !size.is_power_of_two() {
-            return refuse(format!("split ring {queue} of {size} descriptors, which is no power of two"));
+            return refuse(format!("split ring {queue} of {size} descriptors, which is not a power of two"));
         }
         let VringAddr { descriptors, available: driver, used: device_part, .. } = address;
         let base = initial_base(self.base, size, features)?;

@@ -100,7 +100,7 @@ impl ConnectionSource {
         }
         let what = match self {
             Self::Listen(listener) => format!("no back-end has connected to {}", listener.path().display()),
-            Self::Connect(path) => format!("the back-end at {} lets nobody in", path.display()),
+            Self::Connect(path) => format!("the back-end at {} accepts no connection", path.display()),
         };
         Err(Error::NotFound(format!("{what} within {} s; start it first, or sooner", CONNECT_TIMEOUT.as_secs())))
     }

@@ -93,7 +93,7 @@ impl Group {
 
     /// Opens a device of the group.
     pub(super) fn device(&self, address: &str) -> Result<OwnedFd, Error> {
-        let name = CString::new(address).map_err(|_| Error::Address(format!("{address:?} is no PCI address")))?;
+        let name = CString::new(address).map_err(|_| Error::Address(format!("{address:?} is not a PCI address")))?;
         request::device(&self.group, &name).map_err(|source| {
             let what = match Errno::from_io_error(&source) {
                 Some(Errno::BUSY) => format!("{address} is driven by another program; end that one first"),

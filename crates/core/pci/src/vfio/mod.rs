@@ -136,7 +136,7 @@ impl PciDevice for Vfio {
     fn window(&self) -> Result<Window, Error> {
         let info = self.bar(0)?;
         if !mappable(&info) {
-            let why = "BAR 0 cannot be mapped (it is no memory, or smaller than a page)";
+            let why = "BAR 0 cannot be mapped (it is not memory, or smaller than a page)";
             return Err(Error::Unsupported(format!(
                 "{} through VFIO: {why}; this card cannot be driven",
                 self.address

@@ -63,7 +63,7 @@ pub fn offer(usual: u64, text: &str) -> Result<u64, String> {
         let (name, behind) = name.split_at(name.find(['+', '-']).unwrap_or(name.len()));
         let Some(&(_, bit)) = NAMES.iter().find(|(known, _)| *known == name) else {
             let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            return Err(format!("'{name}' is no feature; there are {}", names.join(", ")));
+            return Err(format!("'{name}' is not a feature; there are {}", names.join(", ")));
         };
         offered = if less { offered & !bit } else { offered | bit };
         rest = behind;
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!(offer(usual, "+packed-event_idx-mrg_rxbuf"), Ok(less));
         assert_eq!(offer(usual, "-csum"), Ok(VERSION_1 | MRG_RXBUF | EVENT_IDX));
         for wrong in ["speed", "-", "packed++in_order", "packed in_order"] {
-            assert!(offer(usual, wrong).unwrap_err().contains("is no feature; there are csum"), "{wrong}");
+            assert!(offer(usual, wrong).unwrap_err().contains("is not a feature; there are csum"), "{wrong}");
         }
     }
 }

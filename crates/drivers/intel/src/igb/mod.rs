@@ -24,7 +24,7 @@ use counters::Counters;
 /// A port on an 82576. The largest MTU is 9198 bytes.
 pub type Igb = IntelPort<Family82576>;
 
-/// Least time between two interrupts of a queue, in steps of 1 µs from bit 2 on (8.8).
+/// Shortest time between two interrupts of a queue, in steps of 1 µs from bit 2 on (8.8).
 const THROTTLE: u32 = 20 << 2;
 
 /// An 82576.

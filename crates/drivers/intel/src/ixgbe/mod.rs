@@ -21,7 +21,7 @@ use steering::Steering;
 /// A port on an 82599, X540 or X550. The largest MTU is 9710 bytes.
 pub type Ixgbe = IntelPort<Family82599>;
 
-/// Least time between two interrupts of a queue (8.2.3.5.12): 10 steps of 2 µs.
+/// Shortest time between two interrupts of a queue (8.2.3.5.12): 10 steps of 2 µs.
 const THROTTLE: u32 = 10 << 3;
 
 /// An 82599, X540 or X550.

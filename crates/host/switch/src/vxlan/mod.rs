@@ -73,7 +73,7 @@ impl Tunnel {
             |address: Ipv4Addr| !address.is_multicast() && !address.is_unspecified() && !address.is_broadcast();
         let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
         if vni >= 1 << 24 {
-            return wrong(format!("{vni} is no VNI; those go from 0 to 16777215"));
+            return wrong(format!("{vni} is not a VNI; those go from 0 to 16777215"));
         }
         if !station(local) || !station(remote) || local == remote {
             return wrong(format!("{local} and {remote} are not the addresses of two stations"));

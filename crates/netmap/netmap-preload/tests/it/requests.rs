@@ -104,7 +104,7 @@ fn options_are_answered_as_by_netmap() {
         assert!(text.contains(why), "{why}: {text}");
     }
     let text = printed(&lab, "options", "0");
-    assert!(text.lines().all(|line| line.contains("nothing is no port")), "{text}");
+    assert!(text.lines().all(|line| line.contains("nothing is not a port")), "{text}");
     lab.all_free();
 }
 

@@ -197,8 +197,7 @@ impl Ports {
         }
         let name = PortName::in_header(name)?;
         if matches!(asked.mode, Mode::PipeMaster | Mode::PipeSlave) {
-            let why =
-                format!("{name}: modes of pipes are from before API 12; write the pipe's end behind the port's name");
+            let why = format!("{name}: modes for pipes ended with API 11; append the pipe's end to the port's name");
             return Err(RequestError::new(Errno::INVAL, why));
         }
         if name.pipe().is_some() && !matches!(asked.mode, Mode::AllNic | Mode::OneNic) {
@@ -222,7 +221,7 @@ impl Ports {
     fn check_room(&self) -> Result<(), RequestError> {
         let ports = self.pipes.len() + self.open.len() + self.monitors.len() + self.nulls.len();
         if ports >= MAX_OPEN_PORTS {
-            let why = format!("{MAX_OPEN_PORTS} ports are there already; close some");
+            let why = format!("{MAX_OPEN_PORTS} ports are open already; close some");
             return Err(RequestError::new(Errno::NOSPC, why));
         }
         Ok(())
@@ -481,7 +480,7 @@ impl Ports {
         asked: Option<(&Register, &mut Requester)>,
     ) -> Result<(), RequestError> {
         let name = PortName::in_header(name)?;
-        let none = || RequestError::new(Errno::NXIO, format!("{name} is no port of a VALE switch"));
+        let none = || RequestError::new(Errno::NXIO, format!("{name} is not a port of a VALE switch"));
         if name.vale().is_none() || name.pipe().is_some() {
             return Err(none());
         }

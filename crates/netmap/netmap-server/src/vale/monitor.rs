@@ -95,7 +95,7 @@ impl ServedPort for Monitor {
     }
 
     fn monitor(&self, _: [bool; 2], _: Vec<Kring>, _: &Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
-        Err(RequestError::new(Errno::OPNOTSUPP, "a monitor is no port that could be watched"))
+        Err(RequestError::new(Errno::OPNOTSUPP, "a monitor cannot be monitored"))
     }
 }
 

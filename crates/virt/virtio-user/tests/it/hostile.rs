@@ -360,7 +360,7 @@ fn offers_that_cannot_be_worked_with_are_refused() {
     for (offer, features, config, parts) in [
         ((FEATURES & !VERSION_1, PROTOCOL, 1), None, PortConfig::default(), &["does not offer version_1"][..]),
         ((FEATURES & !RING_PACKED, PROTOCOL, 1), Some("packed"), PortConfig::default(), &["does not offer packed"]),
-        ((FEATURES, PROTOCOL, 1), Some("speed"), PortConfig::default(), &["'speed' is no feature"]),
+        ((FEATURES, PROTOCOL, 1), Some("speed"), PortConfig::default(), &["'speed' is not a feature"]),
         ((FEATURES, PROTOCOL, 2), None, several, &["4 queues", "has 2 pairs", "queues=2"]),
         ((FEATURES | MQ, PROTOCOL & 1 << 3, 2), None, several, &["has 1 pairs"]),
     ] {

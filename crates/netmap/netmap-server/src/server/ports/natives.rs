@@ -13,7 +13,7 @@ impl Ports {
     pub(super) fn make_native(&mut self, name: &PortName, asked: &Register) -> Result<(), RequestError> {
         let native = self.natives.get_mut(&name.port).ok_or_else(|| {
             let others = "there are VALE ports (vale0:x), pipes (netmap:x{1, netmap:x}1) and what 'ringpass netmapd --port' opened";
-            RequestError::new(Errno::NXIO, format!("{name} is no port; {others}"))
+            RequestError::new(Errno::NXIO, format!("{name} is not a port; {others}"))
         })?;
         let id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
         if ![0, id].contains(&asked.memory_id) {
@@ -43,7 +43,7 @@ impl Ports {
         {
             return Err(RequestError::new(
                 Errno::INVAL,
-                format!("'{name}' is no name for a port; write one like eth0"),
+                format!("'{name}' is not a name for a port; write one like eth0"),
             ));
         }
         if port.exchanges() && self.memories.exchanged.is_none() {

@@ -57,7 +57,7 @@ impl Entry {
     pub(super) fn entries(&self) -> Result<u32, Fault> {
         match self.len {
             0 => Err("an indirect table of length 0"),
-            len if len % 16 != 0 => Err("an indirect table whose length is no multiple of 16"),
+            len if len % 16 != 0 => Err("an indirect table whose length is not a multiple of 16"),
             len => Ok(len / 16),
         }
     }

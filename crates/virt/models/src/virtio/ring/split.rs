@@ -36,7 +36,7 @@ impl Split {
         ring_features: RingFeatures,
     ) -> Result<Self, Fault> {
         if !size.is_power_of_two() {
-            return Err("a split ring whose size is no power of two");
+            return Err("a split ring whose size is not a power of two");
         }
         let (hint, batch) = (LookupHint::default(), Batch::default());
         Ok(Self {
