@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Largest number of kinds of lies that a model has.
 const KINDS: usize = 32;
+/// Steps that the link stays down in a flap.
+const FLAP_STEPS: u64 = 1000;
 
 /// Kind of lie that a model can tell.
 pub trait Kind: Copy + PartialEq + fmt::Debug + 'static {
@@ -15,6 +17,8 @@ pub trait Kind: Copy + PartialEq + fmt::Debug + 'static {
     const ALL: &'static [Self];
     /// The kind that takes an address.
     const ADDRESS: Self;
+    /// The kind that sends all interrupt messages in each step.
+    const STORM: Self;
     /// Name that stands for several kinds, and these kinds.
     const GROUP: (&'static str, &'static [Self]);
 
@@ -169,13 +173,26 @@ pub(crate) struct LieSchedule<K> {
     frames: AtomicU64,
     random: AtomicU64,
     triggered: AtomicU64,
+    /// Count of frames at the last call of [`has_new_frames`](Self::has_new_frames).
+    seen: AtomicU64,
+    /// Steps until the link comes up again.
+    down: AtomicU64,
 }
 
 impl<K: Kind> LieSchedule<K> {
-    pub(crate) fn new(lies: &Lies<K>) -> Self {
+    /// Creates the schedule of these lies; `None` for an honest device.
+    pub(crate) fn new(lies: &Lies<K>) -> Option<Self> {
         let occasions = std::array::from_fn(|_| AtomicU64::new(0));
         let random = AtomicU64::new(lies.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        Self { lies: *lies, occasions, frames: AtomicU64::new(0), random, triggered: AtomicU64::new(0) }
+        lies.any().then(|| Self {
+            lies: *lies,
+            occasions,
+            frames: AtomicU64::new(0),
+            random,
+            triggered: AtomicU64::new(0),
+            seen: AtomicU64::new(0),
+            down: AtomicU64::new(0),
+        })
     }
 
     /// Returns the next random number (Marsaglia's xorshift).
@@ -214,9 +231,36 @@ impl<K: Kind> LieSchedule<K> {
         self.frames.load(Ordering::Relaxed)
     }
 
+    /// Returns whether frames were counted since the last call.
+    pub(crate) fn has_new_frames(&self) -> bool {
+        let frames = self.frames();
+        frames > self.seen.swap(frames, Ordering::Relaxed)
+    }
+
     /// Returns how many lies were told.
     pub(crate) fn triggered(&self) -> u64 {
         self.triggered.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a step is due although nothing has happened.
+    pub(crate) fn is_step_due(&self) -> bool {
+        self.down.load(Ordering::Relaxed) > 0 || self.lies.when(K::STORM).is_some()
+    }
+
+    /// Advances a flap of the link by a step. `begins` is called while there is none and returns whether one
+    /// begins. Returns whether the link is up, if that changes.
+    pub(crate) fn flap(&self, begins: impl FnOnce() -> bool) -> Option<bool> {
+        match self.down.load(Ordering::Relaxed) {
+            0 if begins() => {
+                self.down.store(FLAP_STEPS, Ordering::Relaxed);
+                Some(false)
+            }
+            0 => None,
+            steps => {
+                self.down.store(steps - 1, Ordering::Relaxed);
+                (steps == 1).then_some(true)
+            }
+        }
     }
 }
 
@@ -239,6 +283,7 @@ macro_rules! kinds {
         impl crate::lies::Kind for Lie {
             const ALL: &'static [Self] = Self::ALL;
             const ADDRESS: Self = Self::$address;
+            const STORM: Self = Self::InterruptStorm;
             const GROUP: (&'static str, &'static [Self]) = ($group, $ready);
 
             fn name(self) -> &'static str {

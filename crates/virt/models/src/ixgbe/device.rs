@@ -104,7 +104,7 @@ impl Device {
             dma_allowed: false,
             tuples: Tuples::default(),
             director: Director::default(),
-            liar: Liar::new(&config.lies),
+            liar: Liar::new(&config.lies).map(Arc::new),
             tx_turn: 0,
             fifo: Fifo::default(),
             buffers: Buffers::new(),
@@ -155,10 +155,11 @@ impl Device {
     /// See [`Card::interest`](super::Card::interest).
     pub(super) fn interest(&self) -> Interest {
         let frames = self.settings.receive && self.rx_enabled != 0 && !self.settings.loopback;
+        let is_step_due = self.liar.as_ref().is_some_and(|liar| liar.is_step_due());
         Interest {
             frames,
             room: !self.to_wire.is_empty(),
-            turn: if self.lies_pending() { Some(Instant::now()) } else { self.interrupts.due() },
+            turn: if is_step_due { Some(Instant::now()) } else { self.interrupts.due() },
         }
     }
 

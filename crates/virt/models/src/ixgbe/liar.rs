@@ -1,13 +1,9 @@
 //! The configured lies of a NIC and their state.
 
-use std::ops::Deref;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-
 use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
-use super::lies::{Lie, Lies};
+use super::lies::Lie;
 use crate::lies::LieSchedule;
 
 /// Lies about received frames; of several on one occasion, the first is told.
@@ -15,29 +11,9 @@ const RX: [Lie; 7] =
     [Lie::RxStuck, Lie::LengthLong, Lie::LengthZero, Lie::NoData, Lie::NoEop, Lie::OutOfOrder, Lie::DdCleared];
 
 /// A NIC's lies and their state; the parts of the NIC share it.
-pub(super) struct Liar {
-    schedule: LieSchedule<Lie>,
-    /// Count of frames at the last step.
-    pub(super) seen: AtomicU64,
-    /// Steps until the link comes up again.
-    pub(super) down: AtomicU64,
-}
-
-impl Deref for Liar {
-    type Target = LieSchedule<Lie>;
-
-    fn deref(&self) -> &LieSchedule<Lie> {
-        &self.schedule
-    }
-}
+pub(super) type Liar = LieSchedule<Lie>;
 
 impl Liar {
-    /// Creates the state of the lies; `None` for an honest NIC.
-    pub(super) fn new(lies: &Lies) -> Option<Arc<Self>> {
-        let liar = Self { schedule: LieSchedule::new(lies), seen: AtomicU64::new(0), down: AtomicU64::new(0) };
-        lies.any().then(|| Arc::new(liar))
-    }
-
     /// Returns the lie to tell about a received frame.
     pub(super) fn of_received(&self) -> Option<Lie> {
         self.count(1);

@@ -1,7 +1,6 @@
 //! A NIC that lies: in its registers and in its steps.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ringpass_memory::Burst;
 use ringpass_port::QueuePair;
@@ -13,9 +12,6 @@ use super::liar::Liar;
 use super::lies::Lie;
 use super::limits::BURST;
 use super::registers::canonical;
-
-/// Steps that the link stays down in a flap.
-const DOWN: u64 = 1000;
 
 impl Device {
     /// Carries out a driver's read of a register, with lies applied.
@@ -48,13 +44,6 @@ impl Device {
         self.tx.iter_mut().for_each(|ring| ring.liar = self.liar.clone());
     }
 
-    /// Returns whether a step is due although nothing has happened.
-    pub(super) fn lies_pending(&self) -> bool {
-        self.liar
-            .as_ref()
-            .is_some_and(|liar| liar.down.load(Ordering::Relaxed) > 0 || liar.lies.when(Lie::InterruptStorm).is_some())
-    }
-
     /// Tells the lies of a step. For a removed NIC returns the number of frames taken from the wire and lost,
     /// which replaces the step.
     #[cold]
@@ -64,21 +53,9 @@ impl Device {
         if self.is_removed() {
             return Some(wire.rx.rx_burst(&mut Burst::new(BURST)));
         }
-        match liar.down.load(Ordering::Relaxed) {
-            0 if self.link.up && liar.lies.when(Lie::LinkFlap).is_some() => {
-                let frames = liar.frames();
-                if frames > liar.seen.swap(frames, Ordering::Relaxed) && liar.triggers(Lie::LinkFlap) {
-                    liar.down.store(DOWN, Ordering::Relaxed);
-                    self.set_link(false);
-                }
-            }
-            0 => {}
-            rounds => {
-                liar.down.store(rounds - 1, Ordering::Relaxed);
-                if rounds == 1 {
-                    self.set_link(true);
-                }
-            }
+        let may_flap = self.link.up && liar.lies.when(Lie::LinkFlap).is_some();
+        if let Some(up) = liar.flap(|| may_flap && liar.has_new_frames() && liar.triggers(Lie::LinkFlap)) {
+            self.set_link(up);
         }
         if liar.triggers(Lie::InterruptStorm) {
             self.interrupts.storm();

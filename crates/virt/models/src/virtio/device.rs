@@ -344,7 +344,7 @@ impl Device {
         Interest {
             frames: self.is_removed() || self.is_running() && self.pending_rx.is_empty(),
             room: self.tx_path.has_pending(),
-            turn: self.lies_pending().then(std::time::Instant::now),
+            turn: self.liar.as_ref().filter(|liar| liar.is_step_due()).map(|_| std::time::Instant::now()),
         }
     }
 }

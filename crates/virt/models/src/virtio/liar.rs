@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use super::lies::{Lie, Lies};
 use crate::lies::LieSchedule;
@@ -12,10 +12,6 @@ pub(super) struct Liar {
     schedule: LieSchedule<Lie>,
     /// Id of the chain that was given back last.
     last: AtomicU16,
-    /// Count of frames at the last step.
-    pub(super) seen: AtomicU64,
-    /// Steps until the link comes up again.
-    pub(super) down: AtomicU64,
 }
 
 impl Deref for Liar {
@@ -29,9 +25,7 @@ impl Deref for Liar {
 impl Liar {
     /// Creates the state of the lies; `None` for an honest device.
     pub(super) fn new(lies: &Lies) -> Option<Arc<Self>> {
-        let (seen, down) = (AtomicU64::new(0), AtomicU64::new(0));
-        let liar = Self { schedule: LieSchedule::new(lies), last: AtomicU16::new(0), seen, down };
-        lies.any().then(|| Arc::new(liar))
+        LieSchedule::new(lies).map(|schedule| Arc::new(Self { schedule, last: AtomicU16::new(0) }))
     }
 
     /// Returns the id and the length to report for a chain that is given back, in a queue of `size`

@@ -1,16 +1,11 @@
 //! A device that lies: in its state and in its steps.
 
-use std::sync::atomic::Ordering;
-
 use ringpass_memory::{Burst, LookupHint};
 use ringpass_port::QueuePair;
 
 use super::device::{Device, NEEDS_RESET};
 use super::lies::Lie;
 use super::queue::BURST;
-
-/// Steps that the link stays down in a flap.
-const DOWN: u64 = 1000;
 
 impl Device {
     pub(super) fn is_removed(&self) -> bool {
@@ -26,13 +21,6 @@ impl Device {
         self.liar.as_ref().is_some_and(|liar| liar.triggers(lie))
     }
 
-    /// Returns whether a step is due although nothing has happened.
-    pub(super) fn lies_pending(&self) -> bool {
-        self.liar
-            .as_ref()
-            .is_some_and(|liar| liar.down.load(Ordering::Relaxed) > 0 || liar.lies.when(Lie::InterruptStorm).is_some())
-    }
-
     /// Tells the lies of a step. For a removed device returns the number of frames taken from the wire and
     /// lost, which replaces the step.
     #[cold]
@@ -42,20 +30,9 @@ impl Device {
         if self.is_removed() {
             return Some(wire.rx.rx_burst(&mut Burst::new(BURST)));
         }
-        let frames = liar.frames();
-        let moved = frames > liar.seen.swap(frames, Ordering::Relaxed);
-        match liar.down.load(Ordering::Relaxed) {
-            0 if moved && self.link_up && liar.triggers(Lie::LinkFlap) => {
-                liar.down.store(DOWN, Ordering::Relaxed);
-                self.set_link(false);
-            }
-            0 => {}
-            rounds => {
-                liar.down.store(rounds - 1, Ordering::Relaxed);
-                if rounds == 1 {
-                    self.set_link(true);
-                }
-            }
+        let moved = liar.has_new_frames();
+        if let Some(up) = liar.flap(|| moved && self.link_up && liar.triggers(Lie::LinkFlap)) {
+            self.set_link(up);
         }
         if moved && liar.triggers(Lie::ConfigChanges) {
             self.mac =
