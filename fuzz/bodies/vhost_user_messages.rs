@@ -171,7 +171,7 @@ fn dispatch(stream: &[u8], files: &Files) {
             Err(_) => break,
         }
     }
-    dispatcher.end(&Ended::Closed, &mut mock);
+    dispatcher.end(&Ended::Lost(ConnectionLost::Closed), &mut mock);
 }
 
 /// Sends the messages over a socket, in two pieces.

@@ -33,7 +33,7 @@ pub use fd_receiver::start_fd_receiver;
 pub use interrupt::{WAITS_END, check_interrupt, wait_ready};
 pub use limit::raise_descriptor_limit;
 pub use listener::{AcceptWait, Listener};
-pub use message_loop::{MessageLoop, PeerTimeout};
+pub use message_loop::MessageLoop;
 pub use socket::{Connecting, Error};
 pub use socket_access::{SocketAccess, SocketPlace};
 pub use stream::{Descriptors, ReadStatus, Stream};

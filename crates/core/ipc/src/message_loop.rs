@@ -16,15 +16,6 @@ pub struct MessageLoop {
     timeout: Duration,
 }
 
-/// A limit of time that a peer has missed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PeerTimeout {
-    /// Send its first message, or the rest of a message.
-    Message,
-    /// Read its replies.
-    Replies,
-}
-
 impl MessageLoop {
     /// Creates a loop on a stream whose peer has `timeout` for whatever it owes.
     pub fn new(stream: Stream, timeout: Duration) -> Self {
@@ -38,7 +29,7 @@ impl MessageLoop {
     /// Handles what has arrived, without blocking, for at most `most` messages and about a millisecond. `one`
     /// handles the first message and sends the answer; it returns whether that message had arrived completely.
     /// Returns the number of messages handled.
-    pub fn handle<E: From<ConnectionLost> + From<PeerTimeout>>(
+    pub fn handle<E: From<ConnectionLost>>(
         &mut self,
         most: usize,
         mut one: impl FnMut(&mut Stream) -> Result<bool, E>,
@@ -47,14 +38,14 @@ impl MessageLoop {
         while handled < most && (handled == 0 || start.elapsed() < Self::TIME_SLICE) {
             self.stream.flush()?;
             if self.stream.has_unsent() {
-                self.check_timeout(handled > 0, PeerTimeout::Replies)?;
+                self.check_timeout(handled > 0, ConnectionLost::RepliesUnread)?;
                 return Ok(handled);
             }
             if one(&mut self.stream)? {
                 (handled, self.got_first_message) = (handled + 1, true);
             } else if self.stream.receive()? == ReadStatus::WouldBlock {
                 if self.stream.has_partial_message() || !self.got_first_message {
-                    self.check_timeout(handled > 0, PeerTimeout::Message)?;
+                    self.check_timeout(handled > 0, ConnectionLost::MessageTimeout)?;
                 } else {
                     self.waiting_since = None;
                 }
@@ -66,7 +57,7 @@ impl MessageLoop {
     }
 
     /// Records that it is the peer's turn. Fails with `what` if it has made no progress within its timeout.
-    fn check_timeout(&mut self, moved: bool, what: PeerTimeout) -> Result<(), PeerTimeout> {
+    fn check_timeout(&mut self, moved: bool, what: ConnectionLost) -> Result<(), ConnectionLost> {
         match self.waiting_since {
             Some(since) if !moved && since.elapsed() > self.timeout => return Err(what),
             Some(_) if !moved => {}

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
+use ringpass_ipc::ConnectionLost;
 use ringpass_memory::{DmaMapError, DmaMapFault};
 use rustix::io::Errno;
 
@@ -42,12 +43,9 @@ impl From<DmaMapError> for Refusal {
 /// Reason why a session has ended.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The client closed the connection between two messages.
-    #[error("the client has closed the connection")]
-    Closed,
-    /// The client closed the connection in the middle of a message.
-    #[error("the client has closed the connection in the middle of a message")]
-    Truncated,
+    /// The connection is over, for any other reason than [`MessageTimeout`](Self::MessageTimeout).
+    #[error("{}", .0.describe("the client"))]
+    Lost(ConnectionLost),
     /// Invalid message header.
     #[error("the client has sent {0}")]
     Malformed(&'static str),
@@ -57,22 +55,6 @@ pub enum Ended {
     /// The client did not send its version, or the rest of a message, in time.
     #[error("the client has stopped in the middle of a message, or has not sent its version")]
     MessageTimeout,
-    /// The client did not read its replies in time.
-    #[error("the client does not read its replies")]
-    RepliesUnread,
-    /// More descriptors than negotiated, or than this process accepts.
-    #[error("the client has sent more file descriptors than fit")]
-    Descriptors,
-    /// A descriptor that might block the server.
-    #[error(
-        "the client has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
-    )]
-    Kind,
-    /// The client's user has sent descriptors before whose `close` has not returned yet.
-    #[error(
-        "file descriptors that the client's user has sent before are not closed yet; does the file system that they are of answer?"
-    )]
-    Unclosed,
     /// Signals to an eventfd that took longer than a millisecond each have together taken too long.
     #[error("an eventfd of the client takes more than 1 ms to be signalled; how many wait for it?")]
     SlowEventfd,
@@ -84,9 +66,15 @@ pub enum Ended {
         "the client's memory is not shared; give QEMU '-object memory-backend-memfd,id=m0,size=…,share=on' and '-machine …,memory-backend=m0'"
     )]
     NotShared,
-    /// An error of the socket.
-    #[error("the connection failed: {0}")]
-    Socket(io::Error),
+}
+
+impl From<ConnectionLost> for Ended {
+    fn from(lost: ConnectionLost) -> Self {
+        match lost {
+            ConnectionLost::MessageTimeout => Self::MessageTimeout,
+            lost => Self::Lost(lost),
+        }
+    }
 }
 
 /// Errors on the client's side.

@@ -37,5 +37,5 @@ pub use reply::{Area, DeviceInfo, DoorbellArray, Doorbells, IoEvent, IrqInfo, Re
 pub use server::{Event, Server};
 pub use session::Session;
 
-pub use ringpass_ipc::{EventNotifier, EventWaiter, Listener, MAX_FDS, prepare_notifiers};
+pub use ringpass_ipc::{ConnectionLost, EventNotifier, EventWaiter, Listener, MAX_FDS, prepare_notifiers};
 pub use ringpass_memory::Access;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use ringpass_ipc::{AcceptWait, Listener, SLOW_PEER_PAUSE};
+use ringpass_ipc::{AcceptWait, ConnectionLost, Listener, SLOW_PEER_PAUSE};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{Device, Ended, Session};
@@ -68,7 +68,7 @@ impl<D: Device> Server<D> {
         }
         if gone && self.connected() {
             self.end();
-            report(Event::Ended(Ended::Closed));
+            report(Event::Ended(Ended::Lost(ConnectionLost::Closed)));
         }
     }
 

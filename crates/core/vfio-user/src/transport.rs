@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ringpass_ipc::{ConnectionLost, Descriptors, PeerTimeout, Stream};
+use ringpass_ipc::{Descriptors, Stream};
 
 use crate::{Ended, HEADER, Header, MAX_MESSAGE};
 
@@ -32,26 +32,4 @@ pub(crate) fn message(stream: &mut Stream) -> Result<Option<Message>, Ended> {
     }
     let (all, fds) = stream.take(size);
     Ok(Some(Message { header, body: all.start + HEADER..all.end, fds }))
-}
-
-impl From<PeerTimeout> for Ended {
-    fn from(overdue: PeerTimeout) -> Self {
-        match overdue {
-            PeerTimeout::Message => Self::MessageTimeout,
-            PeerTimeout::Replies => Self::RepliesUnread,
-        }
-    }
-}
-
-impl From<ConnectionLost> for Ended {
-    fn from(lost: ConnectionLost) -> Self {
-        match lost {
-            ConnectionLost::Closed => Self::Closed,
-            ConnectionLost::Truncated => Self::Truncated,
-            ConnectionLost::Descriptors => Self::Descriptors,
-            ConnectionLost::Kind => Self::Kind,
-            ConnectionLost::Unclosed => Self::Unclosed,
-            ConnectionLost::Socket(error) => Self::Socket(error),
-        }
-    }
 }

@@ -1,20 +1,15 @@
 //! Reasons for the end of a session.
 
-use std::io;
-
-use ringpass_ipc::{ConnectionLost, PeerTimeout};
+use ringpass_ipc::ConnectionLost;
 
 use crate::{Command, Malformed};
 
 /// Reason for the end of a session.
 #[derive(Debug, thiserror::Error)]
 pub enum Ended {
-    /// The front-end closed the connection between two messages.
-    #[error("the front-end has closed the connection")]
-    Closed,
-    /// The front-end closed the connection in the middle of a message.
-    #[error("the front-end has closed the connection in the middle of a message")]
-    Truncated,
+    /// The connection is over.
+    #[error("{}", .0.describe("the front-end"))]
+    Lost(#[from] ConnectionLost),
     /// A header is invalid.
     #[error("the front-end has sent {0}")]
     Malformed(#[from] Malformed),
@@ -24,25 +19,6 @@ pub enum Ended {
     /// A request was refused and the front-end did not ask for an acknowledgement.
     #[error("{0} was refused: {1}")]
     Refused(CommandName, String),
-    /// The rest of a message did not arrive in time.
-    #[error("the front-end has stopped in the middle of a message, or has said nothing at all")]
-    MessageTimeout,
-    /// The front-end does not read its replies.
-    #[error("the front-end does not read its replies")]
-    RepliesUnread,
-    /// A message came with more file descriptors than any message has, or than this process may open.
-    #[error("the front-end has sent more file descriptors than fit")]
-    Descriptors,
-    /// The front-end sent a file descriptor of a kind that might block the back-end.
-    #[error(
-        "the front-end has sent a file descriptor that is neither an eventfd nor a file in memory (a memfd, of /dev/shm or hugetlbfs)"
-    )]
-    Kind,
-    /// The front-end's user has sent descriptors before whose `close` has not returned yet.
-    #[error(
-        "file descriptors that the front-end's user has sent before are not closed yet; does the file system that they are of answer?"
-    )]
-    Unclosed,
     /// Signals to an eventfd that took longer than a millisecond each have together taken too long.
     #[error("an eventfd of the front-end takes more than 1 ms to be signalled; how many wait for it?")]
     SlowEventfd,
@@ -58,31 +34,6 @@ pub enum Ended {
     /// The back-end is shutting down.
     #[error("the port is closed")]
     Stopping,
-    /// The socket failed.
-    #[error("the connection failed: {0}")]
-    Socket(io::Error),
-}
-
-impl From<PeerTimeout> for Ended {
-    fn from(overdue: PeerTimeout) -> Self {
-        match overdue {
-            PeerTimeout::Message => Self::MessageTimeout,
-            PeerTimeout::Replies => Self::RepliesUnread,
-        }
-    }
-}
-
-impl From<ConnectionLost> for Ended {
-    fn from(lost: ConnectionLost) -> Self {
-        match lost {
-            ConnectionLost::Closed => Self::Closed,
-            ConnectionLost::Truncated => Self::Truncated,
-            ConnectionLost::Descriptors => Self::Descriptors,
-            ConnectionLost::Kind => Self::Kind,
-            ConnectionLost::Unclosed => Self::Unclosed,
-            ConnectionLost::Socket(error) => Self::Socket(error),
-        }
-    }
 }
 
 /// A command number, displayed as the command's name if it has one.

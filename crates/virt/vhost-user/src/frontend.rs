@@ -52,21 +52,13 @@ impl From<ConnectionLost> for SessionError {
     fn from(lost: ConnectionLost) -> Self {
         match lost {
             ConnectionLost::Closed => Self::Closed,
-            ConnectionLost::Truncated => {
-                Self::ConnectionLost("the back-end has closed the connection in the middle of a message".into())
-            }
-            ConnectionLost::Descriptors => {
-                Self::ConnectionLost("the back-end has sent more file descriptors than fit".into())
-            }
             ConnectionLost::Kind => Self::ConnectionLost(
                 "the back-end has sent a file descriptor that is neither an eventfd nor a file in memory".into(),
-            ),
-            ConnectionLost::Unclosed => Self::ConnectionLost(
-                "file descriptors that the back-end's user has sent before are not closed yet; does the file system that they are of answer?".into(),
             ),
             ConnectionLost::Socket(error) => {
                 Self::ConnectionLost(format!("the connection to the back-end failed: {error}"))
             }
+            lost => Self::ConnectionLost(lost.describe("the back-end")),
         }
     }
 }

@@ -38,3 +38,5 @@ pub use message::{
 };
 pub use server::{Endpoint, Server, ServerHandle, serve};
 pub use session::Session;
+
+pub use ringpass_ipc::ConnectionLost;

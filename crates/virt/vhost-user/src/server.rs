@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{
-    AcceptWait, Connecting, Error, Listener, SLOW_PEER_PAUSE, SocketAccess, connect, prepare_notifiers,
+    AcceptWait, Connecting, ConnectionLost, Error, Listener, SLOW_PEER_PAUSE, SocketAccess, connect, prepare_notifiers,
 };
 use ringpass_port::Role;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -176,7 +176,9 @@ impl Server {
         session.end(why, &mut *self.device);
         let path = self.endpoint.path.display();
         self.log.emit(|| match why {
-            Ended::Closed | Ended::Stopping => tracing::info!("{path}: the session has ended: {why}"),
+            Ended::Lost(ConnectionLost::Closed) | Ended::Stopping => {
+                tracing::info!("{path}: the session has ended: {why}")
+            }
             _ => tracing::warn!("{path}: the session has ended: {why}"),
         });
         let slow = matches!(why, Ended::SlowEventfd | Ended::SlowMemory(_));

@@ -43,7 +43,7 @@ fn a_device_is_used() {
         client.read(0, 0, &mut id).unwrap();
         assert_eq!(id, [0; 4]);
     });
-    assert!(matches!(bench.ended(), Ended::Closed));
+    assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Closed)));
 }
 
 #[test]

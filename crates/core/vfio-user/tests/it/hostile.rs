@@ -67,7 +67,7 @@ fn versions() {
     bench.refused();
     assert_eq!((raw.reply(), raw.reply().0), ((0, vec![0; 4]), EINVAL));
     drop(raw);
-    assert!(matches!(bench.ended(), Ended::Closed));
+    assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Closed)));
     bench.serves_a_good_client();
 }
 
@@ -182,7 +182,7 @@ fn descriptors_without_end() {
     for byte in message(9, &[0; 64]) {
         raw.send(&[byte], &[file.as_fd()]);
     }
-    assert!(matches!(bench.ended(), Ended::Descriptors), "as many as it likes");
+    assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Descriptors)), "as many as it likes");
     bench.serves_a_good_client();
 }
 
@@ -210,7 +210,7 @@ fn wrong_kinds_of_descriptors() {
         for message in [&map, &irq, &info] {
             let raw = Raw::greet(&mut bench);
             raw.send(message, &[fd.as_fd()]);
-            assert!(matches!(bench.ended(), Ended::Kind), "{what}");
+            assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Kind)), "{what}");
         }
     };
     kinds.iter().for_each(|(what, fd)| ends(fd, what));
@@ -364,7 +364,7 @@ fn disconnects_within_every_message() {
             let raw = if i == 0 { Raw::connect(&mut bench) } else { Raw::greet(&mut bench) };
             raw.send(&message[..cut], &[file.as_fd()]);
             drop(raw);
-            assert!(matches!(bench.ended(), Ended::Truncated), "message {i} up to {cut}");
+            assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Truncated)), "message {i} up to {cut}");
         }
     }
     bench.serves_a_good_client();
@@ -402,7 +402,7 @@ fn clients_that_stop() {
         // As much as the socket takes; the replies are many times longer.
         while std::io::Write::write(&mut &raw.0, &read).is_ok_and(|sent| sent == read.len()) {}
     };
-    assert!(matches!(session(&deaf), Ended::RepliesUnread), "replies that nobody reads");
+    assert!(matches!(session(&deaf), Ended::Lost(ConnectionLost::RepliesUnread)), "replies that nobody reads");
 }
 
 /// A client that sends without a pause is served in turns, so that the server can do other work.

@@ -35,11 +35,14 @@ fn descriptors_with_every_command() {
             };
             raw.send(&message(command as u16, &body), &fds);
             if count > MAX_FDS as u32 {
-                assert!(matches!(bench.ended(), Ended::Descriptors), "{command:?} with {count}");
+                assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Descriptors)), "{command:?} with {count}");
             } else {
                 bench.until("its turn", |bench| bench.server.connected());
                 drop(raw);
-                assert!(matches!(bench.ended(), Ended::Closed | Ended::NotShared), "{command:?} with {count}");
+                assert!(
+                    matches!(bench.ended(), Ended::Lost(ConnectionLost::Closed) | Ended::NotShared),
+                    "{command:?} with {count}"
+                );
             }
         }
     }

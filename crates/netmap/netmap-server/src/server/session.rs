@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, PeerTimeout, Stream};
+use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, Stream};
 use ringpass_netmap::Pools;
 use ringpass_netmap::protocol::{Reply, Request};
 use ringpass_netmap::request::{Header, Kind, Register};
@@ -57,21 +57,6 @@ const MAX_REQUESTS_PER_POLL: usize = 16;
 const TIME_SLICE: Duration = Duration::from_millis(1);
 /// Largest part of a status in one reply, in bytes.
 const STATUS_PAGE: usize = Reply::MAX_TEXT_LEN / 2;
-
-/// The connection has ended.
-struct Disconnected;
-
-impl From<ConnectionLost> for Disconnected {
-    fn from(_: ConnectionLost) -> Self {
-        Self
-    }
-}
-
-impl From<PeerTimeout> for Disconnected {
-    fn from(_: PeerTimeout) -> Self {
-        Self
-    }
-}
 
 impl Session {
     /// Creates the session of a program that has connected.
@@ -139,7 +124,7 @@ impl Session {
                 }
             }
             match self.handle_one(ports, made, resumed) {
-                Err(Disconnected) => return false,
+                Err(_) => return false,
                 Ok(0) => return true,
                 Ok(_) => {}
             }
@@ -153,7 +138,7 @@ impl Session {
         ports: &mut Ports,
         made: &Arc<OwnedFd>,
         mut resumed: Option<Resumed>,
-    ) -> Result<usize, Disconnected> {
+    ) -> Result<usize, ConnectionLost> {
         let Self { message_loop, registration, program, waiting, status } = self;
         message_loop.handle(1, |stream| {
             let Resumed { request, own } = match resumed.take() {

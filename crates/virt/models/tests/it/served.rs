@@ -12,7 +12,7 @@ use ringpass_pci::{DeviceId, PciDevice, VfioUser};
 use ringpass_port::{QueuePair, RxQueue, WakeSource, Wakeable};
 use ringpass_registers::ixgbe::*;
 use ringpass_testing::{Sink, memfd};
-use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Ended, Event, Listener, MSIX, Server};
+use ringpass_vfio_user::{Access, CONFIG_REGION, Client, ConnectionLost, Ended, Event, Listener, MSIX, Server};
 use rustix::fs::ftruncate;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -239,7 +239,7 @@ fn memory_that_vanishes_under_dma() {
         // The next client is served.
         receive(path, |received, _, _| received > 1000);
     });
-    assert!(matches!(ends[..], [Ended::MemoryLost, Ended::Closed]), "{ends:?}");
+    assert!(matches!(ends[..], [Ended::MemoryLost, Ended::Lost(ConnectionLost::Closed)]), "{ends:?}");
 }
 
 #[test]
@@ -255,7 +255,7 @@ fn memory_that_is_taken_away_under_dma() {
             rounds > 100 && received > 1000
         });
     });
-    assert!(matches!(ends[..], [Ended::Closed]), "{ends:?}");
+    assert!(matches!(ends[..], [Ended::Lost(ConnectionLost::Closed)]), "{ends:?}");
 }
 
 /// A queue arms by register writes. Its thread does not wait for a server that is stopped, whether or not

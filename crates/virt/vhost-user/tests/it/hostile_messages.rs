@@ -110,7 +110,7 @@ fn messages_that_do_not_end() {
         bench.front.send(&table[..end], &[file.as_fd()]);
         bench.goes_on();
         drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
-        assert!(matches!(bench.ended(), Ended::Truncated), "after {end} bytes");
+        assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Truncated)), "after {end} bytes");
     }
     // Sending byte by byte is slow but valid.
     for (at, byte) in table.iter().enumerate() {
@@ -123,7 +123,7 @@ fn messages_that_do_not_end() {
     drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
     bench.timeout = Duration::from_millis(20);
     let mut since = Instant::now();
-    assert!(matches!(bench.ended(), Ended::Closed));
+    assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Closed)));
     for part in [0, 5, HEADER, HEADER + 3] {
         if part > 0 {
             bench.front.send(&table[..part], &[]);
@@ -134,7 +134,10 @@ fn messages_that_do_not_end() {
                 break ended;
             }
         };
-        assert!(matches!(ended, Ended::MessageTimeout) && since.elapsed() > bench.timeout, "{part} bytes");
+        assert!(
+            matches!(ended, Ended::Lost(ConnectionLost::MessageTimeout)) && since.elapsed() > bench.timeout,
+            "{part} bytes"
+        );
         since = Instant::now();
         bench.connect();
     }
@@ -158,7 +161,10 @@ fn ends_inside_each_message() {
                     bench.front.send(&bytes[..end], fds);
                     bench.goes_on();
                     drop(std::mem::replace(&mut bench.front, Front(UnixStream::pair().unwrap().0)));
-                    assert!(matches!(bench.ended(), Ended::Truncated), "{command} after {end} bytes");
+                    assert!(
+                        matches!(bench.ended(), Ended::Lost(ConnectionLost::Truncated)),
+                        "{command} after {end} bytes"
+                    );
                 }
             }
         }
@@ -185,7 +191,7 @@ fn replies_that_are_not_read() {
         }
         std::thread::sleep(Duration::from_millis(5));
     };
-    assert!(matches!(ended, Ended::RepliesUnread), "{ended}");
+    assert!(matches!(ended, Ended::Lost(ConnectionLost::RepliesUnread)), "{ended}");
 }
 
 /// Line 2. 0 to 33 descriptors with every command: too many or too few are refused, and none is kept.
@@ -206,7 +212,10 @@ fn wrong_numbers_of_descriptors() {
                 let ended = bench.ended();
                 match count {
                     ..=16 => assert!(matches!(ended, Ended::Refused(..)), "{command} with {count}: {ended}"),
-                    _ => assert!(matches!(ended, Ended::Descriptors), "{command} with {count}: {ended}"),
+                    _ => assert!(
+                        matches!(ended, Ended::Lost(ConnectionLost::Descriptors)),
+                        "{command} with {count}: {ended}"
+                    ),
                 }
             }
         }
@@ -215,7 +224,7 @@ fn wrong_numbers_of_descriptors() {
     for byte in Request::SetMemTable(vec![region(0, MEMORY, 0); 8]).message(Kind::Request) {
         bench.front.send(&[byte], &[event.as_fd()]);
         if let Some(ended) = bench.turn() {
-            return assert!(matches!(ended, Ended::Descriptors), "{ended}");
+            return assert!(matches!(ended, Ended::Lost(ConnectionLost::Descriptors)), "{ended}");
         }
     }
     panic!("as many as it likes");
@@ -256,13 +265,13 @@ fn wrong_kinds_of_descriptors() {
             // process takes any.
             let ends = std::iter::repeat_with(|| {
                 let ended = end();
-                if matches!(ended, Ended::Unclosed) {
+                if matches!(ended, Ended::Lost(ConnectionLost::Unclosed)) {
                     std::thread::sleep(Duration::from_millis(100));
                 }
                 ended
             });
-            let ended = ends.take(100).find(|ended| !matches!(ended, Ended::Unclosed));
-            assert!(matches!(ended, Some(Ended::Kind)), "{what}: {ended:?}");
+            let ended = ends.take(100).find(|ended| !matches!(ended, Ended::Lost(ConnectionLost::Unclosed)));
+            assert!(matches!(ended, Some(Ended::Lost(ConnectionLost::Kind))), "{what}: {ended:?}");
         }
     }
     for request in &eventfds {

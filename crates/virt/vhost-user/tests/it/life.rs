@@ -162,7 +162,7 @@ fn qemu_with_reconnection() {
         // The connection is lost without notice. QEMU reconnects and takes the positions from the used rings'
         // indices.
         drop(std::mem::replace(&mut bench.front, Front(std::os::unix::net::UnixStream::pair().unwrap().0)));
-        assert!(matches!(bench.ended(), Ended::Closed));
+        assert!(matches!(bench.ended(), Ended::Lost(ConnectionLost::Closed)));
         guest.bases = [17, 65535, 0, 255];
         guest.connect();
         guest.up(2);
