@@ -262,8 +262,8 @@ mod tests {
             (&format!("{port}vlan = 1\ntrunk = \"all\""), ["'tap:a'", "neither"]),
             (&format!("{port}native = 1"), ["'tap:a'", "'trunk' only"]),
             (&format!("{port}{port}"), ["two ports", "'tap:a'"]),
-            (&format!("{port}[[pass]]\nfrom = \"tap:a\"\nto = \"b\""), ["'b'", "no port"]),
-            (&format!("{port}[[port.map]]\nto = \"b\""), ["'b'", "no port"]),
+            (&format!("{port}[[pass]]\nfrom = \"tap:a\"\nto = \"b\""), ["'b'", "not a port"]),
+            (&format!("{port}[[port.map]]\nto = \"b\""), ["'b'", "not a port"]),
             (&format!("{port}[[pass]]\nfrom = \"tap:a\"\nto = \"tap:a\""), ["tap:a", "other"]),
             (&format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0\""), [":5: ", "address"]),
             (

@@ -79,8 +79,8 @@ fn ports_are_made_attached_and_let_go() {
     };
     right(&["new", "vale7:stays", "--slots", "64", "--rings", "2"]);
     wrong(&["new", "vale7:stays"], "is there already");
-    wrong(&["new", "netmap:x"], "no port of a VALE switch");
-    wrong(&["delete", "vale7:other"], "no port of a VALE switch");
+    wrong(&["new", "netmap:x"], "not a port of a VALE switch");
+    wrong(&["delete", "vale7:other"], "not a port of a VALE switch");
     let port = netmapd.open("vale7:stays");
     assert_eq!((port.granted().rings, port.granted().slots), ([2, 2], [64, 64]));
     drop(port);

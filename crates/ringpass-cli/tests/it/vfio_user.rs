@@ -239,7 +239,7 @@ fn bad_input_gets_one_line() {
     refused(&["fwd", &format!("vfio-user:{card}"), "null"], &[card, "is a server running there"]);
     refused(&["fwd", "vfio-user:", "null"], &["vfio-user:PATH"]);
     std::fs::write(&path, "precious").unwrap();
-    refused(&[&model[..], &["--wire", "null"]].concat(), &[card, "no socket"]);
+    refused(&[&model[..], &["--wire", "null"]].concat(), &[card, "not a socket"]);
     std::fs::remove_file(&path).unwrap();
     let listener = UnixListener::bind(&path).unwrap();
     refused(&[&model[..], &["--wire", "null"]].concat(), &[card, "served by another process"]);

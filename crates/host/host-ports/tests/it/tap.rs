@@ -241,7 +241,7 @@ fn errors_name_cause_and_remedy() {
     };
     let one = PortConfig::default();
     assert!(error("a-name-that-is-too-long", &one).contains("1 to 15 characters"));
-    assert!(error("lo", &one).contains("no TAP"));
+    assert!(error("lo", &one).contains("not a TAP"));
     let _tap = open(&namespace, "rp0", &one);
     assert!(error("rp0", &one).contains("another program has this interface"));
     assert!(error("rp0", &PortConfig { queues: 2, ..one }).contains("one queue"));

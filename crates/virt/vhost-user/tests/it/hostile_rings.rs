@@ -38,7 +38,7 @@ fn sizes() {
             bench.done(&Request::SetVringKick(fd_of(0)), &[event().as_fd()]);
             assert_eq!(bench.mock.state().queues[0].running.as_ref().unwrap().setup.size, 3);
         } else {
-            does_not_start(&mut bench, "no power of two");
+            does_not_start(&mut bench, "not a power of two");
             // The largest ring is larger than the memory.
             bench.done(&Request::SetVringNum { index: 0, num: 32768 }, &[]);
             does_not_start(&mut bench, "in no memory region");
@@ -168,7 +168,7 @@ fn features_of_the_device() {
     bench.prepare(0, 0x8003);
     bench.done(&Request::SetVringNum { index: 0, num: 12 }, &[]);
     bench.done(&Request::SetFeatures(VERSION_1 | features::PROTOCOL_FEATURES), &[]);
-    does_not_start(&mut bench, "no power of two");
+    does_not_start(&mut bench, "not a power of two");
     bench.done(&Request::SetFeatures(VERSION_1 | RING_PACKED | features::PROTOCOL_FEATURES), &[]);
     bench.done(&Request::SetVringKick(fd_of(0)), &[event().as_fd()]);
     assert_eq!(bench.mock.running(), [0]);
