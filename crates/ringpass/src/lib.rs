@@ -40,7 +40,7 @@
 //! - [`cable()`]: rings between workers, for pipelines.
 //! - [`sandbox`]: giving up privileges once all ports are open.
 //! - [`Port`], [`RxQueue`], [`TxQueue`], [`Wakeable`]: the traits that a port of one's own implements.
-//! - [`switch`]: a learning switch between any ports. [`netmap`]: netmap's rings, its server and its clients.
+//! - [`switch`]: a learning switch between any ports. [`netmap`]: netmap's rings, and programs' ports on them.
 //!   [`models`]: the cards in software, to be stepped by hand.
 //! - [`cards`] and [`drivers`]: which network cards there are, and who drives them.
 
