@@ -51,11 +51,28 @@ pub fn open_all<A: AsRef<str>>(
     }
     port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
     check_cards(&parsed, config)?;
-    let pool = pool(&port_configs, addressing_card(&parsed), config)?;
+    match open_parsed(&parsed, &port_configs, config) {
+        // Another process has taken huge pages since the pool found enough.
+        Err(error @ Error::NoHugePages(_)) if config.hugepages.is_none() && may_be_ordinary(&parsed) => {
+            config.notices.send(&format!("ordinary pages are used: {}", why_ordinary(&error)));
+            let config = Config { hugepages: Some(PageSize::Ordinary), ..config.clone() };
+            open_parsed(&parsed, &port_configs, &config)
+        }
+        result => result,
+    }
+}
+
+fn open_parsed(addresses: &[Address], port_configs: &[PortConfig], config: &Config) -> Result<Ports, Error> {
+    let pool = pool(port_configs, addressing_card(addresses), config)?;
     let mut needs = Needs::new(config.user);
     let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);
-    let ports = parsed.iter().zip(&port_configs).map(open).collect::<Result<_, _>>()?;
+    let ports = addresses.iter().zip(port_configs).map(open).collect::<Result<_, _>>()?;
     Ok(Ports::new(ports, pool, needs))
+}
+
+/// Returns whether no card needs the physical addresses that only huge pages have.
+fn may_be_ordinary(addresses: &[Address]) -> bool {
+    addressing_card(addresses).is_none_or(|card| addressing_of(card) == Addressing::Virtual)
 }
 
 /// Fails if one of the cards may not be opened. Opening a card checks that too, but here nothing has been taken or created

@@ -118,7 +118,7 @@ fn idle_models_end_on_a_signal() {
     let folder = Folder::new();
     for run in [Folder::start as fn(&_, &_, &[&str]) -> _, Folder::check] {
         let program = run(&folder, "forward", &["model:null", "model,device=1041:null"]);
-        program.wait_for_stderr("forward: ");
+        program.wait_for_stderr("forward: model");
         program.signal("INT");
         assert_eq!(ends_well(program), ["model:null: received 0, sent 0"; 2]);
     }

@@ -183,7 +183,7 @@ fn registers(_: &[String]) {
 fn ports_tell_what_they_have_and_exclude_each_other() {
     let lab = Lab::new(module_path!());
     let text = printed(&lab, "registers", "1");
-    for why in ["there is no memory 77", "without a name", "host's stack", "from before API", "exclusively"] {
+    for why in ["there is no memory 77", "without a name", "host's stack", "ended with API", "exclusively"] {
         assert!(text.contains(why), "{why}: {text}");
     }
     lab.all_free();
