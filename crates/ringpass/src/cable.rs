@@ -4,8 +4,8 @@ use ringpass_port::{Port, QueuePair};
 
 /// Creates a cable between two workers: what is sent at one end is received at the other, in order, with room for at least `slots`
 /// packets in each direction. Packets pass without a copy. A full cable takes no more, so none is lost on it: what it had no room
-/// for stays in the burst. A worker that sleeps on its end is woken. Packets that are sent after the other end was dropped are
-/// dropped.
+/// for stays in the burst. A worker that sleeps on its end is woken by packets, but not by room. Packets that are sent after the
+/// other end was dropped are dropped.
 ///
 /// A pipeline of three workers, of which the first receives, the second works, and the third sends:
 ///
@@ -24,10 +24,13 @@ use ringpass_port::{Port, QueuePair};
 ///     workers.spawn(name, move |mut worker| {
 ///         let mut burst = Burst::new(worker.batch);
 ///         while worker.running() {
-///             let received = from.rx_burst(&mut burst);
-///             // What the next stage has no room for stays in the burst: this one then receives less.
+///             // What the next stage had no room for is still in the burst, so this one receives less.
+///             from.rx_burst(&mut burst);
 ///             let sent = to.tx_burst(&mut burst);
-///             worker.after(received.max(sent), &mut [&mut *from]);
+///             // While packets wait for room, the worker must not sleep: room wakes nobody.
+///             if sent > 0 || burst.is_empty() {
+///                 worker.after(sent, &mut [&mut *from]);
+///             }
 ///         }
 ///         Ok(())
 ///     })?;
