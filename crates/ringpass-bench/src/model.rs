@@ -124,7 +124,7 @@ struct Testbed {
     burst: Burst,
 }
 
-/// What was forwarded.
+/// Result of forwarding for a while.
 struct Forwarded {
     packets: u64,
     elapsed: Duration,

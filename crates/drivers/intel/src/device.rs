@@ -36,7 +36,7 @@ pub struct Device {
     stop: fn(&Window),
 }
 
-/// What all queues of a port are started with.
+/// Arguments that all queues of a port are started with.
 #[derive(Clone, Copy)]
 pub(crate) struct QueueContext<'a> {
     pub(crate) device: &'a Arc<Device>,

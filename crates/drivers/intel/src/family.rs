@@ -17,7 +17,7 @@ pub trait Family: Send + Sized {
     const MAX_MTU: usize;
     /// Whether [`steer`](Self::steer) is implemented.
     const STEERS: bool;
-    /// Whether the card has counters for each queue.
+    /// `true` if the card has counters for each queue.
     const COUNTS_QUEUES: bool;
     /// The registers that all families have.
     const REGISTERS: Registers;

@@ -25,7 +25,7 @@ pub struct CsbAtok {
     spare: [AtomicU32; 12],
 }
 
-/// What an application has released, as [`CsbAtok::read`] returns it.
+/// Positions that an application has released, as [`CsbAtok::read`] returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// End of the released slots.

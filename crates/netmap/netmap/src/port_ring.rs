@@ -15,7 +15,7 @@ use crate::{Notifier, Ring};
 /// It may be shared by threads. Threads that use it at the same time must agree on which of them moves `head`.
 pub struct PortRing(Side);
 
-/// What is behind the ring.
+/// The other side of the ring.
 enum Side {
     /// A server.
     Server(Application),

@@ -89,7 +89,7 @@ pub enum InvalidRequest {
     Port {
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// Reason why it is refused.
         why: &'static str,
     },
     /// No name in a request's header: `ENXIO`.

@@ -9,7 +9,7 @@ use crate::counters::{Counters, count};
 /// A ring of the port and the positions last exchanged.
 pub(crate) struct Relay {
     ring: PortRing,
-    /// What was passed on last.
+    /// Positions that were passed on last.
     passed: Released,
     /// Last values of the guest that were refused as invalid.
     refused: Option<Released>,

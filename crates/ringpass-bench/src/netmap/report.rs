@@ -186,7 +186,7 @@ fn cell(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| if value < 10.0 { format!("{value:.2}") } else { format!("{value:.1}") })
 }
 
-/// What frames passed through, and how.
+/// First columns of a row: the path of the frames, and how they took it.
 struct Through {
     what: String,
     batch: u32,

@@ -27,7 +27,7 @@ pub struct Session {
     status: Option<Rc<str>>,
 }
 
-/// What a session waits for.
+/// Events that a session waits for.
 pub struct Wait<'a> {
     /// Its socket.
     pub socket: BorrowedFd<'a>,

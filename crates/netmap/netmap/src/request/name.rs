@@ -203,7 +203,7 @@ impl PortName {
         Some((&self.port[..at], &self.port[at + 1..]))
     }
 
-    /// Whether it is the first end of a pipe (`{`).
+    /// Returns whether the name is that of the first end of a pipe (`{`).
     pub fn is_first_end(&self) -> bool {
         self.pipe_end().is_some_and(|at| self.port[at..].starts_with('{'))
     }
