@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ringpass_memory::{Access, DmaMap, DmaMapError, LookupHint, Memory};
 use ringpass_netmap::PortRing;
 use ringpass_netmap::csb::{Csb, ENTRY};
-use ringpass_port::MacAddress;
-use ringpass_registers::ptnet::VENDOR;
-use ringpass_registers::ptnet::port::{
+use ringpass_pci::registers::ptnet::VENDOR;
+use ringpass_pci::registers::ptnet::port::{
     CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, DEVICE, INTERFACE, KICKS, MAC, MEMORY_ID, RINGS, SLOTS,
 };
+use ringpass_port::MacAddress;
 use ringpass_vfio_user::{CONFIG_REGION, Change, ConfigSpace, Device, EventNotifier, Identity, Region, words};
 use rustix::io::Errno;
 

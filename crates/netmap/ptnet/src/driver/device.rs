@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::{Buffers, Notifier, PortRing, attach_each};
-use ringpass_pci::{EventWaiter, PciDevice};
-use ringpass_port::{Error, MacAddress};
-use ringpass_registers::IoRegion;
-use ringpass_registers::ptnet::port::{
+use ringpass_pci::registers::IoRegion;
+use ringpass_pci::registers::ptnet::port::{
     CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, FEATURES, HEADER_LEN, INTERFACE, KICKS, MAC, MEMORY_ID, RINGS,
 };
+use ringpass_pci::{EventWaiter, PciDevice};
+use ringpass_port::{Error, MacAddress};
 
 use super::memory;
 
