@@ -55,16 +55,17 @@ impl PortMemory {
         Ok((port, served))
     }
 
-    /// Allocates both ends of a pipe, with `slots` slots a ring. No server serves them. On an error nothing is
-    /// allocated.
+    /// Allocates both ends of a pipe. `slots` are those of the first end's Tx and Rx rings; the second end has them the
+    /// other way round. No server serves them. On an error nothing is allocated.
     pub fn pipe(
         region: &mut Region,
         names: [&str; 2],
-        slots: u32,
+        slots: [u32; 2],
     ) -> Result<[Self; 2], Box<dyn std::error::Error + Send + Sync>> {
-        let (shape, csb) = (Shape { rings: [1; 2], slots: [slots; 2] }, new_csb()?);
+        let (shape, csb) = (Shape { rings: [1; 2], slots }, new_csb()?);
         let (first, _) = Self::take(region, names[0], shape, false, csb.clone(), [true, false])?;
-        match Self::take(region, names[1], shape, false, csb, [true, false]) {
+        let second = Shape { slots: [slots[1], slots[0]], ..shape };
+        match Self::take(region, names[1], second, false, csb, [true, false]) {
             Ok((second, _)) => Ok([first, second]),
             Err(error) => {
                 first.release(region);

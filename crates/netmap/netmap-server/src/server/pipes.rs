@@ -21,12 +21,12 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Creates a pipe with this name in the memory `memory_id`, with `slots` slots a ring.
+    /// Creates a pipe with this name in the memory `memory_id`. `slots` are those of the first end's Tx and Rx rings.
     pub fn new(
         (memory_id, region): (u16, &mut Region),
         parent: &str,
         name: &str,
-        slots: u32,
+        slots: [u32; 2],
     ) -> Result<Self, RequestError> {
         let call_events = [super::eventfd()?, super::eventfd()?];
         let names = [format!("{parent}{{{name}"), format!("{parent}}}{name}")];

@@ -270,7 +270,9 @@ impl Ports {
         }
         self.check_memory(&name, id)?;
         if !self.pipes.contains_key(&key) {
-            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, slots(asked, 0)?)?;
+            // As in netmap, the numbers are those of the first end, whichever is opened first.
+            let slots = [slots(asked, 0)?, slots(asked, 1)?];
+            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, slots)?;
             self.memories.enter(id);
             self.pipes.insert(key.clone(), made);
         }
@@ -522,8 +524,9 @@ impl Ports {
     /// Returns the rings of a port and the number of its memory, if it is open.
     pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
         let name = PortName::in_header(name)?;
+        let end = usize::from(!name.is_first_end());
         let pipe = name.pipe().and_then(|(parent, pipe)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
-        let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
+        let pipe = pipe.map(|pipe| (pipe.ends[end].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
         Ok(pipe.or(vale))
     }
@@ -560,7 +563,7 @@ impl Ports {
     pub fn status(&self) -> Value {
         let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
             let registrations = pipe.users.each_ref().map(Users::count);
-            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots[0], "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
         });
         let open = |name: &str, port: &OpenPort| {
             let Shape { rings, slots } = port.memory.shape();
