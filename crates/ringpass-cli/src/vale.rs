@@ -150,8 +150,8 @@ pub fn list(status: &Value) {
         let ends = &pipe["registrations"];
         let (parent, name) = (text(&pipe["parent"]), text(&pipe["pipe"]));
         print_line(&format!(
-            "pipe {parent}{{{name}: {} slots there and {} back, programs at its ends: {} and {}",
-            pipe["slots"][0], pipe["slots"][1], ends[0], ends[1]
+            "pipe {parent}{{{name}: {} ring(s) of {} slots there and {} of {} back, programs at its ends: {} and {}",
+            pipe["rings"][0], pipe["slots"][0], pipe["rings"][1], pipe["slots"][1], ends[0], ends[1]
         ));
     }
     let [common, exchanged] = [&status["common"], &status["exchanged"]];
