@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = within(2..=16_384), default_value = "2048")]
     slots: usize,
     /// Tx rings, and as many Rx rings, if this creates them [default: 1]
-    #[arg(long, value_name = "N", value_parser = within(1..=8))]
+    #[arg(long, value_name = "N", value_parser = within(1..=16))]
     rings: Option<usize>,
     /// Socket of the netmap server
     #[arg(long, value_name = "PATH")]

@@ -48,7 +48,7 @@ enum ValeAction {
         #[arg(long, default_value = "1024", value_parser = within(2..=16_384))]
         slots: usize,
         /// Tx rings, and as many Rx rings
-        #[arg(long, default_value = "1", value_parser = within(1..=8))]
+        #[arg(long, default_value = "1", value_parser = within(1..=16))]
         rings: usize,
         /// Put the port into the memory of pipes, which is shared by all of its programs
         #[arg(long)]

@@ -13,7 +13,7 @@ use ringpass_ipc::{Credentials, EventNotifier};
 use ringpass_memory::RegionConfig;
 use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{Mode, PortInfo, PortName, Register, register};
-use ringpass_netmap::{Pools, Region, Shape};
+use ringpass_netmap::{Pools, PortMemory, Region, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -85,7 +85,9 @@ impl Requester {
 }
 
 /// Largest number of rings of a VALE port or a pipe, in each direction.
-const MAX_RINGS: u16 = 8;
+const MAX_RINGS: u16 = PortMemory::MAX_PIPE_RINGS;
+/// Largest number of slots of all rings of a direction together, which bounds the time that the server takes for a port.
+const MAX_SLOTS: u32 = 1 << 17;
 /// Flags that make a registration a monitor.
 const MONITOR: u64 = register::MONITOR_RX | register::MONITOR_TX | register::ZERO_COPY_MONITOR;
 /// Bytes of all private memory, by default.
@@ -105,7 +107,12 @@ fn new_shape(name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
         let why = format!("{name}: a port has at most {MAX_RINGS} rings a direction");
         return Err(RequestError::new(Errno::INVAL, why));
     }
-    Ok(Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] })
+    let shape = Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] };
+    if rings.into_iter().zip(shape.slots).any(|(rings, slots)| u32::from(rings) * slots > MAX_SLOTS) {
+        let why = format!("{name}: the rings of a direction have at most {MAX_SLOTS} slots together");
+        return Err(RequestError::new(Errno::INVAL, why));
+    }
+    Ok(shape)
 }
 
 /// All registered ports and their memory.
