@@ -85,7 +85,7 @@ impl RegisteredPort {
             }
             match ring.sync() {
                 Ok(()) => {}
-                Err(SyncError::Program(_)) => synced.invalid_positions = true,
+                Err(SyncError::Program { .. }) => synced.invalid_positions = true,
                 Err(SyncError::Peer(..)) => synced.broken = true,
             }
             if direction == Direction::Rx && ring.is_ready() {

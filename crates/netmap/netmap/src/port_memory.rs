@@ -1,6 +1,7 @@
 //! A port's part of a region, for both sides: rings, the descriptors by which programs find them, and a CSB in
 //! memory of its own.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +24,8 @@ pub struct Shape {
 /// Entries of a CSB: one page for each half.
 const ENTRIES: usize = 64;
 const PAGE: usize = ENTRIES * ENTRY;
+/// Entries of a pipe's CSB for each Tx ring and Rx ring of a number: two with positions, and two with kick requests.
+const PIPE_ENTRIES: usize = 4;
 
 /// Objects that a port has allocated from a region, for the serving side.
 pub struct PortMemory {
@@ -39,6 +42,9 @@ pub struct PortMemory {
 const DIRECTIONS: [Direction; 2] = [Direction::Tx, Direction::Rx];
 
 impl PortMemory {
+    /// Largest number of rings of a pipe, in each direction.
+    pub const MAX_PIPE_RINGS: u16 = (ENTRIES / PIPE_ENTRIES) as u16;
+
     /// Allocates a port. Its rings have buffers; each direction ends with a host ring, which has none. Returns
     /// the rings to be served, Tx first. On an error nothing is allocated.
     pub fn new(
@@ -55,16 +61,21 @@ impl PortMemory {
         Ok((port, served))
     }
 
-    /// Allocates both ends of a pipe, with `slots` slots a ring. No server serves them. On an error nothing is
-    /// allocated.
+    /// Allocates both ends of a pipe. `shape` is that of the first end; the second end has it the other way round. No
+    /// server serves them. On an error nothing is allocated.
     pub fn pipe(
         region: &mut Region,
         names: [&str; 2],
-        slots: u32,
+        shape: Shape,
     ) -> Result<[Self; 2], Box<dyn std::error::Error + Send + Sync>> {
-        let (shape, csb) = (Shape { rings: [1; 2], slots: [slots; 2] }, new_csb()?);
+        if shape.rings.iter().any(|&rings| rings > Self::MAX_PIPE_RINGS) {
+            return Err(format!("a pipe has at most {} rings a direction", Self::MAX_PIPE_RINGS).into());
+        }
+        let Shape { rings: [tx, rx], slots: [tx_slots, rx_slots] } = shape;
+        let reversed = Shape { rings: [rx, tx], slots: [rx_slots, tx_slots] };
+        let csb = new_csb()?;
         let (first, _) = Self::take(region, names[0], shape, false, csb.clone(), [true, false])?;
-        match Self::take(region, names[1], shape, false, csb, [true, false]) {
+        match Self::take(region, names[1], reversed, false, csb, [true, false]) {
             Ok((second, _)) => Ok([first, second]),
             Err(error) => {
                 first.release(region);
@@ -174,12 +185,16 @@ fn csb(memory: &Memory) -> Option<Csb> {
     Csb::new(memory, 0, PAGE, ENTRIES)
 }
 
-/// Rings with their CSB entries. An entry is the ring's number among those of the port, Tx first.
-type Numbered = Vec<(usize, Ring)>;
+/// Rings of a descriptor.
+struct BoundRings {
+    /// Number of the port's Tx rings, with those that the descriptor leaves out.
+    tx: usize,
+    /// Tx rings and Rx rings, by their number among those of their direction.
+    rings: [BTreeMap<usize, Ring>; 2],
+}
 
-/// Returns the rings of a descriptor, Tx and Rx, as a program finds them; `None` if they are not all inside the
-/// memory.
-fn rings(memory: &Memory, interface: usize) -> Option<[Numbered; 2]> {
+/// Returns the rings of a descriptor as a program finds them; `None` if they are not all inside the memory.
+fn rings(memory: &Memory, interface: usize) -> Option<BoundRings> {
     let cells = memory.cells::<Interface>(interface, 1)?;
     let counts = [&cells[0].tx_rings, &cells[0].host_tx_rings, &cells[0].rx_rings];
     let [tx, host_tx, rx] = counts.map(|count| count.load(Relaxed) as usize);
@@ -196,11 +211,13 @@ fn rings(memory: &Memory, interface: usize) -> Option<[Numbered; 2]> {
         let slots = memory.cells::<RingHeader>(offset, 1)?[0].slots.load(Relaxed);
         Ring::new(memory, offset, slots).filter(|_| slots >= 2).map(Some)
     };
-    let mut all = [Numbered::new(), Numbered::new()];
-    for (entry, number) in (0..tx).map(|id| (id, id)).chain((tx..tx + rx).map(|entry| (entry, entry + host_tx))) {
-        all[usize::from(entry >= tx)].extend(ring(number)?.map(|ring| (entry, ring)));
+    let mut all = [BTreeMap::new(), BTreeMap::new()];
+    for ((rings, count), first) in all.iter_mut().zip([tx, rx]).zip([0, tx + host_tx]) {
+        for id in 0..count {
+            rings.extend(ring(first + id)?.map(|ring| (id, ring)));
+        }
     }
-    Some(all)
+    Some(BoundRings { tx, rings: all })
 }
 
 /// Returns the Tx and Rx rings of a served port whose descriptor is at offset `interface`, as a program finds
@@ -217,12 +234,17 @@ pub fn attach_each(
     kick: impl Fn(usize) -> Notifier,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
-    let served = |(entry, ring)| PortRing::served(ring, &csb, entry, &kick(entry));
-    Some(rings(memory, interface)?.map(|rings| rings.into_iter().map(served).collect()))
+    let BoundRings { tx, rings: [sending, receiving] } = rings(memory, interface)?;
+    let served = |first| {
+        let (csb, kick) = (&csb, &kick);
+        move |(id, ring)| PortRing::served(ring, csb, first + id, &kick(first + id))
+    };
+    Some([sending.into_iter().map(served(0)).collect(), receiving.into_iter().map(served(tx)).collect()])
 }
 
 /// Returns the Tx and Rx rings of the first or second end of a pipe, whose descriptor is at offset `own`; that
-/// of the other end is at `other`. `notify` wakes the other end.
+/// of the other end, with all its rings, is at `other`. Ring N of one end belongs to ring N of the other. `notify` wakes
+/// the other end.
 pub fn attach_pipe(
     memory: &Memory,
     (own, other): (usize, usize),
@@ -231,11 +253,18 @@ pub fn attach_pipe(
     notify: &Notifier,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
-    let ([sending, receiving], [from, to]) = (rings(memory, own)?, rings(memory, other)?);
-    // The entry of a direction is the index of the end that sends.
-    let tx = sending.into_iter().zip(to);
-    let tx = tx.map(|((_, own), (_, to))| PortRing::sender([own, to], &csb, usize::from(!first), notify));
-    let rx = receiving.into_iter().zip(from);
-    let rx = rx.map(|((_, own), (_, from))| PortRing::receiver([from, own], &csb, usize::from(first), notify));
-    Some([tx.collect(), rx.collect()])
+    let [sending, receiving] = rings(memory, own)?.rings;
+    let [mut from, mut to] = rings(memory, other)?.rings;
+    // The first entry of a number is of the direction in which the first end sends.
+    let entry = |id: usize, first_sends: bool| {
+        let entry = PIPE_ENTRIES * id + usize::from(!first_sends);
+        (entry < ENTRIES).then_some(entry)
+    };
+    let tx = sending
+        .into_iter()
+        .map(|(id, own)| Some(PortRing::sender([own, to.remove(&id)?], &csb, entry(id, first)?, notify)));
+    let rx = receiving
+        .into_iter()
+        .map(|(id, own)| Some(PortRing::receiver([from.remove(&id)?, own], &csb, entry(id, !first)?, notify)));
+    Some([tx.collect::<Option<_>>()?, rx.collect::<Option<_>>()?])
 }

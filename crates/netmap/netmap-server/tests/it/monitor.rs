@@ -131,7 +131,7 @@ fn a_monitor_that_lies_is_alone_with_it() {
         let slot = ring.slot(random % 32);
         ring.set(random % 32, ringpass_netmap::Slot { buffer: random >> (round % 32), len: random as u16, ..slot });
         // Its Rx ring has entry 1.
-        csb.atok(1).write(random >> 24 & 63, random >> 16 & 63, random & 1);
+        csb.write_atok(1, random >> 24 & 63, random >> 16 & 63, random & 1);
         one.send(&frame(BROADCAST, mac(0), 60));
         vale.work();
         one.sync();

@@ -94,7 +94,8 @@ impl Drop for Host {
 
 /// Creates the two ends of a pipe in one region, each with the eventfd that wakes it.
 pub fn pipe(region: &mut Region, slots: u32) -> [(PortMemory, [Vec<PortRing>; 2], OwnedFd); 2] {
-    let ends = PortMemory::pipe(region, ["p{0", "p}0"], slots).unwrap_or_else(|error| panic!("{error}"));
+    let ends = PortMemory::pipe(region, ["p{0", "p}0"], Shape { rings: [1; 2], slots: [slots; 2] })
+        .unwrap_or_else(|error| panic!("{error}"));
     let events = [event(), event()];
     let [first, second] = &ends;
     let csb = first.csb().clone().into();
