@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
 use netmap::client::Port;
+use netmap::layout::TIMESTAMP;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
 use netmap::{Direction, PortRing, SyncError};
 use ringpass_port::AdaptiveSpin;
@@ -85,10 +86,14 @@ impl RegisteredPort {
             }
             match ring.sync() {
                 Ok(()) => {}
-                Err(SyncError::Program(_)) => synced.invalid_positions = true,
+                Err(SyncError::Program(_)) => {
+                    ring.repair(self.port.buffers());
+                    synced.invalid_positions = true;
+                }
                 Err(SyncError::Peer(..)) => synced.broken = true,
             }
-            if direction == Direction::Rx && ring.is_ready() {
+            let requested = ring.ring().header().flags.load(Relaxed) & TIMESTAMP != 0;
+            if requested || direction == Direction::Rx && ring.is_ready() {
                 stamp(ring);
             }
             busy.store(false, Release);
@@ -169,7 +174,7 @@ fn acquire_ring(busy: &AtomicBool) -> bool {
     })
 }
 
-/// Stores the time at which frames were seen last in the ring's header.
+/// Stores the time of this sync in the ring's header.
 fn stamp(ring: &PortRing) {
     let now = clock_gettime(ClockId::Realtime);
     let [seconds, micros] = &ring.ring().header().time;
