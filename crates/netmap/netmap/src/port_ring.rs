@@ -86,6 +86,15 @@ impl PortRing {
         each!(self, ring => ring.passed())
     }
 
+    /// First of the slots that the next sync passes on, and their number; none if `head` or `cur` is invalid.
+    #[inline]
+    pub fn unpassed(&self) -> (u32, u32) {
+        let (passed, (head, cur)) = (self.passed(), self.ring().head_and_cur());
+        let valid = self.positions().is_ok_and(|positions| positions.check(head, cur).is_ok());
+        let range = Positions::at(self.ring().slots(), passed, head).filter(|_| valid);
+        range.map_or((0, 0), |range| (passed, range.distance(passed, head)))
+    }
+
     /// Passes on the slots that the program has released, and updates `tail`. After an error of the program the
     /// ring continues from the positions last passed on.
     #[inline]
