@@ -21,6 +21,8 @@ mod control;
 mod epoll;
 #[allow(unsafe_code, reason = "functions of the C library, with the pointers of programs")]
 mod hooks;
+#[allow(unsafe_code, reason = "a copy from an address that the program has written")]
+mod indirect;
 #[allow(unsafe_code, reason = "functions of the C library, by name")]
 mod next;
 mod open;

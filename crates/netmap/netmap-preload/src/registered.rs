@@ -4,16 +4,21 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
 use netmap::client::Port;
+use netmap::layout::TIMESTAMP;
+use netmap::request::PortName;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
 use netmap::{Direction, PortRing, SyncError};
 use ringpass_port::AdaptiveSpin;
 use rustix::time::{ClockId, clock_gettime};
 
+use crate::indirect::copy_frames;
 use crate::wait_queue::WaitQueue;
 
 /// A port that a program has registered.
 pub struct RegisteredPort {
     port: Port,
+    /// Whether frames to send may lie in the program's own memory (`NS_INDIRECT`), as on a VALE port.
+    indirect: bool,
     /// Whether a thread is synchronising the ring; for each Tx ring, and for each Rx ring.
     busy: [Vec<AtomicBool>; 2],
     /// Whether the serving process is gone.
@@ -51,6 +56,7 @@ impl RegisteredPort {
     pub fn new(port: Port) -> Self {
         let busy = [port.tx(), port.rx()].map(|rings| rings.iter().map(|_| AtomicBool::new(false)).collect());
         Self {
+            indirect: PortName::in_header(port.name()).is_ok_and(|name| name.vale().is_some() && name.pipe().is_none()),
             port,
             busy,
             lost: Default::default(),
@@ -83,12 +89,19 @@ impl RegisteredPort {
             if busy.swap(true, Acquire) && !acquire_ring(busy) {
                 continue;
             }
+            if direction == Direction::Tx && self.indirect {
+                copy_frames(ring, self.port.buffers());
+            }
             match ring.sync() {
                 Ok(()) => {}
-                Err(SyncError::Program { .. }) => synced.invalid_positions = true,
+                Err(SyncError::Program { .. }) => {
+                    ring.repair(self.port.buffers());
+                    synced.invalid_positions = true;
+                }
                 Err(SyncError::Peer(..)) => synced.broken = true,
             }
-            if direction == Direction::Rx && ring.is_ready() {
+            let requested = ring.ring().header().flags.load(Relaxed) & TIMESTAMP != 0;
+            if requested || direction == Direction::Rx && ring.is_ready() {
                 stamp(ring);
             }
             busy.store(false, Release);
@@ -169,7 +182,7 @@ fn acquire_ring(busy: &AtomicBool) -> bool {
     })
 }
 
-/// Stores the time at which frames were seen last in the ring's header.
+/// Stores the time of this sync in the ring's header.
 fn stamp(ring: &PortRing) {
     let now = clock_gettime(ClockId::Realtime);
     let [seconds, micros] = &ring.ring().header().time;

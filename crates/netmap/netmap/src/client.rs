@@ -313,6 +313,11 @@ impl Port {
         Ok(Self { name, register, tx, rx, buffers, memory, call_event, kicks_sent, spin, pools, others, client })
     }
 
+    /// Name of the port; as in a request's header if it was registered by that.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
     /// The registration as granted.
     pub fn granted(&self) -> &Register {
         &self.register

@@ -7,7 +7,7 @@ use crate::application::Application;
 use crate::csb::Csb;
 use crate::pipe::{PipeChannel, Receiver, Sender};
 use crate::positions::{Positions, SyncError};
-use crate::{Notifier, Ring};
+use crate::{Buffers, Notifier, Ring, Slot};
 
 /// A ring to send or to receive, by netmap's rules: the program owns the slots from `head` to `tail`, and
 /// [`sync`](Self::sync) passes on those that it has moved `head` over.
@@ -86,6 +86,15 @@ impl PortRing {
         each!(self, ring => ring.passed())
     }
 
+    /// First of the slots that the next sync passes on, and their number; none if `head` or `cur` is invalid.
+    #[inline]
+    pub fn unpassed(&self) -> (u32, u32) {
+        let (passed, (head, cur)) = (self.passed(), self.ring().head_and_cur());
+        let valid = self.positions().is_ok_and(|positions| positions.check(head, cur).is_ok());
+        let range = Positions::at(self.ring().slots(), passed, head).filter(|_| valid);
+        range.map_or((0, 0), |range| (passed, range.distance(passed, head)))
+    }
+
     /// Passes on the slots that the program has released, and updates `tail`. After an error of the program the
     /// ring continues from the positions last passed on.
     #[inline]
@@ -121,6 +130,20 @@ impl PortRing {
         let tail = self.positions()?.hwtail();
         self.ring().restart(self.passed() % self.ring().slots(), tail);
         Ok(())
+    }
+
+    /// Empties the program's slots that name none of `buffers`, and sets lengths to 0 that exceed a buffer, as
+    /// netmap does when it resets a ring. The other side's slots are left to it.
+    #[cold]
+    pub fn repair(&self, buffers: &Buffers) {
+        for position in self.first(self.own()) {
+            let Slot { buffer, len, flags, pointer } = self.ring().slot(position);
+            if !buffers.holds(buffer, 0) {
+                self.ring().set(position, Slot { buffer: 0, len: 0, flags, pointer });
+            } else if !buffers.holds(buffer, len.into()) {
+                self.ring().set(position, Slot { buffer, len: 0, flags, pointer });
+            }
+        }
     }
 
     /// Whether the program owns slots beyond its `cur`, as of the last sync.

@@ -107,6 +107,19 @@ impl Ring {
         }
     }
 
+    /// Returns all flags that occur in `count` slots from position `first` on; after the last slot comes the first.
+    ///
+    /// # Panics
+    /// If there is no such position.
+    #[inline]
+    pub fn flags(&self, first: u32, count: u32) -> Flags {
+        let (start, rest) = self.slots.split_at(first as usize);
+        let straight = (count as usize).min(rest.len());
+        let wrapped = (count as usize - straight).min(start.len());
+        let any = |slots: &[SlotWords]| slots.iter().fold(0, |all, [word, _]| all | word.load(Relaxed));
+        Flags(((any(&rest[..straight]) | any(&start[..wrapped])) >> 48) as u16)
+    }
+
     /// Writes a slot.
     #[inline]
     pub fn set(&self, position: u32, slot: Slot) {

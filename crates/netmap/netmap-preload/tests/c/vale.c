@@ -68,6 +68,19 @@ static void fragments(void) {
     EQUAL(total, (slots - 1) * size + 100, "with all its bytes");
     CHECK(flags, "NS_MOREFRAG is in all slots but the last");
     CHECK(right, "unchanged");
+    for (uint32_t n = 0; n < NETMAP_MAX_FRAGS; n++) {
+        char *bytes = slot_bytes(tx, tx->head);
+        memset(bytes, 'f', 64);
+        if (n == 0)
+            frame_header(bytes, 255, 1);
+        tx->slot[tx->head].len = 64, tx->slot[tx->head].flags = n == NETMAP_MAX_FRAGS - 1 ? 0 : NS_MOREFRAG;
+        advance(tx);
+    }
+    SUCCEEDS(tx_sync(a.fd), "a frame in 64 slots");
+    EQUAL(poll_port(b.fd, POLLIN, WAIT), POLLIN, "arrives");
+    for (total = 0; space(rx) > 0; advance(rx))
+        total += rx->slot[rx->head].len;
+    EQUAL(total, NETMAP_MAX_FRAGS * 64, "with all its bytes");
     send_frame(&a, 255, 1, 9);
     EQUAL(next_frame(&b), 9, "a frame in one slot after it");
     put_frame(tx, 255, 1, 1);
@@ -99,9 +112,71 @@ static bool indirect(uint16_t len) {
     return right && total == len;
 }
 
+/* Makes the next Tx slot one whose frame lies at an address. */
+static struct netmap_slot *put_indirect(struct netmap_ring *tx, const void *at, uint16_t len) {
+    struct netmap_slot *slot = &tx->slot[tx->head];
+    slot->len = len, slot->flags = NS_INDIRECT, slot->ptr = (uintptr_t)at;
+    advance(tx);
+    return slot;
+}
+
 static void indirect_slots(void) {
-    PENDING(indirect(100), "NS_INDIRECT: a frame that lies in the program's memory");
-    PENDING(indirect(65535), "NS_INDIRECT with 65,535 bytes");
+    CHECK(indirect(100), "NS_INDIRECT: a frame that lies in the program's memory");
+    CHECK(indirect(2048), "one that fills the slot's buffer");
+    CHECK(!indirect(2049), "one that is longer than the buffer is dropped, as by netmap's switch");
+    CHECK(!indirect(65535), "NS_INDIRECT with 65,535 bytes");
+    struct port a = need("vale5:ic"), b = need("vale5:id");
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0);
+    const long page = sysconf(_SC_PAGESIZE);
+    char *pages = mmap(NULL, 2 * (size_t)page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(pages != MAP_FAILED && mprotect(pages + page, (size_t)page, PROT_NONE) == 0);
+    frame_header(pages + page - 100, 255, 1);
+    const void *const bad[] = {NULL, (void *)1, pages + page, pages + page - 50, (void *)0xdeadbeefdeadbeef,
+                               (void *)-60, (void *)-1};
+    for (size_t n = 0; n < sizeof bad / sizeof *bad; n++) {
+        put_frame(tx, 255, 1, 1);
+        put_indirect(tx, bad[n], 100);
+        put_frame(tx, 255, 1, 2);
+        errno = 77;
+        SUCCEEDS(tx_sync(a.fd), "a frame at an address that the program cannot read");
+        EQUAL(errno, 77, "errno stays as it is");
+        CHECK(next_frame(&b) == 1 && next_frame(&b) == 2 && no_frame(&b), "it is dropped, and no other");
+    }
+    struct netmap_slot *slot = put_indirect(tx, pages + page - 100, 100);
+    uint32_t buffer = slot->buf_idx;
+    EQUAL(poll_port(a.fd, POLLOUT, WAIT), POLLOUT, "a frame that ends with the memory, sent by poll");
+    CHECK(arrived(&b, 1) && rx->slot[rx->head].len == 100, "arrives");
+    advance(rx);
+    CHECK(slot->buf_idx == buffer && slot->ptr == (uintptr_t)pages + (size_t)page - 100, "its slot keeps buffer and address");
+    uint32_t all = 3 * tx->num_slots, sent = 0, received = 0;
+    for (int rounds = 0; received < all && rounds < 100000; rounds++) {
+        for (; sent < all && sent - received < 256 && space(tx) > 0; sent++)
+            put_indirect(tx, pages + page - 100, 100);
+        REQUIRE(tx_sync(a.fd) == 0 && rx_sync(b.fd) == 0);
+        for (; space(rx) > 0; advance(rx))
+            received += rx->slot[rx->head].len == 100 && memcmp(slot_bytes(rx, rx->head), pages + page - 100, 100) == 0;
+        usleep(10);
+    }
+    EQUAL(received, all, "frames of three times a ring");
+    put_frame(tx, 255, 1, 3);
+    tx->slot[tx->head - 1].flags = NS_MOREFRAG;
+    put_indirect(tx, pages, 100);
+    REQUIRE(tx_sync(a.fd) == 0);
+    CHECK(arrived(&b, 1) && rx->slot[rx->head].len == FRAME + 100, "a frame of which one slot of two has the flag");
+    advance(rx);
+    put_frame(tx, 255, 1, 3);
+    tx->slot[tx->head - 1].flags = NS_MOREFRAG;
+    put_indirect(tx, NULL, 100);
+    send_frame(&a, 255, 1, 4);
+    EQUAL(next_frame(&b), 4, "such a frame with an invalid address is dropped as a whole");
+    port_close(&a), port_close(&b);
+    struct port one = need("ie{1"), other = need("ie}1");
+    put_indirect(tx_ring(&one, 0), pages, 100);
+    REQUIRE(tx_sync(one.fd) == 0);
+    EQUAL(poll_port(other.fd, POLLIN, WAIT), POLLIN, "a slot with the flag through a pipe");
+    slot = &rx_ring(&other, 0)->slot[0];
+    CHECK(slot->flags & NS_INDIRECT && slot->ptr == (uintptr_t)pages, "arrives as it is: a pipe copies no frames");
+    port_close(&one), port_close(&other);
 }
 
 /* Bytes of the longer header of virtio-net. */

@@ -177,3 +177,37 @@ fn notifications_only_where_enabled() {
     sender.sync().unwrap();
     assert_eq!(rung(), [0, 1], "the receiver is woken");
 }
+
+#[test]
+fn flags_of_slots_that_are_not_passed_on_yet() {
+    let Pipe { tx, rx, .. } = pipe(8);
+    for start in 0..20 {
+        let first = start % 8;
+        assert_eq!(tx.unpassed(), (first, 0));
+        for n in 0..3 {
+            let position = tx.position(n);
+            let flags = [Flags::REPORT, Flags::NO_LEARN, Flags::INDIRECT][n as usize];
+            tx.ring().set(position, Slot { flags, len: 60, ..tx.ring().slot(position) });
+        }
+        tx.release_slots(3);
+        assert_eq!(tx.unpassed(), (first, 3));
+        assert_eq!(tx.ring().flags(first, 2), Flags::REPORT | Flags::NO_LEARN);
+        assert_eq!(tx.ring().flags(first, 3), Flags::REPORT | Flags::NO_LEARN | Flags::INDIRECT);
+        assert_eq!(tx.ring().flags(first, 0), Flags::default());
+        // One of them again, so that the next round begins one slot further on.
+        release_slots(tx.ring(), next(tx.ring(), first));
+        assert_eq!((tx.unpassed(), tx.sync()), ((first, 1), Ok(())));
+        assert_eq!(tx.unpassed(), (next(tx.ring(), first), 0));
+        assert_eq!(rx.sync(), Ok(()));
+        rx.release_slots(1);
+        assert_eq!((rx.sync(), tx.sync()), (Ok(()), Ok(())));
+        for position in [8, u32::MAX] {
+            let head = tx.position(0);
+            release_slots(tx.ring(), position);
+            assert_eq!(tx.unpassed(), (0, 0), "invalid positions");
+            release_slots(tx.ring(), head);
+        }
+        (0..8)
+            .for_each(|position| tx.ring().set(position, Slot { flags: Flags::default(), ..tx.ring().slot(position) }));
+    }
+}
