@@ -100,19 +100,12 @@ const MAX_PERSISTENT_PORTS: usize = 64;
 /// Largest number of VALE switches on which one user has ports.
 const MAX_SWITCHES: usize = 64;
 
-/// Returns the rings of a VALE port or a pipe that is to be created.
-fn new_shape(name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
-    let rings = asked.rings.map(|rings| rings.max(1));
-    if rings.iter().any(|&rings| rings > MAX_RINGS) {
-        let why = format!("{name}: a port has at most {MAX_RINGS} rings a direction");
-        return Err(RequestError::new(Errno::INVAL, why));
-    }
-    let shape = Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] };
-    if rings.into_iter().zip(shape.slots).any(|(rings, slots)| u32::from(rings) * slots > MAX_SLOTS) {
-        let why = format!("{name}: the rings of a direction have at most {MAX_SLOTS} slots together");
-        return Err(RequestError::new(Errno::INVAL, why));
-    }
-    Ok(shape)
+/// Returns the rings of a VALE port or a pipe that is to be created: as many as requested, as far as the limits allow.
+fn new_shape(asked: &Register) -> Result<Shape, RequestError> {
+    let rings = asked.rings.map(|rings| rings.clamp(1, MAX_RINGS));
+    let slots = [slots(asked, 0)?, slots(asked, 1)?];
+    let slots = [0, 1].map(|way| slots[way].min(MAX_SLOTS / u32::from(rings[way])));
+    Ok(Shape { rings, slots })
 }
 
 /// All registered ports and their memory.
@@ -172,7 +165,7 @@ impl Ports {
             // Monitoring a port that does not exist creates it with default rings.
             let usual = Register::default();
             let asked = if monitor { &usual } else { asked };
-            let shape = new_shape(&name, asked)?;
+            let shape = new_shape(asked)?;
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
         if monitor {
@@ -186,7 +179,7 @@ impl Ports {
     pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
         let needs = self.needs(name, asked)?;
         let Some(pools) = needs.first() else { return Ok(None) };
-        let Shape { rings, slots } = new_shape(&PortName::in_header(name)?, asked)?;
+        let Shape { rings, slots } = new_shape(asked)?;
         let (memory_size, memory_id) = (pools.bytes() as u64, self.memories.free_number());
         Ok(Some((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *pools)))
     }
@@ -278,7 +271,7 @@ impl Ports {
         self.check_memory(&name, id)?;
         if !self.pipes.contains_key(&key) {
             // As in netmap, the numbers are those of the first end, whichever is opened first.
-            let shape = new_shape(&name, asked)?;
+            let shape = new_shape(asked)?;
             let made = Pipe::new((id, self.memories.region(id)), parent, pipe, shape)?;
             self.memories.enter(id);
             self.pipes.insert(key.clone(), made);
@@ -372,7 +365,7 @@ impl Ports {
     }
 
     fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
-        let shape = new_shape(name, asked)?;
+        let shape = new_shape(asked)?;
         let (switch, port) = name.vale().expect("a VALE port's name");
         let owner = requester.program.uid;
         self.check_switches(switch, owner)?;

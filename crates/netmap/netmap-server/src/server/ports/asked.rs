@@ -11,17 +11,21 @@ use rustix::io::Errno;
 use crate::server::open_port::SLOTS;
 use crate::server::{RequestError, User, Users};
 
-/// Returns the requested number of slots of a Tx ring (`direction` 0) or Rx ring (1).
+/// Returns the number of slots of a Tx ring (`direction` 0) or Rx ring (1). A program that requests more than there can be
+/// gets as many as from netmap, which fit into any memory of usual size.
 pub(super) fn slots(asked: &Register, direction: usize) -> Result<u32, RequestError> {
     match asked.slots[direction] {
         0 => Ok(SLOTS),
+        1 => Err(RequestError::new(Errno::INVAL, "a ring has 2 slots or more")),
         slots @ 2..=MAX_RING_SLOTS => Ok(slots),
-        slots => Err(RequestError::new(Errno::INVAL, format!("a ring has 2 to {MAX_RING_SLOTS} slots, not {slots}"))),
+        _ => Ok(NETMAP_RING_SLOTS),
     }
 }
 
 /// Largest number of slots of a ring.
 const MAX_RING_SLOTS: u32 = 16_384;
+/// Largest number of slots of a ring in netmap.
+const NETMAP_RING_SLOTS: u32 = 4096;
 
 pub(super) fn each_ring(Shape { rings: [tx, rx], .. }: Shape) -> impl Iterator<Item = (Direction, u16)> {
     (0..tx).map(|id| (Direction::Tx, id)).chain((0..rx).map(|id| (Direction::Rx, id)))
