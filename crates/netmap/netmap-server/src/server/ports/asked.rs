@@ -37,7 +37,8 @@ pub(super) fn bound(
     let ring = asked.ring;
     let flags = asked.flags;
     if mode == Mode::OneNic && shape.rings.iter().all(|&rings| ring >= rings) {
-        return Err(RequestError::new(Errno::INVAL, format!("{name} has no ring {ring}")));
+        let last = shape.rings.iter().max().map_or(0, |rings| rings.saturating_sub(1));
+        return Err(RequestError::new(Errno::INVAL, format!("{name} has no ring {ring}; write one from 0 to {last}")));
     }
     // A direction with fewer rings than the other takes part with its first one.
     let one = shape.rings.map(|rings| if ring < rings { ring } else { 0 });
