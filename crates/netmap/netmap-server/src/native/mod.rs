@@ -54,7 +54,8 @@ impl NativePort {
         pool: &Mempool,
         batch: usize,
     ) -> Result<(Self, RingForwarder), Error> {
-        let (kick, dropped, used) = (kick()?, Arc::new(AtomicU64::new(0)), Arc::new(UseOfRings::default()));
+        let kick = kick()?;
+        let (dropped, used) = (Arc::new(AtomicU64::new(0)), Arc::new(UseOfRings::default()));
         let pairs: Vec<_> = queues.iter().map(|_| Shared::new(&kick)).collect();
         let has_host = host.is_some();
         let pair = |(port, shared): (QueuePair, &Arc<Shared>)| {

@@ -22,7 +22,7 @@ impl Ports {
         if ![0, id].contains(&asked.memory_id) {
             return Err(RequestError::new(
                 Errno::INVAL,
-                format!("{name} lies in memory {id}, as its buffers are exchanged or not"),
+                format!("{name} lies in memory {id}, not {}; write @{id}, or no memory", asked.memory_id),
             ));
         }
         let host_rings =
