@@ -327,6 +327,14 @@ impl ServedPort for ProgramMember {
         self.port.counters()
     }
 
+    fn header_len(&self) -> usize {
+        self.port.header_len()
+    }
+
+    fn set_header_len(&mut self, len: usize) -> bool {
+        self.port.set_header_len(len)
+    }
+
     fn monitor(
         &self,
         ways: [bool; 2],

@@ -27,6 +27,7 @@ use nulls::NullPort;
 
 use super::{Native, RequestError, Switches, Users};
 use crate::BufferAccess;
+use crate::vale::header;
 
 /// Resources that a registration holds until it ends.
 pub struct Registration {
@@ -403,6 +404,12 @@ impl Ports {
         if ![0, port.memory_id()].contains(&asked.memory_id) {
             return Err(RequestError::new(Errno::INVAL, format!("{name} lies in memory {}", port.memory_id())));
         }
+        if port.served.header_len() > 0 && asked.flags & register::ACCEPTS_VNET_HEADER == 0 {
+            let why = format!(
+                "{name}: its frames have headers, which this program does not say it accepts (NR_ACCEPT_VNET_HDR)"
+            );
+            return Err(RequestError::new(Errno::IO, why));
+        }
         let (shape, memory_id) = (port.memory.shape(), port.memory_id());
         let bound = bound(&name, asked, shape)?;
         let call_event = super::eventfd()?;
@@ -512,6 +519,34 @@ impl Ports {
         // Ports may share a memory.
         let memories: BTreeSet<u16> = persistent_ports.map(OpenPort::memory_id).collect();
         memories.into_iter().map(|id| self.memories.bytes(id)).sum()
+    }
+
+    /// Returns the bytes of the header in front of a port's frames.
+    pub fn header_len(&self, name: &str) -> Result<usize, RequestError> {
+        let parsed = PortName::in_header(name)?;
+        let other = || self.natives.contains_key(&parsed.port) || matches!(self.find(name), Ok(Some(_)));
+        match self.open.get(&parsed.port) {
+            Some(port) => Ok(port.served.header_len()),
+            None if other() => Ok(0),
+            None => Err(RequestError::new(Errno::NXIO, format!("{parsed} is not a port; open it first"))),
+        }
+    }
+
+    /// Changes the length of the header in front of a port's frames. Programs of another user than the port's may not, except
+    /// root's.
+    pub fn set_header_len(&mut self, name: &str, len: u32, program: Credentials) -> Result<(), RequestError> {
+        let name = PortName::in_header(name)?;
+        let len = len as usize;
+        if !header::LENGTHS.contains(&len) {
+            let why = format!("{name}: a header has 10 or 12 bytes, as virtio-net's, or 0 for none; not {len}");
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        let none = || RequestError::new(Errno::NXIO, format!("{name} is not a port of a VALE switch that is open"));
+        let port = self.open.get_mut(&name.port).filter(|_| name.vale().is_some()).ok_or_else(none)?;
+        if ![0, port.owner].contains(&program.uid) {
+            return Err(RequestError::new(Errno::PERM, format!("{name} is another user's port")));
+        }
+        if port.served.set_header_len(len) { Ok(()) } else { Err(none()) }
     }
 
     /// The VALE switches.

@@ -263,9 +263,15 @@ fn execute(
             *registration = Some(new);
             Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds.into()))
         }
-        // No port has a header in front of its frames.
-        Kind::PortHdrGet => done(&[]),
-        Kind::PortHdrSet if request.body[..4] == [0; 4] => done(&[]),
+        Kind::PortHdrGet => {
+            let len = ports.header_len(&header.name)? as u32;
+            done(&len.to_le_bytes())
+        }
+        Kind::PortHdrSet => {
+            let [a, b, c, d, ..] = request.body;
+            ports.set_header_len(&header.name, u32::from_le_bytes([a, b, c, d]), requester.program)?;
+            done(&request.body[..4])
+        }
         Kind::ValeNewif => {
             let mut new = request.body;
             ports.set_persistent(&header.name, Some((&new_interface(request), requester)))?;

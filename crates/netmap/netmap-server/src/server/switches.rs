@@ -65,6 +65,17 @@ pub trait ServedPort {
     /// Counters, by name.
     fn counters(&self) -> Value;
 
+    /// Bytes of the header in front of each frame.
+    fn header_len(&self) -> usize {
+        0
+    }
+
+    /// Changes the length of the header in front of each frame, to 0, 10 or 12 bytes. Returns `false` if the frames of such ports
+    /// have none.
+    fn set_header_len(&mut self, _len: usize) -> bool {
+        false
+    }
+
     /// Copies the frames that programs of this port send, receive, or both (as `ways` says) to these rings,
     /// until the returned value is dropped. Copies that the rings have no room for are dropped.
     fn monitor(

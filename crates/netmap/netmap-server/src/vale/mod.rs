@@ -14,6 +14,7 @@ mod counters;
 mod exchange;
 mod forwarded;
 mod frame;
+pub(crate) mod header;
 mod monitor;
 mod ring_set;
 mod rx;
@@ -22,18 +23,20 @@ mod tx;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ringpass_ipc::{EventNotifier, WakeFd};
-use ringpass_memory::{Flags, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_netmap::run::MAX_FRAME_LEN;
 use ringpass_netmap::{Buffers, Direction, Kring};
-use ringpass_port::{Error, QueuePair, SoftwareOffload, Stats};
+use ringpass_port::{Error, QueuePair, Stats};
 use serde_json::Value;
 
 use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort};
 use counters::Counters;
 pub(crate) use forwarded::Forwarded;
+use header::OffloadingTx;
 pub(crate) use monitor::Monitor;
 use monitor::Monitors;
 use ring_set::{RingSet, SharedRingSet, Subscriber};
@@ -56,6 +59,8 @@ pub(crate) struct Shared {
     /// Monitors of either direction.
     monitors: [Monitors; 2],
     kick: Arc<WakeFd>,
+    /// Bytes of the header in front of each frame.
+    header_len: AtomicUsize,
     pub(crate) counters: Counters,
 }
 
@@ -66,7 +71,8 @@ impl Shared {
     /// Creates the state without rings. Several may have the same `kick`.
     pub(crate) fn new(kick: &Arc<WakeFd>) -> Arc<Self> {
         let ring_sets = [(); 2].map(|()| SharedRingSet::new(None));
-        Arc::new(Self { ring_sets, monitors: Default::default(), kick: kick.clone(), counters: Counters::default() })
+        let (monitors, counters, header_len) = Default::default();
+        Arc::new(Self { ring_sets, monitors, kick: kick.clone(), header_len, counters })
     }
 
     /// Creates the queues, which work on the rings that are open at any time. `pool` is the pool that frames
@@ -76,9 +82,7 @@ impl Shared {
             let least = MAX_FRAME_LEN / MAX_FRAME_BUFFERS;
             return Err(Error::Config(format!("netmap ports need packet buffers of {least} bytes or more")));
         }
-        // Rings carry no offload requests, so all offloads are done in software.
-        let tx = SoftwareOffload::new(Tx::new(self), Flags::default(), pool);
-        Ok(QueuePair { rx: Box::new(Rx::new(self, pool)), tx: Box::new(tx) })
+        Ok(QueuePair { rx: Box::new(Rx::new(self, pool)), tx: Box::new(OffloadingTx::new(self, pool)) })
     }
 
     /// Opens rings in their initial state, with access to their buffers.
@@ -115,6 +119,12 @@ impl Shared {
                 ring_set.subscribers.retain(|subscriber| subscriber.number != number);
             }
         }
+    }
+
+    /// Bytes of the header in front of each frame.
+    #[inline]
+    fn header_len(&self) -> usize {
+        self.header_len.load(Relaxed)
     }
 
     fn sending(&self) -> &SharedRingSet {
@@ -178,6 +188,15 @@ impl ServedPort for RingPort {
 
     fn counters(&self) -> Value {
         self.shared.counters.json()
+    }
+
+    fn header_len(&self) -> usize {
+        self.shared.header_len()
+    }
+
+    fn set_header_len(&mut self, len: usize) -> bool {
+        self.shared.header_len.store(len, Relaxed);
+        true
     }
 
     fn monitor(

@@ -12,7 +12,7 @@ use super::counters::Tally;
 use super::exchange;
 use super::frame::{ReadResult, Reader};
 use super::ring_set::ValeRing;
-use super::{SENDING, Shared};
+use super::{SENDING, Shared, header};
 use crate::BufferAccess;
 
 /// Largest number of slots that are taken from a port's rings in one call. It is more than a burst of frames takes,
@@ -66,6 +66,10 @@ impl RxQueue for Rx {
             ring_set.call(calls);
         }
         shared.monitors[SENDING].mirror(&burst[before..]);
+        let header_len = shared.header_len();
+        if header_len > 0 {
+            tally.drops += header::take_off(burst, before, header_len);
+        }
         tally.packets = burst.len() - before;
         shared.counters.rx.count(&tally);
         tally.packets

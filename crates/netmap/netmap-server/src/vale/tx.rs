@@ -9,6 +9,7 @@ use ringpass_port::TxQueue;
 
 use super::counters::{Counters, Tally};
 use super::frame::{WriteResult, Writer, slots};
+use super::header;
 use super::monitor::Monitors;
 use super::ring_set::ValeRing;
 use super::select_ring::select_ring;
@@ -68,7 +69,8 @@ impl Tx {
         let Some(ring_set) = ring_set.as_mut() else { return 0 };
         let (buffer_access, counters, monitors) =
             (&ring_set.buffer_access, &shared.counters, &shared.monitors[RECEIVING]);
-        let mut sending = Sending { writer, buffer_access, counters, monitors, tally: Tally::default(), calls: 0 };
+        let (header_len, tally) = (shared.header_len(), Tally::default());
+        let mut sending = Sending { writer, header_len, buffer_access, counters, monitors, tally, calls: 0 };
         let done = send(&mut sending, &mut ring_set.rings);
         let Sending { mut tally, calls, .. } = sending;
         if calls != 0 {
@@ -86,6 +88,8 @@ impl Tx {
 /// State of a burst while it is sent.
 pub(super) struct Sending<'a> {
     writer: &'a mut Writer,
+    /// Bytes of the header in front of each frame.
+    header_len: usize,
     buffer_access: &'a BufferAccess,
     counters: &'a Counters,
     pub(super) monitors: &'a Monitors,
@@ -158,13 +162,15 @@ impl Sending<'_> {
             }
             let (len, position) = (packet.len(), ring.kring.hwtail_plus(used));
             let buffer = ring.kring.ring().slot(position).buffer;
-            let plain = !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
+            let plain = self.header_len == 0 && !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
             if plain && bytes.put(buffer, 0, packet) {
                 // The cast is lossless, because a buffer of the pool is shorter than 64 KiB.
                 ring.kring.ring().set_frame(position, buffer, len as u16, slots(1));
                 (used, copied) = (used + 1, copied + len);
             } else {
-                match self.writer.give(ring, (&mut used, room), bytes, packet, &mut self.tally.bad_slots) {
+                let header = header::of(packet);
+                let frame = (&header[..self.header_len], packet);
+                match self.writer.give(ring, (&mut used, room), bytes, frame, &mut self.tally.bad_slots) {
                     WriteResult::Frame => copied += packet.total_len(),
                     WriteResult::Rejected => {
                         self.tally.drops += 1;
