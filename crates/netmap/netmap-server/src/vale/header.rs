@@ -1,15 +1,10 @@
 //! Headers in front of the frames of a port (`NETMAP_REQ_PORT_HDR_SET`): those of virtio-net, by which a program requests checksums
 //! and segmentation, and learns of them.
 
-use std::sync::Arc;
-
-use ringpass_memory::{Burst, Flags, MAX_BATCH, Mempool, Packet};
+use ringpass_memory::{Burst, MAX_BATCH, Packet};
 use ringpass_netmap::run::MIN_FRAME_LEN;
-use ringpass_port::{Offloads, SoftwareOffload, TxQueue};
+use ringpass_port::Offloads;
 use ringpass_virtio::net_header;
-
-use super::Shared;
-use super::tx::Tx;
 
 /// Lengths that a header can have: none, that of virtio-net, and that with a number of merged buffers.
 pub(crate) const LENGTHS: [usize; 3] = [0, net_header::LEN, MAX_LEN];
@@ -49,31 +44,4 @@ fn accept(packet: &mut Packet, header_len: usize) -> bool {
     let header = packet.array::<{ net_header::LEN }>(0);
     let is_frame = packet.total_len() >= header_len + MIN_FRAME_LEN && packet.trim_front(header_len);
     header.is_some_and(|header| is_frame && net_header::apply(&header, 0, packet, OFFLOADS))
-}
-
-/// The sending queue of a port, which does in software what packets request and programs cannot do: everything, unless there are
-/// headers.
-pub(crate) struct OffloadingTx {
-    tx: SoftwareOffload<Tx>,
-    shared: Arc<Shared>,
-    header_len: usize,
-}
-
-impl OffloadingTx {
-    pub(crate) fn new(shared: &Arc<Shared>, pool: &Mempool) -> Self {
-        let tx = SoftwareOffload::new(Tx::new(shared), Flags::default(), pool);
-        Self { tx, shared: shared.clone(), header_len: 0 }
-    }
-}
-
-impl TxQueue for OffloadingTx {
-    #[inline]
-    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        let header_len = self.shared.header_len();
-        if header_len != self.header_len {
-            self.header_len = header_len;
-            self.tx.set_hardware(if header_len > 0 { Flags::CHECKSUM.or(Flags::TSO) } else { Flags::default() });
-        }
-        self.tx.tx_burst(burst)
-    }
 }

@@ -16,6 +16,7 @@ mod forwarded;
 mod frame;
 pub(crate) mod header;
 mod monitor;
+mod offloading_tx;
 mod ring_set;
 mod rx;
 mod select_ring;
@@ -36,9 +37,9 @@ use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort};
 use counters::Counters;
 pub(crate) use forwarded::Forwarded;
-use header::OffloadingTx;
 pub(crate) use monitor::Monitor;
 use monitor::Monitors;
+use offloading_tx::OffloadingTx;
 use ring_set::{RingSet, SharedRingSet, Subscriber};
 use rx::Rx;
 use tx::Tx;
@@ -71,8 +72,13 @@ impl Shared {
     /// Creates the state without rings. Several may have the same `kick`.
     pub(crate) fn new(kick: &Arc<WakeFd>) -> Arc<Self> {
         let ring_sets = [(); 2].map(|()| SharedRingSet::new(None));
-        let (monitors, counters, header_len) = Default::default();
-        Arc::new(Self { ring_sets, monitors, kick: kick.clone(), header_len, counters })
+        Arc::new(Self {
+            ring_sets,
+            monitors: Default::default(),
+            kick: kick.clone(),
+            header_len: Default::default(),
+            counters: Default::default(),
+        })
     }
 
     /// Creates the queues, which work on the rings that are open at any time. `pool` is the pool that frames
