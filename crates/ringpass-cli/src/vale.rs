@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use ringpass::Error;
 use ringpass_netmap::client::{Client, default_socket};
 use ringpass_netmap::protocol::Request;
-use ringpass_netmap::request::Kind;
+use ringpass_netmap::request::{Kind, NewPort};
 use serde_json::Value;
 
 use crate::options::within;
@@ -29,20 +29,20 @@ pub struct Args {
 enum ValeAction {
     /// List ports, switches and stations, with their counters (default)
     List,
-    /// Open a port by its address and attach it to a switch: vale0:tap:x. The netmap server must have been
-    /// started with --no-sandbox --allow tap:x, or --attach
+    /// Attach a port to a switch: a port of 'vale new' by its name, vale0:a, or a port that is opened by its address,
+    /// vale0:tap:x. For an address the netmap server must have been started with --no-sandbox --allow tap:x, or --attach
     Attach {
-        /// Switch and port address
+        /// Switch, and the port's name or address
         name: String,
     },
-    /// Detach an attached port
+    /// Detach a port from its switch. One of 'vale new' stays; one that was opened by its address is closed
     Detach {
-        /// Switch and port address
+        /// Switch, and the port's name or address
         name: String,
     },
-    /// Create a port that stays when no program uses it
+    /// Create a port that stays when no program uses it. No two such ports have the same name, also on different switches
     New {
-        /// Switch and port, such as vale0:a
+        /// Name, such as a, or switch and name, such as vale0:a, which also attaches the port
         name: String,
         /// Slots of each ring
         #[arg(long, default_value = "1024", value_parser = within(2..=16_384))]
@@ -56,7 +56,7 @@ enum ValeAction {
     },
     /// Delete such a port, if no program uses it
     Delete {
-        /// Switch and port
+        /// Name, or switch and name, which detaches the port first
         name: String,
     },
 }
@@ -66,6 +66,9 @@ const EXAMPLES: &str = "EXAMPLES:
       ringpass vale
   a port for two programs that come and go:
       ringpass vale new vale0:a --rings 2
+  the same in two steps; without a switch, the port is netmap:a, and what programs send there is dropped:
+      ringpass vale new a --rings 2
+      ringpass vale attach vale0:a
   a TAP interface as a port of a switch, and gone again:
       ringpass vale attach vale0:tap:x
       ringpass vale detach vale0:tap:x";
@@ -84,13 +87,28 @@ pub fn run(args: Args) -> Result<(), Error> {
         ValeAction::Attach { name } => ask(Kind::ValeAttach, &name, &[])?,
         ValeAction::Detach { name } => ask(Kind::ValeDetach, &name, &[])?,
         ValeAction::New { name, slots, rings, shared } => {
-            let (slots, rings) = ((slots as u32).to_le_bytes(), (rings as u16).to_le_bytes());
-            let memory = u16::from(shared).to_le_bytes();
-            ask(Kind::ValeNewif, &name, &[&slots[..], &slots, &rings, &rings, &memory].concat())?
+            let port = port_of(&name);
+            let new = NewPort { slots: [slots as u32; 2], rings: [rings as u16; 2], memory_id: u16::from(shared) };
+            ask(Kind::ValeNewif, port, &new.bytes())?;
+            if port != name {
+                let attached = ask(Kind::ValeAttach, &name, &[]);
+                attached.inspect_err(|_| drop(ask(Kind::ValeDelif, port, &[])))?;
+            }
         }
-        ValeAction::Delete { name } => ask(Kind::ValeDelif, &name, &[])?,
+        ValeAction::Delete { name } => {
+            let port = port_of(&name);
+            if port != name {
+                ask(Kind::ValeDetach, &name, &[])?;
+            }
+            ask(Kind::ValeDelif, port, &[])?
+        }
     }
     Ok(())
+}
+
+/// Returns the name of the persistent port behind that of a switch, if there is one: `a` of `vale0:a`.
+fn port_of(name: &str) -> &str {
+    name.split_once(':').filter(|(switch, _)| switch.starts_with("vale")).map_or(name, |(_, port)| port)
 }
 
 /// Prints the status in readable form.
@@ -125,6 +143,14 @@ pub fn list(status: &Value) {
         for station in switch["stations"].as_array().into_iter().flatten() {
             print_line(&format!("  {} is at {}", text(&station["mac"]), text(&station["port"])));
         }
+    }
+    for port in items("persistent").iter().filter(|port| port["switch"].is_null()) {
+        print_line(&format!(
+            "netmap:{} (no switch): memory {}, {} program(s)",
+            text(&port["port"]),
+            port["memory"],
+            port["registrations"],
+        ));
     }
     for port in items("ports") {
         let (status, programs) = (&port["status"], &port["programs"]);

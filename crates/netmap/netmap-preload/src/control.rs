@@ -3,8 +3,8 @@
 use netmap::Direction;
 use netmap::protocol::{BODY, Reply, Request};
 use netmap::request::{
-    Header, InvalidRequest, Kind, LegacyRequest, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, PortInfo,
-    Register,
+    Header, InvalidRequest, Kind, LegacyRequest, Mode, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, NewPort,
+    PortInfo, Register,
 };
 use rustix::io::Errno;
 
@@ -103,6 +103,8 @@ fn execute(open: &Open, header: &Header, body: Vec<u8>, options: &Options) -> Re
 /// Commands of legacy requests.
 mod command {
     pub const ATTACH: u16 = 1;
+    /// Argument of `ATTACH`: the host's side, too.
+    pub const ATTACH_HOST: u16 = 1;
     pub const DETACH: u16 = 2;
     pub const LIST: u16 = 4;
     pub const HEADER_SET: u16 = 5;
@@ -140,12 +142,15 @@ fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> 
         }
         (_, 0) => legacy.register = open.register(&port, &legacy.register)?,
         (_, command::NEWIF) => {
-            let Register { slots, rings, memory_id, .. } = &legacy.register;
-            let numbers = [rings[0], rings[1], *memory_id].map(u16::to_le_bytes).concat();
-            ask(Kind::ValeNewif, &[slots.map(u32::to_le_bytes).concat(), numbers].concat())?;
+            let Register { slots, rings, memory_id, .. } = legacy.register;
+            let reply = ask(Kind::ValeNewif, &NewPort { slots, rings, memory_id }.bytes())?;
+            let NewPort { slots, rings, memory_id } = NewPort::parse(reply.body.first_chunk().expect("64 bytes"));
+            legacy.register = Register { slots, rings, memory_id, ..legacy.register };
         }
         (_, command::ATTACH) => {
-            let reply = ask(Kind::ValeAttach, &legacy.register.bytes())?;
+            let host = legacy.argument == command::ATTACH_HOST;
+            let mode = if host { Mode::NicAndHost } else { Mode::AllNic };
+            let reply = ask(Kind::ValeAttach, &Register { mode, ..legacy.register.clone() }.bytes())?;
             legacy.register.memory_id = Register::parse(reply.body.first_chunk().expect("64 bytes"))?.memory_id;
         }
         (_, command::DETACH) => _ = ask(Kind::ValeDetach, &[])?,

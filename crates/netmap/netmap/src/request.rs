@@ -3,10 +3,12 @@
 
 mod legacy;
 mod name;
+mod new_port;
 mod port_info;
 
 pub use legacy::LegacyRequest;
 pub use name::PortName;
+pub use new_port::NewPort;
 pub use port_info::PortInfo;
 
 use crate::layout::{API, API_RANGE};

@@ -1,7 +1,7 @@
 //! VALE switches, with ports of programs and attached ports.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use ringpass::{Address, Config, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
 use ringpass_netmap::{Buffers, Kring};
 use ringpass_netmap_server::RingPort;
-use ringpass_netmap_server::{Budget, RequestError, Reservation, ServedPort, Switches};
+use ringpass_netmap_server::{Budget, RequestError, Reservation, ServedPort, SwitchPlace, Switches};
 use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -44,7 +44,10 @@ pub struct PendingPort {
 
 /// A switch with the worker that serves it until this is dropped.
 struct ValeSwitch {
+    /// Number by which the worker knows the switch, never reused.
     number: u64,
+    /// Number by which programs know it; `None` if it is not listed.
+    index: Option<u16>,
     switch: Switch,
     slots: Vec<Option<SwitchPort>>,
     worker: Rc<SwitchWorker>,
@@ -116,7 +119,36 @@ impl ValeSwitches {
         self.next += 1;
         let worker = self.workers.serve(number, Box::new(datapath))?;
         let slots = (0..MAX_PORTS).map(|_| None).collect();
-        Ok(ValeSwitch { number, switch, slots, worker, _tables: tables })
+        let index = name.starts_with("vale").then(|| self.free_index());
+        Ok(ValeSwitch { number, index, switch, slots, worker, _tables: tables })
+    }
+
+    /// Returns the lowest number that no switch has.
+    fn free_index(&self) -> u16 {
+        let taken: BTreeSet<u16> = self.switches.values().filter_map(|vale| vale.index).collect();
+        (0..u16::MAX).find(|index| !taken.contains(index)).expect("their tables take more memory than there is")
+    }
+
+    /// Returns the place of a port by its name.
+    fn find(&self, name: &str) -> Option<SwitchPlace> {
+        let (switch, port) = name.split_once(':')?;
+        let vale = self.switches.get(switch)?;
+        let slot = vale.slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.name == port))?;
+        Some(SwitchPlace { switch: vale.index?, port: slot as u32 })
+    }
+
+    /// Returns the first port at or after a place, with its name.
+    fn next_port(&self, from: SwitchPlace) -> Option<(SwitchPlace, String)> {
+        let first = |vale: &ValeSwitch| {
+            let index = vale.index.filter(|&index| index >= from.switch)?;
+            let start = if index == from.switch { from.port as usize } else { 0 };
+            let slot = start + vale.slots.get(start..)?.iter().position(Option::is_some)?;
+            Some(SwitchPlace { switch: index, port: slot as u32 })
+        };
+        let places = self.switches.iter().filter_map(|(name, vale)| Some((first(vale)?, name, vale)));
+        let (place, switch, vale) = places.min_by_key(|&(place, ..)| place)?;
+        let port = vale.slots[place.port as usize].as_ref()?;
+        Some((place, format!("{switch}:{}", port.name)))
     }
 
     /// Removes a port from its slot, and the switch with its last port.
@@ -148,11 +180,14 @@ impl ValeSwitches {
         let (switch, text) = split(name)?;
         let denied =
             |why: &str, remedy: String| Err(RequestError::new(Errno::PERM, format!("{why}; start it with {remedy}")));
+        let not_a_port = |error: ringpass::Error| {
+            RequestError::new(Errno::INVAL, format!("there is no persistent port '{text}', and {error}"))
+        };
+        let address: Address = text.parse().map_err(not_a_port)?;
         if self.closed {
             let why = "in its sandbox the serving process opens no port";
             return denied(why, format!("--attach {name}, or with --no-sandbox --allow {text}"));
         }
-        let address: Address = text.parse().map_err(open_refusal)?;
         if !self.allowed.contains(&address) {
             let why = format!("the serving process was not started with {text}, and opens nothing else for programs");
             return denied(&why, format!("--no-sandbox --allow {text}"));
@@ -172,24 +207,23 @@ impl ValeSwitches {
         Ok(PendingPort { switch: switch.into(), address: text.into(), port })
     }
 
-    /// Attaches an open port to its switch.
-    pub fn attach(&mut self, PendingPort { switch, address, mut port }: PendingPort) -> Result<(), RequestError> {
+    /// Attaches an open port to its switch. Returns its number there.
+    pub fn attach(&mut self, PendingPort { switch, address, mut port }: PendingPort) -> Result<usize, RequestError> {
         if self.slot(&switch, &address).is_some() {
-            return Err(RequestError::new(Errno::EXIST, format!("{switch}:{address} is attached already")));
+            return Err(RequestError::new(Errno::BUSY, format!("{switch}:{address} is attached already")));
         }
         let queues = port.take_queues().into_iter().next().expect("a port has a queue");
         let vale = self.vale(&switch)?;
-        let inserted = vale.insert(&address, queues, Some(port));
-        inserted.map(drop)
+        vale.insert(&address, queues, Some(port))
     }
 
-    /// Detaches a port from its switch and closes it.
-    pub fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+    /// Detaches a port from its switch and closes it. Returns the number that it had there.
+    pub fn detach(&mut self, name: &str) -> Result<usize, RequestError> {
         let (switch, address) = split(name)?;
         let none = || RequestError::new(Errno::NXIO, format!("{name} is not attached; see 'ringpass vale'"));
         let slot = self.slot(switch, address).ok_or_else(none)?;
         self.remove(switch, slot);
-        Ok(())
+        Ok(slot)
     }
 
     /// Returns the slot of an attached port.
@@ -227,7 +261,8 @@ impl ValeSwitches {
     }
 
     fn status(&mut self) -> Value {
-        let switches = self.switches.iter_mut().map(|(name, vale)| {
+        let listed = self.switches.iter_mut().filter(|(_, vale)| vale.index.is_some());
+        let switches = listed.map(|(name, vale)| {
             let attached = vale.slots.iter_mut().flatten().filter_map(|slot| {
                 let port = slot.port.as_mut()?;
                 Some(json!({"port": slot.name, "stats": port.stats()}))
@@ -296,13 +331,35 @@ impl Switches for SwitchesHandle {
         Ok(Box::new(ProgramMember { port: ring_port, switch, slot, vales }))
     }
 
-    fn attach(&mut self, name: &str) -> Result<(), RequestError> {
-        let opened = self.0.borrow().open_for_program(name)?;
-        self.0.borrow_mut().attach(opened)
+    /// The port is alone on a switch that is not listed.
+    fn open_alone(
+        &mut self,
+        port: &str,
+        served: Vec<Kring>,
+        buffers: Buffers,
+    ) -> Result<Box<dyn ServedPort>, RequestError> {
+        self.open(&format!("netmap:{port}"), port, served, buffers)
     }
 
-    fn detach(&mut self, name: &str) -> Result<(), RequestError> {
-        self.0.borrow_mut().detach(name)
+    fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
+        let opened = self.0.borrow().open_for_program(name)?;
+        self.0.borrow_mut().attach(opened).map(|slot| slot as u32)
+    }
+
+    fn detach(&mut self, name: &str) -> Result<u32, RequestError> {
+        self.0.borrow_mut().detach(name).map(|slot| slot as u32)
+    }
+
+    fn is_address(&self, text: &str) -> bool {
+        text.parse::<Address>().is_ok()
+    }
+
+    fn find(&self, name: &str) -> Option<SwitchPlace> {
+        self.0.borrow().find(name)
+    }
+
+    fn next(&self, from: SwitchPlace) -> Option<(SwitchPlace, String)> {
+        self.0.borrow().next_port(from)
     }
 
     fn status(&self) -> Value {

@@ -93,11 +93,14 @@ fn ports_are_made_attached_and_let_go() {
         assert!(status == Some(1) && errors.contains(why) && !errors.contains('\n'), "{arguments:?}: {errors}");
     };
     right(&["new", "vale7:stays", "--slots", "64", "--rings", "2"]);
-    wrong(&["new", "vale7:stays"], "is there already");
-    wrong(&["new", "netmap:x"], "not a port of a VALE switch");
-    wrong(&["delete", "vale7:other"], "not a port of a VALE switch");
+    wrong(&["new", "vale7:stays"], "stays exists already");
+    wrong(&["new", "netmap:x"], "is called by up to 15 letters");
+    wrong(&["delete", "vale7:other"], "is not attached");
+    wrong(&["delete", "other"], "is not a persistent port");
+    wrong(&["delete", "stays"], "is attached to vale7; detach it first");
     let port = netmapd.open("vale7:stays");
     assert_eq!((port.granted().rings, port.granted().slots), ([2, 2], [64, 64]));
+    wrong(&["delete", "vale7:stays"], "programs use it");
     drop(port);
     let entry = |status: &Value| (status["vale"][0]["port"].clone(), status["vale"][0]["stays"].clone());
     wait_until("the program's end", || netmapd.status()["vale"][0]["registrations"] == 0);
@@ -112,6 +115,16 @@ fn ports_are_made_attached_and_let_go() {
         assert!(list.contains(part), "{list}");
     }
     right(&["detach", "vale7:null"]);
+    right(&["detach", "vale7:stays"]);
+    let (_, list, _) = netmapd.vale(&[]);
+    assert!(list.contains("netmap:stays (no switch): memory 3") && !list.contains("vale7"), "{list}");
+    // A port that cannot be attached is not created either.
+    let taken = netmapd.open("vale7:taken");
+    wrong(&["new", "vale7:taken"], "a program's port");
+    drop(taken);
+    right(&["new", "taken"]);
+    right(&["delete", "taken"]);
+    right(&["attach", "vale7:stays"]);
     right(&["delete", "vale7:stays"]);
     assert!(netmapd.status()["switches"].as_array().is_some_and(Vec::is_empty));
     netmapd.end();

@@ -75,9 +75,14 @@ fn open(netmapd: &Netmapd, name: &str, register: Register) -> Result<Port, Error
     Port::open(&name.parse().expect("a name"), &netmapd.socket, register)
 }
 
-/// Makes a port that stays without a program.
+/// Creates a persistent port.
 fn keep(client: &mut Client, name: &str) -> Result<(), Error> {
     client.ask(&Request::new(Kind::ValeNewif, name, &[0; 16])).map(drop)
+}
+
+/// Attaches a persistent port to a switch.
+fn attach(client: &mut Client, name: &str) -> Result<(), Error> {
+    client.ask(&Request::new(Kind::ValeAttach, name, &[])).map(drop)
 }
 
 /// Returns the number of a program's threads.
@@ -90,7 +95,7 @@ fn ports_that_stay_and_switches_have_a_limit_for_each_user() {
     let netmapd = Netmapd::new(&[]);
     let mut client = Client::connect(&netmapd.socket).expect("a connection");
     let program = netmapd.program.as_ref().expect("it runs");
-    let made = (0..200).filter(|number| match keep(&mut client, &format!("vale{number}:a")) {
+    let made = (0..200).filter(|number| match keep(&mut client, &format!("p{number}")) {
         Ok(()) => true,
         Err(Error::Refused { errno: Errno::NOSPC, why }) => {
             assert!(why.contains("64") && !why.contains('\n'), "{why}");
@@ -99,6 +104,9 @@ fn ports_that_stay_and_switches_have_a_limit_for_each_user() {
         Err(error) => panic!("{error}"),
     });
     assert_eq!(made.count(), 64);
+    for number in 0..64 {
+        attach(&mut client, &format!("vale{number}:p{number}")).expect("attached");
+    }
     let cpus = std::thread::available_parallelism().expect("a number").get();
     assert!(threads(program) < 5 + cpus, "switches share the threads of {cpus} CPUs: {}", threads(program));
     assert!(used(&netmapd) >= 64 << 20, "their tables are in the budget");
@@ -117,12 +125,13 @@ fn ports_that_stay_and_switches_have_a_limit_for_each_user() {
         other => panic!("not refused: {other:?}"),
     }
     for number in 0..64 {
-        client.ask(&Request::new(Kind::ValeDelif, &format!("vale{number}:a"), &[])).expect("deleted");
+        client.ask(&Request::new(Kind::ValeDetach, &format!("vale{number}:p{number}"), &[])).expect("detached");
+        client.ask(&Request::new(Kind::ValeDelif, &format!("p{number}"), &[])).expect("deleted");
     }
     wait_until("the ends of their workers", || threads(program) < 5);
     assert_eq!(used(&netmapd), 0);
-    // Ports that stay on one switch count too.
-    let made = (0..200).filter(|number| keep(&mut client, &format!("vale{}:p{number}", number % 4)).is_ok()).count();
+    // Ports that stay without a switch count too.
+    let made = (0..200).filter(|number| keep(&mut client, &format!("q{number}")).is_ok()).count();
     assert_eq!(made, 64);
     open(&netmapd, "vale1:b", Register::default()).expect("programs' ports are not among those that stay");
     netmapd.end();

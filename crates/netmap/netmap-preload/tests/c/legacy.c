@@ -160,13 +160,18 @@ static void commands(void) {
     nmr = legacy("");
     nmr.nr_cmd = NETMAP_BDG_LIST;
     CHECK(make(NIOCGINFO, &nmr) == 0 && strcmp(nmr.nr_name, "vale9:c") == 0, "NETMAP_BDG_LIST by NIOCGINFO: the next port");
-    nmr = legacy("vale9:n");
-    nmr.nr_cmd = NETMAP_BDG_NEWIF, nmr.nr_tx_slots = nmr.nr_rx_slots = 256;
+    nmr = legacy("vi9");
+    nmr.nr_cmd = NETMAP_BDG_NEWIF, nmr.nr_tx_slots = 256;
     SUCCEEDS(make(NIOCREGIF, &nmr), "NETMAP_BDG_NEWIF");
+    CHECK(nmr.nr_tx_slots == 256 && nmr.nr_rx_slots == 1024 && nmr.nr_tx_rings == 1 && nmr.nr_rx_rings == 1 && nmr.nr_arg2 > 1,
+          "the sizes and the memory are returned");
+    nmr.nr_arg2 = 0;
     GIVES(make(NIOCREGIF, &nmr), EEXIST, "again: EEXIST");
-    EQUAL(nmr.nr_tx_slots, 256, "the slots are returned");
-    SUCCEEDS(command("vale9:n", NETMAP_BDG_DELIF), "NETMAP_BDG_DELIF");
-    GIVES(command("vale9:n", NETMAP_BDG_DELIF), ENXIO, "of a port that does not exist: ENXIO");
+    SUCCEEDS(command("vale9:vi9", NETMAP_BDG_ATTACH), "NETMAP_BDG_ATTACH of a persistent port");
+    GIVES(command("vi9", NETMAP_BDG_DELIF), EBUSY, "NETMAP_BDG_DELIF of an attached port: EBUSY");
+    SUCCEEDS(command("vale9:vi9", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of it");
+    SUCCEEDS(command("vi9", NETMAP_BDG_DELIF), "NETMAP_BDG_DELIF");
+    GIVES(command("vi9", NETMAP_BDG_DELIF), ENXIO, "of a port that does not exist: ENXIO");
     PENDING(command("vale9:nic", NETMAP_BDG_ATTACH) == 0, "NETMAP_BDG_ATTACH of a native port");
     PENDING(command("vale9:nic", NETMAP_BDG_DETACH) == 0, "NETMAP_BDG_DETACH of it");
     SUCCEEDS(command("vale9:null", NETMAP_BDG_ATTACH), "NETMAP_BDG_ATTACH of a port by its address");

@@ -257,7 +257,7 @@ static void lists(void) {
     int fd = device();
     GIVES(list("", &at), ENOENT, "VALE_LIST without a switch: ENOENT");
     GIVES(list("vale5:none", &at), ENOENT, "of a switch that does not exist: ENOENT");
-    PENDING(list("nic", &at) == EINVAL, "of a port that is no VALE port: EINVAL");
+    GIVES(list("nic", &at), EINVAL, "of a port that is no VALE port: EINVAL");
     struct port ports[] = {need("vale5:la"), need("vale5:lb"), need("vale7:lc")};
     unsigned found = 0, count = 0;
     at = (struct nmreq_vale_list){0};
@@ -293,37 +293,127 @@ static int detach(const char *name) {
     return ask(NETMAP_REQ_VALE_DETACH, name, &body);
 }
 
+/* Whether frames go nowhere: all slots of a Tx ring become the program's again. */
+static bool dropped(const struct port *port) {
+    struct netmap_ring *tx = tx_ring(port, 0);
+    for (uint32_t sent = 0, waits = 0; sent < 3 * tx->num_slots && waits < 1000; waits++) {
+        for (; space(tx) > 0; sent++)
+            put_frame(tx, 255, 1, sent);
+        if (poll_port(port->fd, POLLOUT, WAIT) != POLLOUT)
+            return false;
+    }
+    for (int waits = 0; waits < 100 && space(tx) < tx->num_slots - 1; waits++)
+        tx_sync(port->fd), usleep(1000);
+    return space(tx) == tx->num_slots - 1;
+}
+
 /* Ports that stay without a program. */
 static void persistent(void) {
     struct nmreq_vale_newif body = {.nr_tx_slots = 256, .nr_rx_slots = 128, .nr_tx_rings = 2, .nr_rx_rings = 2};
-    PENDING(newif("vi0", body) == 0, "VALE_NEWIF by a port's own name, without a switch");
-    PENDING(newif("vale5:n0", (struct nmreq_vale_newif){0}) == EINVAL,
-            "VALE_NEWIF with the name of a switch: EINVAL, as VALE_ATTACH names that");
-    delif("vale5:n0");
-    /* Ringpass's own way: the port is made on its switch. */
-    SUCCEEDS(newif("vale5:n1", body), "VALE_NEWIF of a port on a switch");
-    GIVES(newif("vale5:n1", body), EEXIST, "of a port that exists: EEXIST");
-    CHECK(listed("vale5:n1"), "it is listed, without a program");
-    struct port port = need("vale5:n1");
-    CHECK(port.reg.nr_tx_rings == 2 && port.reg.nr_rx_rings == 2, "it has the rings that were requested");
+    SUCCEEDS(newif("vi0", body), "VALE_NEWIF by a port's own name, without a switch");
+    GIVES(newif("vi0", body), EEXIST, "of a port that exists: EEXIST");
+    GIVES(newif("nic", body), EEXIST, "of a native port: EEXIST");
+    GIVES(newif("vale5:n0", body), EINVAL, "with the name of a switch: EINVAL, as VALE_ATTACH names that");
+    GIVES(newif("valen", body), EINVAL, "with a name that begins as one: EINVAL");
+    GIVES(newif("sixteen_letters_", body), EINVAL, "with a name longer than 15 bytes: EINVAL");
+    CHECK(newif("", body) && newif("a:b", body) && newif("a b", body) && newif("a{b", body), "with an invalid name");
+    CHECK(!listed("vale5:vi0"), "a port without a switch is not listed");
+    struct nmreq_port_info_get info = {0};
+    SUCCEEDS(ask(NETMAP_REQ_PORT_INFO_GET, "vi0", &info), "PORT_INFO_GET of it");
+    CHECK(info.nr_tx_slots == 256 && info.nr_rx_slots == 128 && info.nr_tx_rings == 2 && info.nr_mem_id > 1, "its sizes");
+    struct port port = need("vi0"), other;
+    CHECK(port.reg.nr_tx_rings == 2 && port.reg.nr_rx_rings == 2, "opened by its name, it has the rings that were requested");
     CHECK(port.reg.nr_tx_slots == 256 && port.reg.nr_rx_slots == 128, "and the slots");
+    EQUAL(port.reg.nr_mem_id, info.nr_mem_id, "and the memory");
+    CHECK(dropped(&port), "what is sent goes nowhere");
+    CHECK(no_frame(&port), "and nothing is received");
+    SUCCEEDS(port_open(&other, "vi0", NR_REG_ALL_NIC, NR_MONITOR_TX), "a monitor of it");
+    send_frame(&port, 255, 1, 1);
+    EQUAL(next_frame(&other), 1, "gets what is sent");
+    port_close(&other);
+    GIVES(delif("vi0"), EBUSY, "VALE_DELIF of a port in use: EBUSY");
     port_close(&port);
-    CHECK(listed("vale5:n1"), "it stays after its program");
-    port = need("vale5:n1");
-    PENDING(delif("vale5:n1") == EBUSY, "VALE_DELIF of a port in use: EBUSY");
-    port_close(&port);
-    newif("vale5:n2", (struct nmreq_vale_newif){0});
-    SUCCEEDS(delif("vale5:n2"), "VALE_DELIF");
-    CHECK(!listed("vale5:n2"), "it is gone");
-    GIVES(delif("vale5:n2"), ENXIO, "VALE_DELIF of a port that does not exist: ENXIO");
+    struct port pipe = need("vi0{1");
+    EQUAL(pipe.reg.nr_mem_id, info.nr_mem_id, "its pipes lie in its memory");
+    GIVES(delif("vi0"), EBUSY, "VALE_DELIF of a port with a pipe: EBUSY");
+    port_close(&pipe);
+    GIVES(delif("nic"), ENXIO, "VALE_DELIF of a native port");
+    SUCCEEDS(delif("vi0"), "VALE_DELIF");
+    GIVES(delif("vi0"), ENXIO, "of a port that does not exist: ENXIO");
+    GIVES(try_open("vi0", NR_REG_ALL_NIC, 0), ENXIO, "it is gone");
     struct nmreq_vale_newif usual = {0};
     int fd = device();
-    SUCCEEDS(request(fd, NETMAP_REQ_VALE_NEWIF, "vale5:n3", &usual), "VALE_NEWIF with the default sizes");
-    PENDING(usual.nr_tx_slots == 1024 && usual.nr_rx_slots == 1024 && usual.nr_tx_rings == 1 && usual.nr_rx_rings == 1,
-            "VALE_NEWIF returns the sizes in use");
-    PENDING(usual.nr_mem_id > 1, "VALE_NEWIF returns the number of the memory");
-    SUCCEEDS(delif("vale5:n3"), "VALE_DELIF");
-    delif("vale5:n1"), delif("vi0");
+    SUCCEEDS(request(fd, NETMAP_REQ_VALE_NEWIF, "vi1", &usual), "VALE_NEWIF with the default sizes");
+    CHECK(usual.nr_tx_slots == 1024 && usual.nr_rx_slots == 1024 && usual.nr_tx_rings == 1 && usual.nr_rx_rings == 1,
+          "returns the sizes in use");
+    CHECK(usual.nr_mem_id > 1, "and the number of the memory");
+    SUCCEEDS(delif("vi1"), "VALE_DELIF");
+    usual = (struct nmreq_vale_newif){.nr_mem_id = 1};
+    SUCCEEDS(request(fd, NETMAP_REQ_VALE_NEWIF, "vi1", &usual), "VALE_NEWIF in the memory that ports share");
+    EQUAL(usual.nr_mem_id, 1, "which is returned");
+    port = need("vi1");
+    EQUAL(port.reg.nr_mem_id, 1, "and in which it lies");
+    port_close(&port);
+    SUCCEEDS(delif("vi1"), "VALE_DELIF");
+    usual = (struct nmreq_vale_newif){.nr_mem_id = 999};
+    GIVES(request(fd, NETMAP_REQ_VALE_NEWIF, "vi1", &usual), EINVAL, "VALE_NEWIF in a memory that does not exist: EINVAL");
+}
+
+/* Persistent ports on a switch. */
+static void persistent_attached(void) {
+    struct nmreq_vale_newif made = {.nr_tx_rings = 2, .nr_rx_rings = 2};
+    struct nmreq_vale_attach body = {.reg = {.nr_mode = NR_REG_ALL_NIC}, .port_index = 999};
+    struct nmreq_vale_list at;
+    int fd = device();
+    REQUIRE(request(fd, NETMAP_REQ_VALE_NEWIF, "vi2", &made) == 0);
+    struct port port = need("vi2");
+    GIVES(attach("vale5:vi2", &body), EBUSY, "VALE_ATTACH of a persistent port that a program has: EBUSY");
+    port_close(&port);
+    GIVES(detach("vale5:vi2"), ENXIO, "VALE_DETACH of one that is not attached: ENXIO");
+    SUCCEEDS(attach("vale5:vi2", &body), "VALE_ATTACH of one");
+    EQUAL(body.reg.nr_mem_id, made.nr_mem_id, "returns its memory");
+    SUCCEEDS(list("vale5:vi2", &at), "it is listed");
+    EQUAL(at.nr_port_idx, body.port_index, "with the index that VALE_ATTACH has returned");
+    GIVES(attach("vale5:vi2", &body), EBUSY, "VALE_ATTACH of an attached port: EBUSY");
+    GIVES(attach("vale6:vi2", &body), EBUSY, "also to another switch");
+    GIVES(delif("vi2"), EBUSY, "VALE_DELIF of an attached port: EBUSY");
+    GIVES(detach("vale6:vi2"), ENXIO, "VALE_DETACH from another switch: ENXIO");
+    struct port peer = need("vale5:peer"), same;
+    port = need("vale5:vi2"), same = need("vi2");
+    CHECK(port.reg.nr_tx_rings == 2 && port.reg.nr_mem_id == made.nr_mem_id, "opened as a port of the switch, it is that port");
+    EQUAL(rx_ring(&same, 0)->slot[0].buf_idx, rx_ring(&port, 0)->slot[0].buf_idx, "opened by its own name, too");
+    send_frame(&peer, 255, 1, 1);
+    EQUAL(poll_port(port.fd, POLLIN, WAIT), POLLIN, "the switch sends to it");
+    send_frame(&port, 255, 2, 2);
+    EQUAL(next_frame(&peer), 2, "and receives from it");
+    GIVES(detach("vale5:vi2"), EBUSY, "VALE_DETACH while a program has it: EBUSY");
+    port_close(&port), port_close(&same);
+    CHECK(listed("vale5:vi2"), "it stays after its programs");
+    struct nmreq_vale_detach left = {.port_index = 999};
+    struct port before = need("vale5:before");
+    SUCCEEDS(ask(NETMAP_REQ_VALE_DETACH, "vale5:vi2", &left), "VALE_DETACH");
+    EQUAL(left.port_index, body.port_index, "returns the index, which other ports do not change");
+    port_close(&before);
+    CHECK(!listed("vale5:vi2"), "it is not listed any more");
+    port = need("vi2");
+    EQUAL(port.reg.nr_mem_id, made.nr_mem_id, "and exists, in its memory");
+    CHECK(dropped(&port) && no_frame(&peer), "what is sent goes nowhere again");
+    port_close(&port);
+    port = need("vale5:vi2");
+    CHECK(port.reg.nr_mem_id != made.nr_mem_id, "a program's port of this name on a switch is another one");
+    GIVES(attach("vale5:vi2", &body), EBUSY, "and VALE_ATTACH to this switch: EBUSY");
+    GIVES(detach("vale5:vi2"), EINVAL, "VALE_DETACH of a program's port: EINVAL");
+    SUCCEEDS(attach("vale6:vi2", &body), "VALE_ATTACH to another switch");
+    SUCCEEDS(detach("vale6:vi2"), "VALE_DETACH from it");
+    port_close(&port), port_close(&peer);
+    body.reg.nr_mode = 99;
+    GIVES(attach("vale5:vi2", &body), EINVAL, "VALE_ATTACH in a mode that does not exist: EINVAL");
+    body.reg.nr_mode = NR_REG_ONE_NIC;
+    GIVES(attach("vale5:vi2", &body), EINVAL, "VALE_ATTACH of one ring: EINVAL");
+    GIVES(attach("vale5:", &body), EINVAL, "VALE_ATTACH without a port: EINVAL");
+    SUCCEEDS(delif("vi2"), "VALE_DELIF");
+    struct nmreq_vale_list first = {0};
+    GIVES(list("", &first), ENOENT, "nothing is left");
 }
 
 /* Ports that a program attaches. */
@@ -340,22 +430,24 @@ static void attaching(void) {
     /* Ringpass's own way: a port by its address, which the server was started with. */
     body.reg.nr_mode = NR_REG_ALL_NIC, body.port_index = 999;
     SUCCEEDS(attach("vale5:null", &body), "VALE_ATTACH of a port by its address");
-    PENDING(body.port_index != 999, "VALE_ATTACH returns the port's index");
-    PENDING(attach("vale5:null", &body) == EBUSY, "VALE_ATTACH of a port that is attached, by its address: EBUSY");
-    PENDING(listed("vale5:null"), "an attached port is listed");
+    struct nmreq_vale_list at;
+    CHECK(list("vale5:null", &at) == 0 && at.nr_port_idx == body.port_index, "it is listed, with the index that VALE_ATTACH returns");
+    GIVES(attach("vale5:null", &body), EBUSY, "VALE_ATTACH of a port that is attached, by its address: EBUSY");
+    GIVES(try_open("vale5:null", NR_REG_ALL_NIC, 0), EBUSY, "NETMAP_REQ_REGISTER of its name: EBUSY");
+    GIVES(newif("null", (struct nmreq_vale_newif){0}), EINVAL, "VALE_NEWIF with an address: EINVAL");
     struct port other = need("vale5:other");
     send_frame(&other, 255, 1, 1);
     CHECK(no_frame(&other), "a program sends beside it, and gets nothing back");
     port_close(&other);
     struct nmreq_vale_detach left = {.port_index = 999};
     SUCCEEDS(ask(NETMAP_REQ_VALE_DETACH, "vale5:null", &left), "VALE_DETACH of it");
-    PENDING(left.port_index == body.port_index && body.port_index != 999, "VALE_DETACH returns the port's index");
+    EQUAL(left.port_index, body.port_index, "returns the port's index");
     GIVES(detach("vale5:null"), ENXIO, "again: ENXIO");
     GIVES(attach("vale5:pcap:x", &body), EPERM, "a port that the server was not started with: EPERM");
     struct port port = need("vale5:taken");
-    PENDING(attach("vale5:taken", &body) == EBUSY, "VALE_ATTACH of a program's port: EBUSY");
+    GIVES(attach("vale5:taken", &body), EBUSY, "VALE_ATTACH of a program's port: EBUSY");
     port_close(&port);
-    CHECK(attach("vale5:nobody", &body) != 0, "VALE_ATTACH of a port that does not exist");
+    GIVES(attach("vale5:nobody", &body), EINVAL, "VALE_ATTACH of a port that does not exist: EINVAL");
     GIVES(attach("nic", &body), EINVAL, "VALE_ATTACH without a switch: EINVAL");
     GIVES(detach("vale5:nobody"), ENXIO, "VALE_DETACH of a port that does not exist: ENXIO");
     GIVES(detach("nic"), EINVAL, "VALE_DETACH without a switch: EINVAL");
@@ -412,4 +504,4 @@ static void monitors(void) {
 }
 
 TOPICS("vale", T(lists), T(forwarding), T(fragments), T(indirect_slots), T(headers), T(overflow), T(several_rings), T(persistent),
-       T(attaching), T(polled), T(monitors))
+       T(persistent_attached), T(attaching), T(polled), T(monitors))

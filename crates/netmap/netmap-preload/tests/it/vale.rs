@@ -67,10 +67,13 @@ fn control() {
     let fd = nm::open();
     assert!(fd >= 0, "{}", Error::last_os_error());
     let ask = |kind, name: &str, body: &mut [u8]| nm::control(fd, 14, kind, name, null_mut(), body);
-    let [new_port, delete_port] = [8, 9];
-    assert_eq!(ask(new_port, "vale7:stays", &mut [0; 16]), 0);
-    assert_eq!(ask(new_port, "vale7:stays", &mut [0; 16]), libc::EEXIST);
-    assert_eq!(ask(new_port, "vale8:other", &mut [0; 16]), 0);
+    let [attach, detach, new_port, delete_port] = [3, 4, 8, 9];
+    assert_eq!(ask(new_port, "stays", &mut [0; 16]), 0);
+    assert_eq!(ask(new_port, "stays", &mut [0; 16]), libc::EEXIST);
+    assert_eq!(ask(new_port, "other", &mut [0; 16]), 0);
+    for name in ["vale7:stays", "vale8:other"] {
+        assert_eq!(ask(attach, name, &mut [0; 64]), 0);
+    }
     let mut list = [0; 8];
     assert_eq!((ask(LIST, "vale8:other", &mut list), list), (0, [1, 0, 0, 0, 0, 0, 0, 0]));
     assert_eq!(ask(LIST, "vale8:none", &mut list), libc::ENOENT);
@@ -89,8 +92,9 @@ fn control() {
     assert_eq!((request.nr_arg1, request.nr_arg2, request.nr_name[4] as u8), (1, 0, b'8'));
     let mut info = [0; 32];
     assert_eq!((ask(2, "vale7:stays", &mut info), &info[16..20]), (0, &[1, 0, 1, 0][..]));
-    for name in ["vale7:stays", "vale8:other"] {
-        assert_eq!(ask(delete_port, name, &mut []), 0);
+    for (name, port) in [("vale7:stays", "stays"), ("vale8:other", "other")] {
+        assert_eq!(ask(detach, name, &mut [0; 8]), 0);
+        assert_eq!(ask(delete_port, port, &mut []), 0);
     }
     assert_eq!(ask(LIST, "", &mut [0; 8]), libc::ENOENT);
 }

@@ -7,8 +7,8 @@ use ringpass_netmap::{Pools, Region, Shape};
 use rustix::io::Errno;
 
 use super::COMMON_MEMORY;
-use super::RequestError;
 use super::ports::{Ports, Registered, Requester};
+use super::{RequestError, SwitchPlace};
 
 /// Concatenates the parts of a reply's body and pads them with zeros.
 fn body(parts: &[&[u8]]) -> [u8; BODY] {
@@ -98,59 +98,21 @@ fn region(ports: &Ports, id: u16) -> Result<(u16, &Region), RequestError> {
     Ok((id, ports.region(id).ok_or_else(none)?))
 }
 
-/// Finds a port of a VALE switch: without a name, the first one at or after a given position; with a name, that
-/// port. Returns its position and its name. Switches are numbered from 0, and so are the ports of each.
+/// Finds a port of a VALE switch: without a name, the first one at or after a given place; with a name, that port. Returns
+/// its place and its name.
 pub fn vale(ports: &Ports, name: &str, asked: &[u8; BODY]) -> Result<([u8; BODY], String), RequestError> {
+    if !name.is_empty() && !name.starts_with("vale") {
+        return Err(RequestError::new(Errno::INVAL, format!("{name} is not a port of a VALE switch")));
+    }
     let switch = u16::from_le_bytes([asked[0], asked[1]]);
     let port = u32::from_le_bytes([asked[4], asked[5], asked[6], asked[7]]);
-    let from = Place { switch, port };
-    let found = numbered(ports.vale_ports()).find(|own| match name {
-        "" => own.place >= from,
-        name => own.name == name,
-    });
-    let ValePort { place: Place { switch, port }, name } = found.ok_or_else(|| {
+    let found = match name {
+        "" => ports.switches().next(SwitchPlace { switch, port }),
+        name => ports.switches().find(name).map(|place| (place, name.to_owned())),
+    };
+    let (SwitchPlace { switch, port }, name) = found.ok_or_else(|| {
         let why = if name.is_empty() { "no more ports of VALE switches".into() } else { format!("no port {name}") };
         RequestError::new(Errno::NOENT, why)
     })?;
-    Ok((body(&[&u32::from(switch).to_le_bytes(), &port.to_le_bytes()]), name.to_owned()))
-}
-
-/// Number of a switch, and of a port in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    switch: u16,
-    port: u32,
-}
-
-/// A port of a VALE switch.
-struct ValePort<'a> {
-    place: Place,
-    name: &'a str,
-}
-
-/// Numbers ports in order of their names, `valeSWITCH:PORT`.
-fn numbered<'a>(names: impl Iterator<Item = &'a str>) -> impl Iterator<Item = ValePort<'a>> {
-    let mut last: Option<(&str, Place)> = None;
-    names.map(move |name| {
-        let switch = name.split(':').next().unwrap_or(name);
-        let place = match last {
-            None => Place { switch: 0, port: 0 },
-            Some((before, place)) if before == switch => Place { port: place.port + 1, ..place },
-            Some((_, place)) => Place { switch: place.switch + 1, port: 0 },
-        };
-        last = Some((switch, place));
-        ValePort { place, name }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_are_numbered_by_switch() {
-        let names = ["vale0:a", "vale0:b", "vale1:a", "vale7:x", "vale7:y"];
-        let numbers: Vec<_> = numbered(names.into_iter()).map(|port| (port.place.switch, port.place.port)).collect();
-        assert_eq!(numbers, [(0, 0), (0, 1), (1, 0), (2, 0), (2, 1)]);
-    }
+    Ok((body(&[&u32::from(switch).to_le_bytes(), &port.to_le_bytes()]), name))
 }

@@ -36,7 +36,7 @@ pub use budget::{Budget, Reservation};
 pub use memories::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 pub use native::Native;
 pub use request_error::RequestError;
-pub use switches::{ServedPort, Switches};
+pub use switches::{ServedPort, SwitchPlace, Switches};
 
 /// The server of netmap ports. Belongs to one thread; only [`poll_once`](Self::poll_once) waits.
 pub struct Server {
@@ -65,6 +65,12 @@ impl Server {
     /// The default is one of 1 GiB. To be called before the first port is opened.
     pub fn limit_memory(&mut self, budget: Budget) {
         self.ports.budget = budget;
+    }
+
+    /// Lets programs of this user, besides those of root, control the persistent and native ports of all users. By default
+    /// a user controls the persistent ports that it has created.
+    pub fn set_administrator(&mut self, user: u32) {
+        self.ports.administrator = Some(user);
     }
 
     /// Sets the memory of native ports that exchange buffers, which contains their [pool](Region::exchange). To

@@ -1,9 +1,11 @@
 //! All registered ports, and the memory that they lie in.
 
 mod asked;
+mod attach;
 mod monitors;
 mod natives;
 mod nulls;
+mod persistent;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -23,7 +25,9 @@ use super::budget::{Budget, PrivateMemory};
 use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
 use super::open_port::{OpenPort, pools};
 use super::pipes::Pipe;
+pub use attach::Attached;
 use nulls::NullPort;
+use persistent::PersistentPort;
 
 use super::{Native, RequestError, Switches, Users};
 use crate::BufferAccess;
@@ -96,8 +100,6 @@ const MEMORY: usize = 1 << 30;
 /// Largest number of ports.
 const MAX_OPEN_PORTS: usize = 1000;
 
-/// Largest number of ports of one user that stay without a program.
-const MAX_PERSISTENT_PORTS: usize = 64;
 /// Largest number of VALE switches on which one user has ports.
 const MAX_SWITCHES: usize = 64;
 
@@ -113,9 +115,12 @@ fn new_shape(asked: &Register) -> Result<Shape, RequestError> {
 pub struct Ports {
     memories: Memories,
     pipes: BTreeMap<(String, String), Pipe>,
-    /// Ports of switches, and native ports that a program has.
+    /// Ports of switches, and native and persistent ports that a program has. Persistent ports have their own name here,
+    /// attached or not.
     open: BTreeMap<String, OpenPort>,
     natives: BTreeMap<String, Box<dyn Native>>,
+    /// Ports that exist without a program.
+    persistent: BTreeMap<String, PersistentPort>,
     /// Rings of monitoring programs, by the number of their registration.
     monitors: BTreeMap<u64, OpenPort>,
     /// Null ports, by the number of their registration.
@@ -123,6 +128,8 @@ pub struct Ports {
     switches: Box<dyn Switches>,
     /// Limit of the private memory.
     pub budget: Budget,
+    /// A user, besides root, who may control the ports that other users have created.
+    pub administrator: Option<u32>,
     numbers: u64,
     /// Statuses that programs have read in part, with their user.
     held_statuses: Vec<(u32, Weak<str>)>,
@@ -141,23 +148,25 @@ impl Ports {
             pipes: Default::default(),
             open: Default::default(),
             natives: Default::default(),
+            persistent: Default::default(),
             monitors: Default::default(),
             nulls: Default::default(),
             switches,
             budget,
+            administrator: None,
             numbers: 0,
             held_statuses: Vec::new(),
         })
     }
 
     /// Returns the pools of the memory that must be allocated for a program before its port is
-    /// [registered](Self::register) or [made persistent](Self::set_persistent).
+    /// [registered](Self::register).
     pub fn needs(&self, name: &str, asked: &Register) -> Result<Vec<Pools>, RequestError> {
         let mut needs = Vec::new();
         if asked.mode == Mode::Null {
             return Ok(needs);
         }
-        let name = PortName::in_header(name)?;
+        let name = self.parse_name(name)?;
         if name.pipe().is_some() {
             return Ok(needs);
         }
@@ -196,7 +205,7 @@ impl Ports {
             self.check_room()?;
             return self.register_null(name, asked);
         }
-        let name = PortName::in_header(name)?;
+        let name = self.parse_name(name)?;
         if matches!(asked.mode, Mode::PipeMaster | Mode::PipeSlave) {
             let why = format!("{name}: modes for pipes ended with API 11; append the pipe's end to the port's name");
             return Err(RequestError::new(Errno::INVAL, why));
@@ -223,7 +232,8 @@ impl Ports {
 
     /// Checks that there may be another port.
     fn check_room(&self) -> Result<(), RequestError> {
-        let ports = self.pipes.len() + self.open.len() + self.monitors.len() + self.nulls.len();
+        let unused = self.persistent.keys().filter(|name| !self.open.contains_key(*name)).count();
+        let ports = self.pipes.len() + self.open.len() + self.monitors.len() + self.nulls.len() + unused;
         if ports >= MAX_OPEN_PORTS {
             let why = format!("{MAX_OPEN_PORTS} ports are open already; close some");
             return Err(RequestError::new(Errno::NOSPC, why));
@@ -234,20 +244,12 @@ impl Ports {
     /// Checks that a user may have a port on this switch.
     fn check_switches(&self, switch: &str, user: u32) -> Result<(), RequestError> {
         let own = self.open.iter().filter(|(_, port)| port.owner == user).filter_map(|(name, _)| name.split_once(':'));
-        let own: BTreeSet<&str> = own.map(|(switch, _)| switch).filter(|switch| switch.starts_with("vale")).collect();
+        let own = own.map(|(switch, _)| switch).filter(|switch| switch.starts_with("vale"));
+        let persistent = self.persistent.values().filter(|port| port.owner == user);
+        let own: BTreeSet<&str> = own.chain(persistent.filter_map(|port| port.switch.as_deref())).collect();
         if own.len() >= MAX_SWITCHES && !own.contains(switch) {
             let why =
                 format!("this user has ports on {MAX_SWITCHES} switches already; use one of those, or close some");
-            return Err(RequestError::new(Errno::NOSPC, why));
-        }
-        Ok(())
-    }
-
-    /// Checks that a user may have another port that stays without a program.
-    fn check_persistent(&self, user: u32) -> Result<(), RequestError> {
-        let own = self.open.values().filter(|port| port.persistent && port.owner == user).count();
-        if own >= MAX_PERSISTENT_PORTS {
-            let why = format!("{MAX_PERSISTENT_PORTS} ports of this user stay without a program already; delete some");
             return Err(RequestError::new(Errno::NOSPC, why));
         }
         Ok(())
@@ -290,7 +292,8 @@ impl Ports {
     /// Returns the memory in which pipes of a port lie: its own, or the common one if there is no such port.
     fn memory_of_parent(&self, parent: &str) -> u16 {
         let native = || self.natives.get(parent).filter(|native| native.exchanges()).map(|_| ZERO_COPY_MEMORY);
-        self.open.get(parent).map(OpenPort::memory_id).or_else(native).unwrap_or(COMMON_MEMORY)
+        let persistent = || self.persistent.get(parent).map(|port| port.memory_id);
+        self.open.get(parent).map(OpenPort::memory_id).or_else(persistent).or_else(native).unwrap_or(COMMON_MEMORY)
     }
 
     /// Checks that there is a memory with this number.
@@ -359,19 +362,21 @@ impl Ports {
         match name.vale() {
             _ if self.open.contains_key(&name.port) => Ok(()),
             Some(_) => self.make_vale(name, asked, requester),
+            None if self.persistent.contains_key(&name.port) => self.open_persistent(&name.port),
             None => self.make_native(name, asked),
         }
-    }
-
-    /// Returns the number of a memory that no program opens.
-    pub fn new_memory(&mut self) -> u16 {
-        self.memories.take_number()
     }
 
     fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
         let shape = new_shape(asked)?;
         let (switch, port) = name.vale().expect("a VALE port's name");
         let owner = requester.program.uid;
+        if self.switches.find(&name.port).is_some() {
+            return Err(RequestError::new(
+                Errno::BUSY,
+                format!("{name} is attached to the switch; choose another name"),
+            ));
+        }
         self.check_switches(switch, owner)?;
         let id = match asked.memory_id {
             0 => self.memories.add(requester.take(&pools(shape, asked.extra_buffers))?),
@@ -485,6 +490,7 @@ impl Ports {
         }
     }
 
+<<<<<<< HEAD
     /// Creates a VALE port that stays without a program, or stops an existing one from staying (`None`).
     pub fn set_persistent(
         &mut self,
@@ -549,9 +555,11 @@ impl Ports {
         if port.served.set_header_len(len) { Ok(()) } else { Err(none()) }
     }
 
+=======
+>>>>>>> types
     /// The VALE switches.
-    pub fn switches(&mut self) -> &mut dyn Switches {
-        &mut *self.switches
+    pub fn switches(&self) -> &dyn Switches {
+        &*self.switches
     }
 
     fn number(&mut self) -> u64 {
@@ -561,17 +569,22 @@ impl Ports {
 
     /// Returns the rings of a port and the number of its memory, if it is open.
     pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
-        let name = PortName::in_header(name)?;
+        let name = self.parse_name(name)?;
         let end = usize::from(!name.is_first_end());
         let pipe = name.pipe().and_then(|(parent, pipe)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
         let pipe = pipe.map(|pipe| (pipe.ends[end].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
-        Ok(pipe.or(vale))
+        let persistent = self.persistent.get(&name.port).map(PersistentPort::found);
+        Ok(pipe.or(vale).or(persistent))
     }
 
-    /// Names of the VALE ports, in order.
-    pub fn vale_ports(&self) -> impl Iterator<Item = &str> {
-        self.open.keys().map(|name| &name[..]).filter(|name| name.starts_with("vale"))
+    /// Open ports of switches, by their names there.
+    fn vale_ports(&self) -> BTreeMap<String, &OpenPort> {
+        let name = |name: &String| match self.persistent.get(name) {
+            Some(persistent) => persistent.switch.as_ref().map(|switch| format!("{switch}:{name}")),
+            None => name.starts_with("vale").then(|| name.clone()),
+        };
+        self.open.iter().filter_map(|(own, port)| Some((name(own)?, port))).collect()
     }
 
     /// Returns a memory by its number.
@@ -611,7 +624,7 @@ impl Ports {
                 "registrations": port.users.count(), "pids": port.users.pids(), "monitors": port.monitors, "stays": port.persistent, "counters": port.served.counters(),
             })
         };
-        let vale = self.vale_ports().map(|name| open(name, &self.open[name]));
+        let vale = self.vale_ports().into_iter().map(|(name, port)| open(&name, port));
         let ports = self.natives.iter().map(|(name, native)| {
             let programs = self.open.get(name).map(|port| open(name, port));
             json!({"port": name, "status": native.status(), "programs": programs})
@@ -623,6 +636,7 @@ impl Ports {
         json!({
             "switches": self.switches.status(),
             "vale": vale.collect::<Vec<_>>(),
+            "persistent": self.persistent_status(),
             "ports": ports.collect::<Vec<_>>(),
             "monitors": monitors.collect::<Vec<_>>(),
             "pipes": pipes.collect::<Vec<_>>(),

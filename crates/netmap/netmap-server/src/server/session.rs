@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, Stream};
-use ringpass_netmap::Pools;
 use ringpass_netmap::protocol::{Reply, Request};
-use ringpass_netmap::request::{Header, Kind, Register};
+use ringpass_netmap::request::{Header, Kind, Mode, NewPort, Register};
+use ringpass_netmap::{Pools, Shape};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::budget::{PendingMemory, PrivateMemory};
-use super::ports::{Ports, Registered, Registration, Requester};
+use super::ports::{Attached, Ports, Registered, Registration, Requester};
 use super::{RequestError, info};
 
 /// A program's connection, with at most one registration.
@@ -190,13 +190,15 @@ fn make_memory(
         return Ok(None);
     }
     let header = Header::parse(&request.header)?;
-    let (asked, held) = match header.kind {
-        Kind::Register if registration.is_none() => (request.as_register()?, 0),
+    let (mut needs, held) = match header.kind {
+        Kind::Register if registration.is_none() => (ports.needs(&header.name, &request.as_register()?)?, 0),
         // All persistent ports together may use what one program may.
-        Kind::ValeNewif => (new_interface(request), ports.persistent_bytes()),
+        Kind::ValeNewif => {
+            let needs = ports.needs_of_persistent(&header.name, &new_port(request), requester.program.uid)?;
+            (needs, ports.persistent_bytes())
+        }
         _ => return Ok(None),
     };
-    let mut needs = ports.needs(&header.name, &asked)?;
     for own in &requester.made {
         let pools: &Pools = own.region.pools();
         needs.iter().position(|needed| needed == pools).map(|at| needs.swap_remove(at));
@@ -230,21 +232,23 @@ fn page_of_status(
     Ok(Reply::page(text.len() as u64, page))
 }
 
-/// Parses the body of a request for a new port of a switch (`NETMAP_REQ_VALE_NEWIF`).
-fn new_interface(request: &Request) -> Register {
-    let mut asked = Register::default();
-    for (to, from) in asked.slots.iter_mut().zip(request.body.chunks_exact(4)) {
-        *to = u32::from_le_bytes(from.try_into().expect("four bytes"));
-    }
-    for (to, from) in asked.rings.iter_mut().zip(request.body[8..].chunks_exact(2)) {
-        *to = u16::from_le_bytes(from.try_into().expect("two bytes"));
-    }
-    asked.memory_id = u16::from_le_bytes([request.body[12], request.body[13]]);
-    asked
+/// Parses the body of a request for a persistent port.
+fn new_port(request: &Request) -> Register {
+    NewPort::parse(request.body.first_chunk().expect("64 bytes")).into()
 }
 
-/// Offset of the memory's number in a registration.
+/// Parses the registration with which a port is attached (`NETMAP_REQ_VALE_ATTACH`). Without a mode, it has all rings.
+fn attached_rings(request: &Request) -> Result<Register, RequestError> {
+    let mut bytes = *request.body.first_chunk::<{ Register::LEN }>().expect("64 bytes");
+    if bytes[MODE..MODE + 4] == [0; 4] {
+        bytes[MODE..MODE + 4].copy_from_slice(&(Mode::AllNic as u32).to_le_bytes());
+    }
+    Ok(Register::parse(&bytes)?)
+}
+
+/// Offsets of the memory's number and of the mode in a registration.
 const MEMORY_ID: usize = 32;
+const MODE: usize = 36;
 
 fn execute(
     request: &Request,
@@ -273,26 +277,24 @@ fn execute(
             done(&request.body[..4])
         }
         Kind::ValeNewif => {
-            let mut new = request.body;
-            ports.set_persistent(&header.name, Some((&new_interface(request), requester)))?;
-            new[14..].fill(0);
-            done(&new)
+            let (Shape { rings, slots }, memory_id) =
+                ports.create_persistent(&header.name, &new_port(request), requester)?;
+            done(&NewPort { slots, rings, memory_id }.bytes())
         }
         Kind::ValeAttach => {
-            ports.switches().attach(&header.name)?;
+            let Attached { index, memory_id } =
+                ports.attach(&header.name, &attached_rings(request)?, requester.program)?;
             let mut attached = request.body;
-            if attached[MEMORY_ID..MEMORY_ID + 2] == [0; 2] {
-                // Programs take a number above 1 for memory that is the port's own.
-                attached[MEMORY_ID..MEMORY_ID + 2].copy_from_slice(&ports.new_memory().to_le_bytes());
-            }
+            attached[MEMORY_ID..MEMORY_ID + 2].copy_from_slice(&memory_id.to_le_bytes());
+            attached[Register::LEN..].copy_from_slice(&u64::from(index).to_le_bytes());
             done(&attached)
         }
         Kind::ValeDetach => {
-            ports.switches().detach(&header.name)?;
-            done(&[])
+            let index = ports.detach(&header.name, requester.program)?;
+            done(&u64::from(index).to_le_bytes())
         }
         Kind::ValeDelif => {
-            ports.set_persistent(&header.name, None)?;
+            ports.delete_persistent(&header.name, requester.program)?;
             done(&[])
         }
         Kind::PortInfoGet => done(&info::port(ports, &header.name, &request.body, requester.program)?),

@@ -20,14 +20,40 @@ pub trait Switches {
         buffers: Buffers,
     ) -> Result<Box<dyn ServedPort>, RequestError>;
 
-    /// Attaches a port of another kind to a switch: `vale…:ADDRESS`.
-    fn attach(&mut self, name: &str) -> Result<(), RequestError>;
+    /// Opens a port that is on no switch: what programs send through these rings is dropped.
+    fn open_alone(
+        &mut self,
+        port: &str,
+        served: Vec<Kring>,
+        buffers: Buffers,
+    ) -> Result<Box<dyn ServedPort>, RequestError>;
 
-    /// Detaches it from the switch.
-    fn detach(&mut self, name: &str) -> Result<(), RequestError>;
+    /// Attaches a port of another kind to a switch: `vale…:ADDRESS`. Returns its number in the switch.
+    fn attach(&mut self, name: &str) -> Result<u32, RequestError>;
+
+    /// Detaches it from the switch. Returns the number that it had there.
+    fn detach(&mut self, name: &str) -> Result<u32, RequestError>;
+
+    /// Whether a text is the address of a port of another kind, whether or not it may be attached.
+    fn is_address(&self, text: &str) -> bool;
+
+    /// Returns the place of an open or attached port by its name, `vale…:…`.
+    fn find(&self, name: &str) -> Option<SwitchPlace>;
+
+    /// Returns the first port at or after a place, with its name.
+    fn next(&self, from: SwitchPlace) -> Option<(SwitchPlace, String)>;
 
     /// Status of all switches.
     fn status(&self) -> Value;
+}
+
+/// Number of a switch, and of a port in it. A port keeps both as long as it is on the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SwitchPlace {
+    /// Number of the switch.
+    pub switch: u16,
+    /// Number of the port.
+    pub port: u32,
 }
 
 /// No switches: a server with pipes and native ports only.
@@ -36,12 +62,28 @@ impl Switches for () {
         Err(RequestError::new(Errno::NXIO, format!("no switch {switch}")))
     }
 
-    fn attach(&mut self, name: &str) -> Result<(), RequestError> {
+    fn open_alone(&mut self, port: &str, _: Vec<Kring>, _: Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
+        Err(RequestError::new(Errno::NXIO, format!("no switch for {port}")))
+    }
+
+    fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
         Err(RequestError::new(Errno::NXIO, format!("no switch for {name}")))
     }
 
-    fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+    fn detach(&mut self, name: &str) -> Result<u32, RequestError> {
         self.attach(name)
+    }
+
+    fn is_address(&self, _: &str) -> bool {
+        false
+    }
+
+    fn find(&self, _: &str) -> Option<SwitchPlace> {
+        None
+    }
+
+    fn next(&self, _: SwitchPlace) -> Option<(SwitchPlace, String)> {
+        None
     }
 
     fn status(&self) -> Value {

@@ -11,7 +11,7 @@ use ringpass_netmap::client::{Client, Error, Port};
 use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Mode, Register, register};
 use ringpass_netmap::{Buffers, Flags, Kring, Pools, PortRing, Slot};
-use ringpass_netmap_server::{RequestError, ServedPort, Server, Switches};
+use ringpass_netmap_server::{RequestError, ServedPort, Server, SwitchPlace, Switches};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -89,12 +89,28 @@ impl Switches for WithStatus {
         ().open(switch, port, served, buffers)
     }
 
-    fn attach(&mut self, name: &str) -> Result<(), RequestError> {
+    fn open_alone(&mut self, port: &str, served: Vec<Kring>, buffers: Buffers) -> Opened {
+        ().open_alone(port, served, buffers)
+    }
+
+    fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
         ().attach(name)
     }
 
-    fn detach(&mut self, name: &str) -> Result<(), RequestError> {
+    fn detach(&mut self, name: &str) -> Result<u32, RequestError> {
         ().detach(name)
+    }
+
+    fn is_address(&self, _: &str) -> bool {
+        false
+    }
+
+    fn find(&self, name: &str) -> Option<SwitchPlace> {
+        ().find(name)
+    }
+
+    fn next(&self, from: SwitchPlace) -> Option<(SwitchPlace, String)> {
+        ().next(from)
     }
 
     fn status(&self) -> Value {
