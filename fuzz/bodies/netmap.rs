@@ -98,8 +98,8 @@ pub fn rings(data: &[u8]) {
     let application = PortRing::served(ring, &csb, 0, &(Arc::new(|| ()) as _));
     for (what, a, b) in steps(data) {
         match what % 12 {
-            0 => csb.atok(0).write(a, b, 0),
-            1 => csb.ktoa(0).write(a, b),
+            0 => csb.write_atok(0, a, b, 0),
+            1 => csb.write_ktoa(0, a, b),
             2 => application.ring().header().head.store(a, Relaxed),
             3 => application.ring().header().cur.store(a, Relaxed),
             4 => application.ring().set(a % slots, Slot { buffer: b, len: a as u16, ..Slot::default() }),
@@ -144,8 +144,8 @@ pub fn pipes(data: &[u8]) {
             0 => ring.header().head.store(a, Relaxed),
             1 => ring.header().cur.store(a, Relaxed),
             2 => ring.set(a % slots, Slot { buffer: b, flags: ringpass_netmap::Flags(a as u16), ..Slot::default() }),
-            3 => csb.atok(0).write(a, b, 0),
-            4 => csb.ktoa(0).write(a, b),
+            3 => csb.write_atok(0, a, b, 0),
+            4 => csb.write_ktoa(0, a, b),
             5 => _ = from.sync(),
             6 => _ = to.sync(),
             7 => _ = from.arm(),

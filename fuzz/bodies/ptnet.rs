@@ -34,7 +34,7 @@ impl Harness {
     fn new(rings: u16) -> Self {
         let pools = Pools { interfaces: 1, ring_bytes: 8192, buffers: 100, buffer_size: 64 };
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-        let shape = Shape { rings: [rings; 2], slots: [SLOTS; 2] };
+        let shape = Shape { rings: [rings; 2], slots: [SLOTS; 2], host_rings: [0; 2] };
         let (port, served) = PortMemory::new(&mut region, "p", shape, true).unwrap_or_else(|error| panic!("{error}"));
         let csb: Memory = port.csb().clone().into();
         let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Notifier)).unwrap();
@@ -121,8 +121,8 @@ pub fn case(data: &[u8]) {
         match step[0] % 16 {
             0 | 1 => world.access(true, u16::from_le_bytes([b, c]), a, value),
             2 => world.access(false, u16::from_le_bytes([b, c]), a, value),
-            3..=5 => world.words.atok(usize::from(a) % 128).write(near(b), near(c), value & 7),
-            6 => world.words.ktoa(usize::from(a) % 128).write(near(b), near(c)),
+            3..=5 => world.words.write_atok(usize::from(a) % 128, near(b), near(c), value & 7),
+            6 => world.words.write_ktoa(usize::from(a) % 128, near(b), near(c)),
             7 => {
                 let access = if value & 7 == 0 { Access::Read } else { Access::ReadWrite };
                 world.map(usize::from(a) % 8, usize::from(b) % PAGES, usize::from(c) % 5, access);
@@ -142,9 +142,9 @@ pub fn case(data: &[u8]) {
                 served.advance_hwtail(served.room().min(c.into()));
                 served.publish();
             }
-            12 if a & 7 == 0 => world.csb.ktoa(entry).write(near(b), near(c)),
-            12 if a & 7 == 1 => world.csb.atok(entry).write(near(b), near(c), value),
-            12 => world.words.atok(usize::from(a) % 128).set_need_kick(b & 1 != 0),
+            12 if a & 7 == 0 => world.csb.write_ktoa(entry, near(b), near(c)),
+            12 if a & 7 == 1 => world.csb.write_atok(entry, near(b), near(c), value),
+            12 => world.words.set_appl_need_kick(usize::from(a) % 128, b & 1 != 0),
             13 => world.device.set_vector(entry as u32, None),
             14 if a == 0 => world.device.reset(),
             14 => {

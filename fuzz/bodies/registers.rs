@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ringpass_memory::{Access, Cells, DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, PolledFunction};
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_port::QueuePair;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
 use ringpass_testing::{CaseInput, GuardedMemory, Sink, Wire};
 
 const PAGE: u64 = GuardedMemory::PAGE;

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use ringpass_memory::Access;
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::IoRegion;
 use ringpass_port::QueuePair;
-use ringpass_registers::IoRegion;
 use ringpass_testing::{CaseInput, GuardedMemory, Sink, Wire};
 use ringpass_virtio::features::offer;
 

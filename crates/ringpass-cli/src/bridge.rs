@@ -1,13 +1,16 @@
 //! The subcommand `ringpass bridge A B`: joins two netmap ports.
 
+mod forwarder;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use ringpass::Error;
-use ringpass_netmap::bridge::Bridge;
 use ringpass_netmap::client::{Port, default_socket};
 use ringpass_netmap::request::{PortName, Register};
 use serde_json::json;
+
+use forwarder::Bridge;
 
 use crate::options::{seconds, within};
 use crate::output::is_quiet;

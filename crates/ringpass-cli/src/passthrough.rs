@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use ringpass::{Config, Error, MacAddress};
 use ringpass_ipc::{Listener, SocketPlace};
-use ringpass_netmap::client::Parts;
 use ringpass_netmap_server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SharedRegion};
 use ringpass_vfio_user::Event;
@@ -43,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "N", value_parser = within(2..=16_384), default_value = "2048")]
     slots: usize,
     /// Tx rings, and as many Rx rings, if this creates them [default: 1]
-    #[arg(long, value_name = "N", value_parser = within(1..=8))]
+    #[arg(long, value_name = "N", value_parser = within(1..=16))]
     rings: Option<usize>,
     /// Socket of the netmap server
     #[arg(long, value_name = "PATH")]
@@ -86,7 +85,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(config, args.json, STATS_INTERVAL)?;
     let is_vale = args.port.starts_with("vale");
     let name = if args.trusted && is_vale { format!("{}@1", args.port) } else { args.port.clone() };
-    let port = open(&name, args.netmap_socket.as_ref(), Some(args.slots), args.rings)?;
+    let mut port = open(&name, args.netmap_socket.as_ref(), Some(args.slots), args.rings)?;
     if !args.trusted && [COMMON_MEMORY, ZERO_COPY_MEMORY].contains(&port.granted().memory_id) {
         return Err(shared());
     }
@@ -94,8 +93,12 @@ pub fn run(args: Args) -> Result<(), Error> {
     let memory_socket = PathBuf::from(format!("{}.mem", socket.display()));
     let listen = |path: &Path| Listener::bind_for(path, access).map_err(Error::from);
     let listeners = [listen(&memory_socket)?, listen(socket)?];
-    let Parts { register, rings, buffers, memory, call_event, pools, client, .. } = port.into();
-    let shared = SharedRegion { file: memory, memory: buffers.memory().clone(), pools, id: register.memory_id };
+    let rings = port.take_rings();
+    let register = port.granted();
+    let file = port.memory().try_clone_to_owned().map_err(|error| Error::os(&args.port, error))?;
+    let call_event = port.new_waiter().map_err(|error| Error::os(&args.port, error))?;
+    let memory = port.buffers().memory().clone();
+    let shared = SharedRegion { file, memory, pools: *port.pools(), id: register.memory_id };
     let mac = args.mac.unwrap_or_else(|| address(&args.port));
     let counts = rings.each_ref().map(Vec::len);
     let interface = register.offset as u32;
@@ -116,7 +119,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let lost = std::cell::Cell::new(false);
     let next = std::cell::Cell::new(STATS_INTERVAL);
     let keep_running = || {
-        lost.set(client.is_lost());
+        lost.set(port.is_lost());
         if args.json && start.elapsed() >= next.get() {
             next.set(start.elapsed() + STATS_INTERVAL);
             print_line(&event("stats", start.elapsed(), &counters.get()));

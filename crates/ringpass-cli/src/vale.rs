@@ -48,7 +48,7 @@ enum ValeAction {
         #[arg(long, default_value = "1024", value_parser = within(2..=16_384))]
         slots: usize,
         /// Tx rings, and as many Rx rings
-        #[arg(long, default_value = "1", value_parser = within(1..=8))]
+        #[arg(long, default_value = "1", value_parser = within(1..=16))]
         rings: usize,
         /// Put the port into the memory of pipes, which is shared by all of its programs
         #[arg(long)]
@@ -150,8 +150,8 @@ pub fn list(status: &Value) {
         let ends = &pipe["registrations"];
         let (parent, name) = (text(&pipe["parent"]), text(&pipe["pipe"]));
         print_line(&format!(
-            "pipe {parent}{{{name}: {} slots, programs at its ends: {} and {}",
-            pipe["slots"], ends[0], ends[1]
+            "pipe {parent}{{{name}: {} ring(s) of {} slots there and {} of {} back, programs at its ends: {} and {}",
+            pipe["rings"][0], pipe["slots"][0], pipe["rings"][1], pipe["slots"][1], ends[0], ends[1]
         ));
     }
     let [common, exchanged] = [&status["common"], &status["exchanged"]];

@@ -3,15 +3,15 @@
 //! pass; servers are reached by the service's address only. One that does not answer ARP for three seconds gets no flows:
 //! `cargo run --release -p ringpass --example balancer -- model:tap:clients model:tap:servers 4 198.18.0.100 198.18.0.11 198.18.0.12`
 
+use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use foldhash::fast::FixedState;
 use ringpass::headers::{Arp, EtherType, Ethernet, Header, Ipv4, Transport};
-use ringpass::{
-    Burst, Cache, Config, Error, MacAddress, Packet, PortConfig, QueuePair, Timer, Worker, Workers, signals,
-};
+use ringpass::{Burst, Cache, Config, Error, MacAddress, Packet, PortConfig, QueuePair, Timer, Worker, Workers};
 
 /// Milliseconds after which a server that does not answer gets no more flows.
 const PATIENCE: u64 = 3000;
@@ -19,11 +19,9 @@ const PATIENCE: u64 = 3000;
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [clients, servers, workers, addresses @ ..] = &arguments[..] else {
-        return Err(Error::Config(
-            "name two ports, a number of workers, the service's address, and those of servers".into(),
-        ));
+        return Err(Error::Config("name two ports, a number of workers, and IPv4 addresses".into()));
     };
-    let queues = workers.parse().map_err(|_| Error::Config(format!("{workers} is not a number of workers")))?;
+    let queues = workers.parse().map_err(|_| Error::Config(format!("{workers}: write a number of workers")))?;
     let addresses: Vec<Ipv4Addr> = addresses.iter().filter_map(|address| address.parse().ok()).collect();
     let [service, server_ips @ ..] = &addresses[..] else {
         return Err(Error::Config("name IPv4 addresses: the service's, and those of servers".into()));
@@ -42,11 +40,9 @@ fn main() -> Result<(), Error> {
         let mut balancer = Balancer { service: *service, servers, mac, packets, start };
         workers.spawn("balancer", move |worker| balancer.run(front, back, worker))?;
     }
-    signals::catch()?;
-    let ended = workers.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
+    let ended = workers.run(ports);
     workers.totals_of_each(start.elapsed()).iter().for_each(|worker| println!("{} packets", worker.moved));
-    let closed = ports.close();
-    ended.and(closed)
+    ended.map(drop)
 }
 
 /// A server, of which the workers tell each other.
@@ -75,7 +71,7 @@ impl Balancer {
         while worker.running() {
             let millis = worker.now().duration_since(self.start).as_millis() as u64;
             let there = front.rx.rx_burst(&mut burst);
-            burst.retain(|packet| self.balance(packet, millis, &mut answers));
+            burst.retain(|packet| self.balance(packet, millis, &mut answers).is_some());
             back.tx.tx_burst(&mut burst);
             burst.clear();
             let here = back.rx.rx_burst(&mut burst);
@@ -94,35 +90,33 @@ impl Balancer {
         Ok(())
     }
 
-    /// Gives a client's packet for the service to a server. Returns whether it is to be sent.
-    fn balance(&mut self, packet: &mut Packet, millis: u64, answers: &mut Burst) -> bool {
-        let Some(mut ethernet) = Ethernet::read(packet, 0) else { return false };
+    /// Gives a client's packet for the service to a server. `None` for those that are not to be sent.
+    fn balance(&mut self, packet: &mut Packet, millis: u64, answers: &mut Burst) -> Option<()> {
+        let mut ethernet = Ethernet::read(packet, 0)?;
         if let Some(question) = Arp::read(packet, Ethernet::LEN).filter(|_| ethernet.ether_type() == EtherType::ARP) {
             let is_for_service = question.target_ip() == self.service;
             if is_for_service && question.operation() == Arp::REQUEST {
-                self.push(question.reply(self.mac), question.sender(), answers);
+                answers.push_copy(&question.reply(self.mac).frame(), &mut self.packets);
             }
-            return !is_for_service;
+            return (!is_for_service).then_some(());
         }
         let Some(mut ip) = Ipv4::read(packet, Ethernet::LEN).filter(|ip| ip.destination() == self.service) else {
-            return true;
+            return Some(());
         };
         let at = Ethernet::LEN + ip.header_len();
-        let Some(mut transport) = Transport::read(packet, at, ip.protocol()).filter(|_| !ip.is_fragment()) else {
-            return false;
-        };
+        let mut transport = Transport::read(packet, at, ip.protocol()).filter(|_| !ip.is_fragment())?;
         // The server with the highest number for this flow: if one is lost, only its own flows move (rendezvous hashing).
-        let flow = u64::from(ip.source().to_bits()) << 32 | u64::from(transport.source_port());
-        let rank = |server: &&Server| mix(mix(flow) ^ u64::from(server.ip.to_bits()));
+        let flow = (ip.source().to_bits(), transport.source_port());
+        let rank = |server: &&Server| FixedState::default().hash_one((flow, server.ip.to_bits()));
         let answers_arp = |server: &&Server| millis < server.seen.load(Relaxed) + PATIENCE;
-        let Some(server) = self.servers.iter().filter(answers_arp).max_by_key(rank) else { return false };
+        let server = self.servers.iter().filter(answers_arp).max_by_key(rank)?;
         let [_, _, mac @ ..] = server.mac.load(Relaxed).to_be_bytes();
         ethernet.set_destination(MacAddress(mac));
         transport.apply(ip.set_destination(server.ip));
         ethernet.write(packet, 0);
         ip.write(packet, Ethernet::LEN);
         transport.write(packet, at);
-        true
+        Some(())
     }
 
     /// Gives a server's answer the address of the service. Returns whether it is to be sent.
@@ -149,22 +143,8 @@ impl Balancer {
 
     /// Adds a probe for each server (RFC 5227).
     fn ask_servers(&mut self, burst: &mut Burst) {
-        for server in self.servers.clone().iter() {
-            let probe = Arp::request(self.mac, Ipv4Addr::UNSPECIFIED, server.ip);
-            self.push(probe, MacAddress::BROADCAST, burst);
+        for server in self.servers.iter() {
+            burst.push_copy(&Arp::request(self.mac, Ipv4Addr::UNSPECIFIED, server.ip).frame(), &mut self.packets);
         }
     }
-
-    fn push(&mut self, message: Arp, to: MacAddress, burst: &mut Burst) {
-        if let Some(mut packet) = self.packets.take(burst.room().min(1)).next()
-            && packet.copy_from(&message.frame(to))
-        {
-            burst.push(packet);
-        }
-    }
-}
-
-fn mix(value: u64) -> u64 {
-    let value = (value ^ value >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (value ^ value >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }

@@ -6,8 +6,9 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use ipnet::IpNet;
 use ringpass::headers::{EtherType, Ethernet, Flow, Header, IpProtocol};
-use ringpass::{Burst, Config, Error, FlowTable, Packet, QueuePair, RxQueue, Timer, TxQueue, Worker, Workers, signals};
+use ringpass::{Burst, Config, Error, FlowTable, Packet, QueuePair, RxQueue, Timer, TxQueue, Worker, Workers};
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -25,11 +26,9 @@ fn main() -> Result<(), Error> {
     let mut firewall = Firewall { rules, allowed, dropped: 0 };
     let mut workers = Workers::new(&config)?;
     workers.spawn("firewall", move |worker| firewall.run(a, b, worker))?;
-    signals::catch()?;
-    let ended = workers.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
-    let closed = ports.close();
+    let ended = workers.run(ports);
     println!("{} packets dropped", workers.totals(Duration::ZERO).dropped);
-    ended.and(closed)
+    ended.map(drop)
 }
 
 struct Firewall {
@@ -82,34 +81,17 @@ impl Firewall {
 struct Rule {
     allows: bool,
     protocol: Option<IpProtocol>,
-    source: Option<Network>,
-    destination: Option<Network>,
+    source: Option<IpNet>,
+    destination: Option<IpNet>,
     port: Option<u16>,
 }
 
 impl Rule {
     fn matches(&self, flow: &Flow) -> bool {
         self.protocol.is_none_or(|protocol| protocol == flow.protocol)
-            && self.source.as_ref().is_none_or(|network| network.contains(flow.source))
-            && self.destination.as_ref().is_none_or(|network| network.contains(flow.destination))
+            && self.source.as_ref().is_none_or(|network| network.contains(&flow.source))
+            && self.destination.as_ref().is_none_or(|network| network.contains(&flow.destination))
             && self.port.is_none_or(|port| port == flow.destination_port)
-    }
-}
-
-/// Addresses with the same first bits.
-struct Network {
-    address: IpAddr,
-    bits: u32,
-}
-
-impl Network {
-    fn contains(&self, other: IpAddr) -> bool {
-        let (difference, len) = match (self.address, other) {
-            (IpAddr::V4(a), IpAddr::V4(b)) => (u128::from(a.to_bits() ^ b.to_bits()), 32),
-            (IpAddr::V6(a), IpAddr::V6(b)) => (a.to_bits() ^ b.to_bits(), 128),
-            _ => return false,
-        };
-        difference.checked_shr(len - self.bits).unwrap_or(0) == 0
     }
 }
 
@@ -149,14 +131,10 @@ fn rule(line: &str) -> Result<Rule, String> {
     })
 }
 
-fn network(text: &str) -> Result<Option<Network>, String> {
+fn network(text: &str) -> Result<Option<IpNet>, String> {
     if text == "any" {
         return Ok(None);
     }
-    let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-    let address: Option<IpAddr> = address.parse().ok();
-    let most = if address.is_some_and(|address| address.is_ipv6()) { 128 } else { 32 };
-    let bits = bits.map_or(Some(most), |bits| bits.parse().ok()).filter(|&bits| bits <= most);
-    let network = address.zip(bits).map(|(address, bits)| Network { address, bits });
-    network.map(Some).ok_or_else(|| format!("{text}: write an address, a network such as 198.18.0.0/24, or any"))
+    let network = text.parse().or_else(|_| text.parse::<IpAddr>().map(IpNet::from));
+    network.map(Some).map_err(|_| format!("{text}: write an address, a network such as 198.18.0.0/24, or any"))
 }

@@ -1,7 +1,7 @@
 //! Forwards frames between two ports, both ways, until Ctrl-C or the end of a capture file:
 //! `cargo run --release -p ringpass --example forward -- 0000:01:00.0 tap:a`
 
-use ringpass::{Burst, Config, Error, QueuePair, RxQueue, TxQueue, Worker, Workers, signals};
+use ringpass::{Burst, Config, Error, QueuePair, RxQueue, TxQueue, Worker, Workers};
 
 fn main() -> Result<(), Error> {
     let config = Config::default();
@@ -10,12 +10,8 @@ fn main() -> Result<(), Error> {
     println!("{}", ports.notes().join("\n"));
     let mut workers = Workers::new(&config)?;
     workers.spawn("forward", |worker| forward(a, b, worker))?;
-    signals::catch()?;
-    let ended = workers.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
-    // Cards stop once their queues, which the worker had, and their port are gone.
-    let closed = ports.close();
-    println!("{} packets moved", ended?.moved);
-    closed
+    println!("{} packets moved", workers.run(ports)?.moved);
+    Ok(())
 }
 
 fn forward(mut a: QueuePair, mut b: QueuePair, mut worker: Worker) -> Result<(), Error> {

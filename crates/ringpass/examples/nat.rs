@@ -7,34 +7,28 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use ringpass::headers::{Arp, EtherType, Ethernet, Header, IpProtocol, Ipv4, Transport};
-use ringpass::{
-    Burst, Cache, Config, Error, FlowTable, MacAddress, Packet, QueuePair, Timer, Worker, Workers, signals,
-};
+use ringpass::{Burst, Cache, Config, Error, FlowTable, MacAddress, Packet, QueuePair, Timer, Worker, Workers};
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [lan, wan, addresses @ ..] = &arguments[..] else {
-        return Err(Error::Config("name two ports and three addresses".into()));
-    };
-    let addresses: Vec<Ipv4Addr> = addresses.iter().filter_map(|address| address.parse().ok()).collect();
-    let [lan_ip, wan_ip, router] = addresses[..] else {
-        return Err(Error::Config("name three IPv4 addresses: the private, the public, and the router's".into()));
+    let address = |at: usize| arguments.get(at).and_then(|text| text.parse::<Ipv4Addr>().ok());
+    let (Some(lan_ip), Some(wan_ip), Some(router)) = (address(2), address(3), address(4)) else {
+        let usage = "name two ports and three IPv4 addresses: the private, the public, and the router's";
+        return Err(Error::Config(usage.into()));
     };
     let config = Config::default();
-    let mut ports = ringpass::open([lan, wan], &config)?;
+    let mut ports = ringpass::open(&arguments[..2], &config)?;
     let (macs, packets) = ([ports[0].mac(), ports[1].mac()], ports.pool().cache());
     let [lan, wan] = ports.take_pair()?;
-    let [lan, wan] = [(lan, macs[0], lan_ip), (wan, macs[1], wan_ip)].map(|(queues, mac, ip)| Side { queues, mac, ip });
+    let side = |queues, mac, ip| Side { queues, mac, ip, messages: Burst::new(32) };
+    let (lan, wan) = (side(lan, macs[0], lan_ip), side(wan, macs[1], wan_ip));
     let free: Vec<u16> = (10_000..=u16::MAX).collect();
     let public_ports = FlowTable::new(free.len(), Duration::from_secs(120));
     let hosts = vec![None; 1 << 16];
     let nat = Nat { lan, wan, router, router_mac: None, public_ports, hosts, free, packets };
     let mut workers = Workers::new(&config)?;
     workers.spawn("nat", |worker| nat.run(worker))?;
-    signals::catch()?;
-    let ended = workers.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
-    let closed = ports.close();
-    ended.and(closed)
+    workers.run(ports).map(drop)
 }
 
 /// One of the two networks.
@@ -42,6 +36,8 @@ struct Side {
     queues: QueuePair,
     mac: MacAddress,
     ip: Ipv4Addr,
+    /// ARP messages to be sent.
+    messages: Burst,
 }
 
 /// A flow by its private address, as a number, and port.
@@ -62,7 +58,8 @@ struct Nat {
 impl Nat {
     fn run(mut self, mut worker: Worker) -> Result<(), Error> {
         let (mut burst, mut timer) = (Burst::new(worker.batch), Timer::every(Duration::from_secs(1)));
-        self.look_for_router();
+        let request = Arp::request(self.wan.mac, self.wan.ip, self.router).frame();
+        self.wan.messages.push_copy(&request, &mut self.packets);
         while worker.running() {
             let now = worker.now();
             let out = self.lan.queues.rx.rx_burst(&mut burst);
@@ -74,12 +71,16 @@ impl Nat {
             self.lan.queues.tx.tx_burst(&mut burst);
             burst.clear();
             if timer.is_due(now) {
-                self.look_for_router();
+                if self.router_mac.is_none() {
+                    self.wan.messages.push_copy(&request, &mut self.packets);
+                }
                 while let Some((_, port)) = self.public_ports.expire(now) {
                     self.hosts[usize::from(port)] = None;
                     self.free.push(port);
                 }
             }
+            self.lan.queues.tx.tx_burst(&mut self.lan.messages);
+            self.wan.queues.tx.tx_burst(&mut self.wan.messages);
             worker.after(out + back, &mut [&mut *self.lan.queues.rx, &mut *self.wan.queues.rx, &mut timer]);
         }
         Ok(())
@@ -135,31 +136,13 @@ impl Nat {
         transport.write(packet, at);
         Some(())
     }
-
-    /// Asks for the address of the next router, as long as it is not known.
-    fn look_for_router(&mut self) {
-        if self.router_mac.is_none() {
-            let request = Arp::request(self.wan.mac, self.wan.ip, self.router);
-            send(request, MacAddress::BROADCAST, &mut self.wan, &mut self.packets);
-        }
-    }
 }
 
 /// Answers an ARP request for the address of a side; returns the message.
 fn answer(packet: &Packet, side: &mut Side, packets: &mut Cache) -> Option<Arp> {
     let message = Arp::read(packet, Ethernet::LEN)?;
     if message.operation() == Arp::REQUEST && message.target_ip() == side.ip {
-        send(message.reply(side.mac), message.sender(), side, packets);
+        side.messages.push_copy(&message.reply(side.mac).frame(), packets);
     }
     Some(message)
-}
-
-fn send(message: Arp, to: MacAddress, side: &mut Side, packets: &mut Cache) {
-    let mut burst = Burst::new(1);
-    if let Some(mut packet) = packets.take(1).next()
-        && packet.copy_from(&message.frame(to))
-    {
-        burst.push(packet);
-    }
-    side.queues.tx.tx_burst(&mut burst);
 }

@@ -1,14 +1,13 @@
 //! Carries the Ethernet network of one port through an IP network at another, in VXLAN (RFC 7348), to and from one remote end:
 //! `cargo run --release -p ringpass --example vxlan_gateway -- model:tap:inside model:tap:outside 198.18.0.1 198.18.0.2 42`
 
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
 use ringpass::headers::{Arp, EtherType, Ethernet, Flow, Header, IpProtocol, Ipv4, Udp};
-use ringpass::{
-    Burst, Cache, Config, Error, MacAddress, Packet, PortConfig, QueuePair, Timer, Worker, Workers, signals,
-};
+use ringpass::{Burst, Cache, Config, Error, MacAddress, Packet, PortConfig, QueuePair, Timer, Worker, Workers};
 
 /// UDP port of VXLAN.
 const PORT: u16 = 4789;
@@ -34,10 +33,7 @@ fn main() -> Result<(), Error> {
     let mut gateway = Gateway { local, remote, vni, mac, remote_mac: None, packets };
     let mut workers = Workers::new(&config)?;
     workers.spawn("vxlan", move |worker| gateway.run(inside, outside, worker))?;
-    signals::catch()?;
-    let ended = workers.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
-    let closed = ports.close();
-    ended.and(closed)
+    workers.run(ports).map(drop)
 }
 
 struct Gateway {
@@ -53,7 +49,8 @@ impl Gateway {
     fn run(&mut self, mut inside: QueuePair, mut outside: QueuePair, mut worker: Worker) -> Result<(), Error> {
         let (mut burst, mut messages) = (Burst::new(worker.batch), Burst::new(worker.batch));
         let mut timer = Timer::every(Duration::from_secs(1));
-        self.push(Arp::request(self.mac, self.local, self.remote), MacAddress::BROADCAST, &mut messages);
+        let request = Arp::request(self.mac, self.local, self.remote).frame();
+        messages.push_copy(&request, &mut self.packets);
         while worker.running() {
             let out = inside.rx.rx_burst(&mut burst);
             burst.retain(|packet| self.wrap(packet).is_some());
@@ -64,7 +61,7 @@ impl Gateway {
             inside.tx.tx_burst(&mut burst);
             burst.clear();
             if timer.is_due(worker.now()) && self.remote_mac.is_none() {
-                self.push(Arp::request(self.mac, self.local, self.remote), MacAddress::BROADCAST, &mut messages);
+                messages.push_copy(&request, &mut self.packets);
             }
             outside.tx.tx_burst(&mut messages);
             messages.clear();
@@ -76,9 +73,7 @@ impl Gateway {
     /// Puts the outer headers in front of a frame.
     fn wrap(&mut self, packet: &mut Packet) -> Option<()> {
         // The outer source port tells the flows apart for those who spread them (RFC 7348, section 5).
-        let mut hasher = DefaultHasher::new();
-        Flow::of(packet).hash(&mut hasher);
-        let port = 0xc000 | hasher.finish() as u16 & 0x3fff;
+        let port = 0xc000 | FixedState::default().hash_one(Flow::of(packet)) as u16 & 0x3fff;
         let (remote_mac, inner) = (self.remote_mac?, u16::try_from(packet.total_len()).ok()?);
         if !packet.prepend(OUTER) {
             return None;
@@ -100,7 +95,7 @@ impl Gateway {
                 self.remote_mac = Some(message.sender());
             }
             if message.operation() == Arp::REQUEST && message.target_ip() == self.local {
-                self.push(message.reply(self.mac), message.sender(), messages);
+                messages.push_copy(&message.reply(self.mac).frame(), &mut self.packets);
             }
             return None;
         }
@@ -114,13 +109,5 @@ impl Gateway {
         // Behind the inner frame there may be padding of the outer one.
         let inner = udp.total_len().checked_sub(Udp::LEN + 8).filter(|_| is_network)?;
         (packet.trim_front(at + Udp::LEN + 8) && packet.total_len() >= inner).then(|| packet.truncate(inner))
-    }
-
-    fn push(&mut self, message: Arp, to: MacAddress, burst: &mut Burst) {
-        if let Some(mut packet) = self.packets.take(burst.room().min(1)).next()
-            && packet.copy_from(&message.frame(to))
-        {
-            burst.push(packet);
-        }
     }
 }

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use ringpass_port::{Error, Port};
 
-use crate::ports::check_ports;
+use crate::ports::{Ports, check_ports};
+use crate::signals;
 use crate::worker::{Totals, Workers};
 
 impl Workers {
@@ -13,6 +14,41 @@ impl Workers {
     /// Number of consecutive looks without any moved packet after which, once an input has ended, nothing is in flight. Counted
     /// in looks and not in time, because on a busy machine all threads may stall, this one too.
     const IDLE_TICKS: u32 = 6;
+
+    /// Runs until Ctrl-C, or until [`run_until`](Self::run_until) ends for another reason, and closes the ports. Signals are
+    /// [caught](signals::catch) from here on.
+    ///
+    /// ```
+    /// use ringpass::{Burst, Config, Workers};
+    ///
+    /// let config = Config { time: Some(std::time::Duration::from_millis(200)), ..Config::default() };
+    /// let mut ports = ringpass::open(["model:null", "null"], &config)?;
+    /// let [mut a, mut b] = ports.take_pair()?;
+    /// let mut workers = Workers::new(&config)?;
+    /// workers.spawn("forward", move |mut worker| {
+    ///     let mut burst = Burst::new(worker.batch);
+    ///     while worker.running() {
+    ///         let received = a.rx.rx_burst(&mut burst);
+    ///         b.tx.tx_burst(&mut burst);
+    ///         burst.clear();
+    ///         worker.after(received, &mut [&mut *a.rx]);
+    ///     }
+    ///     Ok(())
+    /// })?;
+    /// let totals = workers.run(ports)?;
+    /// assert!(totals.elapsed >= config.time.expect("set above"));
+    /// # Ok::<(), ringpass::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [`run_until`](Self::run_until) and of [`Ports::close`]. The ports are closed even so.
+    pub fn run(&mut self, mut ports: Ports) -> Result<Totals, Error> {
+        signals::catch()?;
+        let ended = self.run_until(&mut ports, signals::interrupted, |_, _| Ok(()));
+        // Cards stop once their queues, which the workers had, and their port are gone.
+        let closed = ports.close();
+        ended.and_then(|totals| closed.map(|()| totals))
+    }
 
     /// Supervises workers and ports until the run ends, then stops the workers and waits for them. It ends when `stop` returns
     /// `true`, after the time or the packets of the configuration, when all workers have ended, or when an input (a capture file)

@@ -23,6 +23,27 @@ impl Cache {
     }
 }
 
+impl Burst {
+    /// Appends a packet with a copy of these bytes. Returns `false` if the burst has no room, the pool no buffer, or the buffer
+    /// no room for so many bytes.
+    ///
+    /// ```
+    /// use ringpass_memory::{Burst, Mempool, MempoolConfig};
+    ///
+    /// let pool = Mempool::new(&MempoolConfig { buffers: 64, ..Default::default() })?;
+    /// let mut burst = Burst::new(1);
+    /// assert!(burst.push_copy(&[1; 60], &mut pool.cache()));
+    /// assert_eq!(burst[0].to_vec(), [1; 60]);
+    /// assert!(!burst.push_copy(&[2; 60], &mut pool.cache()), "there is room for one");
+    /// # Ok::<(), ringpass_memory::Error>(())
+    /// ```
+    pub fn push_copy(&mut self, bytes: &[u8], packets: &mut Cache) -> bool {
+        let packet = packets.take(self.room().min(1)).next();
+        let copied = packet.and_then(|mut packet| packet.copy_from(bytes).then_some(packet));
+        copied.map(|packet| self.push(packet)).is_some()
+    }
+}
+
 impl Mempool {
     /// Takes one empty packet. Returns `None`, and counts it, if no buffer is left. Queues use a [`Cache`],
     /// which is faster.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{Ordering, fence};
 
-use ringpass_registers::{Bar, IoRegion};
+use crate::registers::{Bar, IoRegion};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::param::page_size;
 

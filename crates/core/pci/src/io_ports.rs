@@ -4,7 +4,7 @@
 use std::arch::asm;
 use std::io;
 
-use ringpass_registers::IoRegion;
+use crate::registers::IoRegion;
 
 use crate::region_io::check;
 

@@ -9,15 +9,16 @@ mod foreign;
 mod io_ports;
 mod open;
 mod region_io;
+pub mod registers;
 mod sysfs;
 mod vfio;
 mod vfio_user;
 
 use std::sync::Arc;
 
+use crate::registers::{IoRegion, Window};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
-use ringpass_registers::{IoRegion, Window};
 
 pub use foreign::ForeignMaps;
 pub use open::{addressing_of, open_pci};

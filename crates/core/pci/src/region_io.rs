@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::AsFd;
 
-use ringpass_registers::IoRegion;
+use crate::registers::IoRegion;
 
 /// Carries out register accesses. If a call fails the device is gone: reads then return ones, as on PCI, and
 /// writes are lost.

@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
+use crate::registers::{IoRegion, Window};
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
-use ringpass_registers::{IoRegion, Window};
 use rustix::fs::FlockOperation;
 use rustix::param::page_size;
 

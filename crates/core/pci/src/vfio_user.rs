@@ -10,10 +10,10 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
+use crate::registers::{Bar, DeviceWaker, IoRegion, Window};
 use ringpass_ipc::EventWaiter;
 use ringpass_memory::{Addressing, ContiguousRange, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
-use ringpass_registers::{Bar, DeviceWaker, IoRegion, Window};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, Doorbells, MSIX, PCI_REGIONS};
 
 use crate::bar::BARS;

@@ -4,8 +4,8 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringpass_memory::DmaArray;
-use ringpass_registers::ixgbe::bits::TDWBAL_HEAD_WB_EN;
-use ringpass_registers::{DMA, Reg, Window};
+use ringpass_pci::registers::ixgbe::bits::TDWBAL_HEAD_WB_EN;
+use ringpass_pci::registers::{DMA, Reg, Window};
 
 use crate::ring::Ring;
 

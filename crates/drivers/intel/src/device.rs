@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ringpass_memory::Mempool;
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::{Readable, Reg, Window};
 use ringpass_port::{Error, HangFlags, PortConfig};
-use ringpass_registers::{Readable, Reg, Window};
 
 /// Error bits in the status of a written-back descriptor.
 #[derive(Clone, Copy)]

@@ -1,8 +1,8 @@
 //! Differences between the families of cards: the registers of each, and the steps of its datasheet.
 
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::{DMA, RO, RW, Reg, RegArray, W1S, WO, Window};
 use ringpass_port::{Error, Link, PortConfig, Rule, Stats};
-use ringpass_registers::{DMA, RO, RW, Reg, RegArray, W1S, WO, Window};
 
 use crate::device::{Device, RxErrors};
 

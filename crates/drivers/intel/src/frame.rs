@@ -1,6 +1,6 @@
 //! Frames as the cards take them: limits of their length, and the command that sends one.
 
-use ringpass_registers::ixgbe::descriptor::{TX_DEXT, TX_DTYP_DATA, TX_IFCS};
+use ringpass_pci::registers::ixgbe::descriptor::{TX_DEXT, TX_DTYP_DATA, TX_IFCS};
 
 /// Length of an Ethernet header in bytes. Shorter frames have no EtherType and count as faulty.
 pub(crate) const ETHERNET_HEADER: usize = 14;

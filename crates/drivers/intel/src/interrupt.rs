@@ -6,8 +6,8 @@
 use std::os::fd::AsFd;
 
 use ringpass_pci::EventWaiter;
+use ringpass_pci::registers::{RW, Reg, W1S, WO, Window};
 use ringpass_port::{Error, WakeSource};
-use ringpass_registers::{RW, Reg, W1S, WO, Window};
 
 use crate::device::Device;
 use crate::family::Registers;
@@ -15,7 +15,7 @@ use crate::family::Registers;
 /// The lowest entry of a routing register (IVAR) is valid.
 const ROUTE_VALID: u32 = 0x80;
 const _: () = {
-    use ringpass_registers::{igb, ixgbe};
+    use ringpass_pci::registers::{igb, ixgbe};
     assert!(ixgbe::bits::IVAR_VALID == ROUTE_VALID && igb::bits::IVAR_VALID == ROUTE_VALID);
 };
 

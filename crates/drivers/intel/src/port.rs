@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Mempool, PageSize};
+use ringpass_pci::registers::ixgbe::VENDOR;
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{
     Error, Link, MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State, Stats, TX_HANG_TIMEOUT,
 };
-use ringpass_registers::ixgbe::VENDOR;
 
 use crate::completion::HeadWriteBack;
 use crate::device::{Device, QueueContext};

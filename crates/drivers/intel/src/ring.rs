@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_memory::{Buffer, DmaArray};
+use ringpass_pci::registers::ixgbe::bits::{RXDCTL_ENABLE, TXDCTL_ENABLE};
+use ringpass_pci::registers::{Doorbell, RW, Reg};
 use ringpass_port::Error;
-use ringpass_registers::ixgbe::bits::{RXDCTL_ENABLE, TXDCTL_ENABLE};
-use ringpass_registers::{Doorbell, RW, Reg};
 
 use crate::device::Device;
 use crate::family::RingRegisters;

@@ -1,6 +1,6 @@
 //! Receive side scaling (RSS): spreading frames over several queues.
 
-use ringpass_registers::Window;
+use ringpass_pci::registers::Window;
 
 use crate::family::Registers;
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Cache};
+use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::lending::Lending;
 use ringpass_port::{Error, RxQueue, WakeSource, Wakeable};
-use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::device::QueueContext;
 use crate::frame::{ETHERNET_HEADER, OVERHEAD};

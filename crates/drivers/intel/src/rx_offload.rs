@@ -1,8 +1,8 @@
 //! Metadata of received frames, and frames that lie in several buffers (section 7.1.6.2).
 
 use ringpass_memory::{Assembly, Flags, Packet};
+use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::Offloads;
-use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::device::{QueueContext, RxErrors};
 use crate::frame::{ETHERNET_HEADER, OVERHEAD};

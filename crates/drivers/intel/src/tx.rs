@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Packet, Reclaimer};
+use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::{Error, TxQueue, TxWatchdog};
-use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::completion::{HeadWriteBack, RS_INTERVAL};
 use crate::device::QueueContext;

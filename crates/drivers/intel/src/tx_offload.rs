@@ -7,8 +7,8 @@
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Packet};
+use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::Sum;
-use ringpass_registers::ixgbe::descriptor::*;
 
 use crate::completion::RS_INTERVAL;
 use crate::device::QueueContext;

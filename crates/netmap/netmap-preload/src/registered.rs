@@ -94,7 +94,7 @@ impl RegisteredPort {
             }
             match ring.sync() {
                 Ok(()) => {}
-                Err(SyncError::Program(_)) => {
+                Err(SyncError::Program { .. }) => {
                     ring.repair(self.port.buffers());
                     synced.invalid_positions = true;
                 }

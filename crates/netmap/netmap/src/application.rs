@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::csb::{Csb, CsbAtok, CsbKtoa};
+use crate::csb::Csb;
 use crate::{Notifier, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the application's side.
@@ -31,24 +31,16 @@ impl Application {
         &self.ring
     }
 
-    fn atok(&self) -> &CsbAtok {
-        self.csb.atok(self.entry)
-    }
-
-    fn ktoa(&self) -> &CsbKtoa {
-        self.csb.ktoa(self.entry)
-    }
-
     /// Reads the server's positions. Both are checked to be below the number of slots.
     #[inline]
     pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
-        let (cur, tail) = self.ktoa().read();
+        let (cur, tail) = self.csb.read_ktoa(self.entry);
         Positions::at(self.ring.slots(), cur, tail).ok_or(SyncError::Peer(cur, tail))
     }
 
     /// `head` as it was last passed on.
     pub(crate) fn passed(&self) -> u32 {
-        self.atok().read().head
+        self.csb.read_atok(self.entry).head
     }
 
     /// Passes the program's `head`, `cur` and `flags` on to the server, and kicks it if there is news and it
@@ -56,18 +48,18 @@ impl Application {
     #[inline]
     pub(crate) fn pass(&self, head: u32, cur: u32, flags: u32) -> Result<Positions, SyncError> {
         self.positions()?.check(head, cur)?;
-        let before = self.atok().read();
+        let before = self.csb.read_atok(self.entry);
         let news = head != before.head || flags != 0;
         if news || cur != before.cur {
-            self.atok().write(head, cur, flags);
+            self.csb.write_atok(self.entry, head, cur, flags);
         }
-        if news && self.ktoa().kern_needs_kick() {
+        if news && self.csb.kern_needs_kick(self.entry) {
             (self.kick)();
         }
         self.positions()
     }
 
     pub(crate) fn set_need_kick(&self, call: bool) {
-        self.atok().set_need_kick(call);
+        self.csb.set_appl_need_kick(self.entry, call);
     }
 }

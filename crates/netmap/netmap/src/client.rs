@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{FDS, Reply, Request, RingPeer};
 use crate::request::{PortName, Register};
-use crate::{Buffers, Notifier, Pools, PortRing, SyncError, attach, attach_pipe};
+use crate::{Buffers, Notifier, Pools, PortRing, SyncError, attach_each, attach_pipe};
 
 /// An error between a program and the serving process.
 #[derive(Debug, thiserror::Error)]
@@ -307,7 +307,7 @@ impl Port {
         });
         let own = register.offset as usize;
         let rings = match reply.peer {
-            RingPeer::Server => attach(&mapped, own, &csb, &ring),
+            RingPeer::Server => attach_each(&mapped, own, register.host_rings, &csb, |_| ring.clone()),
             RingPeer::Pipe { other, first } => attach_pipe(&mapped, (own, other as usize), first, &csb, &ring),
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;
@@ -335,7 +335,7 @@ impl Port {
     }
 
     /// Converts an error of one of its rings, with the port's name and the other programs that have it.
-    pub(crate) fn failed(&self, error: SyncError) -> Error {
+    pub fn failed(&self, error: SyncError) -> Error {
         Error::Os(format!("{}: {}", self.name, shared_error(&error.to_string(), &self.others)))
     }
 
@@ -347,6 +347,12 @@ impl Port {
     /// Rx rings that the registration covers.
     pub fn rx(&self) -> &[PortRing] {
         &self.rx
+    }
+
+    /// Takes the Tx rings and the Rx rings out of the port, for callers that drive them themselves. The registration
+    /// still ends when the port is dropped.
+    pub fn take_rings(&mut self) -> [Vec<PortRing>; 2] {
+        [std::mem::take(&mut self.tx), std::mem::take(&mut self.rx)]
     }
 
     /// Buffers of the slots.
@@ -363,6 +369,22 @@ impl Port {
     /// it, so it must only be watched edge-triggered.
     pub fn call_event(&self) -> BorrowedFd<'_> {
         self.call_event.event()
+    }
+
+    /// Returns a waiter of its own on [`call_event`](Self::call_event).
+    pub fn new_waiter(&self) -> io::Result<EventWaiter> {
+        self.call_event.try_clone()
+    }
+
+    /// Pools of the memory.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// Whether the serving process is gone.
+    pub fn is_lost(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.server(), PollFlags::IN)];
+        poll_for(&mut fds, Duration::ZERO).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Socket of the connection; it hangs up when the server ends.
@@ -388,42 +410,6 @@ impl Port {
     /// Waits until one of these rings of this port has slots for its program; see [`wait`].
     pub fn wait<'a>(&self, rings: impl Iterator<Item = &'a PortRing> + Clone, limit: Duration) -> Result<bool, Error> {
         wait(rings.map(|ring| (self, ring)), &self.spin, limit)
-    }
-}
-
-/// The parts of a port, for callers that drive its rings themselves. The registration ends when `client` is
-/// dropped.
-pub struct Parts {
-    /// The registration as granted.
-    pub register: Register,
-    /// Tx rings and Rx rings.
-    pub rings: [Vec<PortRing>; 2],
-    /// Buffers of the slots.
-    pub buffers: Buffers,
-    /// File of the memory.
-    pub memory: OwnedFd,
-    /// The eventfd of [`Port::call_event`].
-    pub call_event: EventWaiter,
-    /// The memory's pools.
-    pub pools: Pools,
-    /// Programs that had the port already; see [`Port::others`].
-    pub others: String,
-    /// The connection.
-    pub client: Client,
-}
-
-impl From<Port> for Parts {
-    fn from(port: Port) -> Self {
-        let Port { register, tx, rx, buffers, memory, call_event, pools, others, client, .. } = port;
-        Self { register, rings: [tx, rx], buffers, memory, call_event, pools, others, client }
-    }
-}
-
-impl Client {
-    /// Whether the serving process is gone.
-    pub fn is_lost(&self) -> bool {
-        let mut fds = [PollFd::from_borrowed_fd(self.stream.socket(), PollFlags::IN)];
-        poll_for(&mut fds, Duration::ZERO).is_ok() && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU32, Ordering::*, fence};
 /// `need_kick` 8, `sync_flags` 12.
 #[repr(C)]
 #[derive(Default)]
-pub struct CsbAtok {
+pub(crate) struct CsbAtok {
     head: AtomicU32,
     cur: AtomicU32,
     need_kick: AtomicU32,
@@ -25,7 +25,7 @@ pub struct CsbAtok {
     spare: [AtomicU32; 12],
 }
 
-/// Positions that an application has released, as [`CsbAtok::read`] returns it.
+/// Positions that an application has released, as [`Csb::read_atok`] returns them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Released {
     /// End of the released slots.
@@ -40,7 +40,7 @@ pub struct Released {
 /// `need_kick` 8.
 #[repr(C)]
 #[derive(Default)]
-pub struct CsbKtoa {
+pub(crate) struct CsbKtoa {
     hwcur: AtomicU32,
     hwtail: AtomicU32,
     need_kick: AtomicU32,
@@ -76,16 +76,57 @@ impl Csb {
         self.ktoa.len()
     }
 
-    /// The half of an entry that the application writes (netmap's `atok`, application to kernel).
+    /// Stores the application's positions (netmap's `atok`, application to kernel): it has released the slots before
+    /// `head`, and waits for slots beyond `cur`. Afterwards the application must check
+    /// [`kern_needs_kick`](Self::kern_needs_kick).
     #[inline]
-    pub fn atok(&self, entry: usize) -> &CsbAtok {
-        &self.atok[entry]
+    pub fn write_atok(&self, entry: usize, head: u32, cur: u32, sync_flags: u32) {
+        self.atok[entry].write(head, cur, sync_flags);
     }
 
-    /// The half of an entry that the server writes, in place of the kernel (netmap's `ktoa`).
+    /// Loads the application's `head`, then `cur` (Acquire), and `sync_flags`, each once.
     #[inline]
-    pub fn ktoa(&self, entry: usize) -> &CsbKtoa {
-        &self.ktoa[entry]
+    pub fn read_atok(&self, entry: usize) -> Released {
+        self.atok[entry].read()
+    }
+
+    /// Whether the application requests a kick. Called by the server after it has written its positions;
+    /// contains the full barrier.
+    #[inline]
+    pub fn appl_needs_kick(&self, entry: usize) -> bool {
+        self.atok[entry].appl_needs_kick()
+    }
+
+    /// Stores whether the application requests a kick from the server.
+    #[inline]
+    pub fn set_appl_need_kick(&self, entry: usize, wakes: bool) {
+        self.atok[entry].set_need_kick(wakes);
+    }
+
+    /// Stores the server's positions (netmap's `ktoa`, kernel to application): the slots before `hwcur` are processed,
+    /// and those before `hwtail` belong to the application.
+    #[inline]
+    pub fn write_ktoa(&self, entry: usize, hwcur: u32, hwtail: u32) {
+        self.ktoa[entry].write(hwcur, hwtail);
+    }
+
+    /// Loads the server's `hwtail`, then `hwcur` (Acquire), each once. Returns `hwcur` and `hwtail`.
+    #[inline]
+    pub fn read_ktoa(&self, entry: usize) -> (u32, u32) {
+        self.ktoa[entry].read()
+    }
+
+    /// Whether the server requests a kick. Called by the application after it has written its positions;
+    /// contains the full barrier.
+    #[inline]
+    pub fn kern_needs_kick(&self, entry: usize) -> bool {
+        self.ktoa[entry].kern_needs_kick()
+    }
+
+    /// Stores whether the server requests a kick from the application.
+    #[inline]
+    pub fn set_kern_need_kick(&self, entry: usize, wakes: bool) {
+        self.ktoa[entry].set_need_kick(wakes);
     }
 }
 
@@ -105,42 +146,36 @@ pub const ENTRY: usize = 64;
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<CsbAtok>() == ENTRY && size_of::<CsbKtoa>() == ENTRY);
 
-/// Flag in [`CsbAtok`]'s `sync_flags`: check for received frames even if the server assumes that there are
+/// Flag in [`Released::sync_flags`]: check for received frames even if the server assumes that there are
 /// none.
 pub const FORCE_READ: u32 = 1;
-/// Flag in [`CsbAtok`]'s `sync_flags`: return the slots of sent frames.
+/// Flag in [`Released::sync_flags`]: return the slots of sent frames.
 pub const FORCE_RECLAIM: u32 = 2;
 
 impl CsbAtok {
-    /// Stores the application's positions: it has released the slots before `head`, and waits for slots beyond
-    /// `cur`. Afterwards the application must check [`CsbKtoa::kern_needs_kick`].
     #[inline]
-    pub fn write(&self, head: u32, cur: u32, sync_flags: u32) {
+    fn write(&self, head: u32, cur: u32, sync_flags: u32) {
         self.sync_flags.store(sync_flags, Relaxed);
         // Release, `cur` first: a reader that sees the new `head` also sees this `cur` and the slots.
         self.cur.store(cur, Release);
         self.head.store(head, Release);
     }
 
-    /// Loads `head`, then `cur` (Acquire), and `sync_flags`, each once.
     #[inline]
-    pub fn read(&self) -> Released {
+    fn read(&self) -> Released {
         let head = self.head.load(Acquire);
         let cur = self.cur.load(Acquire);
         Released { head, cur, sync_flags: self.sync_flags.load(Relaxed) }
     }
 
-    /// Whether the application requests a kick. Called by the server after it has written its positions;
-    /// contains the full barrier.
     #[inline]
-    pub fn appl_needs_kick(&self) -> bool {
+    fn appl_needs_kick(&self) -> bool {
         fence(SeqCst);
         self.need_kick.load(Relaxed) != 0
     }
 
-    /// Stores whether the application requests a kick from the server.
     #[inline]
-    pub fn set_need_kick(&self, wakes: bool) {
+    fn set_need_kick(&self, wakes: bool) {
         self.need_kick.store(wakes.into(), Relaxed);
         // Only a request must be ordered before the second check.
         if wakes {
@@ -150,33 +185,27 @@ impl CsbAtok {
 }
 
 impl CsbKtoa {
-    /// Stores the server's positions: the slots before `hwcur` are processed, and those before `hwtail` belong
-    /// to the application.
     #[inline]
-    pub fn write(&self, hwcur: u32, hwtail: u32) {
+    fn write(&self, hwcur: u32, hwtail: u32) {
         // Release, `hwcur` first: a reader that sees the new `hwtail` also sees this `hwcur` and the slots.
         self.hwcur.store(hwcur, Release);
         self.hwtail.store(hwtail, Release);
     }
 
-    /// Loads `hwtail`, then `hwcur` (Acquire), each once. Returns `hwcur` and `hwtail`.
     #[inline]
-    pub fn read(&self) -> (u32, u32) {
+    fn read(&self) -> (u32, u32) {
         let hwtail = self.hwtail.load(Acquire);
         (self.hwcur.load(Acquire), hwtail)
     }
 
-    /// Whether the server requests a kick. Called by the application after it has written its positions;
-    /// contains the full barrier.
     #[inline]
-    pub fn kern_needs_kick(&self) -> bool {
+    fn kern_needs_kick(&self) -> bool {
         fence(SeqCst);
         self.need_kick.load(Relaxed) != 0
     }
 
-    /// Stores whether the server requests a kick from the application.
     #[inline]
-    pub fn set_need_kick(&self, wakes: bool) {
+    fn set_need_kick(&self, wakes: bool) {
         self.need_kick.store(wakes.into(), Relaxed);
         if wakes {
             fence(SeqCst);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::csb::{Csb, Released};
-use crate::{Direction, InvalidPositions, Positions, Ring};
+use crate::{Direction, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the serving side (netmap's `netmap_kring`). Belongs to the thread that serves
 /// it.
@@ -26,8 +26,8 @@ impl Kring {
     /// If the CSB has no such entry.
     pub fn new(direction: Direction, ring: Ring, csb: &Arc<Csb>, entry: usize) -> Self {
         let positions = Positions::new(direction, ring.slots());
-        csb.atok(entry).write(positions.hwcur(), positions.hwcur(), 0);
-        csb.ktoa(entry).write(positions.hwcur(), positions.hwtail());
+        csb.write_atok(entry, positions.hwcur(), positions.hwcur(), 0);
+        csb.write_ktoa(entry, positions.hwcur(), positions.hwtail());
         Self { ring, direction, csb: csb.clone(), entry, positions }
     }
 
@@ -51,8 +51,8 @@ impl Kring {
     /// Reads the application's positions and returns how many slots it has released since: frames to be sent,
     /// or slots whose frames it has read. The first of them is [`hwcur_plus`](Self::hwcur_plus)`(0)`.
     #[inline]
-    pub fn poll_released(&self) -> Result<u32, InvalidPositions> {
-        let Released { head, cur, .. } = self.csb.atok(self.entry).read();
+    pub fn poll_released(&self) -> Result<u32, SyncError> {
+        let Released { head, cur, .. } = self.csb.read_atok(self.entry);
         self.positions.check(head, cur)
     }
 
@@ -92,27 +92,27 @@ impl Kring {
     /// Publishes `hwcur` and `hwtail`. Returns whether the application wants to be woken.
     #[inline]
     pub fn publish(&self) -> bool {
-        self.csb.ktoa(self.entry).write(self.positions.hwcur(), self.positions.hwtail());
-        self.csb.atok(self.entry).appl_needs_kick()
+        self.csb.write_ktoa(self.entry, self.positions.hwcur(), self.positions.hwtail());
+        self.csb.appl_needs_kick(self.entry)
     }
 
     /// Resets both sides to the server's positions, after the application has set invalid ones. Slots that were
     /// released but not processed belong to the application again.
     pub fn restart(&self) {
         let (cur, tail) = (self.positions.hwcur(), self.positions.hwtail());
-        self.csb.atok(self.entry).write(cur, cur, 0);
-        self.csb.ktoa(self.entry).write(cur, tail);
+        self.csb.write_atok(self.entry, cur, cur, 0);
+        self.csb.write_ktoa(self.entry, cur, tail);
     }
 
     /// Before blocking: requests a kick from the application, then checks once more. Returns whether still no
     /// more than `seen` slots are released, so that the caller may block.
-    pub fn arm(&self, seen: u32) -> Result<bool, InvalidPositions> {
-        self.csb.ktoa(self.entry).set_need_kick(true);
+    pub fn arm(&self, seen: u32) -> Result<bool, SyncError> {
+        self.csb.set_kern_need_kick(self.entry, true);
         Ok(self.poll_released()? == seen)
     }
 
     /// After blocking: no longer requests a kick.
     pub fn disarm(&self) {
-        self.csb.ktoa(self.entry).set_need_kick(false);
+        self.csb.set_kern_need_kick(self.entry, false);
     }
 }

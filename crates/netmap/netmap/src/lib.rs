@@ -32,7 +32,6 @@
 mod application;
 #[allow(unsafe_code, reason = "implementations of an unsafe trait")]
 mod atomics;
-pub mod bridge;
 #[allow(unsafe_code, reason = "frames in memory that several processes share")]
 mod buffers;
 pub mod client;
@@ -65,7 +64,7 @@ pub use notifier::Notifier;
 pub use pools::Pools;
 pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};
 pub use port_ring::PortRing;
-pub use positions::{Direction, InvalidPositions, Positions, SyncError};
+pub use positions::{Direction, Positions, SyncError};
 pub use region::{Error, Region};
 pub use ring::{Flags, Ring, Slot};
 pub use shared_pool::{Claim, SharedPool};

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use ringpass_memory::Mempool;
 use ringpass_port::{Error, Link, Port, PortConfig, PortStatus, QueuePair, State, Stats};
 
-use crate::client::{self, Client, Parts, shared_error};
+use crate::client::{self, shared_error};
 use crate::queues::{RECEIVING, SENDING, queues};
 use crate::request::{Mode, PortName, Register, register};
 
 /// A port of a VALE switch or an end of a pipe, whose frames are copied between slots and packets.
 struct NetmapPort {
     name: String,
-    clients: Vec<Client>,
+    /// One registration for each queue, whose rings the queues have.
+    registered: Vec<client::Port>,
     queues: Vec<QueuePair>,
     status: Arc<PortStatus>,
     notes: Vec<String>,
@@ -49,7 +50,7 @@ impl NetmapPort {
         let others = Default::default();
         let mut port = Self {
             name: name.into(),
-            clients: Default::default(),
+            registered: Default::default(),
             queues: queues_of,
             status,
             notes: Default::default(),
@@ -63,12 +64,11 @@ impl NetmapPort {
             if config.queues > 1 {
                 (parsed.mode, parsed.ring, more.rings) = (Mode::OneNic, queue as u16, [config.queues as u16; 2]);
             }
-            let opened = client::Port::open(&parsed, socket, more).map_err(|error| Error::from(error).of(name))?;
-            let Parts { register, rings: [tx, rx], buffers, call_event, others, client, .. } = opened.into();
-            port.others = others;
+            let opened = client::Port::open(&parsed, socket, more);
+            let mut opened = opened.map_err(|error| Error::from(error).of(name))?;
+            port.others = opened.others().to_owned();
             if queue == 0 {
-                let memory = register.memory_id;
-                let [sending, receiving] = register.slots;
+                let Register { memory_id: memory, slots: [sending, receiving], .. } = *opened.granted();
                 let only = if is_monitor || parsed.flags & register::RX_ONLY != 0 {
                     "; it only receives, and drops frames to be sent"
                 } else if parsed.flags & register::TX_ONLY != 0 {
@@ -80,13 +80,14 @@ impl NetmapPort {
                     "netmap port in memory {memory}, {sending} slots to send, {receiving} to receive; frames are copied{only}"
                 ));
             }
+            let [tx, rx] = opened.take_rings();
             for ring in rx {
-                let call_event = call_event.try_clone().map_err(|error| Error::os(name, error))?;
+                let call_event = opened.new_waiter().map_err(|error| Error::os(name, error))?;
                 rx_rings.push((ring, Some(call_event)));
             }
             tx_rings.extend(tx);
-            port.clients.push(client);
-            places = Some(buffers);
+            places = Some(opened.buffers().clone());
+            port.registered.push(opened);
         }
         let places = places.ok_or_else(|| Error::Config(format!("{name}: a port without queues")))?;
         let opened = queues(tx_rings, rx_rings, &places, config, pool, &port.status);
@@ -113,7 +114,7 @@ impl Port for NetmapPort {
     }
 
     fn state(&mut self) -> State {
-        if self.clients.iter().any(Client::is_lost) {
+        if self.registered.iter().any(client::Port::is_lost) {
             self.status.set_gone(|| "the process that serves netmap ports is gone".into());
         }
         match self.status.state() {

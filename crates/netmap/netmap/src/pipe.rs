@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use crate::csb::{Csb, CsbAtok, CsbKtoa};
+use crate::csb::Csb;
 use crate::layout::RESERVED_BUFFERS;
 use crate::position_cache::PositionCache;
 use crate::{Flags, Notifier, Positions, Ring, Slot, SyncError};
@@ -41,14 +41,14 @@ impl PipeChannel {
         Self { sender, receiver, csb: csb.clone(), entry, notify: notify.clone() }
     }
 
-    /// The half of the entry that the sender writes.
-    fn sent(&self) -> &CsbAtok {
-        self.csb.atok(self.entry)
+    /// First slot that was not sent.
+    fn sent(&self) -> u32 {
+        self.csb.read_atok(self.entry).head
     }
 
-    /// The half of the entry that the receiver writes.
-    fn released(&self) -> &CsbKtoa {
-        self.csb.ktoa(self.entry)
+    /// First slot that was not released.
+    fn released(&self) -> u32 {
+        self.csb.read_ktoa(self.entry).0
     }
 
     /// Number of slots that both rings have.
@@ -80,7 +80,7 @@ impl Sender {
     pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
         let slots = self.0.slots();
         let sent = self.passed();
-        let released = self.0.released().read().0;
+        let released = self.0.released();
         let tail = released.checked_sub(1).unwrap_or(slots - 1);
         let positions = Positions::at(slots, sent, tail).ok_or(SyncError::Peer(sent, released))?;
         self.1.set(&positions);
@@ -88,7 +88,7 @@ impl Sender {
     }
 
     pub(crate) fn passed(&self) -> u32 {
-        self.0.sent().read().head
+        self.0.sent()
     }
 
     /// Sends the slots that the program has released, up to the last complete frame.
@@ -113,9 +113,9 @@ impl Sender {
         }
         if given > 0 {
             positions.advance_hwcur(given);
-            self.0.sent().write(positions.hwcur(), cur, 0);
+            csb.write_atok(*entry, positions.hwcur(), cur, 0);
             self.1.set(&positions);
-            if csb.ktoa(entry + NEED_KICK_OFFSET).kern_needs_kick() {
+            if csb.kern_needs_kick(entry + NEED_KICK_OFFSET) {
                 notify();
             }
         }
@@ -123,7 +123,7 @@ impl Sender {
     }
 
     pub(crate) fn set_need_kick(&self, call: bool) {
-        self.0.csb.atok(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
+        self.0.csb.set_appl_need_kick(self.0.entry + NEED_KICK_OFFSET, call);
     }
 }
 
@@ -141,14 +141,14 @@ impl Receiver {
     /// Reads where the ring stands: the program owns the slots that the other end has sent.
     #[inline]
     pub(crate) fn positions(&self) -> Result<Positions, SyncError> {
-        let (sent, released) = (self.0.sent().read().head, self.passed());
+        let (sent, released) = (self.0.sent(), self.passed());
         let positions = Positions::at(self.0.slots(), released, sent).ok_or(SyncError::Peer(sent, released))?;
         self.1.set(&positions);
         Ok(positions)
     }
 
     pub(crate) fn passed(&self) -> u32 {
-        self.0.released().read().0
+        self.0.released()
     }
 
     /// Returns the slots that the program has released to the sender.
@@ -166,8 +166,8 @@ impl Receiver {
             }
         }
         if given > 0 {
-            self.0.released().write(positions.after(first, given), 0);
-            if csb.atok(entry + NEED_KICK_OFFSET).appl_needs_kick() {
+            csb.write_ktoa(*entry, positions.after(first, given), 0);
+            if csb.appl_needs_kick(entry + NEED_KICK_OFFSET) {
                 notify();
             }
         }
@@ -175,6 +175,6 @@ impl Receiver {
     }
 
     pub(crate) fn set_need_kick(&self, call: bool) {
-        self.0.csb.ktoa(self.0.entry + NEED_KICK_OFFSET).set_need_kick(call);
+        self.0.csb.set_kern_need_kick(self.0.entry + NEED_KICK_OFFSET, call);
     }
 }

@@ -20,17 +20,6 @@ pub struct Positions {
     tail: u32,
 }
 
-/// An application's `head` and `cur` are out of bounds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("head {head} and cur {cur}, where slots {first} to {tail} (not included) of {slots} are the application's")]
-pub struct InvalidPositions {
-    head: u32,
-    cur: u32,
-    first: u32,
-    tail: u32,
-    slots: u32,
-}
-
 impl Positions {
     /// Returns the initial positions: the application owns all slots but one (Tx), or none (Rx).
     ///
@@ -75,7 +64,7 @@ impl Positions {
     /// Validates an application's positions: `hwcur <= head <= cur <= hwtail`, modulo the ring's size. Returns
     /// how many slots it releases, those from `hwcur` to `head`.
     #[inline]
-    pub fn check(&self, head: u32, cur: u32) -> Result<u32, InvalidPositions> {
+    pub fn check(&self, head: u32, cur: u32) -> Result<u32, SyncError> {
         let Self { slots, cur: first, tail } = *self;
         if head < slots && cur < slots {
             let (given, until) = (self.distance(first, head), self.distance(first, cur));
@@ -83,7 +72,7 @@ impl Positions {
                 return Ok(given);
             }
         }
-        Err(InvalidPositions { head, cur, first, tail, slots })
+        Err(SyncError::Program { head, cur, first, tail, slots })
     }
 
     /// Whether an application at `head` still owns at least half of the slots.
@@ -118,8 +107,21 @@ impl Positions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyncError {
     /// The program has set invalid positions; they were not passed on.
-    #[error("the program set {0}")]
-    Program(#[from] InvalidPositions),
+    #[error(
+        "the program set head {head} and cur {cur}, where slots {first} to {tail} (not included) of {slots} are the application's"
+    )]
+    Program {
+        /// What the program set.
+        head: u32,
+        /// What the program set.
+        cur: u32,
+        /// First slot of the application.
+        first: u32,
+        /// First slot after the application's.
+        tail: u32,
+        /// Number of slots.
+        slots: u32,
+    },
     /// The other side, a server or the other end of a pipe, has written positions that do not exist.
     #[error("the other side has moved to slots {0} and {1}, which there are not")]
     Peer(u32, u32),
@@ -167,6 +169,9 @@ mod tests {
             assert_eq!((tx.hwcur(), rx.hwcur()), (round * 3 % 4, round * 2 % 4));
         }
         let error = rx.check(7, 0).unwrap_err().to_string();
-        assert_eq!(error, "head 7 and cur 0, where slots 2 to 2 (not included) of 4 are the application's");
+        assert_eq!(
+            error,
+            "the program set head 7 and cur 0, where slots 2 to 2 (not included) of 4 are the application's"
+        );
     }
 }

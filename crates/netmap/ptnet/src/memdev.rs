@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use ringpass_memory::Memory;
 use ringpass_netmap::Pools;
-use ringpass_registers::ptnet::VENDOR;
-use ringpass_registers::ptnet::memdev::{DEVICE, ID, MEMORY_BAR, POOLS, SIZE};
+use ringpass_pci::registers::ptnet::VENDOR;
+use ringpass_pci::registers::ptnet::memdev::{DEVICE, ID, MEMORY_BAR, POOLS, SIZE};
 use ringpass_vfio_user::{Area, CONFIG_REGION, ConfigSpace, Device, EventNotifier, Identity, Mapping, Region, words};
 
 use crate::BAR;

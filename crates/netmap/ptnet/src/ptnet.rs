@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ringpass_memory::{Access, DmaMap, DmaMapError, LookupHint, Memory};
 use ringpass_netmap::PortRing;
 use ringpass_netmap::csb::{Csb, ENTRY};
-use ringpass_port::MacAddress;
-use ringpass_registers::ptnet::VENDOR;
-use ringpass_registers::ptnet::port::{
+use ringpass_pci::registers::ptnet::VENDOR;
+use ringpass_pci::registers::ptnet::port::{
     CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, DEVICE, INTERFACE, KICKS, MAC, MEMORY_ID, RINGS, SLOTS,
 };
+use ringpass_port::MacAddress;
 use ringpass_vfio_user::{CONFIG_REGION, Change, ConfigSpace, Device, EventNotifier, Identity, Region, words};
 use rustix::io::Errno;
 
@@ -73,7 +73,8 @@ impl Ptnet {
         let GuestPort { interface, rings, mac, memory_id } = port;
         let counts = rings.each_ref().map(|rings| rings.len() as u32);
         let slots = rings.each_ref().map(|rings| rings.first().map_or(0, |ring| ring.ring().slots()));
-        let relays: Vec<Relay> = rings.into_iter().flatten().map(Relay::new).collect();
+        let relays: Vec<Relay> =
+            rings.into_iter().flatten().enumerate().map(|(entry, ring)| Relay::new(ring, entry)).collect();
         assert!((1..=64).contains(&relays.len()), "a port of {} rings", relays.len());
         let expected = [0, 1].map(|way| std::iter::repeat_n(slots[way], counts[way] as usize));
         assert!(relays.iter().map(Relay::slots).eq(expected.into_iter().flatten()), "rings of different lengths");
@@ -118,7 +119,7 @@ impl Ptnet {
         let Some(csb) = &self.csb else { return 0 };
         let mut moved = 0;
         for (entry, relay) in self.relays.iter_mut().enumerate() {
-            let passed = relay.pass(csb.atok(entry), csb.ktoa(entry), &self.counters);
+            let passed = relay.pass(csb, &self.counters);
             moved += usize::from(passed.moved);
             if passed.call
                 && let Some(signal) = &self.vectors[entry]
@@ -134,13 +135,13 @@ impl Ptnet {
     /// [`sync_rings`](Self::sync_rings) once more before sleeping.
     pub fn arm(&mut self) {
         let Some(csb) = &self.csb else { return };
-        self.relays.iter().enumerate().for_each(|(entry, relay)| relay.arm(csb.ktoa(entry)));
+        self.relays.iter().for_each(|relay| relay.arm(csb));
     }
 
     /// Disables kicks and wake-ups after a sleep.
     pub fn disarm(&mut self) {
         let Some(csb) = &self.csb else { return };
-        self.relays.iter().enumerate().for_each(|(entry, relay)| relay.disarm(csb.ktoa(entry)));
+        self.relays.iter().for_each(|relay| relay.disarm(csb));
     }
 
     fn command(&mut self, command: u32) {
@@ -162,8 +163,8 @@ impl Ptnet {
         self.stop();
         let addresses = self.csb_at.map(|[high, low]| u64::from(high) << 32 | u64::from(low));
         let csb = self.find(addresses).ok_or(Errno::FAULT)?;
-        for (entry, relay) in self.relays.iter_mut().enumerate() {
-            relay.begin(csb.atok(entry), csb.ktoa(entry)).map_err(|_| Errno::IO)?;
+        for relay in &mut self.relays {
+            relay.begin(&csb).map_err(|_| Errno::IO)?;
         }
         count(&self.counters.creates);
         (self.created, self.csb) = (Some(addresses), Some(csb));

@@ -1,7 +1,7 @@
 //! Relays one ring between a guest and the port: passes the guest's positions on as a program's would be, and
 //! writes the port's answer to the guest's CSB.
 
-use ringpass_netmap::csb::{CsbAtok, CsbKtoa, Released};
+use ringpass_netmap::csb::{Csb, Released};
 use ringpass_netmap::{PortRing, Positions, SyncError};
 
 use crate::counters::{Counters, count};
@@ -9,6 +9,8 @@ use crate::counters::{Counters, count};
 /// A ring of the port and the positions last exchanged.
 pub(crate) struct Relay {
     ring: PortRing,
+    /// Index of its entry in the guest's CSB.
+    entry: usize,
     /// Positions that were passed on last.
     passed: Released,
     /// Last values of the guest that were refused as invalid.
@@ -29,8 +31,8 @@ pub(crate) struct Passed {
 }
 
 impl Relay {
-    pub(crate) fn new(ring: PortRing) -> Self {
-        Self { ring, passed: Default::default(), refused: None, published: Default::default(), lost: false }
+    pub(crate) fn new(ring: PortRing, entry: usize) -> Self {
+        Self { ring, entry, passed: Default::default(), refused: None, published: Default::default(), lost: false }
     }
 
     pub(crate) fn slots(&self) -> u32 {
@@ -39,26 +41,26 @@ impl Relay {
 
     /// Initializes the CSB entry of a guest that starts: the ring's positions, and as `head` and `cur` the end of
     /// what has been passed on.
-    pub(crate) fn begin(&mut self, guest: &CsbAtok, host: &CsbKtoa) -> Result<(), SyncError> {
+    pub(crate) fn begin(&mut self, csb: &Csb) -> Result<(), SyncError> {
         let positions = self.ring.positions()?;
         // Programs may have written to the port's own CSB before, so `passed` can exceed the ring.
         let head = self.ring.passed() % self.slots();
-        guest.write(head, head, 0);
+        csb.write_atok(self.entry, head, head, 0);
         self.passed = Released { head, cur: head, sync_flags: 0 };
         self.refused = None;
         self.lost = false;
         self.published = (positions.hwcur(), positions.hwtail());
-        host.write(self.published.0, self.published.1);
-        host.set_need_kick(false);
+        csb.write_ktoa(self.entry, self.published.0, self.published.1);
+        csb.set_kern_need_kick(self.entry, false);
         Ok(())
     }
 
     /// Reads the guest's positions, passes them on if they have changed, and publishes changes of the port to the
     /// guest.
     #[inline]
-    pub(crate) fn pass(&mut self, guest: &CsbAtok, host: &CsbKtoa, counters: &Counters) -> Passed {
-        match self.forward(guest.read(), counters) {
-            Ok(positions) => self.publish(guest, host, &positions),
+    pub(crate) fn pass(&mut self, csb: &Csb, counters: &Counters) -> Passed {
+        match self.forward(csb.read_atok(self.entry), counters) {
+            Ok(positions) => self.publish(csb, &positions),
             Err(_) => {
                 if !std::mem::replace(&mut self.lost, true) {
                     count(&counters.peer_faults);
@@ -76,7 +78,7 @@ impl Relay {
             return self.ring.positions();
         }
         match self.ring.pass(from_guest.head, from_guest.cur, from_guest.sync_flags) {
-            Err(SyncError::Program(_)) => {
+            Err(SyncError::Program { .. }) => {
                 if self.refused.replace(from_guest) != Some(from_guest) {
                     count(&counters.invalid_positions);
                 }
@@ -87,29 +89,29 @@ impl Relay {
     }
 
     #[inline]
-    fn publish(&mut self, guest: &CsbAtok, host: &CsbKtoa, positions: &Positions) -> Passed {
+    fn publish(&mut self, csb: &Csb, positions: &Positions) -> Passed {
         let now = (positions.hwcur(), positions.hwtail());
         self.lost = false;
         if now == self.published {
             return Passed::default();
         }
-        host.write(now.0, now.1);
-        let call = now.1 != self.published.1 && guest.appl_needs_kick();
+        csb.write_ktoa(self.entry, now.0, now.1);
+        let call = now.1 != self.published.1 && csb.appl_needs_kick(self.entry);
         self.published = now;
         Passed { moved: true, call }
     }
 
     /// Asks both sides to wake this one before it sleeps. What they did before that is found by the poll that
     /// follows.
-    pub(crate) fn arm(&self, host: &CsbKtoa) {
-        host.set_need_kick(true);
+    pub(crate) fn arm(&self, csb: &Csb) {
+        csb.set_kern_need_kick(self.entry, true);
         // If the other side's positions are invalid, there is nothing to wait for.
         let _ = self.ring.arm_at(self.published.1);
     }
 
     /// Withdraws the requests of `arm` while the guest's CSB is mapped.
-    pub(crate) fn disarm(&self, host: &CsbKtoa) {
-        host.set_need_kick(false);
+    pub(crate) fn disarm(&self, csb: &Csb) {
+        csb.set_kern_need_kick(self.entry, false);
         self.ring.disarm();
     }
 

@@ -161,7 +161,7 @@ fn isolation(guest: &Guest) {
 #[test]
 #[ignore = "runs in a guest"]
 fn guest_looks_for_markers() {
-    use ringpass_registers::ptnet::memdev::{MEMORY_BAR, SIZE};
+    use ringpass_pci::registers::ptnet::memdev::{MEMORY_BAR, SIZE};
     let device = open_pci(MEMORY).expect("the memory's device");
     let registers = device.region(0).expect("its registers");
     let len = registers.read32(SIZE[0] as usize) as usize;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::*;
 use ringpass_lab::Ended;
+use ringpass_pci::registers::ixgbe::STATUS;
 use ringpass_pci::{PciDevice, VfioUser};
-use ringpass_registers::ixgbe::STATUS;
 use serde_json::Value;
 
 const LIMIT: Duration = Duration::from_secs(20);

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_pci::registers::Window;
 use ringpass_pci::{DeviceId, EventWaiter, PciDevice};
 use ringpass_port::{Error, MacAddress, PortConfig, VirtioUserConfig};
-use ringpass_registers::Window;
 use ringpass_virtio::features::{self, MAC, MQ, STATUS, VERSION_1, offer};
 use tracing::{info, warn};
 

@@ -9,10 +9,10 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
+use crate::registers::{IoRegion, Window};
 use ringpass_ipc::EventWaiter;
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_port::Error;
-use ringpass_registers::{IoRegion, Window};
 use vfio_bindings::bindings::vfio::{
     VFIO_DEVICE_FLAGS_RESET, VFIO_PCI_BAR0_REGION_INDEX, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_PCI_MSI_IRQ_INDEX,
     VFIO_PCI_MSIX_IRQ_INDEX, VFIO_REGION_INFO_FLAG_MMAP, vfio_region_info,

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use ringpass_lab::{Guest, Iommu, nic_address, nic_mac, wait_until};
+use ringpass_pci::registers::IoRegion;
 use ringpass_pci::{PciDevice, open_pci};
-use ringpass_registers::IoRegion;
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 
 /// Two controllers with 256 bytes of registers each. The two share a page, so one begins inside it.

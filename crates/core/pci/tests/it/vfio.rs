@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use ringpass_lab::{Builder, Guest, Iommu};
 use ringpass_memory::{Addressing, DmaRegion, RegionConfig};
+use ringpass_pci::registers::{DMA, RO, RW, Reg, WO, Window};
 use ringpass_pci::{DeviceId, EventWaiter, PciDevice, Vfio, addressing_of, open_pci};
-use ringpass_registers::{DMA, RO, RW, Reg, WO, Window};
 
 const CARD: &str = "0000:01:00.0";
 

@@ -37,9 +37,10 @@ impl Arp {
         message
     }
 
-    /// Returns a whole frame with this message, padded, from the sender to this hardware address: that of the target, or
-    /// [`MacAddress::BROADCAST`] for a request.
-    pub fn frame(&self, to: MacAddress) -> [u8; 60] {
+    /// Returns a whole frame with this message, padded, from the sender to the target, or to all hosts if the target's hardware
+    /// address is not known.
+    pub fn frame(&self) -> [u8; 60] {
+        let to = if self.target() == MacAddress::default() { MacAddress::BROADCAST } else { self.target() };
         let mut frame = [0; 60];
         frame[..14].copy_from_slice(&Ethernet::new(to, self.sender(), EtherType::ARP).bytes());
         frame[14..42].copy_from_slice(&self.0);

@@ -12,7 +12,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the checksum that covers the changed field is wrong without it"]
 pub struct ChecksumChange(
-    /// A sum of 16-bit words, at most 2^26, whose carries are not added yet.
+    /// A sum of 16-bit words in the machine's byte order, on which such sums do not depend (RFC 1071, section 2), at most 2^26,
+    /// whose carries are not added yet.
     u32,
 );
 
@@ -27,7 +28,7 @@ impl ChecksumChange {
         assert!(old.len() == new.len() && old.len().is_multiple_of(2) && old.len() <= 1024, "words of equal number");
         let words = old.as_chunks::<2>().0.iter().zip(new.as_chunks::<2>().0);
         let change = |(old, new): (&[u8; 2], &[u8; 2])| {
-            u32::from(!u16::from_be_bytes(*old)) + u32::from(u16::from_be_bytes(*new))
+            u32::from(!u16::from_ne_bytes(*old)) + u32::from(u16::from_ne_bytes(*new))
         };
         Self(words.map(change).sum())
     }
@@ -42,7 +43,7 @@ impl ChecksumChange {
     #[inline]
     pub fn apply(self, checksum: u16) -> u16 {
         // The second step adds the carry of the first one, which is all that is left of 27 bits.
-        !(fold(fold(u32::from(!checksum) + self.0)) as u16)
+        u16::from_be(!(fold(fold(u32::from(!checksum.to_be()) + self.0)) as u16))
     }
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use ringpass_pci::registers::igb::*;
+use ringpass_pci::registers::{RC, Reg, Window};
 use ringpass_port::Stats;
-use ringpass_registers::igb::*;
-use ringpass_registers::{RC, Reg, Window};
 
 /// Length of a frame's CRC in bytes, which the card's octet counters include.
 const CRC: u64 = 4;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::igb::{bits::*, *};
 use ringpass_port::{Error, Link};
-use ringpass_registers::Window;
-use ringpass_registers::igb::{bits::*, *};
 
 use crate::device::Device;
 

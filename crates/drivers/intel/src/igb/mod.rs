@@ -10,9 +10,9 @@ mod link;
 use std::time::Duration;
 
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::igb::{bits::*, descriptor::*, *};
+use ringpass_pci::registers::{RW, Reg, Window};
 use ringpass_port::{Error, Link, PortConfig, Stats};
-use ringpass_registers::igb::{bits::*, descriptor::*, *};
-use ringpass_registers::{RW, Reg, Window};
 
 use crate::device::{Device, RxErrors};
 use crate::family::{Family, Registers, RingRegisters};

@@ -1,8 +1,8 @@
 //! Statistics registers (8.2.3.23). All of them clear on read, so the values are summed here.
 
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_port::Stats;
-use ringpass_registers::Window;
-use ringpass_registers::ixgbe::*;
 
 /// Gives each of the port's queues, at most 16, counters of its own, and clears them (4.6.5: by reading).
 pub(crate) fn start(window: &Window, hw_queues: impl Iterator<Item = usize>) {

@@ -8,9 +8,9 @@ mod steering;
 
 use std::time::Duration;
 
+use ringpass_pci::registers::ixgbe::{bits::*, descriptor::*, *};
+use ringpass_pci::registers::{RW, Reg, Window};
 use ringpass_port::{Error, Link, PortConfig, Rule, Spread, Stats};
-use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
-use ringpass_registers::{RW, Reg, Window};
 
 use crate::device::{Device, RxErrors};
 use crate::family::{Family, Registers, RingRegisters};

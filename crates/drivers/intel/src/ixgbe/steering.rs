@@ -4,9 +4,9 @@
 
 use std::net::Ipv4Addr;
 
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 use ringpass_port::{Error, MacAddress, PortConfig, Protocol, Rule, Spread};
-use ringpass_registers::Window;
-use ringpass_registers::ixgbe::{bits::*, *};
 
 /// Queues per pool, with 64 pools (7.1.2.2).
 const POOL_QUEUES: usize = 2;

@@ -7,8 +7,8 @@ use crate::common::{FakeCard, IGB, PHY_CONTROL};
 use ringpass_intel::igb::Igb;
 use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_pci::DeviceId;
+use ringpass_pci::registers::igb::{bits::*, *};
 use ringpass_port::{Offloads, Port, PortConfig, Rule, RxQueue, Spread, WakeSource};
-use ringpass_registers::igb::{bits::*, *};
 
 fn open(straw: &Arc<FakeCard>, config: &PortConfig) -> Box<dyn Port> {
     let pool = Mempool::new(&MempoolConfig { buffers: 4096, ..Default::default() }).unwrap();

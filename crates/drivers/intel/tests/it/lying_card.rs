@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::common::{FakeCard, each_kind};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
+use ringpass_pci::registers::ixgbe::descriptor::{RX_DD, RX_EOP, RX_LENGTH_SHIFT, TX_DD, TX_EOP, TX_PAYLEN_SHIFT};
 use ringpass_port::{Port, PortConfig, QueuePair, State};
-use ringpass_registers::ixgbe::descriptor::{RX_DD, RX_EOP, RX_LENGTH_SHIFT, TX_DD, TX_EOP, TX_PAYLEN_SHIFT};
 
 fn open(straw: &Arc<FakeCard>, config: &PortConfig) -> (Box<dyn Port>, QueuePair) {
     let mut port = straw.open(config, &pool()).unwrap();

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::common::{FakeCard, Kind, each_kind};
 use ringpass_memory::{Burst, Mempool, MempoolConfig};
+use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::{PortConfig, QueuePair};
-use ringpass_registers::ixgbe::descriptor::*;
 use ringpass_testing::{CountingAllocator, allocator_calls};
 
 #[global_allocator]

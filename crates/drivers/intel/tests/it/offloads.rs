@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::common::{FakeCard, IXGBE, Kind, each_kind};
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
+use ringpass_pci::registers::ixgbe::{bits::*, descriptor::*, *};
 use ringpass_port::{Offloads, Port, PortConfig, QueuePair, RxQueue, WakeSource};
-use ringpass_registers::ixgbe::{bits::*, descriptor::*, *};
 
 const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true };
 const TCP: Headers = Headers { l2: 14, l3: 20, l4: 20, protocol: L4::Tcp };

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::IoRegion;
 use ringpass_port::Error;
-use ringpass_registers::IoRegion;
 use ringpass_virtio::driver::Addresses;
 use ringpass_virtio::layout::{LEGACY_ALIGN, MAX_SIZE};
 

@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::IoRegion;
 use ringpass_port::Error;
-use ringpass_registers::IoRegion;
 use ringpass_virtio::driver::{Addresses, Broken, HandedOver, InflightPolicy};
 
 use self::legacy::Legacy;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::IoRegion;
 use ringpass_port::Error;
-use ringpass_registers::IoRegion;
 use ringpass_virtio::layout::MAX_SIZE;
 
 use super::capabilities::{Location, Structures};

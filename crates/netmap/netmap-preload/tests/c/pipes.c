@@ -93,6 +93,34 @@ static void buffers(void) {
     EQUAL(next_frame(&b), 55, "a frame goes from one pipe to another by an exchange of buffers");
 }
 
+/* A pipe with two rings to the second end and three back. */
+static void rings(void) {
+    struct port a, b, one;
+    struct nmreq_register reg = {.nr_mode = NR_REG_ALL_NIC, .nr_tx_rings = 2, .nr_rx_rings = 3, .nr_tx_slots = 64, .nr_rx_slots = 128};
+    REQUIRE(port_register(&a, "r{1", reg) == 0);
+    b = need("r}1");
+    CHECK(a.reg.nr_tx_rings == 2 && a.reg.nr_rx_rings == 3, "the first end has as many rings as requested");
+    CHECK(b.reg.nr_tx_rings == 3 && b.reg.nr_rx_rings == 2, "the second end has them the other way round");
+    CHECK(b.reg.nr_tx_slots == 128 && b.reg.nr_rx_slots == 64, "and so it has the slots");
+    for (uint32_t ring = 0; ring < 2; ring++)
+        put_frame(tx_ring(&a, ring), 2, 1, 10 + ring);
+    REQUIRE(tx_sync(a.fd) == 0 && poll_port(b.fd, POLLIN, WAIT) == POLLIN && rx_sync(b.fd) == 0);
+    CHECK(space(rx_ring(&b, 0)) == 1 && space(rx_ring(&b, 1)) == 1, "each ring has a frame");
+    CHECK(frame_number(rx_ring(&b, 0), 0) == 10 && frame_number(rx_ring(&b, 1), 0) == 11, "of the sender's ring with its number");
+    reg = (struct nmreq_register){.nr_mode = NR_REG_ONE_NIC, .nr_ringid = 2};
+    REQUIRE(port_register(&one, "r{1", reg) == 0);
+    put_frame(tx_ring(&b, 2), 1, 2, 12);
+    SUCCEEDS(tx_sync(b.fd), "a frame back in the third ring");
+    EQUAL(poll_port(one.fd, POLLIN, WAIT), POLLIN, "wakes a program that has registered that ring");
+    EQUAL(frame_number(rx_ring(&one, 2), 0), 12, "and is there");
+    put_frame(tx_ring(&b, 1), 1, 2, 13);
+    advance(rx_ring(&one, 2));
+    REQUIRE(tx_sync(b.fd) == 0);
+    EQUAL(poll_port(one.fd, POLLIN, 50), 0, "frames in other rings do not");
+    reg.nr_ringid = 3;
+    EQUAL(try_register("r{1", reg), EINVAL, "a ring that does not exist: EINVAL");
+}
+
 /* Frames in several slots appear as a whole. */
 static void fragments(void) {
     struct port a = need("g{1"), b = need("g}1");
@@ -170,4 +198,4 @@ static void monitors(void) {
     PENDING(pipe_is_monitored(NR_ZCOPY_MON | NR_MONITOR_RX), "a monitor of a pipe without a copy");
 }
 
-TOPICS("pipes", T(ends), T(order), T(full), T(buffers), T(fragments), T(closing), T(parents), T(monitors))
+TOPICS("pipes", T(ends), T(order), T(full), T(buffers), T(rings), T(fragments), T(closing), T(parents), T(monitors))

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::support::Program;
 use netmap::client::Client;
-use netmap::csb::{CsbAtok, CsbKtoa};
+use netmap::csb;
 use netmap::layout::{self, Interface, RingHeader};
 use netmap::protocol::BODY;
 use netmap::request::{self as request, Header, Kind, LegacyRequest, Mode, PortInfo, Register, register};
@@ -38,7 +38,18 @@ fn passes(name: &str, options: &[&str]) {
     let socket = path("netmap.sock");
     let mut netmapd = Command::new(crate::support::ringpass());
     netmapd
-        .args(["netmapd", "--port", "nic=null", "--queues", "2", "--hugepages", "off", "--socket"])
+        .args([
+            "netmapd",
+            "--port",
+            "nic=null",
+            "--host",
+            "nic=null",
+            "--queues",
+            "2",
+            "--hugepages",
+            "off",
+            "--socket",
+        ])
         .arg(&socket)
         .args(options)
         .stdout(Stdio::null());
@@ -92,8 +103,8 @@ fn shared_memory_has_the_headers_layout() {
         ("netmap_slot", layout::SLOT_BYTES),
         ("netmap_ring", size_of::<RingHeader>()),
         ("netmap_if", size_of::<Interface>()),
-        ("nm_csb_atok", size_of::<CsbAtok>()),
-        ("nm_csb_ktoa", size_of::<CsbKtoa>()),
+        ("nm_csb_atok", csb::ENTRY),
+        ("nm_csb_ktoa", csb::ENTRY),
         ("netmap_ring.buf_ofs", offset_of!(RingHeader, buffers)),
         ("netmap_ring.num_slots", offset_of!(RingHeader, slots)),
         ("netmap_ring.nr_buf_size", offset_of!(RingHeader, buffer_size)),

@@ -4,7 +4,7 @@
 use std::os::fd::OwnedFd;
 
 use ringpass_memory::Memory;
-use ringpass_netmap::{Notifier, PortMemory, Region, SyncError, attach_pipe};
+use ringpass_netmap::{Notifier, PortMemory, Region, Shape, SyncError, attach_pipe};
 
 use super::{RequestError, Users};
 
@@ -21,16 +21,16 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Creates a pipe with this name in the memory `memory_id`, with `slots` slots a ring.
+    /// Creates a pipe with this name in the memory `memory_id`. `shape` is that of the first end.
     pub fn new(
         (memory_id, region): (u16, &mut Region),
         parent: &str,
         name: &str,
-        slots: u32,
+        shape: Shape,
     ) -> Result<Self, RequestError> {
         let call_events = [super::eventfd()?, super::eventfd()?];
         let names = [format!("{parent}{{{name}"), format!("{parent}}}{name}")];
-        let ends = PortMemory::pipe(region, names.each_ref().map(|name| &name[..]), slots)?;
+        let ends = PortMemory::pipe(region, names.each_ref().map(|name| &name[..]), shape)?;
         Ok(Self { ends, call_events, users: Default::default(), memory_id })
     }
 

@@ -13,7 +13,7 @@ use ringpass_ipc::{Credentials, EventNotifier};
 use ringpass_memory::RegionConfig;
 use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{Mode, PortInfo, PortName, Register, register};
-use ringpass_netmap::{Pools, Region, Shape};
+use ringpass_netmap::{Pools, PortMemory, Region, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -84,8 +84,10 @@ impl Requester {
     }
 }
 
-/// Largest number of rings of a VALE port, in each direction.
-const MAX_RINGS: u16 = 8;
+/// Largest number of rings of a VALE port or a pipe, in each direction.
+const MAX_RINGS: u16 = PortMemory::MAX_PIPE_RINGS;
+/// Largest number of slots of all rings of a direction together, which bounds the time that the server takes for a port.
+const MAX_SLOTS: u32 = 1 << 17;
 /// Flags that make a registration a monitor.
 const MONITOR: u64 = register::MONITOR_RX | register::MONITOR_TX | register::ZERO_COPY_MONITOR;
 /// Bytes of all private memory, by default.
@@ -98,14 +100,12 @@ const MAX_PERSISTENT_PORTS: usize = 64;
 /// Largest number of VALE switches on which one user has ports.
 const MAX_SWITCHES: usize = 64;
 
-/// Returns the rings of a VALE port that is to be created.
-fn vale_shape(name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
-    let rings = asked.rings.map(|rings| rings.max(1));
-    if rings.iter().any(|&rings| rings > MAX_RINGS) {
-        let why = format!("{name}: a port has at most {MAX_RINGS} rings a direction");
-        return Err(RequestError::new(Errno::INVAL, why));
-    }
-    Ok(Shape { rings, slots: [slots(asked, 0)?, slots(asked, 1)?] })
+/// Returns the rings of a VALE port or a pipe that is to be created: as many as requested, as far as the limits allow.
+fn new_shape(asked: &Register) -> Result<Shape, RequestError> {
+    let rings = asked.rings.map(|rings| rings.clamp(1, MAX_RINGS));
+    let slots = [slots(asked, 0)?, slots(asked, 1)?];
+    let slots = [0, 1].map(|way| slots[way].min(MAX_SLOTS / u32::from(rings[way])));
+    Ok(Shape { rings, slots, host_rings: [0; 2] })
 }
 
 /// All registered ports and their memory.
@@ -165,7 +165,7 @@ impl Ports {
             // Monitoring a port that does not exist creates it with default rings.
             let usual = Register::default();
             let asked = if monitor { &usual } else { asked };
-            let shape = vale_shape(&name, asked)?;
+            let shape = new_shape(asked)?;
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
         if monitor {
@@ -179,7 +179,7 @@ impl Ports {
     pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
         let needs = self.needs(name, asked)?;
         let Some(pools) = needs.first() else { return Ok(None) };
-        let Shape { rings, slots } = vale_shape(&PortName::in_header(name)?, asked)?;
+        let Shape { rings, slots, .. } = new_shape(asked)?;
         let (memory_size, memory_id) = (pools.bytes() as u64, self.memories.free_number());
         Ok(Some((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *pools)))
     }
@@ -203,8 +203,11 @@ impl Ports {
         if name.pipe().is_some() && !matches!(asked.mode, Mode::AllNic | Mode::OneNic) {
             return Err(RequestError::new(Errno::INVAL, format!("{name}: pipes have no rings of the host's stack")));
         }
-        if matches!(asked.mode, Mode::Host | Mode::OneHost) {
-            return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
+        if name.vale().is_some() && matches!(asked.mode, Mode::Host | Mode::NicAndHost | Mode::OneHost) {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("{name}: VALE ports have no rings of the host's stack"),
+            ));
         }
         self.check_room()?;
         if asked.flags & MONITOR != 0 {
@@ -270,7 +273,9 @@ impl Ports {
         }
         self.check_memory(&name, id)?;
         if !self.pipes.contains_key(&key) {
-            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, slots(asked, 0)?)?;
+            // As in netmap, the numbers are those of the first end, whichever is opened first.
+            let shape = new_shape(asked)?;
+            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, shape)?;
             self.memories.enter(id);
             self.pipes.insert(key.clone(), made);
         }
@@ -363,7 +368,7 @@ impl Ports {
     }
 
     fn make_vale(&mut self, name: &PortName, asked: &Register, requester: &mut Requester) -> Result<(), RequestError> {
-        let shape = vale_shape(name, asked)?;
+        let shape = new_shape(asked)?;
         let (switch, port) = name.vale().expect("a VALE port's name");
         let owner = requester.program.uid;
         self.check_switches(switch, owner)?;
@@ -522,8 +527,9 @@ impl Ports {
     /// Returns the rings of a port and the number of its memory, if it is open.
     pub fn find(&self, name: &str) -> Result<Option<(Shape, u16)>, RequestError> {
         let name = PortName::in_header(name)?;
+        let end = usize::from(!name.is_first_end());
         let pipe = name.pipe().and_then(|(parent, pipe)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
-        let pipe = pipe.map(|pipe| (pipe.ends[0].shape(), pipe.memory_id));
+        let pipe = pipe.map(|pipe| (pipe.ends[end].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
         Ok(pipe.or(vale))
     }
@@ -560,10 +566,11 @@ impl Ports {
     pub fn status(&self) -> Value {
         let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
             let registrations = pipe.users.each_ref().map(Users::count);
-            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "slots": pipe.ends[0].shape().slots[0], "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
+            let Shape { rings, slots, .. } = pipe.ends[0].shape();
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "rings": rings, "slots": slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
         });
         let open = |name: &str, port: &OpenPort| {
-            let Shape { rings, slots } = port.memory.shape();
+            let Shape { rings, slots, .. } = port.memory.shape();
             json!({
                 "port": name, "memory": port.memory_id(), "rings": rings, "slots": slots,
                 "registrations": port.users.count(), "pids": port.users.pids(), "monitors": port.monitors, "stays": port.persistent, "counters": port.served.counters(),

@@ -1,7 +1,7 @@
 //! The rings of one direction of a port, shared by the switch's queue and the control side.
 
 use ringpass_ipc::EventNotifier;
-use ringpass_netmap::{InvalidPositions, Kring, Slot};
+use ringpass_netmap::{Kring, Slot, SyncError};
 use ringpass_port::YieldingMutex;
 
 use super::counters::Counters;
@@ -77,7 +77,7 @@ impl ValeRing {
     /// Resets both sides to the server's positions. Invalid slots lose their buffer, or their length if only
     /// that is invalid.
     #[cold]
-    fn reset(&mut self, buffer_access: &BufferAccess, counters: &Counters, why: InvalidPositions) {
+    fn reset(&mut self, buffer_access: &BufferAccess, counters: &Counters, why: SyncError) {
         let Some(resets_left) = self.resets_left.checked_sub(1) else { return };
         self.resets_left = resets_left;
         counters.reset(|| format!("ring {}: {why}", self.kring.entry()));

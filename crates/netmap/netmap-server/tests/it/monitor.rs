@@ -22,7 +22,7 @@ impl Watcher {
     fn new(of: &Program, ways: [bool; 2], slots: u32) -> Self {
         let pools = Pools { buffers: 200, ..Pools::default() };
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-        let shape = Shape { rings: [1; 2], slots: [2, slots] };
+        let shape = Shape { rings: [1; 2], slots: [2, slots], host_rings: [0; 2] };
         let (memory, served) = PortMemory::new(&mut region, "watcher", shape, true).unwrap_or_else(|e| panic!("{e}"));
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
         let control = of.control.monitor(ways, served, &buffers).unwrap();
@@ -131,7 +131,7 @@ fn a_monitor_that_lies_is_alone_with_it() {
         let slot = ring.slot(random % 32);
         ring.set(random % 32, ringpass_netmap::Slot { buffer: random >> (round % 32), len: random as u16, ..slot });
         // Its Rx ring has entry 1.
-        csb.atok(1).write(random >> 24 & 63, random >> 16 & 63, random & 1);
+        csb.write_atok(1, random >> 24 & 63, random >> 16 & 63, random & 1);
         one.send(&frame(BROADCAST, mac(0), 60));
         vale.work();
         one.sync();

@@ -94,7 +94,7 @@ fn rings_are_those_of_queues(mut port: Port) {
     }
     // Invalid positions in the second ring: it is reset, and the others are not affected.
     let csb = Csb::new(&program.csb, 0, 4096, 64).unwrap();
-    csb.atok(1).write(1000, 1000, 0);
+    csb.write_atok(1, 1000, 1000, 0);
     assert!(program.put(0, &frame(mac(2), mac(9), 60)) && program.put(2, &frame(mac(2), mac(9), 60)));
     port.work();
     assert_eq!([0, 1, 2].map(|number: usize| port.wires[number].sent().len()), [1, 0, 1]);

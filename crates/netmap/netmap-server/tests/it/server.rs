@@ -203,6 +203,29 @@ fn ends_begin_where_the_last_program_stood() {
     exchange(&first, &first.tx()[0], &second, &second.rx()[0], 10);
 }
 
+/// More than the limits is granted as far as they allow, and what does not fit into the memory is refused.
+#[test]
+fn programs_ask_for_more_than_there_can_be() {
+    let server = Running::new("more");
+    let pipe = |slots, rings| server.open_with("netmap:x{1", Register { slots, rings, ..Register::default() });
+    let granted = |slots, rings| {
+        let port = pipe(slots, rings).unwrap_or_else(|error| panic!("{error}"));
+        let second = server.open("netmap:x}1");
+        let Register { slots: [tx, rx], rings: [tx_rings, rx_rings], .. } = *port.granted();
+        assert_eq!((second.granted().slots, second.granted().rings), ([rx, tx], [rx_rings, tx_rings]));
+        assert_eq!([port.tx().len(), port.rx().len()], port.granted().rings.map(usize::from));
+        drop((port, second));
+        server.free(8998);
+        ([tx, rx], [tx_rings, rx_rings])
+    };
+    assert_eq!(granted([1 << 20, 0], [0, 2]), ([4096, 1024], [1, 2]));
+    assert_eq!(granted([u32::MAX, 2], [1, u16::MAX]), ([4096, 2], [1, 16]));
+    assert_eq!(granted([16, 5], [99, 99]), ([16, 5], [16, 16]));
+    assert_eq!(refused(pipe([16_384; 2], [u16::MAX; 2])), Errno::NOMEM);
+    assert_eq!(refused(pipe([16_384, 16], [0; 2])), Errno::NOMEM);
+    server.free(8998);
+}
+
 #[test]
 fn what_programs_ask_for_wrongly() {
     let server = Running::new("wrong");
@@ -211,7 +234,6 @@ fn what_programs_ask_for_wrongly() {
     assert_eq!(errno("netmap:eth0", Register::default()), Errno::NXIO);
     assert_eq!(errno("vale0:x", Register::default()), Errno::NXIO, "there are no switches here");
     assert_eq!(errno("netmap:x{1", Register { slots: [1, 0], ..Register::default() }), Errno::INVAL);
-    assert_eq!(errno("netmap:x{1", Register { slots: [1 << 20, 0], ..Register::default() }), Errno::INVAL);
     assert_eq!(errno("netmap:x{1@7", Register::default()), Errno::INVAL);
     assert_eq!(errno("netmap:x{1/r", Register::default()), Errno::OPNOTSUPP);
     assert_eq!(errno("netmap:x{1", with_flags(register::MONITOR_TX)), Errno::OPNOTSUPP);

@@ -33,20 +33,22 @@ fn positions_that_cannot_be_put_the_ring_back() {
     for (resets, (head, cur)) in (1..).zip([(16, 16), (5, 2), (5, 4), (u32::MAX, 1), (1, 700)]) {
         // Frames that were not taken belong to the program again.
         assert!(from.put(0, &[&good]));
-        csb.atok(0).write(head, cur, 0);
+        csb.write_atok(0, head, cur, 0);
         vale.work();
-        assert_eq!(csb.atok(0).read(), Released { head: resets, cur: resets, sync_flags: 0 });
-        assert_eq!(csb.ktoa(0).read(), (resets, (resets + 15) % 16));
+        assert_eq!(csb.read_atok(0), Released { head: resets, cur: resets, sync_flags: 0 });
+        assert_eq!(csb.read_ktoa(0), (resets, (resets + 15) % 16));
         assert_eq!((from.control.resets(), to.receive().len()), (u64::from(resets), 0));
         from.sync();
         vale.work();
         assert_eq!(to.receive(), [&good[..]], "it goes on");
     }
-    assert!(from.control.fault().unwrap().starts_with("ring 0: head 16 and cur 16, where slots 1 to 0"));
+    assert!(
+        from.control.fault().unwrap().starts_with("ring 0: the program set head 16 and cur 16, where slots 1 to 0")
+    );
     // The Rx ring: frames continue to arrive, after those that the program has read without the switch having
     // seen their release.
     for (position, frames) in [(99, 1), (u32::MAX, 2)] {
-        csb.atok(1).write(position, position, 0);
+        csb.write_atok(1, position, position, 0);
         to.send(&frame(BROADCAST, mac(1), 60));
         vale.work();
         from.rx[0].reinit().unwrap();
@@ -54,12 +56,12 @@ fn positions_that_cannot_be_put_the_ring_back() {
     }
     // The number of resets is limited.
     for _ in 0..200 {
-        csb.atok(0).write(99, 99, 0);
+        csb.write_atok(0, 99, 99, 0);
         vale.work();
     }
     assert_eq!(from.control.resets(), 5 + 2 + 95);
     from.tx[0].reinit().ok();
-    csb.atok(0).write(csb.ktoa(0).read().0, csb.ktoa(0).read().0, 0);
+    csb.write_atok(0, csb.read_ktoa(0).0, csb.read_ktoa(0).0, 0);
     to.send(&frame(BROADCAST, mac(1), 60));
     vale.work();
     assert_eq!(from.receive().len(), 1, "the other ring goes on");
@@ -70,7 +72,7 @@ fn slots_without_a_frame_fill_a_burst() {
     const SLOTS: u32 = 2048;
     let mut vale = vale();
     let pools = Pools { buffers: 4 * SLOTS, ring_bytes: 1 << 20, ..Default::default() };
-    let from = vale.open_with(0, Shape { rings: [3, 1], slots: [SLOTS, 64] }, pools);
+    let from = vale.open_with(0, Shape { rings: [3, 1], slots: [SLOTS, 64], host_rings: [0; 2] }, pools);
     let bad = || from.control.stats().rx_drops as u32;
     for ring in &from.tx {
         let own = ring.own();

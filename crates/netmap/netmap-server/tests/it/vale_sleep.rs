@@ -61,7 +61,7 @@ fn nobody_sleeps_through_a_frame() {
                 if len % 20 == 0 {
                     let csb = Csb::new(&right.csb, 0, PAGE, 2).unwrap();
                     let start = Instant::now();
-                    while !csb.ktoa(0).kern_needs_kick() {
+                    while !csb.kern_needs_kick(0) {
                         assert!(start.elapsed() < Duration::from_secs(30), "the switch does not block");
                         thread::sleep(Duration::from_millis(1));
                     }

@@ -76,24 +76,24 @@ proptest! {
 fn programs_and_servers_that_lie() {
     let (application, mut served, csb) = both(Direction::Tx, 8);
     application.ring().header().head.store(9, std::sync::atomic::Ordering::Relaxed);
-    assert!(matches!(application.sync(), Err(SyncError::Program(_))));
+    assert!(matches!(application.sync(), Err(SyncError::Program { .. })));
     assert_eq!((application.ring().head_and_cur(), application.own()), ((0, 0), 7));
     application.release_slots(3);
     application.sync().unwrap();
     assert_eq!(served.poll_released(), Ok(3));
     for (cur, tail) in [(8, 7), (0, 8), (0, u32::MAX)] {
-        csb.ktoa(63).write(cur, tail);
+        csb.write_ktoa(63, cur, tail);
         assert_eq!(application.sync(), Err(SyncError::Peer(cur, tail)));
     }
-    csb.ktoa(63).write(3, 2);
+    csb.write_ktoa(63, 3, 2);
     application.sync().unwrap();
     assert_eq!(application.own(), 7);
     for (head, cur) in [(8, 8), (2, 1), (0, 8), (u32::MAX, 3)] {
-        csb.atok(63).write(head, cur, 0);
+        csb.write_atok(63, head, cur, 0);
         served.poll_released().unwrap_err();
         served.arm(0).unwrap_err();
     }
-    csb.atok(63).write(3, 7, 0);
+    csb.write_atok(63, 3, 7, 0);
     served.advance_hwcur(served.poll_released().unwrap());
     assert_eq!(served.room(), 3);
 }

@@ -140,16 +140,16 @@ proptest! {
 fn ends_that_say_what_cannot_be() {
     let Pipe { tx, rx, csb, .. } = pipe(8);
     tx.ring().header().head.store(8, Ordering::Relaxed);
-    assert!(matches!(tx.sync(), Err(SyncError::Program(_))));
+    assert!(matches!(tx.sync(), Err(SyncError::Program { .. })));
     assert_eq!((tx.ring().head_and_cur(), own(tx.ring())), ((0, 0), (0, 7)), "it begins again where it stood");
     release_slots(rx.ring(), 1);
-    assert!(matches!(rx.sync(), Err(SyncError::Program(_))));
+    assert!(matches!(rx.sync(), Err(SyncError::Program { .. })));
     assert_eq!(rx.ring().head_and_cur(), (0, 0));
-    csb.ktoa(1).write(u32::MAX, 0);
+    csb.write_ktoa(1, u32::MAX, 0);
     assert_eq!(tx.sync(), Err(SyncError::Peer(0, u32::MAX)));
     assert_eq!(rx.sync(), Err(SyncError::Peer(0, u32::MAX)));
-    csb.ktoa(1).write(0, 0);
-    csb.atok(1).write(8, 8, 0);
+    csb.write_ktoa(1, 0, 0);
+    csb.write_atok(1, 8, 8, 0);
     assert_eq!(rx.sync(), Err(SyncError::Peer(8, 0)));
 }
 

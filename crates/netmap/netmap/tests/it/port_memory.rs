@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use ringpass_memory::{DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_netmap::{Kring, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach, attach_pipe};
@@ -70,7 +71,7 @@ fn round_trip(region: &Region, theirs: &Memory, tx: &PortRing, rx: &PortRing, se
 
 #[test]
 fn what_one_side_writes_the_other_finds() {
-    let shape = Shape { rings: [2, 3], slots: [64, 32] };
+    let shape = Shape { rings: [2, 3], slots: [64, 32], host_rings: [0; 2] };
     let mut region = region(Pools::default());
     let (port, served) = PortMemory::new(&mut region, "vale0:1", shape, true).unwrap();
     let theirs = elsewhere(region.file());
@@ -92,7 +93,7 @@ fn what_one_side_writes_the_other_finds() {
 fn what_does_not_fit_takes_nothing() {
     let pools = Pools { buffers: 300, ring_bytes: 8192, ..Pools::default() };
     let mut region = region(pools);
-    let shape = Shape { rings: [1, 1], slots: [200, 200] };
+    let shape = Shape { rings: [1, 1], slots: [200, 200], host_rings: [0; 2] };
     for (shape, why) in [
         (shape, "98 buffers left of 200"),
         (Shape { slots: [250, 16], ..shape }, "no room left for a ring"),
@@ -113,7 +114,7 @@ fn what_does_not_fit_takes_nothing() {
 #[test]
 fn rings_that_lie_elsewhere_are_none() {
     let mut region = region(Pools::default());
-    let shape = Shape { rings: [1, 1], slots: [16, 16] };
+    let shape = Shape { rings: [1, 1], slots: [16, 16], host_rings: [0; 2] };
     let (port, _served) = PortMemory::new(&mut region, "x", shape, false).unwrap();
     let (theirs, csb) = (elsewhere(region.file()), elsewhere(port.csb()));
     let place = port.interface();
@@ -134,8 +135,9 @@ fn rings_that_lie_elsewhere_are_none() {
 fn ends_of_a_pipe_find_each_other() {
     let mut region = region(Pools { interfaces: 3, ..Pools::default() });
     let all = region.free_buffers();
-    let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], 64).unwrap();
-    assert_eq!(region.free_buffers(), all - 128, "only rings to send have buffers");
+    let shape = Shape { rings: [1; 2], slots: [64, 32], host_rings: [0; 2] };
+    let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], shape).unwrap();
+    assert_eq!(region.free_buffers(), all - 64 - 32, "only rings to send have buffers");
     let places = ends.each_ref().map(PortMemory::interface);
     let reading = ends[1].bind(&mut region, |direction, _| direction == ringpass_netmap::Direction::Rx).unwrap();
     let attach = |own, other, first| {
@@ -146,7 +148,8 @@ fn ends_of_a_pipe_find_each_other() {
     let [other_tx, other_rx] = attach(places[1], places[0], false);
     let [none, reader] = attach(reading, places[0], false);
     assert_eq!([&tx, &rx, &other_tx, &other_rx, &none, &reader].map(Vec::len), [1, 1, 1, 1, 0, 1]);
-    for (from, to) in [(&tx[0], &other_rx[0]), (&other_tx[0], &rx[0]), (&tx[0], &reader[0])] {
+    for (slots, from, to) in [(64, &tx[0], &other_rx[0]), (32, &other_tx[0], &rx[0]), (64, &tx[0], &reader[0])] {
+        assert_eq!([from, to].map(|end| end.ring().slots()), [slots; 2]);
         for round in 0..100 {
             let slot = Slot { len: 60 + round, ..from.ring().slot(from.position(0)) };
             from.ring().set(from.position(0), slot);
@@ -154,10 +157,55 @@ fn ends_of_a_pipe_find_each_other() {
             assert_eq!((from.sync(), to.sync()), (Ok(()), Ok(())));
             assert_eq!((to.own(), to.ring().slot(to.position(0))), (1, slot));
             to.release_slots(1);
-            assert_eq!((to.sync(), from.sync(), from.own()), (Ok(()), Ok(()), 63));
+            assert_eq!((to.sync(), from.sync(), from.own()), (Ok(()), Ok(()), slots - 1));
         }
     }
     region.release_interface(reading);
+    ends.into_iter().for_each(|end| end.release(&mut region));
+    assert_eq!(region.free_buffers(), all);
+}
+
+/// Each ring of a pipe has a counterpart with the same number, also for a descriptor with only some of the rings.
+#[test]
+fn rings_of_a_pipe_are_apart() {
+    let most = PortMemory::MAX_PIPE_RINGS;
+    let shape = Shape { rings: [most, 3], slots: [8, 16], host_rings: [0; 2] };
+    let mut region = region(Pools { interfaces: 4, ring_bytes: 1 << 20, ..Pools::default() });
+    let all = region.free_buffers();
+    let more = Shape { rings: [1, most + 1], ..shape };
+    assert!(PortMemory::pipe(&mut region, ["x{1", "x}1"], more).is_err());
+    let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], shape).unwrap();
+    assert_eq!(ends[1].shape(), Shape { rings: [3, most], slots: [16, 8], host_rings: [0; 2] });
+    let places = ends.each_ref().map(PortMemory::interface);
+    let second = ends[1].bind(&mut region, |_, id| id == 2).unwrap();
+    let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
+    let attach = |own, other, first| attach_pipe(&memory, (own, other), first, &csb, &nobody()).expect("rings");
+    let [tx, rx] = attach(places[0], places[1], true);
+    let [other_tx, other_rx] = attach(places[1], places[0], false);
+    let [one_tx, one_rx] = attach(second, places[0], false);
+    let counts = [&tx, &rx, &other_tx, &other_rx, &one_tx, &one_rx].map(Vec::len);
+    assert_eq!(counts, [most.into(), 3, 3, most.into(), 1, 1]);
+    let pass = |from: &PortRing, to: &PortRing, others: &[&PortRing]| {
+        let slot = Slot { len: 60 + to.ring().slots() as u16, ..from.ring().slot(from.position(0)) };
+        from.ring().set(from.position(0), slot);
+        from.release_slots(1);
+        assert_eq!((from.sync(), to.sync()), (Ok(()), Ok(())));
+        assert!(others.iter().all(|ring| ring.sync().is_ok() && ring.own() == 0), "no other ring has a frame");
+        assert_eq!((to.own(), to.ring().slot(to.position(0))), (1, slot));
+        to.release_slots(1);
+        assert_eq!(to.sync(), Ok(()));
+    };
+    for (from, to) in tx.iter().zip(&other_rx).chain(other_tx.iter().zip(&rx)) {
+        let others: Vec<_> = rx.iter().chain(&other_rx).filter(|ring| !std::ptr::eq(*ring, to)).collect();
+        pass(from, to, &others);
+    }
+    pass(&tx[2], &one_rx[0], &[&other_rx[1], &other_rx[3], &rx[2]]);
+    pass(&one_tx[0], &rx[2], &[&rx[1], &other_rx[3]]);
+    // A program that writes other counts into the descriptor gets no rings.
+    let counts = memory.cells::<AtomicU32>(places[1] + 24, 2).unwrap();
+    counts[1].store(u32::from(most) - 1, Relaxed);
+    assert!(attach_pipe(&memory, (places[0], places[1]), true, &csb, &nobody()).is_none());
+    region.release_interface(second);
     ends.into_iter().for_each(|end| end.release(&mut region));
     assert_eq!(region.free_buffers(), all);
 }

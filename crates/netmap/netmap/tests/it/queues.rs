@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use ringpass_memory::{Burst, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::Buffers;
 use ringpass_netmap::queues::queues;
-use ringpass_netmap::{Flags, Pools, PortMemory, Region, Ring, Slot, attach_pipe};
+use ringpass_netmap::{Flags, Pools, PortMemory, Region, Ring, Shape, Slot, attach_pipe};
 use ringpass_port::{PortConfig, PortStatus, QueuePair, State};
 
 const MTU: usize = 3000;
@@ -28,7 +28,9 @@ fn pool(size: usize) -> Mempool {
 fn pipe(slots: u32, size: u32, pool: Mempool) -> Pipe {
     let pools = Pools { interfaces: 2, ring_bytes: 8 * 2048, buffers: 2 * slots + 2, buffer_size: size };
     let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-    let [a, b] = PortMemory::pipe(&mut region, ["a", "b"], slots).unwrap_or_else(|error| panic!("{error}"));
+    let [a, b] =
+        PortMemory::pipe(&mut region, ["a", "b"], Shape { rings: [1; 2], slots: [slots; 2], host_rings: [0; 2] })
+            .unwrap_or_else(|error| panic!("{error}"));
     let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
     let status = [0, 1].map(|_| Arc::new(PortStatus::new(1)));
     let csb_memory = a.csb().clone().into();
@@ -139,10 +141,10 @@ proptest! {
                     rings[usize::from(what)].set(position, Slot { buffer, len, flags: Flags(flags), pointer: 0 });
                 }
                 // The peer's positions: what it has released, and sent.
-                2 if number % 8 < 7 => csb.ktoa(1).write(position, 0),
-                2 => csb.ktoa(1).write(number, number),
-                3 if number % 8 < 7 => csb.atok(0).write(position, position, 0),
-                3 => csb.atok(0).write(number, number, 0),
+                2 if number % 8 < 7 => csb.write_ktoa(1, position, 0),
+                2 => csb.write_ktoa(1, number, number),
+                3 if number % 8 < 7 => csb.write_atok(0, position, position, 0),
+                3 => csb.write_atok(0, number, number, 0),
                 4 => {
                     let mut burst = Burst::new(8);
                     one.rx.rx_burst(&mut burst);
@@ -172,10 +174,10 @@ fn a_frame_without_an_end_is_dropped() {
     let endless = Slot { buffer: 2, len: 100, flags: Flags::MORE_FRAGMENTS, pointer: 0 };
     (0..8).for_each(|position| ring.set(position, endless));
     let entry = (0..2).find(|&entry| {
-        csb.atok(entry).write(6, 6, 0);
+        csb.write_atok(entry, 6, 6, 0);
         let mut burst = Burst::new(8);
         ends[0].rx.rx_burst(&mut burst);
-        csb.atok(entry).write(7, 7, 0);
+        csb.write_atok(entry, 7, 7, 0);
         ends[0].rx.rx_burst(&mut burst);
         assert!(burst.is_empty());
         status[0].stats().rx_drops == 1
@@ -184,7 +186,7 @@ fn a_frame_without_an_end_is_dropped() {
     // The next frame is received once the slots before it are returned.
     assert_eq!(ends[0].rx.rx_burst(&mut Burst::new(8)), 0);
     ring.set(7, Slot { flags: Flags::default(), ..endless });
-    csb.atok(entry.unwrap()).write(0, 0, 0);
+    csb.write_atok(entry.unwrap(), 0, 0, 0);
     let mut burst = Burst::new(8);
     assert_eq!(ends[0].rx.rx_burst(&mut burst), 1);
     assert_eq!(burst[0].len(), 100);

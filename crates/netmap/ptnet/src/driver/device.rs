@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_netmap::{Buffers, Notifier, PortRing, attach_each};
-use ringpass_pci::{EventWaiter, PciDevice};
-use ringpass_port::{Error, MacAddress};
-use ringpass_registers::IoRegion;
-use ringpass_registers::ptnet::port::{
+use ringpass_pci::registers::IoRegion;
+use ringpass_pci::registers::ptnet::port::{
     CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, FEATURES, HEADER_LEN, INTERFACE, KICKS, MAC, MEMORY_ID, RINGS,
 };
+use ringpass_pci::{EventWaiter, PciDevice};
+use ringpass_port::{Error, MacAddress};
 
 use super::memory;
 
@@ -89,7 +89,7 @@ impl Rings {
             Arc::new(move || device.registers.write32(at, 0))
         };
         let interface = read(INTERFACE);
-        let rings = attach_each(&shared, interface as usize, &csb.into(), kick);
+        let rings = attach_each(&shared, interface as usize, [0; 2], &csb.into(), kick);
         let rings = rings.filter(|rings| rings.each_ref().map(Vec::len) == counts);
         let rings = rings
             .ok_or_else(|| Error::Fault(format!("the port's rings do not lie in its memory, at {interface:#x}")))?;

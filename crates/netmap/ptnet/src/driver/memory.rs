@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ringpass_memory::{ForeignMemory, Memory};
 use ringpass_netmap::Buffers;
+use ringpass_pci::registers::ptnet::memdev::{DEVICE, ID, MEMORY_BAR, POOLS, SIZE};
+use ringpass_pci::registers::ptnet::{VENDOR, port};
 use ringpass_pci::{DeviceId, PciDevice, SysfsPci, list_devices, open_pci};
 use ringpass_port::Error;
-use ringpass_registers::ptnet::memdev::{DEVICE, ID, MEMORY_BAR, POOLS, SIZE};
-use ringpass_registers::ptnet::{VENDOR, port};
 
 /// Returns a description of the device if it is a netmap port.
 pub fn supports(id: DeviceId) -> Option<&'static str> {

@@ -89,9 +89,9 @@ impl Guest {
     fn untouched(&mut self) {
         let word = 0xdead_beef;
         for entry in 0..64 {
-            self.csb.atok(entry).write(word, word, word);
-            self.csb.ktoa(entry).write(word, word);
-            self.csb.ktoa(entry).set_need_kick(false);
+            self.csb.write_atok(entry, word, word, word);
+            self.csb.write_ktoa(entry, word, word);
+            self.csb.set_kern_need_kick(entry, false);
         }
         let before = self.stands(0);
         self.device.sync_rings();
@@ -99,9 +99,9 @@ impl Guest {
         self.device.sync_rings();
         self.device.disarm();
         for entry in 0..64 {
-            assert_eq!(self.csb.atok(entry).read(), Released { head: word, cur: word, sync_flags: word });
-            assert_eq!(self.csb.ktoa(entry).read(), (word, word));
-            assert!(!self.csb.ktoa(entry).kern_needs_kick());
+            assert_eq!(self.csb.read_atok(entry), Released { head: word, cur: word, sync_flags: word });
+            assert_eq!(self.csb.read_ktoa(entry), (word, word));
+            assert!(!self.csb.kern_needs_kick(entry));
         }
         assert_eq!(self.stands(0), before, "nothing was passed on");
         assert!(!self.device.is_serving());
@@ -174,25 +174,25 @@ fn a_guest_starts_stops_and_the_next_one_goes_on() {
     assert_ne!(guest.command(1), 0, "there is no such memory");
     guest.map_csb();
     assert_eq!((guest.command(1), guest.command(1)), (0, 0), "and once more");
-    assert_eq!(guest.csb.atok(0).read(), Released::default());
-    assert_eq!([0, 1].map(|entry| guest.csb.ktoa(entry).read()), [(0, 15), (0, 0)]);
+    assert_eq!(guest.csb.read_atok(0), Released::default());
+    assert_eq!([0, 1].map(|entry| guest.csb.read_ktoa(entry)), [(0, 15), (0, 0)]);
     // Five slots are sent, of which the server consumes three.
-    guest.csb.atok(0).write(5, 5, 0);
+    guest.csb.write_atok(0, 5, 5, 0);
     assert_eq!(guest.device.sync_rings(), 0, "passed on, and nothing is different yet");
     assert_eq!(guest.stands(0), (5, (0, 15)));
     guest.server.served[0].advance_hwcur(3);
     guest.server.served[0].advance_hwtail(2);
     guest.server.served[0].publish();
     assert_eq!(guest.device.sync_rings(), 1);
-    assert_eq!(guest.csb.ktoa(0).read(), (3, 1));
+    assert_eq!(guest.csb.read_ktoa(0), (3, 1));
     // Positions written right before the command are passed on.
-    guest.csb.atok(0).write(7, 9, 0);
+    guest.csb.write_atok(0, 7, 9, 0);
     assert_eq!((guest.command(2), guest.command(2)), (0, 0));
     guest.untouched();
     assert_eq!(guest.stands(0), (7, (3, 1)));
     assert_eq!(guest.command(1), 0);
-    assert_eq!(guest.csb.atok(0).read(), Released { head: 7, cur: 7, sync_flags: 0 });
-    assert_eq!(guest.csb.ktoa(0).read(), (3, 1));
+    assert_eq!(guest.csb.read_atok(0), Released { head: 7, cur: 7, sync_flags: 0 });
+    assert_eq!(guest.csb.read_ktoa(0), (3, 1));
     assert_ne!(guest.command(77), 0, "no such command");
     assert_eq!(guest.device.counters().get().creates, 3);
 }
@@ -217,7 +217,7 @@ fn whatever_ends_it_ends_it_at_once() {
         guest.device.write(CONFIG_REGION, 4, &[6, 0]);
         guest.device.read(CONFIG_REGION, 4, &mut config);
         assert!(config[0] == 6 && guest.device.is_serving());
-        guest.csb.atok(0).write(5, 5, 0);
+        guest.csb.write_atok(0, 5, 5, 0);
         guest.device.sync_rings();
         end(&mut guest);
         guest.untouched();
@@ -230,7 +230,7 @@ fn whatever_ends_it_ends_it_at_once() {
 fn memory_that_comes_back() {
     let mut guest = Guest::started(1, 16);
     guest.device.unmap(AT, PAGE as u64).unwrap();
-    guest.csb.atok(0).write(5, 5, 0);
+    guest.csb.write_atok(0, 5, 5, 0);
     guest.device.sync_rings();
     assert_eq!(guest.stands(0).0, 0);
     guest.map(AT, (PAGE, PAGE), Access::Read);
@@ -245,11 +245,11 @@ fn memory_that_comes_back() {
 fn a_word_that_cannot_be_is_counted_and_stays_with_the_guest() {
     let mut guest = Guest::started(1, 16);
     for (n, (head, cur)) in [(16, 16), (3, 2), (u32::MAX, 0), (0, 15 + 1)].into_iter().enumerate() {
-        guest.csb.atok(0).write(head, cur, 0);
+        guest.csb.write_atok(0, head, cur, 0);
         assert_eq!((guest.device.sync_rings(), guest.device.sync_rings()), (0, 0));
         assert_eq!((guest.device.counters().get().invalid_positions, guest.stands(0)), (n as u64 + 1, (0, (0, 15))));
     }
-    guest.csb.atok(0).write(4, 8, 0);
+    guest.csb.write_atok(0, 4, 8, 0);
     guest.device.sync_rings();
     assert_eq!(guest.stands(0).0, 4);
 }
@@ -274,18 +274,18 @@ fn interrupts_and_kicks_only_where_enabled() {
     };
     receive(&mut guest);
     assert!(!events.iter().any(rung), "nobody asked");
-    guest.csb.atok(1).set_need_kick(true);
+    guest.csb.set_appl_need_kick(1, true);
     receive(&mut guest);
     receive(&mut guest);
     assert_eq!(events.each_ref().map(rung), [false, true]);
     guest.device.sync_rings();
     assert!(!rung(&events[1]), "nothing has come");
     // Before a sleep, the device wants kicks and asks its port's server to notify.
-    assert!(!guest.csb.ktoa(0).kern_needs_kick() && !guest.server.served[0].publish());
+    assert!(!guest.csb.kern_needs_kick(0) && !guest.server.served[0].publish());
     guest.device.arm();
-    assert!(guest.csb.ktoa(0).kern_needs_kick() && guest.server.served[0].publish());
+    assert!(guest.csb.kern_needs_kick(0) && guest.server.served[0].publish());
     guest.device.disarm();
-    assert!(!guest.csb.ktoa(0).kern_needs_kick() && !guest.server.served[0].publish());
+    assert!(!guest.csb.kern_needs_kick(0) && !guest.server.served[0].publish());
     guest.device.arm();
     guest.command(2);
     assert!(!guest.server.served[0].publish(), "nobody is there to be woken");
@@ -306,7 +306,7 @@ fn the_halves_of_a_csb_may_lie_apart_and_not_across_maps() {
         guest.command(1)
     };
     assert_eq!(at(&mut guest, [low, high]), 0);
-    assert_eq!(guest.csb.ktoa(0).read(), (0, 15));
+    assert_eq!(guest.csb.read_ktoa(0), (0, 15));
     for wrong in [[low + 2, high], [low + PAGE as u64 - 64, high], [low - 64, high], [low, u64::MAX - 63], [0, 0]] {
         assert_ne!(at(&mut guest, wrong), 0, "{wrong:x?}");
         assert!(!guest.device.is_serving());
@@ -326,7 +326,7 @@ proptest! {
         for (what, entry, a, b) in steps {
             match what {
                 0 | 1 => {
-                    guest.csb.atok(entry).write(a, b, a & 3);
+                    guest.csb.write_atok(entry, a, b, a & 3);
                     said[entry] = (a, b);
                 }
                 2 | 3 => {
@@ -344,7 +344,7 @@ proptest! {
                     prop_assert_eq!((guest.command(2), guest.command(1)), (0, 0));
                     for entry in 0..2 {
                         let head = heads[entry];
-                        prop_assert_eq!(guest.csb.atok(entry).read(), Released { head, cur: head, sync_flags: 0 });
+                        prop_assert_eq!(guest.csb.read_atok(entry), Released { head, cur: head, sync_flags: 0 });
                         said[entry] = (heads[entry], heads[entry]);
                     }
                 }
@@ -365,7 +365,7 @@ proptest! {
             guest.device.sync_rings();
             for (entry, &expected) in heads.iter().enumerate() {
                 let (head, told) = guest.stands(entry);
-                prop_assert_eq!(guest.csb.ktoa(entry).read(), told);
+                prop_assert_eq!(guest.csb.read_ktoa(entry), told);
                 prop_assert_eq!(head, expected);
             }
         }

@@ -62,11 +62,11 @@ impl Guest {
 
     /// Sends `slots` more slots from the current position. Returns whether the port takes them.
     fn send(&mut self, slots: u32, of: u32) -> bool {
-        let head = (self.csb.atok(0).read().head + slots) % of;
-        self.csb.atok(0).write(head, head, 0);
+        let head = (self.csb.read_atok(0).head + slots) % of;
+        self.csb.write_atok(0, head, head, 0);
         self.write(128, 0);
         let start = Instant::now();
-        while self.csb.ktoa(0).read().0 != head {
+        while self.csb.read_ktoa(0).0 != head {
             if start.elapsed() > LIMIT {
                 return false;
             }
@@ -95,8 +95,8 @@ fn a_file_that_is_cut_short_ends_the_session_and_no_more() {
         } else {
             // The half with the guest's positions stays. One that has changed makes the port write to the other half.
             ftruncate(&file, 4096).unwrap();
-            let head = (csb.atok(0).read().head + 1) % 64;
-            csb.atok(0).write(head, head, 0);
+            let head = (csb.read_atok(0).head + 1) % 64;
+            csb.write_atok(0, head, head, 0);
         }
         let start = Instant::now();
         // A port that rests does not look at the memory; a kick of the first ring wakes it.
@@ -123,21 +123,21 @@ fn memory_is_unmapped_and_mapped_under_way() {
         assert!(guest.send(1, 64));
         guest.client.dma_unmap(AT + 4096 * (round % 2), 4096).unwrap();
         // While a half of the CSB is unmapped, nothing is read and nothing is published.
-        let before = guest.csb.ktoa(0).read();
-        let head = guest.csb.atok(0).read().head;
-        guest.csb.atok(0).write((head + 1) % 64, (head + 1) % 64, 0);
+        let before = guest.csb.read_ktoa(0);
+        let head = guest.csb.read_atok(0).head;
+        guest.csb.write_atok(0, (head + 1) % 64, (head + 1) % 64, 0);
         guest.write(128, 0);
         guest.read(4);
-        assert_eq!(guest.csb.ktoa(0).read(), before);
+        assert_eq!(guest.csb.read_ktoa(0), before);
         let half = (guest.file.as_fd(), 4096 * (round % 2));
         guest.client.dma_map(AT + half.1, 4096, half, Access::ReadWrite).unwrap();
         assert!(guest.send(0, 64), "what was said meanwhile");
         // The other end releases all of it.
         let start = Instant::now();
-        while other.csb.ktoa(1).read().1 != (head + 1) % 64 {
+        while other.csb.read_ktoa(1).1 != (head + 1) % 64 {
             assert!(start.elapsed() < LIMIT);
         }
-        other.csb.atok(1).write((head + 1) % 64, (head + 1) % 64, 0);
+        other.csb.write_atok(1, (head + 1) % 64, (head + 1) % 64, 0);
         other.write(132, 0);
     }
     drop((guest, other));
@@ -160,13 +160,13 @@ fn interrupts_that_block_do_not() {
         rustix::io::read(event, &mut count).unwrap();
         rustix::io::write(event, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     }
-    guest.csb.atok(1).set_need_kick(true);
+    guest.csb.set_appl_need_kick(1, true);
     for _ in 0..20 {
         assert!(other.send(1, 64));
     }
     let start = Instant::now();
-    while guest.csb.ktoa(1).read().1 != 20 {
-        assert!(start.elapsed() < LIMIT, "{:?}", guest.csb.ktoa(1).read());
+    while guest.csb.read_ktoa(1).1 != 20 {
+        assert!(start.elapsed() < LIMIT, "{:?}", guest.csb.read_ktoa(1));
     }
     assert!(guest.send(5, 64) && a.counters.get().interrupts > 0);
     drop((guest, other));

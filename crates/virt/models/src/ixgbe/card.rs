@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_ipc::{EventNotifier, EventWaiter};
 use ringpass_memory::{Access, Addressing, DmaMapError, DmaRegion, ForeignMemory, Memory};
+use ringpass_pci::registers::ixgbe::VENDOR;
+use ringpass_pci::registers::{Bar, DeviceWaker, Window};
 use ringpass_pci::{DeviceId, ForeignMaps, PciDevice};
 use ringpass_port::{Error, QueuePair};
-use ringpass_registers::ixgbe::VENDOR;
-use ringpass_registers::{Bar, DeviceWaker, Window};
 
 use super::config::CardConfig;
 use super::device::Device;

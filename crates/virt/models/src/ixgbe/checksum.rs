@@ -1,7 +1,7 @@
 //! Internet checksums (RFC 1071), computed in native byte order: the sum of byte-swapped words is the
 //! byte-swapped sum.
 
-use ringpass_registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
 
 use super::bits::*;
 use super::crc::crc32c;

@@ -4,7 +4,7 @@
 use super::bits::RX_UDPCS;
 use super::headers::{Headers, IPV4, TCP, UDP};
 use super::rss::{Class, Rss};
-use ringpass_registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
 
 /// Offsets in the frame: EtherType, IPv4 header, what follows it.
 const TYPE: usize = 12;
@@ -120,9 +120,9 @@ fn sum(bytes: &[u8], start: u64) -> u64 {
 mod tests {
     use etherparse::PacketBuilder;
     use proptest::prelude::*;
-    use ringpass_registers::RegisterFile;
-    use ringpass_registers::ixgbe::bits::*;
-    use ringpass_registers::ixgbe::*;
+    use ringpass_pci::registers::RegisterFile;
+    use ringpass_pci::registers::ixgbe::bits::*;
+    use ringpass_pci::registers::ixgbe::*;
 
     use super::*;
     use crate::ixgbe::rss::classify;

@@ -1,8 +1,8 @@
 //! Register settings in the form that the packet path needs. Decoded again when a register that they depend on
 //! is written.
 
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 use super::director;

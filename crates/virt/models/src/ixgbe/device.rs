@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use ringpass_memory::{Burst, DmaMap, FrameBatch};
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 use ringpass_port::{Link, QueuePair};
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 use super::common::Tuples;

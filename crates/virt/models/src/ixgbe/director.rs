@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::*;
 
 use super::bits::*;
 use super::headers::{Headers, IPV4, IPV6, SCTP, TCP, UDP};

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ringpass_memory::{Atomics, DmaArray, DmaRegion, RegionConfig};
-use ringpass_registers::DeviceSleeper;
-use ringpass_registers::ixgbe::{RDT, TDT};
+use ringpass_pci::registers::DeviceSleeper;
+use ringpass_pci::registers::ixgbe::{RDT, TDT};
 
 /// A cell on a cache line of its own, so that rings do not share cache lines.
 #[repr(align(64))]

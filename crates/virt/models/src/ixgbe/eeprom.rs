@@ -1,7 +1,7 @@
 //! The EEPROM (chapter 6): the words that drivers read, and a valid checksum; all other words are blank.
 
+use ringpass_pci::registers::ixgbe::bits::*;
 use ringpass_port::MacAddress;
-use ringpass_registers::ixgbe::bits::*;
 
 use super::bits::*;
 

@@ -1,8 +1,8 @@
 //! Filters of received frames by MAC address and VLAN (7.1.1).
 
 use ringpass_memory::RawBytes;
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 
@@ -68,7 +68,7 @@ impl Filter {
         let multicast = get(MCSTCTRL.offset);
         let vlan = get(VLNCTRL.offset);
         let address = |i| (get(RAL.at(i).offset), get(RAH.at(i).offset));
-        let table = |array: ringpass_registers::RegArray<ringpass_registers::RW>| {
+        let table = |array: ringpass_pci::registers::RegArray<ringpass_pci::registers::RW>| {
             std::array::from_fn(|i| get(array.at(i).offset))
         };
         Self {

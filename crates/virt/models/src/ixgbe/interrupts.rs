@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::EventNotifier;
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::set_bits;
 use super::liar::Liar;

@@ -1,6 +1,6 @@
 //! The configured lies of a NIC and their state.
 
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 use super::lies::Lie;

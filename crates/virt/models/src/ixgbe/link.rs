@@ -1,7 +1,7 @@
 //! The link and the registers that show it: general status, pins, auto-negotiation, the buses to the module and
 //! to the PHY.
 
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 use super::device::Device;

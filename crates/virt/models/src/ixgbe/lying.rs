@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringpass_memory::Burst;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 use ringpass_port::QueuePair;
-use ringpass_registers::ixgbe::{bits::*, *};
 
 use super::device::Device;
 use super::doorbells::Doorbells;

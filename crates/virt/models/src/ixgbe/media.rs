@@ -1,6 +1,6 @@
 //! Kinds of ports.
 
-use ringpass_registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::bits::*;
 
 use super::bits::*;
 

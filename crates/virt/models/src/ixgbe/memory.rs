@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Access, DmaMapError, DmaRegion, Memory};
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use super::bits::set_bits;
 use super::decode::{ring_base, ring_len};

@@ -1,7 +1,7 @@
 //! Offloads of sent frames: checksums, VLAN tags, padding (7.2.5, 7.4.5).
 
 use ringpass_memory::Packet;
-use ringpass_registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
 
 use super::checksum::{fold, sum};
 use super::crc::{crc32, crc32c};

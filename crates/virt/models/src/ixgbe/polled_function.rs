@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Cells, ForeignMemory, Memory};
 use ringpass_pci::PciDevice;
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::set_bits;
 use super::card::Card;
@@ -253,7 +253,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use proptest::prelude::*;
-    use ringpass_registers::ixgbe::bits::*;
+    use ringpass_pci::registers::ixgbe::bits::*;
     use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
     use super::*;

@@ -1,8 +1,8 @@
 //! Queue pools for virtual machines (VMDq) and traffic classes (DCB): selection of the pools that get a frame
 //! (7.10.3), and of the queue in a pool or class (7.1.2).
 
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 use super::filter::{Cast, hash_table_hits};
@@ -110,7 +110,7 @@ impl Pools {
 impl Switch {
     fn decode(registers: &RegisterFile, control: u32) -> Self {
         let get = |offset| registers.get(offset);
-        let pair = |array: ringpass_registers::RegArray<ringpass_registers::RW>, i: usize| {
+        let pair = |array: ringpass_pci::registers::RegArray<ringpass_pci::registers::RW>, i: usize| {
             u64::from(get(array.at(2 * i).offset)) | u64::from(get(array.at(2 * i + 1).offset)) << 32
         };
         let accepting = |bit: u32| {

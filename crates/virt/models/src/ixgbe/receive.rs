@@ -1,9 +1,9 @@
 //! The path of a frame from the wire to a queue.
 
 use ringpass_memory::FrameBatch;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_port::QueuePair;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
 
 use super::bits::*;
 use super::checksum;

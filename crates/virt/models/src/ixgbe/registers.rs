@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_registers::ixgbe::{bits::*, *};
-use ringpass_registers::{AccessKind, RegIndex};
+use ringpass_pci::registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::{AccessKind, RegIndex};
 
 use super::bits::*;
 use super::decode::Settings;

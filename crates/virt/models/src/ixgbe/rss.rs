@@ -1,7 +1,7 @@
 //! Frame classification and receive side scaling (7.1.2.8).
 
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::{bits::*, *};
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::{bits::*, *};
 
 use super::bits::*;
 use super::checksum;
@@ -88,7 +88,7 @@ impl Rss {
         if !MRQC_MODES_WITH_RSS.contains(&(control & MRQC_MRQE_MASK)) {
             return None;
         }
-        let byte = |array: ringpass_registers::RegArray<ringpass_registers::RW>, i: usize| {
+        let byte = |array: ringpass_pci::registers::RegArray<ringpass_pci::registers::RW>, i: usize| {
             registers.get(array.at(i / 4).offset).to_le_bytes()[i % 4]
         };
         Some(Self {

@@ -1,7 +1,7 @@
 //! TCP and UDP segmentation (7.2.4): one long packet of the driver becomes many frames.
 
 use ringpass_memory::Burst;
-use ringpass_registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
 
 use super::checksum::word;
 use super::limits::MAX_FRAME_LEN;

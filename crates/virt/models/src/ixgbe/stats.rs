@@ -1,7 +1,7 @@
 //! Counters: the statistics registers (8.2.3.23), and the model's own totals.
 
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::*;
 
 use super::filter::{Cast, destination};
 

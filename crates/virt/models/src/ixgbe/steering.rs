@@ -1,7 +1,7 @@
 //! Filters that choose a queue before flow director and RSS do (7.1.2): EtherType, five-tuple, SYN.
 
-use ringpass_registers::RegisterFile;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::RegisterFile;
+use ringpass_pci::registers::ixgbe::*;
 
 use super::headers::{Headers, IPV4, SCTP, TCP, UDP};
 
@@ -105,7 +105,8 @@ impl TypeFilter {
 
 impl TupleFilter {
     fn decode(registers: &RegisterFile, i: usize) -> Option<Self> {
-        let get = |array: ringpass_registers::RegArray<ringpass_registers::RW>| registers.get(array.at(i).offset);
+        let get =
+            |array: ringpass_pci::registers::RegArray<ringpass_pci::registers::RW>| registers.get(array.at(i).offset);
         let control = get(FTQF);
         // Addresses and ports are in the registers in wire order, lowest byte first.
         let [a, b, c, d] = get(SDPQF).to_le_bytes();

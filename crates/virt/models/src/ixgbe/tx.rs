@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Access, Burst, FrameBatch, LookupHint};
-use ringpass_registers::ixgbe::{bits::*, descriptor::*};
+use ringpass_pci::registers::ixgbe::{bits::*, descriptor::*};
 
 use super::bits::*;
 use super::decode::Settings;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Access, DmaMapError, Memory};
+use ringpass_pci::registers::ixgbe::{RDT, TDT};
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_registers::ixgbe::{RDT, TDT};
 use ringpass_vfio_user::{
     CONFIG_REGION, Change, ConfigSpace, Device, DoorbellArray, Doorbells, EventNotifier, Identity, Mapping,
     PCI_REGIONS, Region, words,

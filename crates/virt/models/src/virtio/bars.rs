@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringpass_registers::IoRegion;
+use ringpass_pci::registers::IoRegion;
 
 use super::layout;
 use super::shared::Shared;

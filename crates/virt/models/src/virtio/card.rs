@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 
 use ringpass_ipc::{EventNotifier, EventWaiter};
 use ringpass_memory::{Access, Addressing, DmaMapError, DmaRegion, Memory, Mempool, MempoolConfig};
+use ringpass_pci::registers::{IoRegion, Window};
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{Error, QueuePair};
-use ringpass_registers::{IoRegion, Window};
 use ringpass_vfio_user::ConfigSpace;
 
 use super::bars::BarRegion;

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ringpass_registers::DeviceSleeper;
+use ringpass_pci::registers::DeviceSleeper;
 
 /// Set if a queue was notified; the lower 16 bits hold the position that came with the notification.
 const KICKED: u32 = 1 << 31;

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{Burst, DmaRegion, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig, VfioUserFunction};
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_pci::{DeviceId, PciDevice, VfioUser};
 use ringpass_port::{QueuePair, RxQueue, WakeSource, Wakeable};
-use ringpass_registers::ixgbe::*;
 use ringpass_testing::{Sink, memfd};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Client, ConnectionLost, Ended, Event, Listener, MSIX, Server};
 use rustix::fs::ftruncate;

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use ringpass_models::Runner;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_pci::{EventWaiter, PciDevice};
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
 use ringpass_testing::poll_until;
 
 use crate::ixgbe::driver::{Driver, own_mac};

@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex};
 use ringpass_intel::igb::Igb;
 use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::{Addressing, DmaRegion, Mempool};
+use ringpass_pci::registers::igb::{self, bits as igb_bits, descriptor as igb_descriptor};
+use ringpass_pci::registers::ixgbe::{self, bits as ixgbe_bits, descriptor as ixgbe_descriptor};
+use ringpass_pci::registers::{Bar, Window};
 use ringpass_pci::{DeviceId, EventWaiter, PciDevice};
 use ringpass_port::{Error, Port, PortConfig};
-use ringpass_registers::igb::{self, bits as igb_bits, descriptor as igb_descriptor};
-use ringpass_registers::ixgbe::{self, bits as ixgbe_bits, descriptor as ixgbe_descriptor};
-use ringpass_registers::{Bar, Window};
 use rustix::event::{EventfdFlags, eventfd};
 
 /// Value that the PHY's control register of an 82576 reads: 1000 Mbit/s, full duplex.

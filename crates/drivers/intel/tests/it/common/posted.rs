@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Addressing, DmaRegion, ForeignMemory};
 use ringpass_models::ixgbe::Card;
+use ringpass_pci::registers::ixgbe::{RDT, TDT};
+use ringpass_pci::registers::{Bar, Window};
 use ringpass_pci::{DeviceId, EventWaiter, PciDevice};
 use ringpass_port::Error;
-use ringpass_registers::ixgbe::{RDT, TDT};
-use ringpass_registers::{Bar, Window};
 
 /// The bus of a modelled card.
 #[derive(Clone)]

@@ -8,9 +8,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
 use ringpass_memory::{Addressing, DmaRegion};
+use ringpass_pci::registers::{IoRegion, Window};
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::Error;
-use ringpass_registers::{IoRegion, Window};
 
 use super::{Transport, find};
 

@@ -2,9 +2,9 @@
 //! the reference.
 
 use proptest::prelude::*;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::Driver;
 use crate::ixgbe::packets::{Kind, TCP4, TCP6, UDP4, UDP6, judged};

@@ -1,7 +1,7 @@
 //! Flow director (7.1.2.7). The expected hashes were computed with the code of a driver (DPDK's).
 
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::Driver;
 use crate::ixgbe::packets::{DESTINATION_PORT, DESTINATION4, SOURCE_PORT, SOURCE4, TCP4, TCP6, UDP4};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use ringpass_memory::{Access, DmaArray, DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_port::QueuePair;
-use ringpass_registers::Window;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
 use ringpass_testing::Wire;
 
 use crate::ixgbe::driver::{Word, frame, own_mac, scripted};

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use ringpass_memory::{Atomics, DmaArray, DmaRegion, RegionConfig};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 use ringpass_port::QueuePair;
-use ringpass_registers::Window;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
 use ringpass_testing::Wire;
 
 pub use crate::wire::{frame, scripted};

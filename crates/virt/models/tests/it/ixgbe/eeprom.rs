@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
-use ringpass_registers::Window;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 
 fn fresh() -> (Arc<Card>, Window) {
     let card = Card::new(&CardConfig::default());

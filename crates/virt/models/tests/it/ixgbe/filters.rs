@@ -1,7 +1,7 @@
 //! Filters of received frames: MAC, multicast and VLAN (7.1.1).
 
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use ringpass_memory::{DmaArray, DmaRegion, RegionConfig};
 use ringpass_pci::PciDevice;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
-use ringpass_registers::{RW, Reg};
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
+use ringpass_pci::registers::{RW, Reg};
 
 use crate::ixgbe::driver::{Driver, REGION, Word, frame, own_mac};
 

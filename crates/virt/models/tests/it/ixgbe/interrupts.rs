@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
+use ringpass_pci::registers::{RW, Reg};
 use ringpass_pci::{EventWaiter, PciDevice};
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
-use ringpass_registers::{RW, Reg};
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 

@@ -1,8 +1,8 @@
 //! Frames over several descriptors, and other descriptor formats: header split (7.1.10), legacy (7.1.5).
 
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 use crate::ixgbe::packets::{TCP4, UDP4, UDP6};

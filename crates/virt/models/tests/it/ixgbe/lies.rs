@@ -6,9 +6,9 @@ use ringpass_ipc::EventNotifier;
 use ringpass_memory::{DmaRegion, RegionConfig};
 use ringpass_models::ixgbe::{CardConfig, Lies};
 use ringpass_pci::PciDevice;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, HEAD_WRITE_BACK, frame, own_mac};
 

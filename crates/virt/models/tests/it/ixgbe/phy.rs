@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
-use ringpass_registers::Window;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::Window;
+use ringpass_pci::registers::ixgbe::*;
 
 fn card(device: u16) -> (Arc<Card>, Window) {
     let card = Card::new(&CardConfig { device, ..CardConfig::default() });

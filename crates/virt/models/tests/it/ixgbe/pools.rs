@@ -1,8 +1,8 @@
 //! Queue pools (VMDq) and traffic classes (DCB): the pools that get a frame (7.10.3), and its queue there
 //! (7.1.2).
 
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 use crate::ixgbe::packets::{TCP4, UDP4};

@@ -1,9 +1,9 @@
 //! Rx rings: descriptors, buffers, the packet buffer (7.1).
 
 use ringpass_pci::PciDevice;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_pci::PciDevice;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
+use ringpass_pci::registers::{RO, RW, Reg, WO, Window};
 use ringpass_port::Link;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
-use ringpass_registers::{RO, RW, Reg, WO, Window};
 
 use crate::ixgbe::driver::{Driver, own_mac};
 

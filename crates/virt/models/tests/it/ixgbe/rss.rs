@@ -1,8 +1,8 @@
 //! Receive side scaling (7.1.2.8) and packet types (7.1.6.2). The expected hashes are the published ones.
 
 use etherparse::PacketBuilder;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 

@@ -3,8 +3,8 @@
 
 use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
 use proptest::prelude::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::Driver;
 use crate::ixgbe::packets::{Kind, SEQUENCE, TCP4, TCP6, UDP4, judged};

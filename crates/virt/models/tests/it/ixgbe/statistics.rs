@@ -1,6 +1,6 @@
 //! Statistics registers (8.2.3.23): each counts what its description says, and clears on read.
 
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 
@@ -83,7 +83,7 @@ fn frames_are_counted_by_their_size() {
     driver.arrive(&lens.map(|len| frame(own_mac(), len)));
     lens.into_iter().for_each(|len| driver.send_frame(0, &frame(own_mac(), len)));
     let sizes = [1, 2, 2, 2, 2, 2];
-    let read = |registers: [ringpass_registers::Reg<ringpass_registers::RC>; 6]| {
+    let read = |registers: [ringpass_pci::registers::Reg<ringpass_pci::registers::RC>; 6]| {
         registers.map(|register| driver.window.read(register))
     };
     assert_eq!(read([PRC64, PRC127, PRC255, PRC511, PRC1023, PRC1522]), sizes);
@@ -106,6 +106,6 @@ fn frames_that_are_too_long_count_in_the_total_only() {
 fn sent_packets_are_counted_at_the_older_address_too() {
     let mut driver = Driver::started();
     driver.send_frame(0, &frame(own_mac(), 60));
-    let older = ringpass_registers::Reg::<ringpass_registers::RC>::new("QPTC", 0x06030);
+    let older = ringpass_pci::registers::Reg::<ringpass_pci::registers::RC>::new("QPTC", 0x06030);
     assert_eq!((driver.window.read(older), driver.window.read(QPTC.at(0))), (1, 0));
 }

@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use ringpass_pci::PciDevice;
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, HEAD_WRITE_BACK, REGION, frame, own_mac};
 

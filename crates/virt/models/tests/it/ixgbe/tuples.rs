@@ -1,7 +1,7 @@
 //! Filters that choose a queue: EtherType (7.1.2.3), five-tuple (7.1.2.5), SYN (7.1.2.6), and their order.
 
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 use crate::ixgbe::packets::{DESTINATION_PORT, DESTINATION4, SOURCE_PORT, SOURCE4, TCP4, TCP6, UDP4};

@@ -1,8 +1,8 @@
 //! VLAN tags: stripped from received frames and inserted into sent ones (7.4).
 
-use ringpass_registers::ixgbe::bits::*;
-use ringpass_registers::ixgbe::descriptor::*;
-use ringpass_registers::ixgbe::*;
+use ringpass_pci::registers::ixgbe::bits::*;
+use ringpass_pci::registers::ixgbe::descriptor::*;
+use ringpass_pci::registers::ixgbe::*;
 
 use crate::ixgbe::driver::{Driver, frame, own_mac};
 use crate::ixgbe::packets::TCP4;

@@ -94,7 +94,7 @@ fn a_runner_steps_cards_until_it_is_dropped() {
             // The driver's own queues are not the cable, so the driver must only ring and not step.
             a.queues = scripted().0;
             a.put(0, &numbered(i), 1 << 24 | 1 << 25, numbered(i).len());
-            a.window.write(ringpass_registers::ixgbe::TDT.at(0), (i + 1) % 64);
+            a.window.write(ringpass_pci::registers::ixgbe::TDT.at(0), (i + 1) % 64);
             loop {
                 let frames = b.receive_all(0);
                 frames.iter().for_each(|bytes| {
@@ -111,7 +111,7 @@ fn a_runner_steps_cards_until_it_is_dropped() {
         drop(runner);
         let before = a.card.counters();
         a.put(0, &numbered(0), 1 << 24 | 1 << 25, 64);
-        a.window.write(ringpass_registers::ixgbe::TDT.at(0), 201 % 64);
+        a.window.write(ringpass_pci::registers::ixgbe::TDT.at(0), 201 % 64);
         std::thread::sleep(Duration::from_millis(5));
         assert_eq!(a.card.counters(), before, "stopped");
     }

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ringpass_memory::{Access, Atomics, DmaArray, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_models::virtio::{VirtioCard, VirtioConfig};
+use ringpass_pci::registers::IoRegion;
 use ringpass_pci::{EventWaiter, PciDevice};
 use ringpass_port::QueuePair;
-use ringpass_registers::IoRegion;
 use ringpass_testing::Wire;
 use ringpass_virtio::features::*;
 

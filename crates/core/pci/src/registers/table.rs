@@ -77,7 +77,7 @@ kinds! {
     WO "See [`AccessKind::WO`].": Writable;
     W1C "See [`AccessKind::W1C`].": Readable Writable;
     W1S "See [`AccessKind::W1S`].": Readable Writable;
-    DMA "See [`AccessKind::DMA`]. Written only by [`Window::write_dma`](crate::Window::write_dma).": Readable;
+    DMA "See [`AccessKind::DMA`]. Written only by [`Window::write_dma`](crate::registers::Window::write_dma).": Readable;
 }
 
 /// A register with its access kind.
@@ -148,18 +148,18 @@ macro_rules! registers {
         $($crate::registers!(@const $name $offset ($($stride $count $($second)?)?) $kind $doc);)*
 
         /// All rows.
-        pub static TABLE: &[$crate::Row] = ROWS;
-        const ROWS: &[$crate::Row] = &[$($crate::registers!(
+        pub static TABLE: &[$crate::registers::Row] = ROWS;
+        const ROWS: &[$crate::registers::Row] = &[$($crate::registers!(
             @row $name $offset ($($stride $count $($second)?)?) $kind (u32::MAX $(& $bits)?) (0 $(+ $sc)?) (0 $(+ $reset)?) $doc),)*];
-        const _: () = $crate::assert_disjoint::<{ $size / 4 }>(ROWS);
+        const _: () = $crate::registers::assert_disjoint::<{ $size / 4 }>(ROWS);
     };
     (@const $name:ident $offset:literal () $kind:ident $doc:literal) => {
         #[doc = $doc]
-        pub const $name: $crate::Reg<$crate::$kind> = $crate::Reg::new(stringify!($name), $offset);
+        pub const $name: $crate::registers::Reg<$crate::registers::$kind> = $crate::registers::Reg::new(stringify!($name), $offset);
     };
     (@const $name:ident $offset:literal $array:tt $kind:ident $doc:literal) => {
         #[doc = $doc]
-        pub const $name: $crate::RegArray<$crate::$kind> = $crate::RegArray::new(
+        pub const $name: $crate::registers::RegArray<$crate::registers::$kind> = $crate::registers::RegArray::new(
             $crate::registers!(@row $name $offset $array $kind (0) (0) (0) $doc));
     };
     (@row $name:ident $offset:literal () $kind:ident $bits:tt $sc:tt $reset:tt $doc:literal) => {
@@ -167,9 +167,9 @@ macro_rules! registers {
     };
     (@row $name:ident $offset:literal ($stride:literal $count:literal $($second:literal)?) $kind:ident $bits:tt $sc:tt
         $reset:tt $doc:literal) => {
-        $crate::Row { name: stringify!($name), offset: $offset, stride: $stride,
+        $crate::registers::Row { name: stringify!($name), offset: $offset, stride: $stride,
             count: $crate::registers!(@count $count $($second)?), second_half: $crate::registers!(@second $($second)?),
-            kind: $crate::AccessKind::$kind, writable: $bits, self_clearing: $sc, reset: $reset, description: $doc }
+            kind: $crate::registers::AccessKind::$kind, writable: $bits, self_clearing: $sc, reset: $reset, description: $doc }
     };
     (@count $count:literal) => { $count };
     (@count $count:literal $second:literal) => { 2 * $count };

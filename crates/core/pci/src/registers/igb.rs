@@ -136,7 +136,7 @@ pub mod bits {
     }
 }
 
-/// Descriptor bits that differ from the 82599's ([`crate::ixgbe::descriptor`]): the error bits of an Rx write-back.
+/// Descriptor bits that differ from the 82599's ([`crate::registers::ixgbe::descriptor`]): the error bits of an Rx write-back.
 pub mod descriptor {
     /// Rx write-back (7.1.5.2): the TCP or UDP checksum is wrong.
     pub const RX_L4E: u64 = 1 << 29;

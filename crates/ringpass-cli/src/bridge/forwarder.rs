@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use ringpass_netmap::client::{Error, Port, wait};
+use ringpass_netmap::{Flags, PortRing, Slot};
 use ringpass_port::AdaptiveSpin;
-
-use crate::client::{Error, Port, wait};
-use crate::{Flags, PortRing, Slot};
 
 /// Two ports whose frames are forwarded to each other. Rx ring N of one is forwarded to Tx ring N of the other,
 /// modulo the number of the other's rings.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
-use crate::{DMA, DeviceWaker, Readable, Reg, Writable};
+use super::{DMA, DeviceWaker, Readable, Reg, Writable};
 
 /// A BAR as the driver accesses it: mapped, or of a model in this process.
 ///

@@ -1,6 +1,6 @@
 //! The register file of a model: implements the access kinds of the table.
 
-use crate::{AccessKind, Row};
+use super::{AccessKind, Row};
 
 /// The register that an access hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
