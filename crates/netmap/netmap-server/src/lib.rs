@@ -15,6 +15,6 @@ mod vale;
 use buffer_access::BufferAccess;
 pub use native::{NativePort, RingForwarder};
 pub use server::{
-    Budget, COMMON_MEMORY, Native, RequestError, Reservation, ServedPort, Server, Switches, ZERO_COPY_MEMORY,
+    Budget, COMMON_MEMORY, Native, RequestError, Reservation, ServedPort, Server, Switches, Watched, ZERO_COPY_MEMORY,
 };
 pub use vale::RingPort;

@@ -169,7 +169,7 @@ impl Ports {
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
         if monitor {
-            needs.push(Self::monitor_memory(asked)?.1);
+            needs.push(self.monitor_memory(&name, asked)?.1);
         }
         Ok(needs)
     }

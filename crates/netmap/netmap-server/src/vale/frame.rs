@@ -127,7 +127,7 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Copies a frame to free slots from `used` on, of `room` in all, and advances `used`. Slots without a
+    /// Copies a frame to free slots from `used` on, of `room` in all, with the flags `mark`, and advances `used`. Slots without a
     /// valid buffer are counted in `bad`, and returned empty together with the slots before them that do not
     /// suffice for the frame.
     #[cold]
@@ -137,7 +137,7 @@ impl Writer {
         ring: &ValeRing,
         (used, room): (&mut u32, u32),
         bytes: &Buffers,
-        packet: &Packet,
+        (packet, mark): (&Packet, Flags),
         bad: &mut usize,
     ) -> WriteResult {
         let (total, kring) = (packet.total_len(), &ring.kring);
@@ -164,7 +164,7 @@ impl Writer {
             let (position, buffer) = (kring.hwtail_plus(*used + n), self.buffers[n as usize]);
             // The cast is lossless: `Buffers::size` limits each fragment to 65,535 bytes, even in a buffer of
             // 65,536.
-            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags);
+            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags | mark);
             Ok(buffer)
         });
         *used += need;
