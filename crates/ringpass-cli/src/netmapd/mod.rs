@@ -116,18 +116,12 @@ pub fn run(args: Args) -> Result<(), Error> {
     let open = |name: &String| vales.borrow_mut().open_configured(name, &mut needs);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let pools = common_memory(args.buffers);
-<<<<<<< HEAD
     let ports = native::with_hosts(args.port, args.host)?;
     let mut packets = PacketPools::new(&ports, pools, &run.config)?;
     let open = |named: &NativeConfig| named.open(&packets, &run.config, &mut needs);
     let natives = ports.iter().map(open).collect::<Result<Vec<_>, _>>()?;
-=======
-    let mut packets = PacketPools::new(&args.port, pools, &run.config)?;
-    let open = |named: &NamedPort| named.open(&packets, &run.config, &mut needs);
-    let natives = args.port.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // The sandbox changes the user of a process of root.
     let user = nix::unistd::geteuid().as_raw();
->>>>>>> types
     run.enter_sandbox(&needs)?;
     // Threads start only after the sandbox has been entered.
     attach.into_iter().try_for_each(|port| vales.borrow_mut().attach(port).map(drop))?;

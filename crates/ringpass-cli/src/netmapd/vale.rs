@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use ringpass::{Address, Config, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
-use ringpass_netmap::{Buffers, Kring};
+use ringpass_netmap::{Buffers, Kring, Region};
 use ringpass_netmap_server::RingPort;
-use ringpass_netmap_server::{Budget, RequestError, Reservation, ServedPort, SwitchPlace, Switches};
+use ringpass_netmap_server::{Budget, RequestError, Reservation, ServedPort, SwitchPlace, Switches, Watched};
 use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -394,11 +394,11 @@ impl ServedPort for ProgramMember {
 
     fn monitor(
         &self,
-        ways: [bool; 2],
+        watched: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
-        self.port.monitor(ways, served, buffers)
+        self.port.monitor(watched, served, region)
     }
 }
 

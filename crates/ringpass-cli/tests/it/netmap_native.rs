@@ -93,7 +93,7 @@ fn rings_and_queues() {
     for (name, why) in [
         ("netmap:x/z", "monitors without a copy (z) are not there yet; write /r, /t or /rt"),
         ("netmap:y/RT", "R and T together leave no ring"),
-        ("netmap:y-0/r", "leave the ring's number out"),
+        ("netmap:y-7/r", "has no ring 7; write one from 0 to"),
         ("netmap:p{1/r", "pipes have no monitors"),
         ("netmap:y@conf:rings=2", "options of a registration behind '@' are not there yet"),
         ("netmap:y&", "--port"),
@@ -206,9 +206,11 @@ fn monitors() {
     }
     let (_, list, _) = netmapd.vale(&[]);
     assert!(list.contains("monitor of x: "), "{list}");
-    for (name, why) in
-        [("netmap:x/rz", "not there yet"), ("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-0/r", "all rings")]
-    {
+    for (name, why) in [
+        ("netmap:x/rz", "not there yet"),
+        ("netmap:p{1/t", "pipes have no monitors"),
+        ("netmap:x-1/r", "has no ring 1"),
+    ] {
         let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains(why), "{name}: {errors:?}");
     }

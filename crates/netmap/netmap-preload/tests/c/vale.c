@@ -492,13 +492,16 @@ static void monitors(void) {
     CHECK(no_frame(&sent), "not to that of what is sent");
     struct netmap_ring *rx = rx_ring(&both, 0);
     REQUIRE(arrived(&both, 2));
-    PENDING(rx->slot[rx->head].flags & NS_TXMON, "NS_TXMON marks what was sent");
+    CHECK(rx->slot[rx->head].flags & NS_TXMON, "NS_TXMON marks what was sent");
     EQUAL(rx->slot[next_slot(rx, rx->head)].flags & NS_TXMON, 0, "and not what was received");
     CHECK(next_frame(&both) == 1 && next_frame(&both) == 2, "one for both gets both");
     struct port ring;
-    PENDING(port_register(&ring, "vale5:ma",
-                          (struct nmreq_register){.nr_mode = NR_REG_ONE_NIC, .nr_flags = NR_MONITOR_RX}) == 0,
-            "a monitor of one ring");
+    struct nmreq_register one = {.nr_mode = NR_REG_ONE_NIC, .nr_flags = NR_MONITOR_RX};
+    SUCCEEDS(port_register(&ring, "vale5:ma", one), "a monitor of one ring");
+    send_frame(&b, 1, 2, 3);
+    EQUAL(next_frame(&ring), 3, "gets its frames");
+    one.nr_ringid = 1;
+    GIVES(try_register("vale5:ma", one), EINVAL, "a ring that does not exist: EINVAL");
     PENDING(port_open(&ring, "vale5:ma", NR_REG_ALL_NIC, NR_ZCOPY_MON) == 0, "NR_ZCOPY_MON");
     PENDING(try_open("vale5:nobody", NR_REG_ALL_NIC, NR_MONITOR_RX) == EINVAL, "a monitor of a port that is not open: EINVAL");
 }

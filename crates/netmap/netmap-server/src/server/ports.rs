@@ -179,7 +179,7 @@ impl Ports {
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
         if monitor {
-            needs.push(Self::monitor_memory(asked)?.1);
+            needs.push(self.monitor_memory(&name, asked)?.1);
         }
         Ok(needs)
     }
@@ -490,46 +490,9 @@ impl Ports {
         }
     }
 
-<<<<<<< HEAD
-    /// Creates a VALE port that stays without a program, or stops an existing one from staying (`None`).
-    pub fn set_persistent(
-        &mut self,
-        name: &str,
-        asked: Option<(&Register, &mut Requester)>,
-    ) -> Result<(), RequestError> {
-        let name = PortName::in_header(name)?;
-        let none = || RequestError::new(Errno::NXIO, format!("{name} is not a port of a VALE switch"));
-        if name.vale().is_none() || name.pipe().is_some() {
-            return Err(none());
-        }
-        let persistent = asked.is_some();
-        match asked {
-            Some(_) if self.open.contains_key(&name.port) => {
-                return Err(RequestError::new(Errno::EXIST, format!("{name} is there already")));
-            }
-            Some((asked, requester)) => {
-                self.check_room()?;
-                self.check_persistent(requester.program.uid)?;
-                self.make_vale(&name, asked, requester)?;
-            }
-            None => {}
-        }
-        self.open.get_mut(&name.port).ok_or_else(none)?.persistent = persistent;
-        self.drop_unused_port(&name.port);
-        Ok(())
-    }
-
-    /// Bytes of private memory of all persistent ports.
-    pub fn persistent_bytes(&self) -> usize {
-        let persistent_ports = self.open.values().filter(|port| port.persistent);
-        // Ports may share a memory.
-        let memories: BTreeSet<u16> = persistent_ports.map(OpenPort::memory_id).collect();
-        memories.into_iter().map(|id| self.memories.bytes(id)).sum()
-    }
-
     /// Returns the bytes of the header in front of a port's frames.
     pub fn header_len(&self, name: &str) -> Result<usize, RequestError> {
-        let parsed = PortName::in_header(name)?;
+        let parsed = self.parse_name(name)?;
         let other = || self.natives.contains_key(&parsed.port) || matches!(self.find(name), Ok(Some(_)));
         match self.open.get(&parsed.port) {
             Some(port) => Ok(port.served.header_len()),
@@ -541,22 +504,20 @@ impl Ports {
     /// Changes the length of the header in front of a port's frames. Programs of another user than the port's may not, except
     /// root's.
     pub fn set_header_len(&mut self, name: &str, len: u32, program: Credentials) -> Result<(), RequestError> {
-        let name = PortName::in_header(name)?;
+        let name = self.parse_name(name)?;
         let len = len as usize;
         if !header::LENGTHS.contains(&len) {
             let why = format!("{name}: a header has 10 or 12 bytes, as virtio-net's, or 0 for none; not {len}");
             return Err(RequestError::new(Errno::INVAL, why));
         }
         let none = || RequestError::new(Errno::NXIO, format!("{name} is not a port of a VALE switch that is open"));
-        let port = self.open.get_mut(&name.port).filter(|_| name.vale().is_some()).ok_or_else(none)?;
+        let port = self.open.get_mut(&name.port).ok_or_else(none)?;
         if ![0, port.owner].contains(&program.uid) {
             return Err(RequestError::new(Errno::PERM, format!("{name} is another user's port")));
         }
         if port.served.set_header_len(len) { Ok(()) } else { Err(none()) }
     }
 
-=======
->>>>>>> types
     /// The VALE switches.
     pub fn switches(&self) -> &dyn Switches {
         &*self.switches

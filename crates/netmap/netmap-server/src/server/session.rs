@@ -277,7 +277,7 @@ fn execute(
             done(&request.body[..4])
         }
         Kind::ValeNewif => {
-            let (Shape { rings, slots }, memory_id) =
+            let (Shape { rings, slots, .. }, memory_id) =
                 ports.create_persistent(&header.name, &new_port(request), requester)?;
             done(&NewPort { slots, rings, memory_id }.bytes())
         }

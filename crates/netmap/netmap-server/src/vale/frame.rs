@@ -119,6 +119,15 @@ pub(crate) enum WriteResult {
     Rejected,
 }
 
+/// A frame that is written for a program.
+pub(crate) struct Frame<'a> {
+    /// Bytes in front of it.
+    pub(crate) header: &'a [u8],
+    pub(crate) packet: &'a Packet,
+    /// Flags of its slots.
+    pub(crate) mark: Flags,
+}
+
 /// Writes frames off the fast path.
 #[derive(Default)]
 pub(crate) struct Writer {
@@ -127,7 +136,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Copies a frame, behind a header, to free slots from `used` on, of `room` in all, and advances `used`. Slots without a
+    /// Copies a frame, behind a header, to free slots from `used` on, of `room` in all, with the flags `mark`, and advances `used`.
+    /// Slots without a
     /// valid buffer are counted in `bad`, and returned empty together with the slots before them that do not
     /// suffice for the frame.
     #[cold]
@@ -137,7 +147,7 @@ impl Writer {
         ring: &ValeRing,
         (used, room): (&mut u32, u32),
         bytes: &Buffers,
-        (header, packet): (&[u8], &Packet),
+        Frame { header, packet, mark }: Frame<'_>,
         bad: &mut usize,
     ) -> WriteResult {
         let (total, kring) = (header.len() + packet.total_len(), &ring.kring);
@@ -164,7 +174,7 @@ impl Writer {
             let (position, buffer) = (kring.hwtail_plus(*used + n), self.buffers[n as usize]);
             // The cast is lossless: `Buffers::size` limits each fragment to 65,535 bytes, even in a buffer of
             // 65,536.
-            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags);
+            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags | mark);
             Ok(buffer)
         });
         *used += need;

@@ -29,16 +29,16 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::Mempool;
 use ringpass_netmap::run::MAX_FRAME_LEN;
-use ringpass_netmap::{Buffers, Direction, Kring};
+use ringpass_netmap::{Buffers, Direction, Kring, Region};
 use ringpass_port::{Error, QueuePair, Stats};
 use serde_json::Value;
 
 use crate::BufferAccess;
-use crate::server::{RequestError, ServedPort};
+use crate::server::{RequestError, ServedPort, Watched};
 use counters::Counters;
 pub(crate) use forwarded::Forwarded;
-pub(crate) use monitor::Monitor;
 use monitor::Monitors;
+pub(crate) use monitor::{Monitor, Part};
 use offloading_tx::OffloadingTx;
 use ring_set::{RingSet, SharedRingSet, Subscriber};
 use rx::Rx;
@@ -207,11 +207,11 @@ impl ServedPort for RingPort {
 
     fn monitor(
         &self,
-        ways: [bool; 2],
+        watched: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
-        Monitor::open(vec![self.shared.clone()], ways, served, buffers)
+        Monitor::open(vec![Part { shared: self.shared.clone(), first: 0 }], watched, served, region)
     }
 }
 

@@ -54,10 +54,12 @@ impl RxQueue for Rx {
                 break;
             }
             let given = ring.poll_released(&ring_set.buffer_access, &shared.counters).min(slots);
+            let first = burst.len();
             let done =
                 if given > 0 { self.receiver.take(ring, given, &ring_set.buffer_access, burst, &mut tally) } else { 0 };
             if done > 0 {
                 calls |= ring.publish();
+                shared.monitors[SENDING].mirror(ring.number, &burst[first..]);
             }
             slots -= done;
         }
@@ -65,7 +67,6 @@ impl RxQueue for Rx {
         if calls != 0 {
             ring_set.call(calls);
         }
-        shared.monitors[SENDING].mirror(&burst[before..]);
         let header_len = shared.header_len();
         if header_len > 0 {
             tally.drops += header::take_off(burst, before, header_len);

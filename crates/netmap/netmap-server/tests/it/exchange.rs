@@ -10,7 +10,7 @@ use crate::wires::{OWN, Port, Program, ring_forwarder};
 use proptest::prelude::*;
 use ringpass_memory::RegionConfig;
 use ringpass_netmap::{Buffers, Flags, Pools, PortMemory, PortRing, Region, Shape, SharedPool, Slot, attach};
-use ringpass_netmap_server::ServedPort;
+use ringpass_netmap_server::{ServedPort, Watched};
 
 fn exchange(port: &Port) -> Arc<SharedPool> {
     port.region.exchange().expect("a pool").clone()
@@ -186,9 +186,10 @@ fn monitors() {
     let mut region = Region::new(Pools::default(), &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
     let shape = Shape { rings: [1; 2], slots: [2, 64], host_rings: [0; 2] };
     let (memory, served) = PortMemory::new(&mut region, "m", shape, false).unwrap_or_else(|error| panic!("{error}"));
-    let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
-    let monitor: Box<dyn ServedPort> =
-        program.joined.monitor([true; 2], served, &buffers).unwrap_or_else(|refusal| panic!("{}", refusal.why));
+    let monitor: Box<dyn ServedPort> = program
+        .joined
+        .monitor(Watched::all([true; 2]), served, &region)
+        .unwrap_or_else(|refusal| panic!("{}", refusal.why));
     let [_, rx] =
         attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &(Arc::new(|| ()) as _)).unwrap();
     // A slot without a buffer in between.

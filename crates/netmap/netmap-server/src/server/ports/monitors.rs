@@ -1,14 +1,13 @@
 //! Registrations that monitor a port.
 
-use ringpass_netmap::request::{Mode, PortName, Register, register};
-use ringpass_netmap::{Pools, Region, Shape};
+use ringpass_netmap::request::{PortName, Register, register};
+use ringpass_netmap::{Direction, Pools, Region, Shape};
 use rustix::io::Errno;
 
-use super::asked::slots;
-use super::{Ports, Registered, Requester};
-use crate::BufferAccess;
-use crate::server::RequestError;
+use super::asked::{bound, slots};
+use super::{MAX_SLOTS, Ports, Registered, Requester, new_shape};
 use crate::server::open_port::{OpenPort, pools};
+use crate::server::{RequestError, Watched};
 
 impl Ports {
     /// Registers a monitor: rings of a program that gets copies of what others send and receive at a port. They
@@ -26,9 +25,6 @@ impl Ports {
         if name.pipe().is_some() {
             return unsupported("pipes have no monitors, as nobody is between their ends; put a bridge there");
         }
-        if asked.mode == Mode::OneNic {
-            return unsupported("a monitor sees all rings of a port; leave the ring's number out");
-        }
         self.make_open(&name, &Register::default(), requester)?;
         let (key, number) = (name.port.clone(), self.number());
         let result = self.register_monitor_of(number, name, asked, requester);
@@ -39,11 +35,20 @@ impl Ports {
         result
     }
 
-    /// Returns the rings of a monitor, and the pools of its memory.
-    pub(super) fn monitor_memory(asked: &Register) -> Result<(Shape, Pools), RequestError> {
-        // Programs rely on a Tx ring, if only in the descriptor.
-        let shape = Shape { rings: [1; 2], slots: [2, slots(asked, 1)?], host_rings: [0; 2] };
+    /// Returns the rings of a monitor of a port, and the pools of its memory.
+    pub(super) fn monitor_memory(&self, name: &PortName, asked: &Register) -> Result<(Shape, Pools), RequestError> {
+        let shape = monitor_shape(self.shape_of(name)?, asked)?;
         Ok((shape, pools(shape, asked.extra_buffers)))
+    }
+
+    /// Returns the rings of a port; those that it would have with the default values if it is not open.
+    fn shape_of(&self, name: &PortName) -> Result<Shape, RequestError> {
+        let usual = Register::default();
+        match self.open.get(&name.port) {
+            Some(port) => Ok(port.memory.shape()),
+            None if name.vale().is_some() => new_shape(&usual),
+            None => self.native_shape(name, &usual),
+        }
     }
 
     fn register_monitor_of(
@@ -53,22 +58,39 @@ impl Ports {
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let (shape, pools) = Self::monitor_memory(asked)?;
+        let (shape, pools) = self.monitor_memory(&name, asked)?;
+        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
+        let watched = watched(&name, &receiving, shape)?;
         let own = requester.take(&pools)?;
         let id = self.memories.add(own);
         let port = self.open.get_mut(&name.port).expect("made before");
-        let ways = [register::MONITOR_TX, register::MONITOR_RX].map(|way| asked.flags & way != 0);
-        let serve = |served, region: &Region| match BufferAccess::of(region) {
-            BufferAccess::Copied(buffers) => port.served.monitor(ways, served, &buffers),
-            BufferAccess::ZeroCopy(_) => unreachable!("a memory of its own has no pool"),
-        };
+        let serve = |served, region: &Region| port.served.monitor(watched, served, region);
         let monitor = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         let monitor = self.monitors.entry(number).or_insert(monitor);
-        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
         let mut registered =
             Self::register_rings(&mut self.memories, monitor, (number, requester.program), name, &receiving)?;
         registered.register.flags = asked.flags;
         port.monitors += 1;
         Ok(registered)
     }
+}
+
+/// Returns the rings of a monitor: an Rx ring for each number of a ring that the port has, with as many slots as the port's unless
+/// another number is requested.
+fn monitor_shape(port: Shape, asked: &Register) -> Result<Shape, RequestError> {
+    let most = |rings: [u16; 2]| rings[0].max(rings[1]);
+    let (rings, host_rings) = (most(port.rings), most(port.host_rings));
+    let slots = if asked.slots[1] == 0 { port.slots[1] } else { slots(asked, 1)? };
+    let slots = slots.min(MAX_SLOTS / u32::from(rings + host_rings));
+    // Programs rely on a Tx ring, if only in the descriptor.
+    Ok(Shape { rings: [1, rings], slots: [2, slots], host_rings: [0, host_rings] })
+}
+
+/// Returns what a monitor gets copies of, by the rings of its own that the registration covers.
+fn watched(name: &PortName, receiving: &Register, shape: Shape) -> Result<Watched, RequestError> {
+    let covers = bound(name, receiving, shape)?;
+    let all = 0..shape.rings[1] + shape.host_rings[1];
+    let rings = all.map(|id| u64::from(covers(Direction::Rx, id)) << id).sum();
+    let ways = [register::MONITOR_TX, register::MONITOR_RX].map(|way| receiving.flags & way != 0);
+    Ok(Watched { ways, rings })
 }
