@@ -276,12 +276,7 @@ pub struct Port {
 impl Port {
     /// Opens a port by name at the server's socket. `more` holds what the name does not specify; see
     /// [`PortName::asked`].
-    ///
-    /// # Errors
-    /// [`Error::Refused`], also for what [`PortName::check_supported`] refuses.
     pub fn open(name: &PortName, socket: &Path, more: Register) -> Result<Self, Error> {
-        name.check_supported()
-            .map_err(|why| Error::Refused { errno: Errno::OPNOTSUPP, why: format!("{name}: {why}") })?;
         let mut port = Client::connect(socket)?.register(&name.port, &name.asked(more))?;
         port.name = name.to_string();
         Ok(port)

@@ -91,7 +91,6 @@ fn rings_and_queues() {
     };
     assert!(refused("netmap:x-2").contains("has no ring 2; write one from 0 to 1"));
     for (name, why) in [
-        ("netmap:x/z", "monitors without a copy (z) are not there yet; write /r, /t or /rt"),
         ("netmap:y/RT", "R and T together leave no ring"),
         ("netmap:y-7/r", "has no ring 7; write one from 0 to"),
         ("netmap:p{1/r", "pipes have no monitors"),
@@ -178,6 +177,8 @@ fn monitors() {
     let netmapd = Netmapd::new(&["--hugepages", "off", "--port", &format!("x=model:tap:{tap}")]);
     netmapd.namespace.run(&["ip", "link", "set", &tap, "up"]);
     let (mine, both, received) = (netmapd.open("netmap:x"), netmapd.open("netmap:x/rt"), netmapd.open("netmap:x/r"));
+    let shared = netmapd.open("netmap:x/z");
+    assert_eq!(shared.granted().memory_id, mine.granted().memory_id);
     assert_ne!(both.granted().memory_id, mine.granted().memory_id, "who looks cannot write");
     let echo = netmapd.spawn(&["echo", &format!("packet:{tap}")]);
     let ours = |port: &Port| {
@@ -195,6 +196,7 @@ fn monitors() {
         (&mine, vec![frame(1, 2, 7)]),
         (&both, vec![frame(2, 1, 7), frame(1, 2, 7)]),
         (&received, vec![frame(1, 2, 7)]),
+        (&shared, vec![frame(2, 1, 7), frame(1, 2, 7)]),
     ] {
         let mut came = Vec::new();
         wait_until("the echo", || {
@@ -206,11 +208,7 @@ fn monitors() {
     }
     let (_, list, _) = netmapd.vale(&[]);
     assert!(list.contains("monitor of x: "), "{list}");
-    for (name, why) in [
-        ("netmap:x/rz", "not there yet"),
-        ("netmap:p{1/t", "pipes have no monitors"),
-        ("netmap:x-1/r", "has no ring 1"),
-    ] {
+    for (name, why) in [("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-1/r", "has no ring 1")] {
         let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains(why), "{name}: {errors:?}");
     }
@@ -232,7 +230,7 @@ fn monitors() {
     assert!(entry("vale0:a"));
     drop(watching);
     wait_until("the port's end", || !entry("vale0:a"));
-    drop((mine, both, received, to));
+    drop((mine, both, received, shared, to));
     wait_until("the end of all", || netmapd.all_free() && netmapd.status()["monitors"] == Value::Array(Vec::new()));
     echo.signal("INT");
     echo.wait(Duration::from_secs(10));

@@ -72,7 +72,12 @@ static void monitors(void) {
     CHECK(out.reg.nr_rx_rings == 2 && space(second) == 1 && frame_number(second, 0) == 2, "in its ring with the same number");
     CHECK(second->slot[0].flags & NS_TXMON, "NS_TXMON marks it as sent");
     CHECK(no_frame(&in), "that of what is received gets none");
-    port_close(&out);
+    struct port shared;
+    SUCCEEDS(port_open(&shared, "nic", NR_REG_ALL_NIC, NR_ZCOPY_MON), "a monitor without a copy");
+    EQUAL(shared.reg.nr_mem_id, port.reg.nr_mem_id, "lies in the memory of the port");
+    send_frame(&port, 255, 1, 4);
+    EQUAL(next_frame(&shared), 4, "and gets what is sent");
+    port_close(&shared), port_close(&out);
     send_frame(&port, 255, 1, 3);
     CHECK(sent(&port, 0), "the port goes on without its monitor");
 }

@@ -178,7 +178,7 @@ impl Ports {
             let shape = new_shape(asked)?;
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
-        if monitor {
+        if monitor && asked.flags & register::ZERO_COPY_MONITOR == 0 {
             needs.push(self.monitor_memory(&name, asked)?.1);
         }
         Ok(needs)
@@ -459,7 +459,10 @@ impl Ports {
             }
             self.drop_unused(&key);
         } else if let Some(monitor) = self.monitors.remove(&number) {
-            // Its memory is freed with it.
+            // Its memory may be that of the port, and stay.
+            let region = self.memories.region(monitor.memory_id());
+            region.free_extra_buffers(interface, extra);
+            region.release_interface(interface);
             monitor.release(&mut self.memories);
             self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
             self.drop_unused_port(&name.port);

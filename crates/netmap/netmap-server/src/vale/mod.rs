@@ -10,6 +10,7 @@
 //! switch's positions, a limited number of times. A slot with an invalid buffer or length is counted and
 //! skipped. Both affect that ring only.
 
+mod copier;
 mod counters;
 mod exchange;
 mod forwarded;

@@ -92,12 +92,13 @@ impl Monitor {
     ) -> Result<Box<dyn ServedPort>, RequestError> {
         let kick = kick().map_err(|error| RequestError::new(Errno::NOMEM, error))?;
         let monitor = Self { of, own: Shared::new(&kick) };
-        monitor.own.open(served, &BufferAccess::of(region));
+        let buffer_access = BufferAccess::of(region);
+        monitor.own.open(served, &buffer_access);
         for &Part { ref shared, first } in &monitor.of {
             let rings = rings >> (first & 63);
             for (way, monitors) in shared.monitors.iter().enumerate().filter(|(way, _)| ways[*way] && rings != 0) {
                 let mark = if way == SENDING { Flags::TX_MONITOR } else { Flags::default() };
-                monitors.add(Mirror { to: Tx::marked(&monitor.own, mark), first, rings });
+                monitors.add(Mirror { to: Tx::copying(&monitor.own, mark, &buffer_access), first, rings });
             }
         }
         Ok(Box::new(monitor))

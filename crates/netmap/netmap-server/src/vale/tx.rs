@@ -8,6 +8,7 @@ use ringpass_netmap::Flags;
 use ringpass_netmap::run::MIN_FRAME_LEN;
 use ringpass_port::TxQueue;
 
+use super::copier::Copier;
 use super::counters::{Counters, Tally};
 use super::frame::{Frame, WriteResult, Writer, slots};
 use super::header;
@@ -23,16 +24,22 @@ pub(crate) struct Tx {
     shared: Arc<Shared>,
     /// Flags of each slot with a frame.
     mark: Flags,
+    /// Copies of packets for rings that exchange buffers.
+    copier: Option<Copier>,
 }
 
 impl Tx {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self::marked(shared, Flags::default())
+        Self { writer: Writer::default(), shared: shared.clone(), mark: Flags::default(), copier: None }
     }
 
-    /// Creates a queue that adds these flags to the slots of each frame.
-    pub(crate) fn marked(shared: &Arc<Shared>, mark: Flags) -> Self {
-        Self { writer: Writer::default(), shared: shared.clone(), mark }
+    /// Creates a queue that [copies](Self::copy) packets, and adds these flags to the slots of each frame.
+    pub(crate) fn copying(shared: &Arc<Shared>, mark: Flags, buffer_access: &BufferAccess) -> Self {
+        let copier = match buffer_access {
+            BufferAccess::Copied(_) => None,
+            BufferAccess::ZeroCopy(exchange) => Some(Copier::new(exchange.pool())),
+        };
+        Self { mark, copier, ..Self::new(shared) }
     }
 }
 
@@ -60,10 +67,15 @@ impl Tx {
 
     /// Copies packets that are sent elsewhere to a ring. Those that there is no room for are dropped.
     pub(crate) fn copy(&mut self, packets: &[Packet], ring: usize) {
-        self.on_rings(packets.len(), true, |sending, rings| match rings.get_mut(ring) {
-            Some(ring) => sending.send(ring, packets),
-            None => 0,
+        let mut copier = self.copier.take();
+        self.on_rings(packets.len(), true, |sending, rings| match (rings.get_mut(ring), sending.buffer_access) {
+            (Some(ring), BufferAccess::Copied(_)) => sending.send(ring, packets),
+            (Some(ring), BufferAccess::ZeroCopy(exchange)) => copier
+                .as_mut()
+                .map_or(0, |copier| copier.send(packets, |copies| sending.exchange(ring, exchange, copies))),
+            (None, _) => 0,
         });
+        self.copier = copier;
     }
 
     /// Sends up to `packets` packets by calling `send`, which returns how many are done. With `drop_others`,
@@ -75,7 +87,7 @@ impl Tx {
         drop_others: bool,
         send: impl FnOnce(&mut Sending<'_>, &mut [ValeRing]) -> usize,
     ) -> usize {
-        let Self { writer, shared, mark } = self;
+        let Self { writer, shared, mark, .. } = self;
         let mut ring_set = shared.receiving().lock_datapath();
         let Some(ring_set) = ring_set.as_mut() else { return 0 };
         let (buffer_access, counters, monitors) =

@@ -11,23 +11,26 @@ use crate::server::{RequestError, Watched};
 
 impl Ports {
     /// Registers a monitor: rings of a program that gets copies of what others send and receive at a port. They
-    /// lie in private memory, because a monitor must not be able to write to the port's.
+    /// lie in private memory, because a monitor must not be able to write to the port's. netmap's monitors without a copy
+    /// lie in the memory of the port; here, such a monitor gets copies there, as nobody can tell one from the other.
     pub(super) fn register_monitor(
         &mut self,
         name: PortName,
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let unsupported = |why| Err(RequestError::new(Errno::OPNOTSUPP, format!("{name}: {why}")));
-        if asked.flags & register::ZERO_COPY_MONITOR != 0 {
-            return unsupported("a monitor without a copy (z) would hold up the port's own programs; leave the z out");
-        }
         if name.pipe().is_some() {
-            return unsupported("pipes have no monitors, as nobody is between their ends; put a bridge there");
+            let why = "pipes have no monitors, as nobody is between their ends; put a bridge there";
+            return Err(RequestError::new(Errno::OPNOTSUPP, format!("{name}: {why}")));
+        }
+        let mut asked = asked.clone();
+        if asked.flags & register::ZERO_COPY_MONITOR != 0 {
+            // As in netmap, it gets both directions.
+            asked.flags |= register::MONITOR_TX | register::MONITOR_RX;
         }
         self.make_open(&name, &Register::default(), requester)?;
         let (key, number) = (name.port.clone(), self.number());
-        let result = self.register_monitor_of(number, name, asked, requester);
+        let result = self.register_monitor_of(number, name, &asked, requester);
         if result.is_err() {
             self.monitors.remove(&number).into_iter().for_each(|monitor| monitor.release(&mut self.memories));
             self.drop_unused_port(&key);
@@ -61,9 +64,13 @@ impl Ports {
         let (shape, pools) = self.monitor_memory(&name, asked)?;
         let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
         let watched = watched(&name, &receiving, shape)?;
-        let own = requester.take(&pools)?;
-        let id = self.memories.add(own);
         let port = self.open.get_mut(&name.port).expect("made before");
+        let id = if asked.flags & register::ZERO_COPY_MONITOR != 0 {
+            self.memories.enter(port.memory_id());
+            port.memory_id()
+        } else {
+            self.memories.add(requester.take(&pools)?)
+        };
         let serve = |served, region: &Region| port.served.monitor(watched, served, region);
         let monitor = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         let monitor = self.monitors.entry(number).or_insert(monitor);
