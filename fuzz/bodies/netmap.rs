@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::request::{Header, LegacyRequest, PortName, Register};
+use ringpass_netmap::request::{Header, LegacyRequest, Mode, PortName, Register, register};
 use ringpass_netmap::{Direction, Kring, Notifier, Pools, PortRing, Region, Ring, Slot};
 
 /// Runs one case of requests. The first byte selects the kind of structure that the rest is parsed as.
@@ -40,9 +40,34 @@ pub fn requests(data: &[u8]) {
             {
                 assert!(name.port.len() < 64 && !name.port.is_empty());
                 assert!(name.vale().is_some() || name.to_string().starts_with("netmap:"));
+                assert!(written(&name).parse() == Ok(name), "the same again");
             }
         }
     }
+}
+
+/// Writes a name with all that it selects.
+fn written(name: &PortName) -> String {
+    let PortName { mode, ring, flags, memory_id, .. } = *name;
+    let rings = match mode {
+        Mode::OneNic => format!("-{ring}"),
+        Mode::Host => "^".into(),
+        Mode::OneHost => format!("^{ring}"),
+        Mode::NicAndHost => "*".into(),
+        _ => String::new(),
+    };
+    let options = [
+        ('x', register::EXCLUSIVE),
+        ('R', register::RX_ONLY),
+        ('T', register::TX_ONLY),
+        ('r', register::MONITOR_RX),
+        ('t', register::MONITOR_TX),
+        ('z', register::ZERO_COPY_MONITOR),
+    ];
+    let options: String = options.into_iter().filter(|(_, flag)| flags & flag != 0).map(|(option, _)| option).collect();
+    let options = if options.is_empty() { options } else { format!("/{options}") };
+    let memory = if memory_id == 0 { String::new() } else { format!("@{memory_id}") };
+    format!("{name}{rings}{options}{memory}")
 }
 
 /// Creates a region with a ring.

@@ -34,7 +34,7 @@ impl Harness {
     fn new(rings: u16) -> Self {
         let pools = Pools { interfaces: 1, ring_bytes: 8192, buffers: 100, buffer_size: 64 };
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-        let shape = Shape { rings: [rings; 2], slots: [SLOTS; 2] };
+        let shape = Shape { rings: [rings; 2], slots: [SLOTS; 2], host_rings: [0; 2] };
         let (port, served) = PortMemory::new(&mut region, "p", shape, true).unwrap_or_else(|error| panic!("{error}"));
         let csb: Memory = port.csb().clone().into();
         let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Notifier)).unwrap();

@@ -71,8 +71,8 @@ fn measure(exchanged: bool, receiving: bool, len: usize) -> u64 {
     };
     let source = Source(receiving.then(|| (pool.cache(), len)));
     let queues = vec![QueuePair { rx: Box::new(source), tx: Box::new(Sink) }];
-    let (control, mut ring_forwarder) = NativePort::new(queues, &pool, 256).expect("a port");
-    let shape = Shape { rings: [1; 2], slots: [1024; 2] };
+    let (control, mut ring_forwarder) = NativePort::new(queues, None, &pool, 256).expect("a port");
+    let shape = Shape { rings: [1; 2], slots: [1024; 2], host_rings: [0; 2] };
     let (memory, served) = PortMemory::new(&mut region, "x", shape, false).unwrap_or_else(|error| panic!("{error}"));
     let joined = control.join(served, &region).expect("rings");
     let notifier: Notifier = Arc::new(|| panic!("the port does not sleep"));

@@ -26,7 +26,7 @@ struct Port {
 fn port(switch: &mut Switch, place: usize, pool: &Mempool, buffer_size: u32) -> Port {
     let pools = Pools { buffer_size, ..Pools::default() };
     let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-    let shape = Shape { rings: [1; 2], slots: [1024; 2] };
+    let shape = Shape { rings: [1; 2], slots: [1024; 2], host_rings: [0; 2] };
     let (memory, served) =
         PortMemory::new(&mut region, "vale0:x", shape, true).unwrap_or_else(|error| panic!("{error}"));
     let buffers = Buffers::of(region.memory(), &pools).unwrap();

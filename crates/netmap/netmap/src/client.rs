@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{FDS, Reply, Request, RingPeer};
 use crate::request::{PortName, Register};
-use crate::{Buffers, Notifier, Pools, PortRing, SyncError, attach, attach_pipe};
+use crate::{Buffers, Notifier, Pools, PortRing, SyncError, attach_each, attach_pipe};
 
 /// An error between a program and the serving process.
 #[derive(Debug, thiserror::Error)]
@@ -276,7 +276,12 @@ pub struct Port {
 impl Port {
     /// Opens a port by name at the server's socket. `more` holds what the name does not specify; see
     /// [`PortName::asked`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`], also for what [`PortName::check_supported`] refuses.
     pub fn open(name: &PortName, socket: &Path, more: Register) -> Result<Self, Error> {
+        name.check_supported()
+            .map_err(|why| Error::Refused { errno: Errno::OPNOTSUPP, why: format!("{name}: {why}") })?;
         let mut port = Client::connect(socket)?.register(&name.port, &name.asked(more))?;
         port.name = name.to_string();
         Ok(port)
@@ -302,7 +307,7 @@ impl Port {
         });
         let own = register.offset as usize;
         let rings = match reply.peer {
-            RingPeer::Server => attach(&mapped, own, &csb, &ring),
+            RingPeer::Server => attach_each(&mapped, own, register.host_rings, &csb, |_| ring.clone()),
             RingPeer::Pipe { other, first } => attach_pipe(&mapped, (own, other as usize), first, &csb, &ring),
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;

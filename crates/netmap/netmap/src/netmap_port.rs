@@ -35,10 +35,15 @@ impl NetmapPort {
             name.parse().map_err(|error: crate::request::InvalidRequest| Error::Address(error.to_string()).of(name))?;
         let directions = register::RX_ONLY | register::TX_ONLY;
         if parsed.flags & directions == directions {
-            return Err(Error::Config(format!("{name}: R and T together leave no ring")));
+            return Err(Error::Config(format!("{name}: R and T together leave no ring; write one of them")));
         }
         if config.queues > 1 && parsed.mode != Mode::AllNic {
             return Err(Error::Config(format!("{name}: one ring is for one queue, not {}", config.queues)));
+        }
+        let is_monitor = parsed.flags & (register::MONITOR_RX | register::MONITOR_TX) != 0;
+        if config.queues > 1 && is_monitor {
+            let queues = config.queues;
+            return Err(Error::Config(format!("{name}: a monitor has one ring, for one queue, not {queues}")));
         }
         let status = Arc::new(PortStatus::new(config.queues));
         let queues_of = Default::default();
@@ -64,8 +69,15 @@ impl NetmapPort {
             port.others = opened.others().to_owned();
             if queue == 0 {
                 let Register { memory_id: memory, slots: [sending, receiving], .. } = *opened.granted();
+                let only = if is_monitor || parsed.flags & register::RX_ONLY != 0 {
+                    "; it only receives, and drops frames to be sent"
+                } else if parsed.flags & register::TX_ONLY != 0 {
+                    "; it only sends"
+                } else {
+                    ""
+                };
                 port.notes.push(format!(
-                    "netmap port in memory {memory}, {sending} slots to send, {receiving} to receive; frames are copied"
+                    "netmap port in memory {memory}, {sending} slots to send, {receiving} to receive; frames are copied{only}"
                 ));
             }
             let [tx, rx] = opened.take_rings();

@@ -12,13 +12,41 @@ use crate::csb::{Csb, ENTRY};
 use crate::layout::{Interface, RING_OFFSETS, RingHeader};
 use crate::{Direction, Error, Kring, Notifier, PortRing, Region, Ring};
 
-/// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all.
+/// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all, those of the host's stack included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Number of rings.
     pub rings: [u16; 2],
     /// Slots of each ring.
     pub slots: [u32; 2],
+    /// Number of rings of the host's stack, which count on from those of the port.
+    pub host_rings: [u16; 2],
+}
+
+impl Shape {
+    /// Returns direction and number of each ring in the order of CSB entries: Tx, Rx, host Tx, host Rx.
+    pub fn each_ring(self) -> impl Iterator<Item = (Direction, u16)> {
+        let own = DIRECTIONS.into_iter().zip(self.rings).map(|(direction, rings)| (direction, 0..rings));
+        let host = DIRECTIONS.into_iter().zip(self.rings).zip(self.host_rings);
+        let host = host.map(|((direction, rings), host)| (direction, rings..rings + host));
+        own.chain(host).flat_map(|(direction, ids)| ids.map(move |id| (direction, id)))
+    }
+
+    /// Number of all rings.
+    fn all_rings(self) -> usize {
+        self.rings.into_iter().chain(self.host_rings).map(usize::from).sum()
+    }
+
+    /// Number of rings of the host's stack in a descriptor, where programs rely on one at least.
+    fn described_host_rings(self) -> [u16; 2] {
+        self.host_rings.map(|rings| rings.max(1))
+    }
+
+    /// Returns the counts of a descriptor: Tx, host Tx, Rx and host Rx rings.
+    fn counts(self) -> [u32; 4] {
+        let ([tx, rx], [host_tx, host_rx]) = (self.rings, self.described_host_rings());
+        [tx, host_tx, rx, host_rx].map(u32::from)
+    }
 }
 
 /// Entries of a CSB: one page for each half.
@@ -45,8 +73,8 @@ impl PortMemory {
     /// Largest number of rings of a pipe, in each direction.
     pub const MAX_PIPE_RINGS: u16 = (ENTRIES / PIPE_ENTRIES) as u16;
 
-    /// Allocates a port. Its rings have buffers; each direction ends with a host ring, which has none. Returns
-    /// the rings to be served, Tx first. On an error nothing is allocated.
+    /// Allocates a port. Its rings have buffers. A direction without rings of the host's stack ends with an empty one, as programs
+    /// rely on it. Returns the rings to be served, in the order of their CSB entries. On an error nothing is allocated.
     pub fn new(
         region: &mut Region,
         name: &str,
@@ -55,9 +83,9 @@ impl PortMemory {
     ) -> Result<(Self, Vec<Kring>), Box<dyn std::error::Error + Send + Sync>> {
         let (port, rings) = Self::take(region, name, shape, private, new_csb()?, [true; 2])?;
         let csb = port.mapped_csb();
-        let direction = |entry| if entry < usize::from(shape.rings[0]) { Direction::Tx } else { Direction::Rx };
-        let served = |(entry, ring)| Kring::new(direction(entry), ring, &csb, entry);
-        let served = rings.into_iter().enumerate().map(served).collect();
+        let entries = shape.each_ring().enumerate();
+        let served = |((entry, (direction, _)), ring)| Kring::new(direction, ring, &csb, entry);
+        let served = entries.zip(rings).map(served).collect();
         Ok((port, served))
     }
 
@@ -71,8 +99,8 @@ impl PortMemory {
         if shape.rings.iter().any(|&rings| rings > Self::MAX_PIPE_RINGS) {
             return Err(format!("a pipe has at most {} rings a direction", Self::MAX_PIPE_RINGS).into());
         }
-        let Shape { rings: [tx, rx], slots: [tx_slots, rx_slots] } = shape;
-        let reversed = Shape { rings: [rx, tx], slots: [rx_slots, tx_slots] };
+        let Shape { rings: [tx, rx], slots: [tx_slots, rx_slots], .. } = shape;
+        let reversed = Shape { rings: [rx, tx], slots: [rx_slots, tx_slots], ..shape };
         let csb = new_csb()?;
         let (first, _) = Self::take(region, names[0], shape, false, csb.clone(), [true, false])?;
         match Self::take(region, names[1], reversed, false, csb, [true, false]) {
@@ -93,14 +121,13 @@ impl PortMemory {
         csb: Arc<DmaRegion>,
         filled: [bool; 2],
     ) -> Result<(Self, Vec<Ring>), Box<dyn std::error::Error + Send + Sync>> {
-        let [tx, rx] = shape.rings.map(usize::from);
         // Without a ring, the number of slots means nothing.
         let invalid = |(rings, slots)| rings > 0 && !(2..=1 << 16).contains(&slots);
-        if tx + rx > ENTRIES || [tx, rx].into_iter().zip(shape.slots).any(invalid) {
+        if shape.all_rings() > ENTRIES || shape.rings.into_iter().zip(shape.slots).any(invalid) {
             return Err("a port has at most 64 rings, of 2 to 65536 slots each".into());
         }
         let name = name.to_owned();
-        let interface = region.interface(&name, [tx as u32, 1, rx as u32, 1], private)?;
+        let interface = region.interface(&name, shape.counts(), private)?;
         let mut port = Self { name, shape, private, interface, rings: Vec::new(), csb };
         match port.fill(region, filled) {
             Ok(rings) => Ok((port, rings)),
@@ -112,21 +139,24 @@ impl PortMemory {
     }
 
     fn fill(&mut self, region: &mut Region, filled: [bool; 2]) -> Result<Vec<Ring>, Error> {
-        let mut all = Vec::new();
-        let Shape { rings, slots } = self.shape;
-        for (((direction, rings), slots), filled) in DIRECTIONS.into_iter().zip(rings).zip(slots).zip(filled) {
-            for id in 0..=rings {
-                let host = id == rings;
-                let slots = if host { slots.clamp(2, 1 << 16) } else { slots };
-                let (ring, offset) = region.ring(direction, id, slots, filled && !host)?;
+        let (mut own, mut of_host) = (Vec::new(), Vec::new());
+        let Shape { rings, slots, host_rings } = self.shape;
+        for (way, direction) in DIRECTIONS.into_iter().enumerate() {
+            let (rings, used) = (rings[way], rings[way] + host_rings[way]);
+            for id in 0..rings + self.shape.described_host_rings()[way] {
+                let slots = if id < rings { slots[way] } else { slots[way].clamp(2, 1 << 16) };
+                let (ring, offset) = region.ring(direction, id, slots, filled[way] && id < used)?;
                 region.set_ring(self.interface, self.rings.len(), Some(offset));
                 self.rings.push(offset);
-                if !host {
-                    all.push(ring);
+                if id < rings {
+                    own.push(ring);
+                } else if id < used {
+                    of_host.push(ring);
                 }
             }
         }
-        Ok(all)
+        own.append(&mut of_host);
+        Ok(own)
     }
 
     /// Name of the port.
@@ -145,14 +175,14 @@ impl PortMemory {
     }
 
     /// Allocates a further descriptor, with only the rings for which `bound` returns `true` (by direction and
-    /// number). It is freed by [`Region::release_interface`].
+    /// number, in which rings of the host's stack follow those of the port). It is freed by [`Region::release_interface`].
     pub fn bind(&self, region: &mut Region, bound: impl Fn(Direction, u16) -> bool) -> Result<usize, Error> {
-        let [tx, rx] = self.shape.rings;
-        let interface = region.interface(&self.name, [tx.into(), 1, rx.into(), 1], self.private)?;
-        let places = DIRECTIONS.into_iter().zip(self.shape.rings).flat_map(|(direction, rings)| {
-            let bound = &bound;
-            // Programs count the host's ring, but would use it if it were bound.
-            (0..=rings).map(move |id| id != rings && bound(direction, id))
+        let Shape { rings, host_rings, .. } = self.shape;
+        let interface = region.interface(&self.name, self.shape.counts(), self.private)?;
+        let places = DIRECTIONS.into_iter().enumerate().flat_map(|(way, direction)| {
+            let (bound, used) = (&bound, rings[way] + host_rings[way]);
+            // Programs count an empty ring of the host's, but would use it if it were bound.
+            (0..rings[way] + host_rings[way].max(1)).map(move |id| id < used && bound(direction, id))
         });
         for (number, (&offset, bound)) in self.rings.iter().zip(places).enumerate() {
             region.set_ring(interface, number, bound.then_some(offset));
@@ -187,18 +217,22 @@ fn csb(memory: &Memory) -> Option<Csb> {
 
 /// Rings of a descriptor.
 struct BoundRings {
-    /// Number of the port's Tx rings, with those that the descriptor leaves out.
-    tx: usize,
+    /// Number of the port's Tx rings and Rx rings, with those that the descriptor leaves out.
+    own: [usize; 2],
     /// Tx rings and Rx rings, by their number among those of their direction.
     rings: [BTreeMap<usize, Ring>; 2],
 }
 
-/// Returns the rings of a descriptor as a program finds them; `None` if they are not all inside the memory.
-fn rings(memory: &Memory, interface: usize) -> Option<BoundRings> {
+/// Returns the rings of a descriptor as a program finds them, with these numbers of rings of the host's stack; `None` if they are
+/// not all inside the memory.
+fn rings(memory: &Memory, interface: usize, host_rings: [u16; 2]) -> Option<BoundRings> {
     let cells = memory.cells::<Interface>(interface, 1)?;
     let counts = [&cells[0].tx_rings, &cells[0].host_tx_rings, &cells[0].rx_rings];
     let [tx, host_tx, rx] = counts.map(|count| count.load(Relaxed) as usize);
-    if tx.checked_add(rx)? > ENTRIES || host_tx > ENTRIES {
+    if tx.checked_add(rx)? > ENTRIES
+        || host_tx > ENTRIES
+        || host_rings.iter().any(|&rings| usize::from(rings) > ENTRIES)
+    {
         return None;
     }
     let ring = |number: usize| -> Option<Option<Ring>> {
@@ -212,34 +246,39 @@ fn rings(memory: &Memory, interface: usize) -> Option<BoundRings> {
         Ring::new(memory, offset, slots).filter(|_| slots >= 2).map(Some)
     };
     let mut all = [BTreeMap::new(), BTreeMap::new()];
-    for ((rings, count), first) in all.iter_mut().zip([tx, rx]).zip([0, tx + host_tx]) {
-        for id in 0..count {
-            rings.extend(ring(first + id)?.map(|ring| (id, ring)));
+    for (way, first) in [0, tx + host_tx].into_iter().enumerate() {
+        for id in 0..[tx, rx][way] + usize::from(host_rings[way]) {
+            all[way].extend(ring(first + id)?.map(|ring| (id, ring)));
         }
     }
-    Some(BoundRings { tx, rings: all })
+    Some(BoundRings { own: [tx, rx], rings: all })
 }
 
 /// Returns the Tx and Rx rings of a served port whose descriptor is at offset `interface`, as a program finds
 /// them; `None` if they are not all inside the memory. `kick` wakes the server.
 pub fn attach(memory: &Memory, interface: usize, csb_memory: &Memory, kick: &Notifier) -> Option<[Vec<PortRing>; 2]> {
-    attach_each(memory, interface, csb_memory, |_| kick.clone())
+    attach_each(memory, interface, [0; 2], csb_memory, |_| kick.clone())
 }
 
-/// Like [`attach`], with a notifier for each ring, by its number among those of the port, Tx first.
+/// Like [`attach`], with these numbers of rings of the host's stack, and a notifier for each ring, by the entry of the CSB.
 pub fn attach_each(
     memory: &Memory,
     interface: usize,
+    host_rings: [u16; 2],
     csb_memory: &Memory,
     kick: impl Fn(usize) -> Notifier,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
-    let BoundRings { tx, rings: [sending, receiving] } = rings(memory, interface)?;
-    let served = |first| {
-        let (csb, kick) = (&csb, &kick);
-        move |(id, ring)| PortRing::served(ring, csb, first + id, &kick(first + id))
+    let BoundRings { own: [tx, rx], rings: [sending, receiving] } = rings(memory, interface, host_rings)?;
+    // Entries are those of the Tx rings, the Rx rings, the host's Tx rings and the host's Rx rings.
+    let served = |rings: BTreeMap<usize, Ring>, own: usize, [first, first_of_host]: [usize; 2]| {
+        let entry = |id: usize| if id < own { first + id } else { first_of_host + id - own };
+        let served =
+            |(id, ring)| (entry(id) < ENTRIES).then(|| PortRing::served(ring, &csb, entry(id), &kick(entry(id))));
+        rings.into_iter().map(served).collect::<Option<Vec<_>>>()
     };
-    Some([sending.into_iter().map(served(0)).collect(), receiving.into_iter().map(served(tx)).collect()])
+    let host = tx + rx;
+    Some([served(sending, tx, [0, host])?, served(receiving, rx, [tx, host + usize::from(host_rings[0])])?])
 }
 
 /// Returns the Tx and Rx rings of the first or second end of a pipe, whose descriptor is at offset `own`; that
@@ -253,8 +292,8 @@ pub fn attach_pipe(
     notify: &Notifier,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
-    let [sending, receiving] = rings(memory, own)?.rings;
-    let [mut from, mut to] = rings(memory, other)?.rings;
+    let [sending, receiving] = rings(memory, own, [0; 2])?.rings;
+    let [mut from, mut to] = rings(memory, other, [0; 2])?.rings;
     // The first entry of a number is of the direction in which the first end sends.
     let entry = |id: usize, first_sends: bool| {
         let entry = PIPE_ENTRIES * id + usize::from(!first_sends);

@@ -20,7 +20,7 @@ use crate::options::{Options, bytes, seconds, within};
 use crate::output::{is_quiet, note, print_notices};
 use crate::run::{Run, close};
 use crate::signals::{be_impatient, begin_run, report_requested};
-use native::{NamedPort, PacketPools};
+use native::{NamedPort, NativeConfig, PacketPools};
 use ringpass::sandbox::{Needs, Sandbox};
 use ringpass::signals::interrupted;
 use vale::{SwitchesHandle, ValeSwitches};
@@ -37,6 +37,10 @@ pub struct Args {
     /// for more
     #[arg(long, value_name = "NAME=ADDRESS")]
     port: Vec<NamedPort>,
+    /// The host's stack behind a port of --port, for programs as netmap:NAME^: eth0=tap:host0. Without a program, the
+    /// two are connected; repeat for more
+    #[arg(long, value_name = "NAME=ADDRESS")]
+    host: Vec<NamedPort>,
     /// Port that is attached to a switch from the start: vale0:tap:x or vale0:0000:01:00.0; repeat for more
     #[arg(long, value_name = "SWITCH:PORT")]
     attach: Vec<String>,
@@ -73,6 +77,9 @@ const EXAMPLES: &str = "EXAMPLES:
   a card for netmap's own programs:
       sudo ringpass netmapd --port eth0=0000:01:00.0
       sudo LD_PRELOAD=libringpass_netmap.so pkt-gen -i netmap:eth0 -f rx
+  the same card with the kernel's stack behind it, and a bridge between both:
+      sudo ringpass netmapd --port eth0=0000:01:00.0 --host eth0=tap:host0
+      sudo LD_PRELOAD=libringpass_netmap.so bridge -i netmap:eth0 -i netmap:eth0^
   what there is, and who is where:
       ringpass vale
   the same from its own output:
@@ -109,9 +116,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     let open = |name: &String| vales.borrow_mut().open_configured(name, &mut needs);
     let attach = args.attach.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let pools = common_memory(args.buffers);
-    let mut packets = PacketPools::new(&args.port, pools, &run.config)?;
-    let open = |named: &NamedPort| named.open(&packets, &run.config, &mut needs);
-    let natives = args.port.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let ports = native::with_hosts(args.port, args.host)?;
+    let mut packets = PacketPools::new(&ports, pools, &run.config)?;
+    let open = |named: &NativeConfig| named.open(&packets, &run.config, &mut needs);
+    let natives = ports.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // The sandbox changes the user of a process of root.
     let user = nix::unistd::geteuid().as_raw();
     run.enter_sandbox(&needs)?;

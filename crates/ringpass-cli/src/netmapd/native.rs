@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 use super::worker::{self, batch};
 use ringpass::open::{
-    addressing_card, buffers, check_cards, open_with_wire, pool, with_page_fallback, works_without_headroom,
+    addressing_card, buffers, check_cards, open_address, open_with_wire, pool, with_page_fallback,
+    works_without_headroom,
 };
 
 /// A port's address and its name for programs, written as `eth0=0000:01:00.0`.
@@ -42,10 +43,37 @@ impl NamedPort {
     pub fn address(&self) -> Result<Address, Error> {
         self.address.parse()
     }
+}
 
+/// A native port that is to be opened.
+pub struct NativeConfig {
+    port: NamedPort,
+    /// Port to the host's stack.
+    host: Option<NamedPort>,
+}
+
+/// Returns the native ports, each with the port to the host's stack that has its name.
+pub fn with_hosts(ports: Vec<NamedPort>, mut hosts: Vec<NamedPort>) -> Result<Vec<NativeConfig>, Error> {
+    let with_host = |port: NamedPort| {
+        let at = hosts.iter().position(|host| host.name == port.name);
+        NativeConfig { host: at.map(|at| hosts.swap_remove(at)), port }
+    };
+    let ports = ports.into_iter().map(with_host).collect();
+    match hosts.first() {
+        Some(host) => {
+            let name = &host.name;
+            Err(Error::Config(format!(
+                "--host {name}: there is one for each --port {name}=ADDRESS, and no such port is left"
+            )))
+        }
+        None => Ok(ports),
+    }
+}
+
+impl NativeConfig {
     /// Opens the port with packets of the right pool.
     pub fn open(&self, packets: &PacketPools, config: &Config, needs: &mut Needs) -> Result<OpenedNative, Error> {
-        let address = self.address()?;
+        let address = self.port.address()?;
         let exchanged = packets.exchange().filter(|_| exchanges(&address, config));
         let copying = packets.copying.as_ref();
         let pool = exchanged.or(copying).expect("made for this port");
@@ -58,7 +86,13 @@ impl NamedPort {
             config,
             needs,
         )?;
-        Ok(OpenedNative { name: self.name.clone(), port, exchanges: exchanged.is_some(), pool: pool.clone() })
+        let open_host = |host: &NamedPort| {
+            let queue = PortConfig { rejoin: true, queues: 1, ..config.port };
+            open_address(&host.address()?, &queue, pool, config, needs)
+        };
+        let host = self.host.as_ref().map(open_host).transpose()?;
+        let name = self.port.name.clone();
+        Ok(OpenedNative { name, port, host, exchanges: exchanged.is_some(), pool: pool.clone() })
     }
 }
 
@@ -88,10 +122,14 @@ pub struct PacketPools {
 
 impl PacketPools {
     /// Creates the pools for these ports. `programs` has the sizes of a memory for programs.
-    pub fn new(ports: &[NamedPort], programs: Pools, config: &Config) -> Result<Self, Error> {
-        let addresses = ports.iter().map(NamedPort::address).collect::<Result<Vec<_>, _>>()?;
+    pub fn new(ports: &[NativeConfig], programs: Pools, config: &Config) -> Result<Self, Error> {
+        let addresses = ports.iter().map(|named| named.port.address()).collect::<Result<Vec<_>, _>>()?;
         check_cards(&addresses, config)?;
-        let (bare, others): (Vec<_>, Vec<_>) = addresses.into_iter().partition(|address| exchanges(address, config));
+        // Each port to the host's stack has packets of the same pool.
+        let hosts =
+            addresses.iter().zip(ports).filter(|(_, named)| named.host.is_some()).map(|(address, _)| address.clone());
+        let all: Vec<_> = addresses.iter().cloned().chain(hosts).collect();
+        let (bare, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|address| exchanges(address, config));
         let wires = bare.iter().filter(|address| matches!(address, Address::Model(..)));
         let copying: Vec<_> = others.iter().chain(wires).cloned().collect();
         let alike = |addresses: &[Address]| vec![config.port; addresses.len()];
@@ -118,6 +156,8 @@ pub struct OpenedNative {
     /// Name after `netmap:`.
     pub name: String,
     port: Box<dyn Port>,
+    /// Port to the host's stack.
+    host: Option<Box<dyn Port>>,
     exchanges: bool,
     pool: Mempool,
 }
@@ -132,17 +172,22 @@ impl OpenedNative {
             "frames are copied between the port's buffers and those of programs"
         };
         notes.push(how.into());
+        if let Some(host) = &self.host {
+            notes.push(format!("the host's stack is behind {}", host.name()));
+        }
         note_lines(&format!("netmap:{}", self.name), &notes)
     }
 
     /// Starts the thread that moves the port's frames; `number` selects its CPU.
     pub fn start(mut self, number: usize, config: &Config) -> Result<Box<dyn Native>, RequestError> {
         let failed = |error: Error| RequestError::new(Errno::NOMEM, error);
+        let host_queue = self.host.as_mut().and_then(|host| host.take_queues().pop());
         let (rings, ring_forwarder) =
-            NativePort::new(self.port.take_queues(), &self.pool, batch(config)).map_err(failed)?;
+            NativePort::new(self.port.take_queues(), host_queue, &self.pool, batch(config)).map_err(failed)?;
         let worker =
             worker::spawn(&self.name, number, config, ring_forwarder, |ring_forwarder| ring_forwarder.round())?;
-        Ok(Box::new(RunningNative { _worker: worker, rings, port: self.port.into(), exchanges: self.exchanges }))
+        let ports = RefCell::new(std::iter::once(self.port).chain(self.host).collect());
+        Ok(Box::new(RunningNative { _worker: worker, rings, ports, exchanges: self.exchanges }))
     }
 }
 
@@ -150,13 +195,18 @@ impl OpenedNative {
 struct RunningNative {
     _worker: Workers,
     rings: NativePort,
-    port: RefCell<Box<dyn Port>>,
+    /// The port, and the port to the host's stack if there is one.
+    ports: RefCell<Vec<Box<dyn Port>>>,
     exchanges: bool,
 }
 
 impl Native for RunningNative {
     fn rings(&self) -> u16 {
         self.rings.queues() as u16
+    }
+
+    fn has_host(&self) -> bool {
+        self.rings.has_host()
     }
 
     fn exchanges(&self) -> bool {
@@ -168,18 +218,27 @@ impl Native for RunningNative {
     }
 
     fn gone(&mut self) -> Option<String> {
-        match self.port.get_mut().state() {
+        self.ports.get_mut().iter_mut().find_map(|port| match port.state() {
             State::Gone(why) => Some(why),
             State::Running | State::Finished => None,
-        }
+        })
     }
 
     fn status(&self) -> Value {
-        let mut port = self.port.borrow_mut();
-        let link = port.link();
-        json!({
-            "address": port.name(), "mac": port.mac().to_string(), "link": link.up, "mbps": link.mbps,
-            "stats": port.stats(), "dropped": self.rings.dropped(), "exchanges": self.exchanges,
-        })
+        let mut ports = self.ports.borrow_mut();
+        let mut of_each = ports.iter_mut().map(|port| {
+            let link = port.link();
+            json!({
+                "address": port.name(), "mac": port.mac().to_string(), "link": link.up, "mbps": link.mbps,
+                "stats": port.stats(),
+            })
+        });
+        let mut status = of_each.next().expect("a port");
+        status["dropped"] = self.rings.dropped().into();
+        status["exchanges"] = self.exchanges.into();
+        if let Some(host) = of_each.next() {
+            status["host"] = host;
+        }
+        status
     }
 }

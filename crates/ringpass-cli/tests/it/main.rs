@@ -15,6 +15,7 @@ mod native_driver;
 mod netmap;
 mod netmap_budget;
 mod netmap_exchange;
+mod netmap_host;
 mod netmap_native;
 mod offloads;
 mod readme;

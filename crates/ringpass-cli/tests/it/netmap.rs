@@ -32,6 +32,21 @@ fn ringpass_programs_meet_on_a_switch_and_by_a_pipe() {
     netmapd.end();
 }
 
+/// Options behind a port's name: rings of one direction, one ring, exclusive use, a monitor.
+#[test]
+fn addresses_select_rings_and_monitors() {
+    let netmapd = Netmapd::new(&[]);
+    let _sender = netmapd.spawn(&["pktgen", "netmap:vale0:a/T", "--rate", "1000"]);
+    let dumps = ["vale0:b-0/xR", "vale0:a/t"].map(|name| netmapd.spawn(&["dump", name, "--count", "100"]));
+    for dump in dumps {
+        let Ended { status, lines, errors } = dump.wait(Duration::from_secs(30));
+        assert_eq!(status, Some(0), "{errors:?}");
+        assert!(lines.iter().filter(|line| line.contains("198.18.0.1")).count() >= 100, "{lines:?}");
+        assert!(errors.join(" ").contains("it only receives"), "{errors:?}");
+    }
+    netmapd.end();
+}
+
 /// Two TAPs on one switch, and a program that receives broadcasts.
 #[test]
 fn the_kernels_traffic_passes_a_switch() {

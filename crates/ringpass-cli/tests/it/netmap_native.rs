@@ -89,9 +89,20 @@ fn rings_and_queues() {
         assert_eq!(status, Some(1));
         errors.join(" ")
     };
-    assert!(refused("netmap:x-2").contains("has no ring 2"));
+    assert!(refused("netmap:x-2").contains("has no ring 2; write one from 0 to 1"));
+    for (name, why) in [
+        ("netmap:x/z", "monitors without a copy (z) are not there yet; write /r, /t or /rt"),
+        ("netmap:y/RT", "R and T together leave no ring"),
+        ("netmap:y-0/r", "leave the ring's number out"),
+        ("netmap:p{1/r", "pipes have no monitors"),
+        ("netmap:y@conf:rings=2", "options of a registration behind '@' are not there yet"),
+        ("netmap:y&", "--port"),
+    ] {
+        let error = refused(name);
+        assert!(error.contains(why) && error.contains(name), "{error}");
+    }
     assert!(refused("netmap:z").contains("--port"));
-    assert!(refused("netmap:x@7").contains("lies in memory 2"));
+    assert!(refused("netmap:x@7").contains("lies in memory 2, not 7; write @2"));
     assert!(refused("netmap:x@1").contains("lies in memory 2"));
     assert!(refused("netmap:y@2").contains("lies in memory 1"));
     assert!(refused("vale0:a@2").contains("another port's"));
@@ -114,7 +125,7 @@ fn wrong_ports_get_a_line() {
     for (port, why) in [
         ("x", "NAME=ADDRESS"),
         ("x{1=null", "is not a name for a port"),
-        ("vale0:x=null", "is not a netmap port"),
+        ("vale0:x=null", "is not a name for a port"),
         ("x-1=null", "is not a name for a port"),
         ("x=nothing", "nothing"),
     ] {
@@ -196,7 +207,7 @@ fn monitors() {
     let (_, list, _) = netmapd.vale(&[]);
     assert!(list.contains("monitor of x: "), "{list}");
     for (name, why) in
-        [("netmap:x/rz", "leave the z out"), ("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-0/r", "all rings")]
+        [("netmap:x/rz", "not there yet"), ("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-0/r", "all rings")]
     {
         let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains(why), "{name}: {errors:?}");

@@ -38,7 +38,18 @@ fn passes(name: &str, options: &[&str]) {
     let socket = path("netmap.sock");
     let mut netmapd = Command::new(crate::support::ringpass());
     netmapd
-        .args(["netmapd", "--port", "nic=null", "--queues", "2", "--hugepages", "off", "--socket"])
+        .args([
+            "netmapd",
+            "--port",
+            "nic=null",
+            "--host",
+            "nic=null",
+            "--queues",
+            "2",
+            "--hugepages",
+            "off",
+            "--socket",
+        ])
         .arg(&socket)
         .args(options)
         .stdout(Stdio::null());

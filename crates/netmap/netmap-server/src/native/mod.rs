@@ -1,11 +1,16 @@
-//! Native ports: any port in netmap mode, with a Tx ring and an Rx ring for each of its queues. Without a
-//! program, what the port receives is dropped.
+//! Native ports: any port in netmap mode, with a Tx ring and an Rx ring for each of its queues.
+//!
+//! The host's stack may be behind it, as another port, such as a TAP: it has rings as well, any number of each direction. Without a
+//! program the two ports are connected. If a program has rings of the port, the host's frames go to the host's rings, and are
+//! dropped if no program has those; if programs have host rings only, the host still receives what the port does. Without the host's
+//! stack, what the port receives without a program is dropped.
 //!
 //! A [`NativePort`] is the control side; a [`RingForwarder`] moves the frames, either by copying or by
 //! exchanging buffers, if their region has a pool ([`Region::exchange`]). The rings are served like those of a VALE switch. Frames that the
 //! port has no room for wait in the ring, as with a card.
 
 mod ring_forwarder;
+mod use_of_rings;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -19,30 +24,50 @@ use serde_json::{Value, json};
 
 use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort};
-use crate::vale::{Monitor, Shared, kick};
+use crate::vale::{Forwarded, Monitor, Shared, kick};
 
+use ring_forwarder::Pair;
 pub use ring_forwarder::RingForwarder;
+use use_of_rings::UseOfRings;
 
 /// Control side of a native port.
 pub struct NativePort {
     /// One entry for each queue.
     pairs: Vec<Arc<Shared>>,
+    /// Rings of the host's stack.
+    host: Option<Arc<Shared>>,
+    used: Arc<UseOfRings>,
     kick: Arc<WakeFd>,
     dropped: Arc<AtomicU64>,
 }
 
 impl NativePort {
-    /// Creates a native port from a port's queues, with the forwarder that moves its frames.
+    /// Creates a native port from a port's queues, with the forwarder that moves its frames. `host` are the queues of the port
+    /// to the host's stack, if there is one.
     ///
     /// `pool` is the pool that frames are copied to, in at most 64 buffers each. If rings exchange buffers it
     /// is the exchange's pool, and the port's packets must be of it, too. `batch` (1 to 256) is the largest
     /// number of frames moved at a time.
-    pub fn new(queues: Vec<QueuePair>, pool: &Mempool, batch: usize) -> Result<(Self, RingForwarder), Error> {
-        let (kick, dropped) = (kick()?, Arc::new(AtomicU64::new(0)));
+    pub fn new(
+        queues: Vec<QueuePair>,
+        host: Option<QueuePair>,
+        pool: &Mempool,
+        batch: usize,
+    ) -> Result<(Self, RingForwarder), Error> {
+        let kick = kick()?;
+        let (dropped, used) = (Arc::new(AtomicU64::new(0)), Arc::new(UseOfRings::default()));
         let pairs: Vec<_> = queues.iter().map(|_| Shared::new(&kick)).collect();
-        let rings = pairs.iter().map(|pair| pair.queues(pool)).collect::<Result<Vec<_>, _>>()?;
-        let ring_forwarder = RingForwarder::new(queues.into_iter().zip(rings), batch, dropped.clone());
-        Ok((Self { pairs, kick, dropped }, ring_forwarder))
+        let has_host = host.is_some();
+        let pair = |(port, shared): (QueuePair, &Arc<Shared>)| {
+            let forwarded = has_host.then(|| Forwarded::new(shared, pool));
+            Ok::<_, Error>(Pair::new(port, shared.queues(pool)?, forwarded, batch))
+        };
+        let host = host.map(|port| (port, Shared::new(&kick)));
+        let own_pairs = queues.into_iter().zip(&pairs).map(pair).collect::<Result<_, _>>()?;
+        let (host_port, host) = host.unzip();
+        let host_pair = host_port.zip(host.as_ref()).map(pair).transpose()?;
+        let ring_forwarder = RingForwarder::new(own_pairs, host_pair, used.clone(), dropped.clone());
+        Ok((Self { pairs, host, used, kick, dropped }, ring_forwarder))
     }
 
     /// Number of queues. A program's port has as many rings of each direction.
@@ -55,18 +80,30 @@ impl NativePort {
         self.dropped.load(Relaxed)
     }
 
-    /// Attaches rings of a region in their initial state, one of each direction to each queue, until the returned value is
-    /// dropped. If buffers are exchanged, only frames that lie in one buffer pass; others are dropped and
+    /// Whether the host's stack is behind it.
+    pub fn has_host(&self) -> bool {
+        self.host.is_some()
+    }
+
+    /// Attaches rings of a region in their initial state, one of each direction to each queue and the others to the host's stack,
+    /// in the order of their CSB entries, until the returned value is dropped. If buffers are exchanged, only frames that lie in one buffer pass; others are dropped and
     /// counted.
     ///
     /// # Panics
-    /// If there are not as many rings of each direction as queues. The forwarder panics if frames are exchanged
+    /// If there are fewer rings of a direction than queues, or more and no host's stack. The forwarder panics if frames are exchanged
     /// with another pool than its own.
     pub fn join(&self, served: Vec<Kring>, region: &Region) -> Result<Box<dyn ServedPort>, Error> {
-        let (tx, rx): (Vec<_>, Vec<_>) = served.into_iter().partition(|ring| ring.direction() == Direction::Tx);
-        assert!(tx.len() == self.pairs.len() && rx.len() == self.pairs.len(), "a ring each way for each queue");
+        let (mut tx, mut rx): (Vec<_>, Vec<_>) = served.into_iter().partition(|ring| ring.direction() == Direction::Tx);
+        let queues = self.pairs.len();
+        let host_rings = [tx.split_off(queues), rx.split_off(queues)].into_iter().flatten().collect::<Vec<_>>();
+        assert!(host_rings.is_empty() || self.has_host(), "a ring each way for each queue");
         let buffer_access = BufferAccess::of(region);
-        let joined = AttachedRings { pairs: self.pairs.clone(), kick: self.kick.clone() };
+        let all = self.pairs.iter().chain(&self.host).cloned().collect();
+        let joined =
+            AttachedRings { queues, all, programs: Vec::new(), used: self.used.clone(), kick: self.kick.clone() };
+        if let Some(host) = &self.host {
+            host.open(host_rings, &buffer_access);
+        }
         for (pair, (tx, rx)) in self.pairs.iter().zip(tx.into_iter().zip(rx)) {
             pair.open(vec![tx, rx], &buffer_access);
         }
@@ -78,8 +115,24 @@ impl NativePort {
 
 /// Rings that are attached to a native port.
 struct AttachedRings {
-    pairs: Vec<Arc<Shared>>,
+    /// Number of the port's queues.
+    queues: usize,
+    /// Rings of each queue, then those of the host's stack.
+    all: Vec<Arc<Shared>>,
+    /// Programs, by the number of their registration, and the CSB entries of their rings.
+    programs: Vec<(u64, u64)>,
+    used: Arc<UseOfRings>,
     kick: Arc<WakeFd>,
+}
+
+impl AttachedRings {
+    /// Records which rings programs have.
+    fn note_use(&self) {
+        let entries = self.programs.iter().fold(0, |all, (_, entries)| all | entries);
+        let own = u64::MAX.checked_shr(64 - 2 * self.queues as u32).unwrap_or(0);
+        self.used.set(entries & own != 0, entries & !own != 0);
+        self.kick.wake();
+    }
 }
 
 impl ServedPort for AttachedRings {
@@ -88,18 +141,23 @@ impl ServedPort for AttachedRings {
     }
 
     fn subscribe(&mut self, number: u64, entries: u64, call: EventNotifier) {
-        self.pairs.iter().for_each(|pair| pair.subscribe(number, entries, &call));
+        self.all.iter().for_each(|rings| rings.subscribe(number, entries, &call));
+        self.programs.push((number, entries));
+        self.note_use();
     }
 
     fn unsubscribe(&mut self, number: u64) {
-        self.pairs.iter().for_each(|pair| pair.unsubscribe(number));
+        self.all.iter().for_each(|rings| rings.unsubscribe(number));
+        self.programs.retain(|(other, _)| *other != number);
+        self.note_use();
     }
 
-    /// Counters of each queue since the port was created. Received frames are those that programs have sent.
+    /// Counters of each queue and of the host's stack, since the port was created. Received frames are those that programs have
+    /// sent.
     fn counters(&self) -> Value {
-        match &self.pairs[..] {
+        match &self.all[..] {
             [pair] => pair.counters.json(),
-            pairs => json!(pairs.iter().map(|pair| pair.counters.json()).collect::<Vec<_>>()),
+            all => json!(all.iter().map(|rings| rings.counters.json()).collect::<Vec<_>>()),
         }
     }
 
@@ -109,12 +167,15 @@ impl ServedPort for AttachedRings {
         served: Vec<Kring>,
         buffers: &Buffers,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
-        Monitor::open(self.pairs.clone(), ways, served, buffers)
+        Monitor::open(self.all[..self.queues].to_vec(), ways, served, buffers)
     }
 }
 
 impl Drop for AttachedRings {
     fn drop(&mut self) {
-        self.pairs.iter().for_each(|pair| pair.close());
+        self.all.iter().for_each(|rings| rings.close());
+        self.used.set(false, false);
+        // Wakes the forwarder, which connects port and host now.
+        self.kick.wake();
     }
 }

@@ -1,57 +1,117 @@
-//! The loop that moves frames between a native port's queues and its rings.
+//! The loop that moves frames between a native port's queues, its rings and the host's stack.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_memory::Burst;
-use ringpass_port::{QueuePair, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, TxQueue, WakeSource, Wakeable};
+
+use super::UseOfRings;
+use crate::vale::Forwarded;
 
 /// Moves frames between a native port's queues and its rings. Belongs to one thread.
 pub struct RingForwarder {
     pairs: Vec<Pair>,
+    /// The port to the host's stack, and the host's rings.
+    host: Option<Pair>,
+    used: Arc<UseOfRings>,
     dropped: Arc<AtomicU64>,
 }
 
-/// A queue of the port, and its rings.
-struct Pair {
+/// A queue of a port, and its rings.
+pub(super) struct Pair {
     port: QueuePair,
     rings: QueuePair,
+    /// What programs pass on to the other side, if there is one.
+    forwarded: Option<Forwarded>,
     /// Frames that programs have sent and the port has not accepted yet.
     sending: Box<Burst>,
     received: Box<Burst>,
 }
 
-impl RingForwarder {
-    pub(super) fn new(
-        pairs: impl Iterator<Item = (QueuePair, QueuePair)>,
-        batch: usize,
-        dropped: Arc<AtomicU64>,
-    ) -> Self {
+impl Pair {
+    pub(super) fn new(port: QueuePair, rings: QueuePair, forwarded: Option<Forwarded>, batch: usize) -> Self {
         let burst = || Box::new(Burst::new(batch));
-        let pair = |(port, rings)| Pair { port, rings, sending: burst(), received: burst() };
-        Self { pairs: pairs.map(pair).collect(), dropped }
+        Self { port, rings, forwarded, sending: burst(), received: burst() }
+    }
+
+    /// Sends what programs have put into the rings. Returns how many frames moved.
+    fn send(&mut self) -> usize {
+        let Self { port, rings, sending, .. } = self;
+        // Frames that the port has no room for stay in the burst, and the frames after them in the ring.
+        if sending.is_empty() {
+            rings.rx.rx_burst(sending);
+        }
+        if sending.is_empty() { 0 } else { port.tx.tx_burst(sending) }
+    }
+
+    /// Receives a burst. Returns how many frames came.
+    fn receive(&mut self) -> usize {
+        self.port.rx.rx_burst(&mut self.received)
+    }
+
+    /// Puts the received frames into the rings, as many as there is room for.
+    fn fill_rings(&mut self) {
+        self.rings.tx.tx_burst(&mut self.received);
+    }
+
+    /// Sends the received frames by the port on the other side.
+    fn pass_to(&mut self, other: &mut dyn TxQueue) {
+        other.tx_burst(&mut self.received);
+    }
+
+    /// Sends what programs pass on by the port on the other side. Returns how many frames moved.
+    fn forward_to(&mut self, other: &mut dyn TxQueue) -> usize {
+        let Self { forwarded, received, .. } = self;
+        forwarded.as_mut().map_or(0, |forwarded| forwarded.pass(received, other))
+    }
+}
+
+impl RingForwarder {
+    pub(super) fn new(pairs: Vec<Pair>, host: Option<Pair>, used: Arc<UseOfRings>, dropped: Arc<AtomicU64>) -> Self {
+        Self { pairs, host, used, dropped }
     }
 
     /// Moves one burst each way for each queue. Returns how many frames moved.
     pub fn round(&mut self) -> usize {
+        let Self { pairs, host, used, dropped } = self;
         let mut moved = 0;
-        for Pair { port, rings, sending, received } in &mut self.pairs {
-            // Frames that the port has no room for stay in the burst, and the frames after them in the ring.
-            if sending.is_empty() {
-                rings.rx.rx_burst(sending);
-            }
-            if !sending.is_empty() {
-                moved += port.tx.tx_burst(sending);
-            }
-            let came = port.rx.rx_burst(received);
-            if came > 0 {
-                moved += came;
-                rings.tx.tx_burst(received);
-            }
+        let drop_rest = |received: &mut Burst| {
             if !received.is_empty() {
-                self.dropped.fetch_add(received.len() as u64, Relaxed);
+                dropped.fetch_add(received.len() as u64, Relaxed);
                 received.clear();
             }
+        };
+        for pair in pairs.iter_mut() {
+            moved += pair.send();
+            if let Some(host) = host {
+                moved += pair.forward_to(&mut *host.port.tx);
+            }
+            let came = pair.receive();
+            if came > 0 {
+                moved += came;
+                match host {
+                    Some(host) if !used.own() => pair.pass_to(&mut *host.port.tx),
+                    _ => pair.fill_rings(),
+                }
+            }
+            drop_rest(&mut pair.received);
+        }
+        if let Some(host) = host {
+            moved += host.send();
+            if let Some(pair) = pairs.first_mut() {
+                moved += host.forward_to(&mut *pair.port.tx);
+            }
+            let came = host.receive();
+            if came > 0 {
+                moved += came;
+                if used.host() {
+                    host.fill_rings();
+                } else if let Some(pair) = pairs.first_mut().filter(|_| !used.own()) {
+                    host.pass_to(&mut *pair.port.tx);
+                }
+            }
+            drop_rest(&mut host.received);
         }
         moved
     }
@@ -59,21 +119,23 @@ impl RingForwarder {
 
 impl Wakeable for RingForwarder {
     fn arm(&mut self) {
-        for Pair { port, rings, .. } in &mut self.pairs {
+        for Pair { port, rings, forwarded, .. } in self.pairs.iter_mut().chain(&mut self.host) {
             port.rx.arm();
             rings.rx.arm();
+            forwarded.iter_mut().for_each(Forwarded::arm);
         }
     }
 
     fn disarm(&mut self) {
-        for Pair { port, rings, .. } in &mut self.pairs {
+        for Pair { port, rings, forwarded, .. } in self.pairs.iter_mut().chain(&mut self.host) {
             port.rx.disarm();
             rings.rx.disarm();
+            forwarded.iter_mut().for_each(Forwarded::disarm);
         }
     }
 
     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        for Pair { port, rings, sending, .. } in &self.pairs {
+        for Pair { port, rings, sending, .. } in self.pairs.iter().chain(&self.host) {
             port.rx.wake_sources(each);
             rings.rx.wake_sources(each);
             // A port does not signal when it has room again.

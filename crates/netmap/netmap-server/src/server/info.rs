@@ -46,10 +46,10 @@ fn described(
     if asked.memory_id != 0 {
         region(ports, asked.memory_id)?;
     }
-    if let Some((Shape { rings, slots }, memory_id)) = ports.find(name)? {
+    if let Some((Shape { rings, slots, host_rings }, memory_id)) = ports.find(name)? {
         let region = region(ports, memory_id)?.1;
         let memory_size = region.file().len() as u64;
-        return Ok((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *region.pools()));
+        return Ok((PortInfo { memory_size, slots, rings, host_rings, memory_id }, *region.pools()));
     }
     if let Some(described) = ports.would_have(name, asked)? {
         return Ok(described);

@@ -10,12 +10,15 @@ pub trait Native {
     /// Number of Tx rings, and of Rx rings: one of each for each queue.
     fn rings(&self) -> u16;
 
+    /// Whether the host's stack is behind it, so that it has rings of that, too.
+    fn has_host(&self) -> bool;
+
     /// Whether its packets are of the pool in [`ZERO_COPY_MEMORY`](super::ZERO_COPY_MEMORY). If so, its rings
     /// must lie there, too.
     fn exchanges(&self) -> bool;
 
-    /// Attaches these rings of a region, Tx first, to the port's queues, until the returned value is dropped. No other
-    /// rings are attached at that time.
+    /// Attaches these rings of a region, in the order of their CSB entries, to the port's queues and the host's stack, until the
+    /// returned value is dropped. No other rings are attached at that time.
     fn join(&mut self, served: Vec<Kring>, region: &Region) -> Result<Box<dyn ServedPort>, RequestError>;
 
     /// Returns why the port does not work any more, or `None` if it does. Called several times a second.

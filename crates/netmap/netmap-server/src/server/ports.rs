@@ -107,7 +107,7 @@ fn new_shape(asked: &Register) -> Result<Shape, RequestError> {
     let rings = asked.rings.map(|rings| rings.clamp(1, MAX_RINGS));
     let slots = [slots(asked, 0)?, slots(asked, 1)?];
     let slots = [0, 1].map(|way| slots[way].min(MAX_SLOTS / u32::from(rings[way])));
-    Ok(Shape { rings, slots })
+    Ok(Shape { rings, slots, host_rings: [0; 2] })
 }
 
 /// All registered ports and their memory.
@@ -188,7 +188,7 @@ impl Ports {
     pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
         let needs = self.needs(name, asked)?;
         let Some(pools) = needs.first() else { return Ok(None) };
-        let Shape { rings, slots } = new_shape(asked)?;
+        let Shape { rings, slots, .. } = new_shape(asked)?;
         let (memory_size, memory_id) = (pools.bytes() as u64, self.memories.free_number());
         Ok(Some((PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id }, *pools)))
     }
@@ -212,8 +212,11 @@ impl Ports {
         if name.pipe().is_some() && !matches!(asked.mode, Mode::AllNic | Mode::OneNic) {
             return Err(RequestError::new(Errno::INVAL, format!("{name}: pipes have no rings of the host's stack")));
         }
-        if matches!(asked.mode, Mode::Host | Mode::OneHost) {
-            return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
+        if name.vale().is_some() && matches!(asked.mode, Mode::Host | Mode::NicAndHost | Mode::OneHost) {
+            return Err(RequestError::new(
+                Errno::INVAL,
+                format!("{name}: VALE ports have no rings of the host's stack"),
+            ));
         }
         self.check_room()?;
         if asked.flags & MONITOR != 0 {
@@ -537,11 +540,11 @@ impl Ports {
     pub fn status(&self) -> Value {
         let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
             let registrations = pipe.users.each_ref().map(Users::count);
-            let Shape { rings, slots } = pipe.ends[0].shape();
+            let Shape { rings, slots, .. } = pipe.ends[0].shape();
             json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "rings": rings, "slots": slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
         });
         let open = |name: &str, port: &OpenPort| {
-            let Shape { rings, slots } = port.memory.shape();
+            let Shape { rings, slots, .. } = port.memory.shape();
             json!({
                 "port": name, "memory": port.memory_id(), "rings": rings, "slots": slots,
                 "registrations": port.users.count(), "pids": port.users.pids(), "monitors": port.monitors, "stays": port.persistent, "counters": port.served.counters(),

@@ -271,7 +271,7 @@ fn execute(
         Kind::PortHdrGet => done(&[]),
         Kind::PortHdrSet if request.body[..4] == [0; 4] => done(&[]),
         Kind::ValeNewif => {
-            let (Shape { rings, slots }, memory_id) =
+            let (Shape { rings, slots, .. }, memory_id) =
                 ports.create_persistent(&header.name, &new_port(request), requester)?;
             done(&NewPort { slots, rings, memory_id }.bytes())
         }

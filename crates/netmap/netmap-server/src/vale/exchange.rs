@@ -81,7 +81,7 @@ fn receive_run(
 /// dropped; `None` if it has to wait.
 #[cold]
 #[inline(never)]
-fn receive_special(
+pub(super) fn receive_special(
     exchange: &SharedPool,
     (cache, reader): (&mut Cache, &mut Reader),
     ring: &mut ValeRing,

@@ -12,6 +12,7 @@
 
 mod counters;
 mod exchange;
+mod forwarded;
 mod frame;
 mod monitor;
 mod ring_set;
@@ -32,6 +33,7 @@ use serde_json::Value;
 use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort};
 use counters::Counters;
+pub(crate) use forwarded::Forwarded;
 pub(crate) use monitor::Monitor;
 use monitor::Monitors;
 use ring_set::{RingSet, SharedRingSet, Subscriber};

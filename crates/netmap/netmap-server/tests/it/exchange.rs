@@ -184,7 +184,7 @@ fn monitors() {
     let program = port.open(16);
     port.wires[0].take(1000);
     let mut region = Region::new(Pools::default(), &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-    let shape = Shape { rings: [1; 2], slots: [2, 64] };
+    let shape = Shape { rings: [1; 2], slots: [2, 64], host_rings: [0; 2] };
     let (memory, served) = PortMemory::new(&mut region, "m", shape, false).unwrap_or_else(|error| panic!("{error}"));
     let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
     let monitor: Box<dyn ServedPort> =
@@ -281,7 +281,7 @@ fn hostile_programs_of_two_ports_at_full_speed() {
         }
         for round in 0..40_u64 {
             let program = port.open(32);
-            let shape = Shape { rings: [1; 2], slots: [32; 2] };
+            let shape = Shape { rings: [1; 2], slots: [32; 2], host_rings: [0; 2] };
             let (memory, served) =
                 PortMemory::new(&mut port.region, "y", shape, false).unwrap_or_else(|e| panic!("{e}"));
             let joined = control.join(served, &port.region).unwrap();

@@ -22,7 +22,7 @@ impl Watcher {
     fn new(of: &Program, ways: [bool; 2], slots: u32) -> Self {
         let pools = Pools { buffers: 200, ..Pools::default() };
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-        let shape = Shape { rings: [1; 2], slots: [2, slots] };
+        let shape = Shape { rings: [1; 2], slots: [2, slots], host_rings: [0; 2] };
         let (memory, served) = PortMemory::new(&mut region, "watcher", shape, true).unwrap_or_else(|e| panic!("{e}"));
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
         let control = of.control.monitor(ways, served, &buffers).unwrap();

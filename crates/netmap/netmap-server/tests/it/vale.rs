@@ -297,7 +297,7 @@ fn udp(flow: u8, number: u8) -> Vec<u8> {
 #[test]
 fn several_rings() {
     let mut vale = Vale::new();
-    let shape = Shape { rings: [3, 4], slots: [32, 512] };
+    let shape = Shape { rings: [3, 4], slots: [32, 512], host_rings: [0; 2] };
     let (from, to) = (vale.open(0, shape), vale.open(1, shape));
     to.send(&frame(BROADCAST, mac(1), 60));
     vale.work();

@@ -72,7 +72,7 @@ fn slots_without_a_frame_fill_a_burst() {
     const SLOTS: u32 = 2048;
     let mut vale = vale();
     let pools = Pools { buffers: 4 * SLOTS, ring_bytes: 1 << 20, ..Default::default() };
-    let from = vale.open_with(0, Shape { rings: [3, 1], slots: [SLOTS, 64] }, pools);
+    let from = vale.open_with(0, Shape { rings: [3, 1], slots: [SLOTS, 64], host_rings: [0; 2] }, pools);
     let bad = || from.control.stats().rx_drops as u32;
     for ring in &from.tx {
         let own = ring.own();

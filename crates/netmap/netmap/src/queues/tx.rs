@@ -133,3 +133,18 @@ impl TxQueue for Tx {
         done
     }
 }
+
+/// The sending queue of a port without Tx rings, such as a monitor.
+pub(super) struct NoTx {
+    pub(super) queue: usize,
+    pub(super) status: Arc<PortStatus>,
+}
+
+impl TxQueue for NoTx {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        let drops = burst.len();
+        burst.discard(drops);
+        self.status.tx(self.queue).count(0, 0, drops);
+        drops
+    }
+}

@@ -71,7 +71,7 @@ fn round_trip(region: &Region, theirs: &Memory, tx: &PortRing, rx: &PortRing, se
 
 #[test]
 fn what_one_side_writes_the_other_finds() {
-    let shape = Shape { rings: [2, 3], slots: [64, 32] };
+    let shape = Shape { rings: [2, 3], slots: [64, 32], host_rings: [0; 2] };
     let mut region = region(Pools::default());
     let (port, served) = PortMemory::new(&mut region, "vale0:1", shape, true).unwrap();
     let theirs = elsewhere(region.file());
@@ -93,7 +93,7 @@ fn what_one_side_writes_the_other_finds() {
 fn what_does_not_fit_takes_nothing() {
     let pools = Pools { buffers: 300, ring_bytes: 8192, ..Pools::default() };
     let mut region = region(pools);
-    let shape = Shape { rings: [1, 1], slots: [200, 200] };
+    let shape = Shape { rings: [1, 1], slots: [200, 200], host_rings: [0; 2] };
     for (shape, why) in [
         (shape, "98 buffers left of 200"),
         (Shape { slots: [250, 16], ..shape }, "no room left for a ring"),
@@ -114,7 +114,7 @@ fn what_does_not_fit_takes_nothing() {
 #[test]
 fn rings_that_lie_elsewhere_are_none() {
     let mut region = region(Pools::default());
-    let shape = Shape { rings: [1, 1], slots: [16, 16] };
+    let shape = Shape { rings: [1, 1], slots: [16, 16], host_rings: [0; 2] };
     let (port, _served) = PortMemory::new(&mut region, "x", shape, false).unwrap();
     let (theirs, csb) = (elsewhere(region.file()), elsewhere(port.csb()));
     let place = port.interface();
@@ -135,7 +135,7 @@ fn rings_that_lie_elsewhere_are_none() {
 fn ends_of_a_pipe_find_each_other() {
     let mut region = region(Pools { interfaces: 3, ..Pools::default() });
     let all = region.free_buffers();
-    let shape = Shape { rings: [1; 2], slots: [64, 32] };
+    let shape = Shape { rings: [1; 2], slots: [64, 32], host_rings: [0; 2] };
     let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], shape).unwrap();
     assert_eq!(region.free_buffers(), all - 64 - 32, "only rings to send have buffers");
     let places = ends.each_ref().map(PortMemory::interface);
@@ -169,13 +169,13 @@ fn ends_of_a_pipe_find_each_other() {
 #[test]
 fn rings_of_a_pipe_are_apart() {
     let most = PortMemory::MAX_PIPE_RINGS;
-    let shape = Shape { rings: [most, 3], slots: [8, 16] };
+    let shape = Shape { rings: [most, 3], slots: [8, 16], host_rings: [0; 2] };
     let mut region = region(Pools { interfaces: 4, ring_bytes: 1 << 20, ..Pools::default() });
     let all = region.free_buffers();
     let more = Shape { rings: [1, most + 1], ..shape };
     assert!(PortMemory::pipe(&mut region, ["x{1", "x}1"], more).is_err());
     let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], shape).unwrap();
-    assert_eq!(ends[1].shape(), Shape { rings: [3, most], slots: [16, 8] });
+    assert_eq!(ends[1].shape(), Shape { rings: [3, most], slots: [16, 8], host_rings: [0; 2] });
     let places = ends.each_ref().map(PortMemory::interface);
     let second = ends[1].bind(&mut region, |_, id| id == 2).unwrap();
     let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));

@@ -28,8 +28,9 @@ fn pool(size: usize) -> Mempool {
 fn pipe(slots: u32, size: u32, pool: Mempool) -> Pipe {
     let pools = Pools { interfaces: 2, ring_bytes: 8 * 2048, buffers: 2 * slots + 2, buffer_size: size };
     let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-    let [a, b] = PortMemory::pipe(&mut region, ["a", "b"], Shape { rings: [1; 2], slots: [slots; 2] })
-        .unwrap_or_else(|error| panic!("{error}"));
+    let [a, b] =
+        PortMemory::pipe(&mut region, ["a", "b"], Shape { rings: [1; 2], slots: [slots; 2], host_rings: [0; 2] })
+            .unwrap_or_else(|error| panic!("{error}"));
     let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
     let status = [0, 1].map(|_| Arc::new(PortStatus::new(1)));
     let csb_memory = a.csb().clone().into();

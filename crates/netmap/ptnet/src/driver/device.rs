@@ -89,7 +89,7 @@ impl Rings {
             Arc::new(move || device.registers.write32(at, 0))
         };
         let interface = read(INTERFACE);
-        let rings = attach_each(&shared, interface as usize, &csb.into(), kick);
+        let rings = attach_each(&shared, interface as usize, [0; 2], &csb.into(), kick);
         let rings = rings.filter(|rings| rings.each_ref().map(Vec::len) == counts);
         let rings = rings
             .ok_or_else(|| Error::Fault(format!("the port's rings do not lie in its memory, at {interface:#x}")))?;

@@ -27,10 +27,6 @@ const MAX_RING_SLOTS: u32 = 16_384;
 /// Largest number of slots of a ring in netmap.
 const NETMAP_RING_SLOTS: u32 = 4096;
 
-pub(super) fn each_ring(Shape { rings: [tx, rx], .. }: Shape) -> impl Iterator<Item = (Direction, u16)> {
-    (0..tx).map(|id| (Direction::Tx, id)).chain((0..rx).map(|id| (Direction::Rx, id)))
-}
-
 /// Returns which rings a registration covers.
 pub(super) fn bound(
     name: &PortName,
@@ -40,23 +36,38 @@ pub(super) fn bound(
     let mode = asked.mode;
     let ring = asked.ring;
     let flags = asked.flags;
-    if mode == Mode::OneNic && shape.rings.iter().all(|&rings| ring >= rings) {
-        return Err(RequestError::new(Errno::INVAL, format!("{name} has no ring {ring}")));
+    let (of_host, one) = match mode {
+        Mode::Host | Mode::NicAndHost | Mode::OneHost => (true, mode == Mode::OneHost),
+        _ => (false, mode == Mode::OneNic),
+    };
+    let refused = |why| Err(RequestError::new(Errno::INVAL, format!("{name} {why}")));
+    if of_host && shape.host_rings == [0; 2] {
+        return refused("has no rings of the host's stack; 'ringpass netmapd --host NAME=tap:x' gives it some".into());
+    }
+    let counts = if of_host { shape.host_rings } else { shape.rings };
+    if one && counts.iter().all(|&rings| ring >= rings) {
+        let last = counts.into_iter().max().map_or(0, |rings| rings.saturating_sub(1));
+        let what = if of_host { "ring of the host's stack" } else { "ring" };
+        return refused(format!("has no {what} {ring}; write one from 0 to {last}"));
     }
     // A direction with fewer rings than the other takes part with its first one.
-    let one = shape.rings.map(|rings| if ring < rings { ring } else { 0 });
-    Ok(move |direction, id| {
-        let (way, one) = match direction {
-            Direction::Tx => (flags & register::RX_ONLY == 0, one[0]),
-            Direction::Rx => (flags & register::TX_ONLY == 0, one[1]),
+    let chosen = counts.map(|rings| if ring < rings { ring } else { 0 });
+    Ok(move |direction, id: u16| {
+        let (way, allowed) = match direction {
+            Direction::Tx => (0, flags & register::RX_ONLY == 0),
+            Direction::Rx => (1, flags & register::TX_ONLY == 0),
         };
-        way && (mode != Mode::OneNic || id == one)
+        let (is_host, number) = match id.checked_sub(shape.rings[way]) {
+            Some(number) => (true, number),
+            None => (false, id),
+        };
+        allowed && (mode == Mode::NicAndHost || is_host == of_host) && (!one || number == chosen[way])
     })
 }
 
 /// Returns the rings that a registration covers: bit N stands for entry N of the CSB.
 pub(super) fn entries(shape: Shape, bound: impl Fn(Direction, u16) -> bool) -> u64 {
-    let all = each_ring(shape).map(|(direction, id)| bound(direction, id));
+    let all = shape.each_ring().map(|(direction, id)| bound(direction, id));
     all.enumerate().map(|(entry, bound)| u64::from(bound) << entry).sum()
 }
 
@@ -95,9 +106,9 @@ pub(super) fn granted(
     memory_id: u16,
 ) -> Register {
     let (offset, memory_size) = (interface as u64, region.file().len() as u64);
-    let Shape { slots, rings } = shape;
+    let Shape { slots, rings, host_rings } = shape;
     let extra_buffers = extra as u32;
-    Register { offset, memory_size, slots, rings, host_rings: [0; 2], memory_id, extra_buffers, ..asked.clone() }
+    Register { offset, memory_size, slots, rings, host_rings, memory_id, extra_buffers, ..asked.clone() }
 }
 
 pub(super) fn descriptors<const N: usize>(fds: [std::io::Result<OwnedFd>; N]) -> Result<[OwnedFd; N], RequestError> {

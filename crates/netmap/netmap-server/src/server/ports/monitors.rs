@@ -42,7 +42,7 @@ impl Ports {
     /// Returns the rings of a monitor, and the pools of its memory.
     pub(super) fn monitor_memory(asked: &Register) -> Result<(Shape, Pools), RequestError> {
         // Programs rely on a Tx ring, if only in the descriptor.
-        let shape = Shape { rings: [1; 2], slots: [2, slots(asked, 1)?] };
+        let shape = Shape { rings: [1; 2], slots: [2, slots(asked, 1)?], host_rings: [0; 2] };
         Ok((shape, pools(shape, asked.extra_buffers)))
     }
 

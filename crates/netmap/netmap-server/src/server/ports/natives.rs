@@ -9,6 +9,9 @@ use super::asked::slots;
 use crate::server::open_port::OpenPort;
 use crate::server::{COMMON_MEMORY, Native, RequestError, ZERO_COPY_MEMORY};
 
+/// Largest number of rings of the host's stack, in each direction.
+const MAX_HOST_RINGS: u16 = 16;
+
 impl Ports {
     pub(super) fn make_native(&mut self, name: &PortName, asked: &Register) -> Result<(), RequestError> {
         let native = self.natives.get_mut(&name.port).ok_or_else(|| {
@@ -19,10 +22,13 @@ impl Ports {
         if ![0, id].contains(&asked.memory_id) {
             return Err(RequestError::new(
                 Errno::INVAL,
-                format!("{name} lies in memory {id}, as its buffers are exchanged or not"),
+                format!("{name} lies in memory {id}, not {}; write @{id}, or no memory", asked.memory_id),
             ));
         }
-        let shape = Shape { rings: [native.rings(); 2], slots: [slots(asked, 0)?, slots(asked, 1)?] };
+        let host_rings =
+            if native.has_host() { asked.host_rings.map(|rings| rings.clamp(1, MAX_HOST_RINGS)) } else { [0; 2] };
+        let slots = [slots(asked, 0)?, slots(asked, 1)?];
+        let shape = Shape { rings: [native.rings(); 2], slots, host_rings };
         let serve = |served, region: &Region| native.join(served, region);
         let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         self.open.insert(name.port.clone(), port);

@@ -31,7 +31,7 @@ impl Ports {
             ));
         }
         self.check_memory(&name, id)?;
-        let shape = Shape { rings: asked.rings, slots: asked.slots };
+        let shape = Shape { rings: asked.rings, slots: asked.slots, host_rings: [0; 2] };
         let rooms = [0, 1].map(|way| shape.rings[way] == 0 || MIN_SLOTS <= shape.slots[way]);
         if rooms.contains(&false) {
             return Err(RequestError::new(Errno::INVAL, format!("{name}: a ring has {MIN_SLOTS} slots or more")));

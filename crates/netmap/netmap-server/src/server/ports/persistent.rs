@@ -177,7 +177,7 @@ impl Ports {
     /// Status of the persistent ports, by name.
     pub(super) fn persistent_status(&self) -> Value {
         let port = |(name, port): (&String, &PersistentPort)| {
-            let PersistentPort { owner, shape: Shape { rings, slots }, memory_id, switch } = port;
+            let PersistentPort { owner, shape: Shape { rings, slots, .. }, memory_id, switch } = port;
             let programs = self.open.get(name).map_or(0, |port| port.users.count());
             json!({
                 "port": name, "switch": switch, "memory": memory_id, "rings": rings, "slots": slots, "user": owner,

@@ -94,7 +94,7 @@ impl Drop for Worker {
 
 /// A pair of rings.
 pub fn pair(slots: u32) -> Shape {
-    Shape { rings: [1; 2], slots: [slots; 2] }
+    Shape { rings: [1; 2], slots: [slots; 2], host_rings: [0; 2] }
 }
 
 pub struct Program {

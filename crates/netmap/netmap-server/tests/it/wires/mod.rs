@@ -102,7 +102,7 @@ pub const OWN: u32 = 2048;
 pub fn ring_forwarder(queues: usize, pool: &Mempool) -> (NativePort, RingForwarder, Vec<Wire>) {
     let wires: Vec<_> = (0..queues).map(|_| Wire::new()).collect();
     let pair = |wire: &Wire| QueuePair { rx: Box::new(Rx(wire.clone(), pool.cache())), tx: Box::new(Tx(wire.clone())) };
-    let (control, ring_forwarder) = NativePort::new(wires.iter().map(pair).collect(), pool, 32).unwrap();
+    let (control, ring_forwarder) = NativePort::new(wires.iter().map(pair).collect(), None, pool, 32).unwrap();
     (control, ring_forwarder, wires)
 }
 
@@ -165,7 +165,7 @@ impl Port {
     }
 
     pub fn open(&mut self, slots: u32) -> Program {
-        let shape = Shape { rings: [self.wires.len() as u16; 2], slots: [slots; 2] };
+        let shape = Shape { rings: [self.wires.len() as u16; 2], slots: [slots; 2], host_rings: [0; 2] };
         let (memory, served) = PortMemory::new(&mut self.region, "x", shape, false).unwrap_or_else(|e| panic!("{e}"));
         let joined = self.control.join(served, &self.region).unwrap();
         let (notifier, kicks) = notifier(&*joined);

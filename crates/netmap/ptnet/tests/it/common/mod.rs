@@ -94,7 +94,7 @@ impl Drop for Host {
 
 /// Creates the two ends of a pipe in one region, each with the eventfd that wakes it.
 pub fn pipe(region: &mut Region, slots: u32) -> [(PortMemory, [Vec<PortRing>; 2], OwnedFd); 2] {
-    let ends = PortMemory::pipe(region, ["p{0", "p}0"], Shape { rings: [1; 2], slots: [slots; 2] })
+    let ends = PortMemory::pipe(region, ["p{0", "p}0"], Shape { rings: [1; 2], slots: [slots; 2], host_rings: [0; 2] })
         .unwrap_or_else(|error| panic!("{error}"));
     let events = [event(), event()];
     let [first, second] = &ends;
@@ -131,7 +131,7 @@ pub struct Server {
 /// Creates a served port with `rings` rings per direction: its server's side, the guest's port, and the event that
 /// wakes the guest's port.
 pub fn served(region: &mut Region, rings: u16, slots: u32) -> (Server, GuestPort, OwnedFd) {
-    let shape = Shape { rings: [rings; 2], slots: [slots; 2] };
+    let shape = Shape { rings: [rings; 2], slots: [slots; 2], host_rings: [0; 2] };
     let (memory, served) = PortMemory::new(region, "vale0:1", shape, true).unwrap_or_else(|error| panic!("{error}"));
     let (kicked, calls) = (event(), event());
     let csb = memory.csb().clone().into();
