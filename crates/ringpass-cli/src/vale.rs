@@ -29,13 +29,14 @@ pub struct Args {
 enum ValeAction {
     /// List ports, switches and stations, with their counters (default)
     List,
-    /// Attach a port to a switch: a port of 'vale new' by its name, vale0:a, or a port that is opened by its address,
-    /// vale0:tap:x. For an address the netmap server must have been started with --no-sandbox --allow tap:x, or --attach
+    /// Attach a port to a switch: a port of 'vale new' or of 'netmapd --port' by its name, vale0:a, or a port that is opened
+    /// by its address, vale0:tap:x. For an address the netmap server must have been started with --no-sandbox --allow
+    /// tap:x, or --attach
     Attach {
         /// Switch, and the port's name or address
         name: String,
     },
-    /// Detach a port from its switch. One of 'vale new' stays; one that was opened by its address is closed
+    /// Detach a port from its switch. One that was attached by its address is closed, others stay
     Detach {
         /// Switch, and the port's name or address
         name: String,

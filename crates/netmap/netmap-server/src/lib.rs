@@ -13,7 +13,7 @@ mod server;
 mod vale;
 
 use buffer_access::BufferAccess;
-pub use native::{NativePort, RingForwarder};
+pub use native::{NativePort, RingForwarder, SwitchLinks};
 pub use server::{
     Budget, COMMON_MEMORY, Native, RequestError, Reservation, ServedPort, Server, SwitchPlace, Switches, Watched,
     ZERO_COPY_MEMORY,

@@ -8,8 +8,8 @@ use ringpass::sandbox::Needs;
 use ringpass::{Address, Config, Error, Mempool, Port, PortConfig, State, Workers};
 use ringpass_memory::Addressing;
 use ringpass_netmap::{Kring, Pools, Region};
-use ringpass_netmap_server::NativePort;
 use ringpass_netmap_server::{Native, RequestError, ServedPort};
+use ringpass_netmap_server::{NativePort, SwitchLinks};
 use ringpass_pci::addressing_of;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -215,6 +215,14 @@ impl Native for RunningNative {
 
     fn join(&mut self, served: Vec<Kring>, region: &Region) -> Result<Box<dyn ServedPort>, RequestError> {
         self.rings.join(served, region).map_err(|error| RequestError::new(Errno::NOMEM, error))
+    }
+
+    fn attach(&mut self, links: SwitchLinks) {
+        self.rings.attach(links);
+    }
+
+    fn detach(&mut self) {
+        self.rings.detach();
     }
 
     fn gone(&mut self) -> Option<String> {

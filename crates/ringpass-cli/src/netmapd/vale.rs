@@ -6,12 +6,17 @@ use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
-use ringpass::{Address, Config, Mempool, Port, PortConfig, QueuePair, State};
+use ringpass::{Address, Burst, Config, Flags, Mempool, Port, PortConfig, QueuePair, State};
+use ringpass_host_ports::cable;
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
 use ringpass_netmap::{Buffers, Kring, Region};
 use ringpass_netmap_server::RingPort;
-use ringpass_netmap_server::{Budget, RequestError, Reservation, ServedPort, SwitchPlace, Switches, Watched};
+use ringpass_netmap_server::{
+    Budget, RequestError, Reservation, ServedPort, SwitchLinks, SwitchPlace, Switches, Watched,
+};
+use ringpass_port::{SoftwareOffload, TxQueue};
 use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -56,6 +61,18 @@ struct ValeSwitch {
 
 /// Bytes of the budget for a switch: its tables and bursts take 0.6 MiB.
 const TABLES: usize = 1 << 20;
+
+/// Packets that a cable to a native port has room for, in each direction.
+const CABLE: usize = 512;
+
+/// Sending queue of a cable to a native port.
+struct CableTx(Box<dyn TxQueue>);
+
+impl TxQueue for CableTx {
+    fn tx_burst(&mut self, burst: &mut Burst) -> usize {
+        self.0.tx_burst(burst)
+    }
+}
 
 /// A port of a switch.
 struct SwitchPort {
@@ -217,6 +234,20 @@ impl ValeSwitches {
         vale.insert(&address, queues, Some(port))
     }
 
+    /// Attaches one end of a cable to a switch. Returns the port's number there, and the queues of the other end.
+    fn connect(&mut self, switch: &str, port: &str) -> Result<(usize, QueuePair), RequestError> {
+        // A cable has an event for each direction, and panics without descriptors for them.
+        let spare = || eventfd(0, EventfdFlags::CLOEXEC);
+        let spares = (0..4).map(|_| spare()).collect::<Result<Vec<_>, _>>();
+        drop(spares.map_err(|errno| RequestError::new(Errno::MFILE, format!("{switch}:{port}: {errno}")))?);
+        let (mut near, mut far) = cable(&format!("{switch}:{port}"), CABLE);
+        let QueuePair { rx, tx } = near.take_queues().pop().expect("a cable has a queue");
+        // The port behind it need not have any offloads.
+        let tx = Box::new(SoftwareOffload::new(CableTx(tx), Flags::default(), &self.pool));
+        let slot = self.vale(switch)?.insert(port, QueuePair { rx, tx }, Some(Box::new(near)))?;
+        Ok((slot, far.take_queues().pop().expect("a cable has a queue")))
+    }
+
     /// Detaches a port from its switch and closes it. Returns the number that it had there.
     pub fn detach(&mut self, name: &str) -> Result<usize, RequestError> {
         let (switch, address) = split(name)?;
@@ -348,6 +379,19 @@ impl Switches for SwitchesHandle {
 
     fn detach(&mut self, name: &str) -> Result<u32, RequestError> {
         self.0.borrow_mut().detach(name).map(|slot| slot as u32)
+    }
+
+    fn connect(&mut self, name: &str, host: bool) -> Result<(u32, SwitchLinks), RequestError> {
+        let (switch, port) = split(name)?;
+        let host_port = format!("{port}^");
+        let mut vales = self.0.borrow_mut();
+        if host && vales.find(&format!("{switch}:{host_port}")).is_some() {
+            return Err(RequestError::new(Errno::BUSY, format!("{name}^ is a program's port")));
+        }
+        let (slot, own) = vales.connect(switch, port)?;
+        let connected = host.then(|| vales.connect(switch, &host_port)).transpose();
+        let host = connected.inspect_err(|_| vales.remove(switch, slot))?.map(|(_, queues)| queues);
+        Ok((slot as u32, SwitchLinks { own, host, pool: vales.pool.clone() }))
     }
 
     fn is_address(&self, text: &str) -> bool {

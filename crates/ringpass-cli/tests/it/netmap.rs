@@ -6,9 +6,9 @@ use crate::common::guest::answered;
 use crate::common::netmap::{Netmapd, frame, receive, send, undisturbed};
 use crate::common::{Namespace, Program, Random, folder, ringpass, text, unique, wait_until};
 use ringpass_lab::Ended;
-use ringpass_netmap::client::Client;
+use ringpass_netmap::client::{Client, Port};
 use ringpass_netmap::protocol::Request;
-use ringpass_netmap::request::Kind;
+use ringpass_netmap::request::{Kind, Register};
 use ringpass_pci::registers::ptnet::port::{FEATURES, HEADER_LEN};
 use ringpass_pci::{PciDevice, VfioUser};
 use serde_json::Value;
@@ -132,6 +132,37 @@ fn ports_are_made_attached_and_let_go() {
     right(&["attach", "vale7:stays"]);
     right(&["delete", "vale7:stays"]);
     assert!(netmapd.status()["switches"].as_array().is_some_and(Vec::is_empty));
+    netmapd.end();
+}
+
+/// Native ports are attached by their name, also in the sandbox, in which no port is opened.
+#[test]
+fn native_ports_are_attached_to_a_switch() {
+    let netmapd = Netmapd::new(&["--port", "nic=null"]);
+    let vale = |arguments: &[&str]| {
+        let (status, _, errors) = netmapd.vale(arguments);
+        (status, errors)
+    };
+    let program = netmapd.open("netmap:nic");
+    let (status, why) = vale(&["attach", "vale7:nic"]);
+    assert!(status == Some(1) && why.contains("programs use it"), "{why}");
+    drop(program);
+    wait_until("the program's end", || vale(&["attach", "vale7:nic"]).0 == Some(0));
+    let (_, list, _) = netmapd.vale(&[]);
+    assert!(list.contains("vale7") && list.contains("nic (attached)"), "{list}");
+    let why = Port::open(&"netmap:nic".parse().expect("a name"), &netmapd.socket, Register::default()).map(drop);
+    assert!(why.is_err_and(|why| why.to_string().contains("is attached to vale7")));
+    let (status, why) = vale(&["attach", "vale8:nic"]);
+    assert!(status == Some(1) && why.contains("attached to vale7"), "{why}");
+    // What a program sends on the switch reaches the port, which counts it.
+    let program = netmapd.open("vale7:program");
+    send(&program, &frame(2, 1, 0));
+    program.tx()[0].sync().unwrap();
+    wait_until("a frame", || netmapd.status()["ports"][0]["status"]["stats"]["tx_packets"] == 1);
+    assert_eq!(vale(&["detach", "vale7:nic"]), (Some(0), String::new()));
+    drop(program);
+    wait_until("the switch's end", || netmapd.status()["switches"].as_array().is_some_and(Vec::is_empty));
+    drop(netmapd.open("netmap:nic"));
     netmapd.end();
 }
 

@@ -172,8 +172,15 @@ static void commands(void) {
     SUCCEEDS(command("vale9:vi9", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of it");
     SUCCEEDS(command("vi9", NETMAP_BDG_DELIF), "NETMAP_BDG_DELIF");
     GIVES(command("vi9", NETMAP_BDG_DELIF), ENXIO, "of a port that does not exist: ENXIO");
-    PENDING(command("vale9:nic", NETMAP_BDG_ATTACH) == 0, "NETMAP_BDG_ATTACH of a native port");
-    PENDING(command("vale9:nic", NETMAP_BDG_DETACH) == 0, "NETMAP_BDG_DETACH of it");
+    SUCCEEDS(command("vale9:nic", NETMAP_BDG_ATTACH), "NETMAP_BDG_ATTACH of a native port");
+    SUCCEEDS(command("vale9:nic", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of it");
+    nmr = legacy("vale9:nic");
+    nmr.nr_cmd = NETMAP_BDG_ATTACH, nmr.nr_arg1 = NETMAP_BDG_HOST;
+    SUCCEEDS(make(NIOCREGIF, &nmr), "NETMAP_BDG_ATTACH with NETMAP_BDG_HOST");
+    nmr = legacy("vale9:nic^");
+    nmr.nr_cmd = NETMAP_BDG_LIST;
+    SUCCEEDS(make(NIOCGINFO, &nmr), "the host's stack is a port of the switch");
+    SUCCEEDS(command("vale9:nic", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of both");
     SUCCEEDS(command("vale9:null", NETMAP_BDG_ATTACH), "NETMAP_BDG_ATTACH of a port by its address");
     SUCCEEDS(command("vale9:null", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of it");
     GIVES(command("vale9:nothing", NETMAP_BDG_DETACH), ENXIO, "NETMAP_BDG_DETACH of a port that does not exist: ENXIO");

@@ -10,6 +10,7 @@
 //! port has no room for wait in the ring, as with a card.
 
 mod ring_forwarder;
+mod switch_links;
 mod use_of_rings;
 
 use std::os::fd::BorrowedFd;
@@ -26,8 +27,10 @@ use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort, Watched};
 use crate::vale::{Forwarded, Monitor, Part, Shared, kick};
 
-use ring_forwarder::Pair;
 pub use ring_forwarder::RingForwarder;
+use ring_forwarder::{Pair, SharedState};
+pub use switch_links::SwitchLinks;
+use switch_links::SwitchMailbox;
 use use_of_rings::UseOfRings;
 
 /// Control side of a native port.
@@ -37,6 +40,7 @@ pub struct NativePort {
     /// Rings of the host's stack.
     host: Option<Arc<Shared>>,
     used: Arc<UseOfRings>,
+    switch: Arc<SwitchMailbox>,
     kick: Arc<WakeFd>,
     dropped: Arc<AtomicU64>,
 }
@@ -66,8 +70,10 @@ impl NativePort {
         let own_pairs = queues.into_iter().zip(&pairs).map(pair).collect::<Result<_, _>>()?;
         let (host_port, host) = host.unzip();
         let host_pair = host_port.zip(host.as_ref()).map(pair).transpose()?;
-        let ring_forwarder = RingForwarder::new(own_pairs, host_pair, used.clone(), dropped.clone());
-        Ok((Self { pairs, host, used, kick, dropped }, ring_forwarder))
+        let switch = Arc::new(SwitchMailbox::default());
+        let shared = SharedState { used: used.clone(), switch: switch.clone(), dropped: dropped.clone() };
+        let ring_forwarder = RingForwarder::new(own_pairs, host_pair, shared, (pool.clone(), batch));
+        Ok((Self { pairs, host, used, switch, kick, dropped }, ring_forwarder))
     }
 
     /// Number of queues. A program's port has as many rings of each direction.
@@ -78,6 +84,19 @@ impl NativePort {
     /// Received frames that were dropped, because no program had room for them.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
+    }
+
+    /// Attaches the port to a switch, in place of programs: what it receives goes there, and it sends what comes from there.
+    /// Without a link for the host's stack, what that sends is dropped meanwhile.
+    pub fn attach(&self, links: SwitchLinks) {
+        self.switch.put(Some(links));
+        self.kick.wake();
+    }
+
+    /// Detaches the port from its switch. The links are dropped by the forwarder's thread.
+    pub fn detach(&self) {
+        self.switch.put(None);
+        self.kick.wake();
     }
 
     /// Whether the host's stack is behind it.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ringpass_memory::Burst;
+use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{QueuePair, TxQueue, WakeSource, Wakeable};
 
 use super::UseOfRings;
+use super::switch_links::{SwitchLink, SwitchLinks, SwitchMailbox};
 use crate::vale::Forwarded;
 
 /// Moves frames between a native port's queues and its rings. Belongs to one thread.
@@ -14,8 +15,19 @@ pub struct RingForwarder {
     pairs: Vec<Pair>,
     /// The port to the host's stack, and the host's rings.
     host: Option<Pair>,
-    used: Arc<UseOfRings>,
-    dropped: Arc<AtomicU64>,
+    shared: SharedState,
+    /// Pool of the port's packets, and the largest number of frames moved at a time.
+    pool: Mempool,
+    batch: usize,
+    /// Links to the switch that the port is attached to, and that the host's stack is attached to.
+    links: [Option<SwitchLink>; 2],
+}
+
+/// State that the control side shares with the forwarder.
+pub(super) struct SharedState {
+    pub(super) used: Arc<UseOfRings>,
+    pub(super) switch: Arc<SwitchMailbox>,
+    pub(super) dropped: Arc<AtomicU64>,
 }
 
 /// A queue of a port, and its rings.
@@ -68,13 +80,60 @@ impl Pair {
 }
 
 impl RingForwarder {
-    pub(super) fn new(pairs: Vec<Pair>, host: Option<Pair>, used: Arc<UseOfRings>, dropped: Arc<AtomicU64>) -> Self {
-        Self { pairs, host, used, dropped }
+    pub(super) fn new(
+        pairs: Vec<Pair>,
+        host: Option<Pair>,
+        shared: SharedState,
+        (pool, batch): (Mempool, usize),
+    ) -> Self {
+        Self { pairs, host, shared, pool, batch, links: [None, None] }
+    }
+
+    /// Takes links to a switch that the control side has set.
+    fn update_links(&mut self) {
+        let Self { shared, pool, batch, links, .. } = self;
+        let Some(changed) = shared.switch.take() else { return };
+        *links = match changed {
+            Some(SwitchLinks { own, host, pool: switch_pool }) => {
+                let link = |queues| SwitchLink::new(queues, &switch_pool, pool, *batch);
+                [Some(link(own)), host.map(link)]
+            }
+            None => [None, None],
+        };
+    }
+
+    /// Moves one burst each way between the port's queues and the switch. Returns how many frames moved.
+    fn round_with_switch(&mut self) -> usize {
+        let Self { pairs, host, shared, links, .. } = self;
+        let (mut moved, mut dropped) = (0, 0);
+        let [own, of_host] = links;
+        for (pairs, link) in [(&mut pairs[..], own), (host.as_mut_slice(), of_host)] {
+            for pair in pairs.iter_mut() {
+                moved += pair.receive();
+                if let Some(link) = link {
+                    link.pass(&mut pair.received);
+                }
+                dropped += pair.received.len();
+                pair.received.clear();
+            }
+            if let (Some(link), Some(pair)) = (link, pairs.first_mut()) {
+                let (sent, lost) = link.send(&mut *pair.port.tx);
+                (moved, dropped) = (moved + sent, dropped + lost);
+            }
+        }
+        if dropped > 0 {
+            shared.dropped.fetch_add(dropped as u64, Relaxed);
+        }
+        moved
     }
 
     /// Moves one burst each way for each queue. Returns how many frames moved.
     pub fn round(&mut self) -> usize {
-        let Self { pairs, host, used, dropped } = self;
+        self.update_links();
+        if self.links[0].is_some() {
+            return self.round_with_switch();
+        }
+        let Self { pairs, host, shared: SharedState { used, dropped, .. }, .. } = self;
         let mut moved = 0;
         let drop_rest = |received: &mut Burst| {
             if !received.is_empty() {
@@ -124,6 +183,7 @@ impl Wakeable for RingForwarder {
             rings.rx.arm();
             forwarded.iter_mut().for_each(Forwarded::arm);
         }
+        self.links.iter_mut().flatten().for_each(SwitchLink::arm);
     }
 
     fn disarm(&mut self) {
@@ -132,6 +192,7 @@ impl Wakeable for RingForwarder {
             rings.rx.disarm();
             forwarded.iter_mut().for_each(Forwarded::disarm);
         }
+        self.links.iter_mut().flatten().for_each(SwitchLink::disarm);
     }
 
     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
@@ -143,5 +204,6 @@ impl Wakeable for RingForwarder {
                 each(WakeSource::Polled);
             }
         }
+        self.links.iter().flatten().for_each(|link| link.wake_sources(each));
     }
 }

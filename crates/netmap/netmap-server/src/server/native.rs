@@ -4,6 +4,7 @@ use ringpass_netmap::{Kring, Region};
 use serde_json::Value;
 
 use super::{RequestError, ServedPort};
+use crate::SwitchLinks;
 
 /// A native port: a card, TAP or other port in netmap mode, which programs open as `netmap:NAME`.
 pub trait Native {
@@ -20,6 +21,12 @@ pub trait Native {
     /// Attaches these rings of a region, in the order of their CSB entries, to the port's queues and the host's stack, until the
     /// returned value is dropped. No other rings are attached at that time.
     fn join(&mut self, served: Vec<Kring>, region: &Region) -> Result<Box<dyn ServedPort>, RequestError>;
+
+    /// Attaches the port to a switch, in place of rings of programs, until [`detach`](Self::detach).
+    fn attach(&mut self, links: SwitchLinks);
+
+    /// Detaches the port from its switch.
+    fn detach(&mut self);
 
     /// Returns why the port does not work any more, or `None` if it does. Called several times a second.
     fn gone(&mut self) -> Option<String>;

@@ -26,6 +26,7 @@ use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
 use super::open_port::{OpenPort, pools};
 use super::pipes::Pipe;
 pub use attach::Attached;
+use attach::AttachedNative;
 use nulls::NullPort;
 use persistent::PersistentPort;
 
@@ -121,6 +122,8 @@ pub struct Ports {
     natives: BTreeMap<String, Box<dyn Native>>,
     /// Ports that exist without a program.
     persistent: BTreeMap<String, PersistentPort>,
+    /// Native ports that are attached to a switch.
+    attached: BTreeMap<String, AttachedNative>,
     /// Rings of monitoring programs, by the number of their registration.
     monitors: BTreeMap<u64, OpenPort>,
     /// Null ports, by the number of their registration.
@@ -149,6 +152,7 @@ impl Ports {
             open: Default::default(),
             natives: Default::default(),
             persistent: Default::default(),
+            attached: Default::default(),
             monitors: Default::default(),
             nulls: Default::default(),
             switches,
@@ -363,7 +367,10 @@ impl Ports {
             _ if self.open.contains_key(&name.port) => Ok(()),
             Some(_) => self.make_vale(name, asked, requester),
             None if self.persistent.contains_key(&name.port) => self.open_persistent(&name.port),
-            None => self.make_native(name, asked),
+            None => {
+                self.check_detached(&name.port)?;
+                self.make_native(name, asked)
+            }
         }
     }
 
@@ -539,7 +546,7 @@ impl Ports {
         let pipe = pipe.map(|pipe| (pipe.ends[end].shape(), pipe.memory_id));
         let vale = self.open.get(&name.port).map(|port| (port.memory.shape(), port.memory_id()));
         let persistent = self.persistent.get(&name.port).map(PersistentPort::found);
-        Ok(pipe.or(vale).or(persistent))
+        Ok(pipe.or(vale).or(persistent).or_else(|| self.find_attached(&name.port)))
     }
 
     /// Open ports of switches, by their names there.

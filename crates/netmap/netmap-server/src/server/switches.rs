@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use super::RequestError;
+use crate::SwitchLinks;
 
 /// The VALE switches. A switch is created with its first port and removed with its last.
 pub trait Switches {
@@ -30,6 +31,10 @@ pub trait Switches {
 
     /// Attaches a port of another kind to a switch: `vale…:ADDRESS`. Returns its number in the switch.
     fn attach(&mut self, name: &str) -> Result<u32, RequestError>;
+
+    /// Attaches queues to a switch as a port, `vale…:…`, and with `host` others as the port `vale…:…^`. Returns the number of the
+    /// first in the switch, and their other ends.
+    fn connect(&mut self, name: &str, host: bool) -> Result<(u32, SwitchLinks), RequestError>;
 
     /// Detaches it from the switch. Returns the number that it had there.
     fn detach(&mut self, name: &str) -> Result<u32, RequestError>;
@@ -67,6 +72,10 @@ impl Switches for () {
     }
 
     fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
+        Err(RequestError::new(Errno::NXIO, format!("no switch for {name}")))
+    }
+
+    fn connect(&mut self, name: &str, _: bool) -> Result<(u32, SwitchLinks), RequestError> {
         Err(RequestError::new(Errno::NXIO, format!("no switch for {name}")))
     }
 

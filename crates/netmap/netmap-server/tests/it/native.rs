@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
 use crate::programs::{BROADCAST, frame, mac};
-use crate::wires::Port;
+use crate::wires::{Port, link};
+use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap_server::RingForwarder;
+use ringpass_netmap_server::{RingForwarder, SwitchLinks};
 use ringpass_port::{Idle, WakeSource, Wakeable};
 
 macro_rules! either_way {
@@ -31,6 +32,7 @@ either_way! {
     what_the_port_has_no_room_for_waits_in_the_ring, 1;
     what_nobody_takes_is_dropped_and_counted, 1;
     rings_are_those_of_queues, 3;
+    attached_to_a_switch, 2;
     sleep, 2;
     programs_that_write_anything, 2;
 }
@@ -105,6 +107,52 @@ fn rings_are_those_of_queues(mut port: Port) {
     assert_eq!(port.wires[1].sent().len(), 1, "it goes on");
     port.close(program);
     port.assert_all_is_back();
+}
+
+/// All queues receive for the switch, and the first one sends for it. Packets are copied, as the switch has a pool of its own.
+fn attached_to_a_switch(mut port: Port) {
+    let pool = Mempool::new(&MempoolConfig { buffers: 256, ..Default::default() }).unwrap();
+    let numbered = |n: usize| frame(mac(1), mac(n as u8), 60 + n);
+    let (switch, own) = link(&pool);
+    port.control.attach(SwitchLinks { own, host: None, pool: pool.clone() });
+    switch.take(100);
+    port.wires[0].bring(numbered(0));
+    port.wires[1].bring(numbered(1));
+    port.work();
+    assert_eq!(switch.sent(), [numbered(0), numbered(1)]);
+    // What the port has no room for waits.
+    (0..100).for_each(|n| switch.bring(numbered(n)));
+    let mut sent = Vec::new();
+    while sent.len() < 100 {
+        port.wires[0].take(7);
+        port.work();
+        let came = port.wires[0].sent();
+        assert!((1..=7).contains(&came.len()));
+        sent.extend(came);
+    }
+    assert_eq!(sent, (0..100).map(numbered).collect::<Vec<_>>());
+    assert_eq!(port.control.dropped(), 0);
+    // What the switch has no room for is dropped.
+    switch.take(2);
+    (0..5).for_each(|n| port.wires[1].bring(numbered(n)));
+    port.work();
+    assert_eq!((switch.sent().len(), port.control.dropped()), (2, 3));
+    // Another switch, then none, and a program.
+    let (other, own) = link(&pool);
+    port.control.attach(SwitchLinks { own, host: None, pool: pool.clone() });
+    switch.take(9);
+    other.take(9);
+    port.wires[0].bring(numbered(0));
+    port.work();
+    assert_eq!((switch.sent().len(), other.sent().len()), (0, 1));
+    port.control.detach();
+    let program = port.open(64);
+    port.wires[0].bring(numbered(5));
+    port.work();
+    assert_eq!((program.receive(0), other.sent().len()), (vec![numbered(5)], 0));
+    port.close(program);
+    port.assert_all_is_back();
+    assert_eq!(pool.outstanding(1), 0);
 }
 
 /// A forwarder on its thread, and what is known of its sleep.

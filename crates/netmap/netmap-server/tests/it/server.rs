@@ -11,7 +11,7 @@ use ringpass_netmap::client::{Client, Error, Port};
 use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Mode, Register, register};
 use ringpass_netmap::{Buffers, Flags, Kring, Pools, PortRing, Slot};
-use ringpass_netmap_server::{RequestError, ServedPort, Server, SwitchPlace, Switches};
+use ringpass_netmap_server::{RequestError, ServedPort, Server, SwitchLinks, SwitchPlace, Switches};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -95,6 +95,10 @@ impl Switches for WithStatus {
 
     fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
         ().attach(name)
+    }
+
+    fn connect(&mut self, name: &str, host: bool) -> Result<(u32, SwitchLinks), RequestError> {
+        ().connect(name, host)
     }
 
     fn detach(&mut self, name: &str) -> Result<u32, RequestError> {

@@ -1,11 +1,13 @@
 //! Attaching ports to switches, and detaching them.
 
 use ringpass_ipc::Credentials;
+use ringpass_netmap::Shape;
 use ringpass_netmap::request::{Mode, Register};
 use rustix::io::Errno;
 
 use super::Ports;
-use crate::server::{RequestError, SwitchPlace};
+use crate::server::open_port::SLOTS;
+use crate::server::{COMMON_MEMORY, RequestError, SwitchPlace, ZERO_COPY_MEMORY};
 
 /// An attached port.
 pub struct Attached {
@@ -13,6 +15,13 @@ pub struct Attached {
     pub index: u32,
     /// Number of its memory.
     pub memory_id: u16,
+}
+
+/// A native port that is attached.
+pub(super) struct AttachedNative {
+    switch: String,
+    /// Whether the host's stack is attached as well.
+    host: bool,
 }
 
 /// Splits the name of a port on a switch, `valeSWITCH:PORT`. The port may be an address.
@@ -24,7 +33,8 @@ fn split(name: &str) -> Result<(&str, &str), RequestError> {
 }
 
 impl Ports {
-    /// Attaches a port to a switch: a persistent port by its name, or a port by an address that the server was started with.
+    /// Attaches a port to a switch: a persistent or native port by its name, or a port by an address that the server was started
+    /// with.
     pub fn attach(&mut self, name: &str, asked: &Register, program: Credentials) -> Result<Attached, RequestError> {
         let (switch, port) = split(name)?;
         if !matches!(asked.mode, Mode::AllNic | Mode::NicAndHost) {
@@ -36,11 +46,11 @@ impl Ports {
         if self.persistent.contains_key(port) {
             return self.attach_persistent(switch, port, program);
         }
+        let host = asked.mode == Mode::NicAndHost;
         if self.natives.contains_key(port) {
-            let why = format!("{name}: native ports are not attached; start 'ringpass netmapd' with --attach");
-            return Err(RequestError::new(Errno::OPNOTSUPP, why));
+            return self.attach_native(switch, port, host, program);
         }
-        if asked.mode == Mode::NicAndHost {
+        if host {
             return Err(RequestError::new(Errno::INVAL, format!("{name} has no rings of the host's stack")));
         }
         let index = self.switches.attach(name)?;
@@ -69,6 +79,69 @@ impl Ports {
         Ok(Attached { index: place.map_or(0, |SwitchPlace { port, .. }| port), memory_id })
     }
 
+    /// Attaches a native port, with `host` together with the host's stack behind it.
+    fn attach_native(
+        &mut self,
+        switch: &str,
+        port: &str,
+        host: bool,
+        program: Credentials,
+    ) -> Result<Attached, RequestError> {
+        self.check_administrator(port, program)?;
+        self.check_detached(port)?;
+        let native = self.natives.get_mut(port).expect("checked before");
+        if self.open.contains_key(port) {
+            return Err(RequestError::new(Errno::BUSY, format!("{port}: programs use it; end them first")));
+        }
+        if host && !native.has_host() {
+            let why =
+                format!("{port} has no rings of the host's stack; start 'ringpass netmapd' with --host {port}=ADDRESS");
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        let memory_id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
+        let (index, links) = self.switches.connect(&format!("{switch}:{port}"), host)?;
+        native.attach(links);
+        self.attached.insert(port.into(), AttachedNative { switch: switch.into(), host });
+        Ok(Attached { index, memory_id })
+    }
+
+    fn check_administrator(&self, port: &str, program: Credentials) -> Result<(), RequestError> {
+        if self.is_administrator(program) {
+            return Ok(());
+        }
+        let why = format!("{port}: only root and the user who runs this process attach and detach native ports");
+        Err(RequestError::new(Errno::PERM, why))
+    }
+
+    /// Returns the rings that an attached native port would have, and the number of its memory.
+    pub(super) fn find_attached(&self, port: &str) -> Option<(Shape, u16)> {
+        let native = self.natives.get(port).filter(|_| self.attached.contains_key(port))?;
+        let host_rings = [u16::from(native.has_host()); 2];
+        let memory_id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
+        Some((Shape { rings: [native.rings(); 2], slots: [SLOTS; 2], host_rings }, memory_id))
+    }
+
+    /// Checks that a native port is not attached to a switch.
+    pub(super) fn check_detached(&self, port: &str) -> Result<(), RequestError> {
+        match self.attached.get(port) {
+            Some(AttachedNative { switch, .. }) => {
+                Err(RequestError::new(Errno::BUSY, format!("{port} is attached to {switch}; detach it first")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Detaches a native port, if it is attached. Returns the number that it had in its switch.
+    pub(super) fn detach_native(&mut self, port: &str) -> Result<u32, RequestError> {
+        let none = || RequestError::new(Errno::NXIO, format!("{port} is not attached; see 'ringpass vale'"));
+        let AttachedNative { switch, host } = self.attached.remove(port).ok_or_else(none)?;
+        self.natives.get_mut(port).into_iter().for_each(|native| native.detach());
+        if host {
+            let _ = self.switches.detach(&format!("{switch}:{port}^"));
+        }
+        self.switches.detach(&format!("{switch}:{port}"))
+    }
+
     fn set_switch(&mut self, port: &str, switch: Option<&str>) {
         let port = self.persistent.get_mut(port);
         port.into_iter().for_each(|port| port.switch = switch.map(str::to_owned));
@@ -81,6 +154,18 @@ impl Ports {
             let why = format!("{name} is a program's port; it ends with the program");
             return Err(RequestError::new(Errno::INVAL, why));
         }
+        let is_attached = |(native, attached): (&String, &AttachedNative)| {
+            attached.switch == switch && port.strip_suffix('^').unwrap_or(port) == native
+        };
+        if self.attached.iter().any(is_attached) {
+            let native = port.strip_suffix('^').unwrap_or(port);
+            self.check_administrator(native, program)?;
+            if native != port {
+                let why = format!("{name} is detached together with {switch}:{native}");
+                return Err(RequestError::new(Errno::INVAL, why));
+            }
+            return self.detach_native(native);
+        }
         if self.persistent.get(port).is_none_or(|persistent| persistent.switch.as_deref() != Some(switch)) {
             return self.switches.detach(name);
         }
@@ -92,5 +177,79 @@ impl Ports {
         self.set_switch(port, None);
         self.open.remove(port).into_iter().for_each(|open| open.release(&mut self.memories));
         Ok(place.map_or(0, |SwitchPlace { port, .. }| port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringpass_netmap::{Kring, Pools, Region};
+    use serde_json::Value;
+
+    use super::*;
+    use crate::SwitchLinks;
+    use crate::server::{Native, ServedPort};
+
+    struct Fake;
+
+    impl Native for Fake {
+        fn rings(&self) -> u16 {
+            1
+        }
+
+        fn has_host(&self) -> bool {
+            false
+        }
+
+        fn exchanges(&self) -> bool {
+            false
+        }
+
+        fn join(&mut self, _: Vec<Kring>, _: &Region) -> Result<Box<dyn ServedPort>, RequestError> {
+            unreachable!("no program opens it")
+        }
+
+        fn attach(&mut self, _: SwitchLinks) {
+            unreachable!("there are no switches")
+        }
+
+        fn detach(&mut self) {}
+
+        fn gone(&mut self) -> Option<String> {
+            None
+        }
+
+        fn status(&self) -> Value {
+            Value::Null
+        }
+    }
+
+    #[test]
+    fn native_ports_are_attached_by_administrators() {
+        let pools = Pools { interfaces: 8, ring_bytes: 1 << 20, buffers: 4096, ..Pools::default() };
+        let mut ports = Ports::new(pools, Box::new(())).expect("no ports");
+        ports.administrator = Some(7);
+        ports.serve("nic", Box::new(Fake)).expect("a port");
+        let attach = |ports: &mut Ports, mode, uid| {
+            let asked = Register { mode, ..Register::default() };
+            let attached = ports.attach("vale0:nic", &asked, Credentials { pid: 1, uid });
+            attached.map(drop).map_err(|error| error.errno)
+        };
+        assert_eq!(attach(&mut ports, Mode::AllNic, 1000), Err(Errno::PERM));
+        for administrator in [0, 7] {
+            // There are no switches here; the port is what it was before.
+            assert_eq!(attach(&mut ports, Mode::AllNic, administrator), Err(Errno::NXIO));
+            assert!(ports.attached.is_empty());
+            assert_eq!(
+                attach(&mut ports, Mode::NicAndHost, administrator),
+                Err(Errno::INVAL),
+                "it has no host's stack"
+            );
+        }
+        ports.attached.insert("nic".into(), AttachedNative { switch: "vale0".into(), host: true });
+        let mut detach = |name: &str, uid| ports.detach(name, Credentials { pid: 1, uid }).map_err(|error| error.errno);
+        assert_eq!(detach("vale0:nic", 1000), Err(Errno::PERM));
+        assert_eq!(detach("vale0:nic^", 1000), Err(Errno::PERM));
+        assert_eq!(detach("vale0:nic^", 7), Err(Errno::INVAL), "with the port only");
+        assert_eq!(detach("vale1:nic", 7), Err(Errno::NXIO));
     }
 }

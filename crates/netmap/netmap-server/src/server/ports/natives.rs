@@ -77,6 +77,8 @@ impl Ports {
 
     /// Removes a native port, which no program has any more.
     pub fn forget(&mut self, name: &str) {
+        // It need not be attached.
+        let _ = self.detach_native(name);
         self.natives.remove(name);
     }
 }

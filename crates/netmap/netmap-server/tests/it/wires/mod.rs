@@ -98,6 +98,13 @@ impl TxQueue for Tx {
 /// Buffers of the pool, if buffers are exchanged.
 pub const OWN: u32 = 2048;
 
+/// Creates a link to a switch, whose packets are of `pool`. The test is the switch, at the other end of the wire.
+pub fn link(pool: &Mempool) -> (Wire, QueuePair) {
+    let wire = Wire::new();
+    let queues = QueuePair { rx: Box::new(Rx(wire.clone(), pool.cache())), tx: Box::new(Tx(wire.clone())) };
+    (wire, queues)
+}
+
 /// Creates a native port of wires, without rings so far.
 pub fn ring_forwarder(queues: usize, pool: &Mempool) -> (NativePort, RingForwarder, Vec<Wire>) {
     let wires: Vec<_> = (0..queues).map(|_| Wire::new()).collect();
