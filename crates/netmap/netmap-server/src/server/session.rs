@@ -261,7 +261,7 @@ fn execute(
             let Registered { registration: new, register, pools, peer, fds, others } =
                 ports.register(&header.name, &request.as_register()?, requester)?;
             *registration = Some(new);
-            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds.into()))
+            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds))
         }
         // No port has a header in front of its frames.
         Kind::PortHdrGet => done(&[]),
