@@ -93,7 +93,7 @@ fn rings_and_queues() {
     for (name, why) in [
         ("netmap:y/RT", "R and T together leave no ring"),
         ("netmap:y-7/r", "has no ring 7; write one from 0 to"),
-        ("netmap:p{1/r", "pipes have no monitors"),
+        ("netmap:p{1/r", "no program has this end of the pipe"),
         ("netmap:y@conf:rings=2", "options of a registration behind '@' are not there yet"),
         ("netmap:y&", "--port"),
     ] {
@@ -208,10 +208,21 @@ fn monitors() {
     }
     let (_, list, _) = netmapd.vale(&[]);
     assert!(list.contains("monitor of x: "), "{list}");
-    for (name, why) in [("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-1/r", "has no ring 1")] {
+    for (name, why) in [("netmap:p{1/t", "no program has this end of the pipe"), ("netmap:x-1/r", "has no ring 1")] {
         let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains(why), "{name}: {errors:?}");
     }
+    // On a pipe.
+    let (first, second) = (netmapd.open("netmap:p{1"), netmapd.open("netmap:p}1"));
+    let watching = netmapd.open("netmap:p{1/rt");
+    send(&first, &frame(2, 1, 3));
+    first.tx()[0].sync().unwrap();
+    send(&second, &frame(1, 2, 4));
+    second.tx()[0].sync().unwrap();
+    assert_eq!(receive(&watching, Duration::from_secs(1)), [frame(2, 1, 3), frame(1, 2, 4)]);
+    assert_eq!(receive(&second, Duration::from_secs(1)), [frame(2, 1, 3)]);
+    assert_eq!(netmapd.status()["pipes"][0]["monitors"], 1);
+    drop((first, second, watching));
     // On a switch; the monitor is opened first.
     let watching = netmapd.open("vale0:a/t");
     let (from, to) = (netmapd.open("vale0:a"), netmapd.open("vale0:b"));

@@ -70,7 +70,7 @@ pub struct Registered {
     /// Other side of the rings.
     pub peer: RingPeer,
     /// Descriptors that the reply carries; see [`FDS`](ringpass_netmap::protocol::FDS).
-    pub fds: [OwnedFd; ringpass_netmap::protocol::FDS],
+    pub fds: Vec<OwnedFd>,
     /// Programs that have the same rings, in words; empty if there are none.
     pub others: String,
 }
@@ -171,10 +171,13 @@ impl Ports {
             return Ok(needs);
         }
         let name = self.parse_name(name)?;
+        let monitor = asked.flags & MONITOR != 0;
         if name.pipe().is_some() {
+            if monitor && asked.flags & register::ZERO_COPY_MONITOR == 0 {
+                needs.push(self.monitor_memory(&name, asked)?.1);
+            }
             return Ok(needs);
         }
-        let monitor = asked.flags & MONITOR != 0;
         if name.vale().is_some() && !self.open.contains_key(&name.port) {
             // Monitoring a port that does not exist creates it with default rings.
             let usual = Register::default();
@@ -282,7 +285,7 @@ impl Ports {
         if !self.pipes.contains_key(&key) {
             // As in netmap, the numbers are those of the first end, whichever is opened first.
             let shape = new_shape(asked)?;
-            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, shape)?;
+            let made = Pipe::new((id, self.memories.region(id)), (parent, pipe), shape, &self.budget)?;
             self.memories.enter(id);
             self.pipes.insert(key.clone(), made);
         }
@@ -323,6 +326,8 @@ impl Ports {
             shared(pipe.ends[0].csb())?.try_clone_to_owned(),
             pipe.call_events[end].try_clone(),
             pipe.call_events[1 - end].try_clone(),
+            pipe.tap.try_clone(),
+            pipe.monitors_event.try_clone(),
         ];
         let fds = descriptors(fds)?;
         let (interface, others) = admit(
@@ -341,7 +346,7 @@ impl Ports {
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
         let registration = Registration { name, number, interface, extra, call: None };
-        Ok(Registered { registration, register, pools: *region.pools(), peer, fds, others })
+        Ok(Registered { registration, register, pools: *region.pools(), peer, fds: fds.into(), others })
     }
 
     fn register_open(
@@ -448,7 +453,7 @@ impl Ports {
         let register = granted(asked, region, (interface, extra), shape, memory_id);
         let pools = *region.pools();
         let registration = Registration { name, number, interface, extra, call: Some(call) };
-        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others })
+        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds: fds.into(), others })
     }
 
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.
@@ -456,6 +461,20 @@ impl Ports {
         let Registration { name, number, interface, extra, call: _ } = registration;
         if let Some(null) = self.nulls.remove(&number) {
             self.unregister_null(null, interface, extra);
+        } else if let Some(monitor) = self.monitors.remove(&number) {
+            // Its memory may be that of the port, and stay.
+            let region = self.memories.region(monitor.memory_id());
+            region.free_extra_buffers(interface, extra);
+            region.release_interface(interface);
+            monitor.release(&mut self.memories);
+            if let Some((parent, pipe)) = name.pipe() {
+                let key = (parent.to_owned(), pipe.to_owned());
+                self.pipes.get_mut(&key).into_iter().for_each(|pipe| pipe.remove_monitor(number));
+                self.drop_unused(&key);
+            } else {
+                self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
+                self.drop_unused_port(&name.port);
+            }
         } else if let Some((parent, pipe)) = name.pipe() {
             let key = (parent.to_owned(), pipe.to_owned());
             if let Some(pipe) = self.pipes.get_mut(&key) {
@@ -465,14 +484,6 @@ impl Ports {
                 pipe.users[usize::from(!name.is_first_end())].leave(number);
             }
             self.drop_unused(&key);
-        } else if let Some(monitor) = self.monitors.remove(&number) {
-            // Its memory may be that of the port, and stay.
-            let region = self.memories.region(monitor.memory_id());
-            region.free_extra_buffers(interface, extra);
-            region.release_interface(interface);
-            monitor.release(&mut self.memories);
-            self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
-            self.drop_unused_port(&name.port);
         } else if let Some(port) = self.open.get_mut(&name.port) {
             let region = self.memories.region(port.memory_id());
             region.free_extra_buffers(interface, extra);
@@ -484,8 +495,7 @@ impl Ports {
     }
 
     fn drop_unused(&mut self, key: &(String, String)) {
-        let unused = |pipe: &Pipe| pipe.users.iter().all(|users| users.count() == 0);
-        if self.pipes.get(key).is_some_and(unused) {
+        if self.pipes.get(key).is_some_and(Pipe::is_unused) {
             let pipe = self.pipes.remove(key).expect("it is there");
             let region = self.memories.region(pipe.memory_id);
             let id = pipe.memory_id;
@@ -586,7 +596,7 @@ impl Ports {
         let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
             let registrations = pipe.users.each_ref().map(Users::count);
             let Shape { rings, slots, .. } = pipe.ends[0].shape();
-            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "rings": rings, "slots": slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "rings": rings, "slots": slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids), "monitors": pipe.monitors()})
         });
         let open = |name: &str, port: &OpenPort| {
             let Shape { rings, slots, .. } = port.memory.shape();

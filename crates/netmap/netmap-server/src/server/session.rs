@@ -265,7 +265,7 @@ fn execute(
             let Registered { registration: new, register, pools, peer, fds, others } =
                 ports.register(&header.name, &request.as_register()?, requester)?;
             *registration = Some(new);
-            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds.into()))
+            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds))
         }
         Kind::PortHdrGet => {
             let len = ports.header_len(&header.name)? as u32;

@@ -1,13 +1,18 @@
 //! Registrations that monitor a port.
 
+use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{PortName, Register, register};
 use ringpass_netmap::{Direction, Pools, Region, Shape};
 use rustix::io::Errno;
 
-use super::asked::{bound, slots};
+use super::asked::{bound, descriptors, slots};
 use super::{MAX_SLOTS, Ports, Registered, Requester, new_shape};
 use crate::server::open_port::{OpenPort, pools};
-use crate::server::{RequestError, Watched};
+use crate::server::pipes::PipeMonitor;
+use crate::server::{RequestError, ServedPort, Watched};
+
+/// Place of the eventfd that wakes the program among the descriptors of a registration.
+const CALL_EVENT: usize = 2;
 
 impl Ports {
     /// Registers a monitor: rings of a program that gets copies of what others send and receive at a port. They
@@ -19,14 +24,13 @@ impl Ports {
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        if name.pipe().is_some() {
-            let why = "pipes have no monitors, as nobody is between their ends; put a bridge there";
-            return Err(RequestError::new(Errno::OPNOTSUPP, format!("{name}: {why}")));
-        }
         let mut asked = asked.clone();
         if asked.flags & register::ZERO_COPY_MONITOR != 0 {
             // As in netmap, it gets both directions.
             asked.flags |= register::MONITOR_TX | register::MONITOR_RX;
+        }
+        if name.pipe().is_some() {
+            return self.register_pipe_monitor(name, &asked, requester);
         }
         self.make_open(&name, &Register::default(), requester)?;
         let (key, number) = (name.port.clone(), self.number());
@@ -44,9 +48,66 @@ impl Ports {
         Ok((shape, pools(shape, asked.extra_buffers)))
     }
 
+    /// Registers a monitor of an end of a pipe, which a program must have open. The programs of the pipe copy the frames, and that of
+    /// the monitor fills its rings with them.
+    fn register_pipe_monitor(
+        &mut self,
+        name: PortName,
+        asked: &Register,
+        requester: &mut Requester,
+    ) -> Result<Registered, RequestError> {
+        let (shape, pools) = self.monitor_memory(&name, asked)?;
+        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
+        let watched = watched(&name, &receiving, shape)?;
+        let (number, end) = (self.number(), usize::from(!name.is_first_end()));
+        let key = name.pipe().map(|(parent, pipe)| (parent.to_owned(), pipe.to_owned())).expect("a pipe's name");
+        let pipe = self.pipes.get_mut(&key).expect("it has rings");
+        let [monitors_event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
+        let (rings, memory_id, serving) = (pipe.ends[0].shape().rings, pipe.memory_id, PipeMonitor::new()?);
+        let own = match asked.flags & register::ZERO_COPY_MONITOR {
+            0 => Some(requester.take(&pools)?),
+            _ => None,
+        };
+        pipe.add_monitor(number, end, watched);
+        let id = match own {
+            Some(own) => self.memories.add(own),
+            None => {
+                self.memories.enter(memory_id);
+                memory_id
+            }
+        };
+        let serve = |_, _: &Region| Ok(Box::new(serving) as Box<dyn ServedPort>);
+        let registered = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve).and_then(|monitor| {
+            let monitor = self.monitors.entry(number).or_insert(monitor);
+            let program = (number, requester.program);
+            Self::register_rings(&mut self.memories, monitor, program, name, &receiving)
+        });
+        if registered.is_err() {
+            self.monitors.remove(&number).into_iter().for_each(|monitor| monitor.release(&mut self.memories));
+            self.pipes.get_mut(&key).into_iter().for_each(|pipe| pipe.remove_monitor(number));
+        }
+        let mut registered = registered?;
+        registered.fds[CALL_EVENT] = monitors_event;
+        registered.fds.push(tap);
+        registered.register.flags = asked.flags;
+        registered.peer = RingPeer::Monitored { rings, first: end == 0 };
+        Ok(registered)
+    }
+
     /// Returns the rings of a port; those that it would have with the default values if it is not open.
     fn shape_of(&self, name: &PortName) -> Result<Shape, RequestError> {
         let usual = Register::default();
+        if let Some((parent, pipe)) = name.pipe() {
+            let end = usize::from(!name.is_first_end());
+            let pipe = self.pipes.get(&(parent.to_owned(), pipe.to_owned()));
+            let open = pipe.filter(|pipe| pipe.users[end].count() > 0);
+            return open.map(|pipe| pipe.ends[end].shape()).ok_or_else(|| {
+                let why = format!(
+                    "{name}: no program has this end of the pipe, so there is nothing to monitor; open it first"
+                );
+                RequestError::new(Errno::INVAL, why)
+            });
+        }
         match self.open.get(&name.port) {
             Some(port) => Ok(port.memory.shape()),
             None if name.vale().is_some() => new_shape(&usual),

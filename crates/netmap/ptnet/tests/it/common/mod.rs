@@ -101,7 +101,7 @@ pub fn pipe(region: &mut Region, slots: u32) -> [(PortMemory, [Vec<PortRing>; 2]
     let csb = first.csb().clone().into();
     let rings = |own: &PortMemory, other: &PortMemory, first: bool| {
         let other_notifier = notifier(&events[usize::from(first)]);
-        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_notifier).unwrap()
+        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_notifier, None).unwrap()
     };
     let rings = [rings(first, second, true), rings(second, first, false)];
     let parts = ends.into_iter().zip(rings).zip(events).map(|((end, rings), event)| (end, rings, event));
