@@ -307,7 +307,7 @@ impl Port {
         let buffers = Buffers::of(&mapped, &reply.pools).ok_or_else(wrong)?;
         let mut map_tap = |rings| {
             let mapped = map(fds.next().ok_or_else(wrong)?.as_fd(), Tap::bytes(rings))?;
-            Tap::new(&mapped, rings).ok_or_else(wrong)
+            Tap::new(&mapped, rings, &buffers).ok_or_else(wrong)
         };
         let rings = match reply.peer {
             RingPeer::Server => attach_each(&mapped, own, register.host_rings, &csb, |_| ring.clone()),
@@ -316,12 +316,12 @@ impl Port {
                 let tap = map_tap(if first { [tx, rx] } else { [rx, tx] })?;
                 let monitors = fds.next().and_then(|event| EventNotifier::new(event).ok()).ok_or_else(wrong)?;
                 let monitors: Notifier = Arc::new(move || monitors.notify());
-                let tap = Some((&tap, &buffers, &monitors));
+                let tap = Some((&tap, &monitors));
                 attach_pipe(&mapped, (own, other as usize), first, &csb, &ring, tap)
             }
             RingPeer::Monitored { rings, first } => {
                 let ways = [MONITOR_TX, MONITOR_RX].map(|way| register.flags & way != 0);
-                attach_monitor(&mapped, own, &csb, (&buffers, &map_tap(rings)?), (first, ways))
+                attach_monitor(&mapped, own, &csb, &map_tap(rings)?, (first, ways))
             }
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;

@@ -70,4 +70,4 @@ pub use positions::{Direction, Positions, SyncError};
 pub use region::{Error, Region};
 pub use ring::{Flags, Ring, Slot};
 pub use shared_pool::{Claim, SharedPool};
-pub use tap::{Follower, Tap, TapWriter};
+pub use tap::Tap;

@@ -10,7 +10,8 @@ use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 
 use crate::csb::{Csb, ENTRY};
 use crate::layout::{Interface, RING_OFFSETS, RingHeader};
-use crate::{Buffers, Direction, Error, Flags, Follower, Kring, Notifier, PortRing, Region, Ring, Tap, TapWriter};
+use crate::tap::{Follower, TapWriter};
+use crate::{Direction, Error, Flags, Kring, Notifier, PortRing, Region, Ring, Tap};
 
 /// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all, those of the host's stack included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,22 +291,22 @@ pub fn attach_each(
 
 /// Returns the Tx and Rx rings of the first or second end of a pipe, whose descriptor is at offset `own`; that
 /// of the other end, with all its rings, is at `other`. Ring N of one end belongs to ring N of the other. `notify` wakes
-/// the other end. `tap` is where frames are copied to for monitors, with the buffers that they lie in, and what wakes the monitors.
+/// the other end. `tap` is where frames are copied to for monitors, with what wakes these.
 pub fn attach_pipe(
     memory: &Memory,
     (own, other): (usize, usize),
     first: bool,
     csb_memory: &Memory,
     notify: &Notifier,
-    tap: Option<(&Arc<Tap>, &Buffers, &Notifier)>,
+    tap: Option<(&Arc<Tap>, &Notifier)>,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
     let [sending, receiving] = rings(memory, own, [0; 2])?.rings;
     let [mut from, mut to] = rings(memory, other, [0; 2])?.rings;
     let tx = sending.into_iter().map(|(id, own)| {
         let ring = PortRing::sender([own, to.remove(&id)?], &csb, pipe_entry(id, first)?, notify);
-        let Some((tap, buffers, notify)) = tap else { return Some(ring) };
-        Some(ring.with_tap(TapWriter::new(tap, tap.log(first, id)?, buffers, notify)))
+        let Some((tap, notify)) = tap else { return Some(ring) };
+        Some(ring.with_tap(TapWriter::new(tap, tap.log(first, id)?, notify)))
     });
     let rx = receiving
         .into_iter()
@@ -325,7 +326,7 @@ pub fn attach_monitor(
     memory: &Memory,
     interface: usize,
     csb_memory: &Memory,
-    (buffers, tap): (&Buffers, &Arc<Tap>),
+    tap: &Arc<Tap>,
     (first, ways): (bool, [bool; 2]),
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
@@ -336,7 +337,7 @@ pub fn attach_monitor(
         let followers =
             followers.map(|((first_sends, mark), _)| Some(Follower::new(tap, tap.log(first_sends, id)?, mark)));
         let followers = followers.collect::<Option<Vec<_>>>()?;
-        (id < rx && tx + id < ENTRIES).then(|| PortRing::watcher(ring, (&csb, tx + id), buffers, tap, followers))
+        (id < rx && tx + id < ENTRIES).then(|| PortRing::watcher(ring, (&csb, tx + id), tap, followers))
     };
     Some([Vec::new(), receiving.into_iter().map(ring).collect::<Option<_>>()?])
 }

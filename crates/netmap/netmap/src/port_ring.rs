@@ -63,7 +63,7 @@ impl PortRing {
     ///
     /// # Panics
     /// If it is not the sending end of a pipe.
-    pub fn with_tap(mut self, tap: TapWriter) -> Self {
+    pub(crate) fn with_tap(mut self, tap: TapWriter) -> Self {
         match &mut self.0 {
             Side::Sender(sender) => sender.set_tap(tap),
             _ => panic!("not the sending end of a pipe"),
@@ -73,14 +73,8 @@ impl PortRing {
 
     /// Creates a ring of a monitor of a pipe, with the logs that it follows and its entry in the monitor's own CSB. The ring must be
     /// in its initial state, or in that of an earlier monitor.
-    pub fn watcher(
-        ring: Ring,
-        csb: (&Arc<Csb>, usize),
-        buffers: &Buffers,
-        tap: &Arc<Tap>,
-        followers: Vec<Follower>,
-    ) -> Self {
-        Self(Side::Watcher(Box::new(Watcher::new(ring, csb, buffers, tap, followers))))
+    pub(crate) fn watcher(ring: Ring, csb: (&Arc<Csb>, usize), tap: &Arc<Tap>, followers: Vec<Follower>) -> Self {
+        Self(Side::Watcher(Box::new(Watcher::new(ring, csb, tap, followers))))
     }
 
     /// The ring.

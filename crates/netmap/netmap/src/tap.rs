@@ -22,6 +22,8 @@ use crate::{Buffers, Flags, Notifier, Positions, Ring, Slot, SyncError};
 pub struct Tap {
     words: Cells<AtomicU64>,
     frames: Buffers,
+    /// Buffers of this process's rings, from which frames are copied, or to which.
+    own: Buffers,
     /// Logs of each direction.
     rings: usize,
     /// Entries of each log, a power of two.
@@ -56,16 +58,18 @@ impl Tap {
         (RESERVED_BUFFERS as usize + 2 * rings * entries) * STRIDE
     }
 
-    /// Returns the logs of such a pipe; `None` if they are not inside the memory.
-    pub fn new(memory: &Memory, rings: [u16; 2]) -> Option<Arc<Self>> {
+    /// Returns the logs of such a pipe; `None` if they are not inside the memory. `own` are the buffers of this process's rings: of a
+    /// sender's, whose frames are copied, or of a monitor's, to which they are.
+    pub fn new(memory: &Memory, rings: [u16; 2], own: &Buffers) -> Option<Arc<Self>> {
         let bytes = Self::bytes(rings);
         let frames = Buffers::new(memory, 0, (bytes / STRIDE) as u32, STRIDE as u32)?;
         let (rings, entries) = Self::shape(rings);
-        Some(Arc::new(Self { words: memory.cells(0, bytes / 8)?, frames, rings, entries: entries as u64 }))
+        let (words, own) = (memory.cells(0, bytes / 8)?, own.clone());
+        Some(Arc::new(Self { words, frames, own, rings, entries: entries as u64 }))
     }
 
     /// Number of the log of a ring, of the direction in which the first end sends, or the second.
-    pub fn log(&self, first_sends: bool, ring: usize) -> Option<usize> {
+    pub(crate) fn log(&self, first_sends: bool, ring: usize) -> Option<usize> {
         (ring < self.rings).then_some(if first_sends { ring } else { self.rings + ring })
     }
 
@@ -92,26 +96,25 @@ impl Tap {
 const _: () = assert!(8 * 8 * (1 + 2 * Tap::MAX_RINGS) <= RESERVED_BUFFERS as usize * STRIDE);
 
 /// A sender's side of a log.
-pub struct TapWriter {
+pub(crate) struct TapWriter {
     tap: Arc<Tap>,
     log: usize,
-    buffers: Buffers,
     notify: Notifier,
     /// The last call that was answered.
     answered: AtomicU64,
 }
 
 impl TapWriter {
-    /// Creates the side of a sender whose frames lie in `buffers`; `notify` wakes the monitors.
-    pub fn new(tap: &Arc<Tap>, log: usize, buffers: &Buffers, notify: &Notifier) -> Self {
-        Self { tap: tap.clone(), log, buffers: buffers.clone(), notify: notify.clone(), answered: AtomicU64::new(0) }
+    /// Creates the side of a sender; `notify` wakes the monitors.
+    pub(crate) fn new(tap: &Arc<Tap>, log: usize, notify: &Notifier) -> Self {
+        Self { tap: tap.clone(), log, notify: notify.clone(), answered: AtomicU64::new(0) }
     }
 
     /// Writes the frames of these slots; of more than there are entries, the last ones.
     #[cold]
     #[inline(never)]
     pub(crate) fn write(&self, slots: impl ExactSizeIterator<Item = Slot>) {
-        let Tap { words, frames, entries, .. } = &*self.tap;
+        let Tap { words, frames, own, entries, .. } = &*self.tap;
         let all = slots.len() as u64;
         let kept = all.min(*entries);
         let clock = words[CLOCK].fetch_add(1, Relaxed);
@@ -124,7 +127,7 @@ impl TapWriter {
             // Who reads one of the new bytes also reads the new number.
             fence(Release);
             let len = usize::from(slot.len).min(MAX_FRAME);
-            let frame = self.buffers.raw(slot.buffer, 0, len);
+            let frame = own.raw(slot.buffer, 0, len);
             let is_valid = frame.is_some_and(|frame| frames.put(place as u32, 64, frame));
             words[1].store(clock, Relaxed);
             words[2].store(if is_valid { len as u64 } else { 0 } | u64::from(slot.flags.0) << 16, Relaxed);
@@ -139,7 +142,7 @@ impl TapWriter {
 }
 
 /// What a monitor has read of a log.
-pub struct Follower {
+pub(crate) struct Follower {
     log: usize,
     next: AtomicU64,
     /// Flags of each slot with a frame.
@@ -148,7 +151,7 @@ pub struct Follower {
 
 impl Follower {
     /// Follows a log from now on. Slots with its frames have these flags in addition to the frames' own.
-    pub fn new(tap: &Tap, log: usize, mark: Flags) -> Self {
+    pub(crate) fn new(tap: &Tap, log: usize, mark: Flags) -> Self {
         Self { log, next: AtomicU64::new(tap.count(log).load(Acquire)), mark }
     }
 
@@ -176,15 +179,14 @@ impl Follower {
     }
 
     /// Copies the frame of an entry to a buffer, and steps over the entry. Returns length and flags; `None` if it was overwritten
-    /// meanwhile, or has no frame. `to` must exist.
-    fn take(&self, tap: &Tap, number: u64, to: (u32, &Buffers)) -> Option<(u16, Flags)> {
+    /// meanwhile, or has no frame. The buffer must exist.
+    fn take(&self, tap: &Tap, number: u64, buffer: u32) -> Option<(u16, Flags)> {
         self.next.store(number.wrapping_add(1), Relaxed);
         let place = tap.place(self.log, number);
         let word = tap.words[WORDS * place + 2].load(Relaxed);
-        let (buffer, buffers) = to;
-        let len = usize::from(word as u16).min(MAX_FRAME).min(buffers.size());
+        let len = usize::from(word as u16).min(MAX_FRAME).min(tap.own.size());
         let frame = tap.frames.raw(place as u32, 64, len);
-        let is_copied = len > 0 && frame.is_some_and(|frame| buffers.put(buffer, 0, frame));
+        let is_copied = len > 0 && frame.is_some_and(|frame| tap.own.put(buffer, 0, frame));
         fence(Acquire);
         let is_whole = tap.words[WORDS * place].load(Relaxed) == Tap::whole(number);
         let flags = Flags((word >> 16) as u16 & Flags::MORE_FRAGMENTS.0) | self.mark;
@@ -197,7 +199,6 @@ pub(crate) struct Watcher {
     ring: Ring,
     csb: Arc<Csb>,
     entry: usize,
-    buffers: Buffers,
     tap: Arc<Tap>,
     followers: Vec<Follower>,
     /// Whether a thread is filling the ring. Others leave it to that thread.
@@ -206,16 +207,10 @@ pub(crate) struct Watcher {
 }
 
 impl Watcher {
-    pub(crate) fn new(
-        ring: Ring,
-        (csb, entry): (&Arc<Csb>, usize),
-        buffers: &Buffers,
-        tap: &Arc<Tap>,
-        followers: Vec<Follower>,
-    ) -> Self {
-        let (csb, buffers, tap) = (csb.clone(), buffers.clone(), tap.clone());
+    pub(crate) fn new(ring: Ring, (csb, entry): (&Arc<Csb>, usize), tap: &Arc<Tap>, followers: Vec<Follower>) -> Self {
+        let (csb, tap) = (csb.clone(), tap.clone());
         let (filling, calls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Self { ring, csb, entry, buffers, tap, followers, filling, calls }
+        Self { ring, csb, entry, tap, followers, filling, calls }
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -275,10 +270,10 @@ impl Watcher {
             let Some((follower, (number, _))) = next.min_by_key(|(_, (_, clock))| *clock) else { break };
             let position = positions.after(positions.hwtail(), used);
             let Slot { buffer, .. } = self.ring.slot(position);
-            if !self.buffers.holds(buffer, 0) {
+            if !self.tap.own.holds(buffer, 0) {
                 self.ring.set(position, Slot::default());
                 used += 1;
-            } else if let Some((len, flags)) = follower.take(&self.tap, number, (buffer, &self.buffers)) {
+            } else if let Some((len, flags)) = follower.take(&self.tap, number, buffer) {
                 self.ring.set_frame(position, buffer, len, flags);
                 used += 1;
             }
@@ -294,6 +289,27 @@ impl Watcher {
             let call = self.tap.words[CALL].load(Relaxed).wrapping_add(number).wrapping_add(1);
             self.tap.words[CALL].store(call.max(1), Relaxed);
             fence(SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringpass_memory::{DmaRegion, RegionConfig};
+
+    use super::*;
+
+    #[test]
+    fn logs_lie_in_their_memory() {
+        let memory = |bytes| Memory::from(DmaRegion::new(bytes, &RegionConfig::default()).unwrap());
+        let own = Buffers::new(&memory(4096), 0, 64, 64).expect("buffers");
+        assert!(Tap::new(&memory(Tap::bytes([1; 2]) - 4096), [1; 2], &own).is_none());
+        for rings in [[1, 1], [3, 2], [1, 16], [16, 16], [u16::MAX; 2], [0, 0]] {
+            assert!(Tap::bytes(rings) < 5 << 20);
+            let tap = Tap::new(&memory(Tap::bytes(rings)), rings, &own).expect("it fits");
+            assert!(tap.log(true, 16).is_none() && tap.log(false, 0).is_some());
+            let last = (0..16).filter_map(|ring| tap.log(false, ring)).max().unwrap();
+            let _ = Follower::new(&tap, last, Flags::default());
         }
     }
 }

@@ -5,15 +5,13 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 use ringpass_netmap::{
-    Buffers, Flags, Follower, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, Tap, attach_monitor,
-    attach_pipe,
+    Buffers, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, Tap, attach_monitor, attach_pipe,
 };
 
 struct Bench {
     tx: PortRing,
     rx: PortRing,
     buffers: Buffers,
-    tap: Arc<Tap>,
     tap_memory: Memory,
     ends: [PortMemory; 2],
     /// How often the monitors were woken.
@@ -36,8 +34,8 @@ impl Bench {
         let ends =
             PortMemory::pipe(&mut region, ["p{1", "p}1"], shape(slots)).unwrap_or_else(|error| panic!("{error}"));
         let tap_memory: Memory = DmaRegion::new(Tap::bytes([1; 2]), &RegionConfig::default()).unwrap().into();
-        let tap = Tap::new(&tap_memory, [1; 2]).expect("it fits");
         let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
+        let tap = Tap::new(&tap_memory, [1; 2], &buffers).expect("it fits");
         let wakes = Arc::new(AtomicUsize::new(0));
         let wake: Notifier = Arc::new({
             let wakes = wakes.clone();
@@ -46,12 +44,12 @@ impl Bench {
         let nobody: Notifier = Arc::new(|| ());
         let (csb, places) = (ends[0].csb().clone().into(), ends.each_ref().map(PortMemory::interface));
         let attach = |own: usize| {
-            let tap = Some((&tap, &buffers, &wake));
+            let tap = Some((&tap, &wake));
             attach_pipe(region.memory(), (places[own], places[1 - own]), own == 0, &csb, &nobody, tap).expect("rings")
         };
         let ([mut tx, _], [_, mut rx]) = (attach(0), attach(1));
         let (tx, rx) = (tx.pop().unwrap(), rx.pop().unwrap());
-        Self { tx, rx, buffers, tap, tap_memory, ends, wakes, region }
+        Self { tx, rx, buffers, tap_memory, ends, wakes, region }
     }
 
     /// Sends numbered frames. Returns how many there was room for.
@@ -110,8 +108,8 @@ impl Monitor {
             PortMemory::new(&mut region, "m", shape(slots), true).unwrap_or_else(|error| panic!("{error}"));
         let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
         let csb = memory.csb().clone().into();
-        let logs = (&buffers, &bench.tap);
-        let rings = attach_monitor(region.memory(), memory.interface(), &csb, logs, (true, [true, false]));
+        let tap = Tap::new(&bench.tap_memory, [1; 2], &buffers).expect("it fits");
+        let rings = attach_monitor(region.memory(), memory.interface(), &csb, &tap, (true, [true, false]));
         let [_, mut rx] = rings.expect("rings");
         bench.ends[0].set_watched(true, 0, true);
         Self { rx: rx.pop().unwrap(), buffers, _memory: (memory, region) }
@@ -239,20 +237,6 @@ fn frames_are_whole() {
             bench.receive();
         }
     });
-}
-
-#[test]
-fn logs_lie_in_their_memory() {
-    let memory: Memory = DmaRegion::new(Tap::bytes([1; 2]) - 4096, &RegionConfig::default()).unwrap().into();
-    assert!(Tap::new(&memory, [1; 2]).is_none());
-    for rings in [[1, 1], [3, 2], [1, 16], [16, 16], [u16::MAX; 2], [0, 0]] {
-        assert!(Tap::bytes(rings) < 5 << 20);
-        let memory: Memory = DmaRegion::new(Tap::bytes(rings), &RegionConfig::default()).unwrap().into();
-        let tap = Tap::new(&memory, rings).expect("it fits");
-        assert!(tap.log(true, 16).is_none() && tap.log(false, 0).is_some());
-        let last = (0..16).filter_map(|ring| tap.log(false, ring)).max().unwrap();
-        let _ = Follower::new(&tap, last, Flags::default());
-    }
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Ports {
         let key = name.pipe().map(|(parent, pipe)| (parent.to_owned(), pipe.to_owned())).expect("a pipe's name");
         let pipe = self.pipes.get_mut(&key).expect("it has rings");
         let [monitors_event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
-        let (rings, memory_id, serving) = (pipe.ends[0].shape().rings, pipe.memory_id, PipeMonitor::new()?);
+        let (rings, memory_id) = (pipe.ends[0].shape().rings, pipe.memory_id);
+        let serving = PipeMonitor::new()?;
         let own = match asked.flags & register::ZERO_COPY_MONITOR {
             0 => Some(requester.take(&pools)?),
             _ => None,
