@@ -40,7 +40,13 @@ impl Harness {
         let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Notifier)).unwrap();
         let file = region.file().file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
         let memdev = Memdev::new(SharedRegion { file, memory: region.memory().clone(), pools, id: 5 });
-        let guest_port = GuestPort { interface: port.interface() as u32, rings, mac: MacAddress([2; 6]), memory_id: 5 };
+        let guest_port = GuestPort {
+            interface: port.interface() as u32,
+            rings,
+            mac: MacAddress([2; 6]),
+            memory_id: 5,
+            set_header_len: Some(Box::new(|len| len == 12)),
+        };
         let file = DmaRegion::new(PAGES * PAGE, &RegionConfig::default()).unwrap();
         let memory = ForeignMemory::map(file.file().expect("memory that is shared"), 0, PAGES * PAGE).unwrap();
         let memory = Memory::from(memory);

@@ -54,13 +54,11 @@ const EXAMPLES: &str = "EXAMPLES:
   two pipes, without a copy:
       ringpass bridge netmap:a}1 netmap:b{1";
 
-/// Opens a netmap port by name. If this creates the port, it gets `rings` rings of `slots` slots.
-pub fn open(name: &str, socket: Option<&PathBuf>, slots: Option<usize>, rings: Option<usize>) -> Result<Port, Error> {
+/// Opens a netmap port by name; `more` has what its name does not say.
+pub fn open(name: &str, socket: Option<&PathBuf>, more: Register) -> Result<Port, Error> {
     let parsed: PortName = name.parse().map_err(|error| Error::Address(format!("{name}: {error}")))?;
-    let slots = [slots.unwrap_or(0) as u32; 2];
-    let rings = [rings.unwrap_or(0) as u16; 2];
     let socket = socket.cloned().map_or_else(default_socket, Ok)?;
-    let port = Port::open(&parsed, &socket, Register { slots, rings, ..Register::default() });
+    let port = Port::open(&parsed, &socket, more);
     port.map_err(|error| Error::from(error).of(name))
 }
 
@@ -72,7 +70,9 @@ const ROUNDS_PER_CLOCK_CHECK: usize = 64;
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     catch_first_signal()?;
-    let ports = [&args.first, &args.second].map(|name| open(name, args.socket.as_ref(), args.slots, None));
+    let slots = [args.slots.unwrap_or(0) as u32; 2];
+    let more = || Register { slots, ..Register::default() };
+    let ports = [&args.first, &args.second].map(|name| open(name, args.socket.as_ref(), more()));
     let [first, second] = ports;
     let (first, second) = (first?, second?);
     begin_run();

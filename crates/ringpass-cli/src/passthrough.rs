@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 
 use ringpass::{Config, Error, MacAddress};
 use ringpass_ipc::{Listener, SocketPlace};
+use ringpass_netmap::client::{Client, default_socket};
+use ringpass_netmap::protocol::Request;
+use ringpass_netmap::request::{Kind, Register, register};
 use ringpass_netmap_server::{COMMON_MEMORY, ZERO_COPY_MEMORY};
-use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SharedRegion};
+use ringpass_ptnet::{Counts, Device, GuestPort, Passthrough, SetHeaderLen, SharedRegion};
 use ringpass_vfio_user::Event;
 use serde_json::json;
 
@@ -73,6 +76,14 @@ const EXAMPLES: &str = r#"EXAMPLES:
 /// Reason why pipes and ports of the machine are refused without `--trusted`.
 const SHARED: &str = "it lies in memory that others have too; say --trusted if the guest may see it";
 
+/// Returns what changes the length of the header in front of the port's frames, by a request of its own.
+fn set_header_len(args: &Args) -> Result<SetHeaderLen, Error> {
+    let socket = args.netmap_socket.clone().map_or_else(default_socket, Ok)?;
+    let mut client = Client::connect(&socket)?;
+    let name = args.port.clone();
+    Ok(Box::new(move |len| client.ask(&Request::new(Kind::PortHdrSet, &name, &len.to_le_bytes())).is_ok()))
+}
+
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let is_pipe = args.port.contains(['{', '}']);
@@ -85,7 +96,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Run::new(config, args.json, STATS_INTERVAL)?;
     let is_vale = args.port.starts_with("vale");
     let name = if args.trusted && is_vale { format!("{}@1", args.port) } else { args.port.clone() };
-    let mut port = open(&name, args.netmap_socket.as_ref(), Some(args.slots), args.rings)?;
+    let (slots, rings) = ([args.slots as u32; 2], [args.rings.unwrap_or(0) as u16; 2]);
+    let flags = if is_vale { register::ACCEPTS_VNET_HEADER } else { 0 };
+    let more = Register { slots, rings, flags, ..Register::default() };
+    let mut port = open(&name, args.netmap_socket.as_ref(), more)?;
     if !args.trusted && [COMMON_MEMORY, ZERO_COPY_MEMORY].contains(&port.granted().memory_id) {
         return Err(shared());
     }
@@ -102,7 +116,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mac = args.mac.unwrap_or_else(|| address(&args.port));
     let counts = rings.each_ref().map(Vec::len);
     let interface = register.offset as u32;
-    let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id };
+    let set_header_len = is_vale.then(|| set_header_len(&args)).transpose()?;
+    let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id, set_header_len };
     let mut passthrough = Passthrough::new(shared, guest_port, call_event, listeners)?;
     run.enter_sandbox(&Needs::new(run.config.user))?;
     let mut notes = vec![

@@ -18,8 +18,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::protocol::{FDS, Reply, Request, RingPeer};
+use crate::request::register::{MONITOR_RX, MONITOR_TX};
 use crate::request::{PortName, Register};
-use crate::{Buffers, Notifier, Pools, PortRing, SyncError, attach_each, attach_pipe};
+use crate::{Buffers, Notifier, Pools, PortRing, SyncError, Tap, attach_each, attach_monitor, attach_pipe};
 
 /// An error between a program and the serving process.
 #[derive(Debug, thiserror::Error)]
@@ -276,12 +277,7 @@ pub struct Port {
 impl Port {
     /// Opens a port by name at the server's socket. `more` holds what the name does not specify; see
     /// [`PortName::asked`].
-    ///
-    /// # Errors
-    /// [`Error::Refused`], also for what [`PortName::check_supported`] refuses.
     pub fn open(name: &PortName, socket: &Path, more: Register) -> Result<Self, Error> {
-        name.check_supported()
-            .map_err(|why| Error::Refused { errno: Errno::OPNOTSUPP, why: format!("{name}: {why}") })?;
         let mut port = Client::connect(socket)?.register(&name.port, &name.asked(more))?;
         port.name = name.to_string();
         Ok(port)
@@ -290,7 +286,9 @@ impl Port {
     fn new(client: Client, name: &str, reply: &Reply, fds: Vec<OwnedFd>) -> Result<Self, Error> {
         let wrong = || Error::ConnectionLost("grants what cannot be".into());
         let register = Register::parse(reply.body.first_chunk().expect("64 bytes")).map_err(|_| wrong())?;
-        let [memory, csb, call_event, other] = <[OwnedFd; FDS]>::try_from(fds).map_err(|_| wrong())?;
+        let mut fds = fds.into_iter();
+        let first: Vec<_> = fds.by_ref().take(FDS).collect();
+        let [memory, csb, call_event, other] = <[OwnedFd; FDS]>::try_from(first).map_err(|_| wrong())?;
         let map = |fd: BorrowedFd<'_>, len| {
             let mapped = ForeignMemory::map_kept(fd, 0, len).map_err(|error| Error::Os(error.to_string()))?;
             Ok::<Memory, Error>(mapped.into())
@@ -306,12 +304,27 @@ impl Port {
             other.notify();
         });
         let own = register.offset as usize;
+        let buffers = Buffers::of(&mapped, &reply.pools).ok_or_else(wrong)?;
+        let mut map_tap = |rings| {
+            let mapped = map(fds.next().ok_or_else(wrong)?.as_fd(), Tap::bytes(rings))?;
+            Tap::new(&mapped, rings).ok_or_else(wrong)
+        };
         let rings = match reply.peer {
             RingPeer::Server => attach_each(&mapped, own, register.host_rings, &csb, |_| ring.clone()),
-            RingPeer::Pipe { other, first } => attach_pipe(&mapped, (own, other as usize), first, &csb, &ring),
+            RingPeer::Pipe { other, first } => {
+                let [tx, rx] = register.rings;
+                let tap = map_tap(if first { [tx, rx] } else { [rx, tx] })?;
+                let monitors = fds.next().and_then(|event| EventNotifier::new(event).ok()).ok_or_else(wrong)?;
+                let monitors: Notifier = Arc::new(move || monitors.notify());
+                let tap = Some((&tap, &buffers, &monitors));
+                attach_pipe(&mapped, (own, other as usize), first, &csb, &ring, tap)
+            }
+            RingPeer::Monitored { rings, first } => {
+                let ways = [MONITOR_TX, MONITOR_RX].map(|way| register.flags & way != 0);
+                attach_monitor(&mapped, own, &csb, (&buffers, &map_tap(rings)?), (first, ways))
+            }
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;
-        let buffers = Buffers::of(&mapped, &reply.pools).ok_or_else(wrong)?;
         let spin = AdaptiveSpin::default();
         let (pools, others) = (reply.pools, with_names(&reply.text));
         let name = name.to_owned();

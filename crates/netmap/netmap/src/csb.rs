@@ -22,7 +22,9 @@ pub(crate) struct CsbAtok {
     cur: AtomicU32,
     need_kick: AtomicU32,
     sync_flags: AtomicU32,
-    spare: [AtomicU32; 12],
+    /// Of a pipe: whether there are monitors. Written by the process that made the pipe.
+    watched: AtomicU32,
+    spare: [AtomicU32; 11],
 }
 
 /// Positions that an application has released, as [`Csb::read_atok`] returns them.
@@ -88,6 +90,17 @@ impl Csb {
     #[inline]
     pub fn read_atok(&self, entry: usize) -> Released {
         self.atok[entry].read()
+    }
+
+    /// Whether the frames of a pipe's direction are monitored.
+    #[inline]
+    pub(crate) fn is_watched(&self, entry: usize) -> bool {
+        self.atok[entry].watched.load(Relaxed) != 0
+    }
+
+    /// Stores whether the frames of a pipe's direction are monitored.
+    pub(crate) fn set_watched(&self, entry: usize, watched: bool) {
+        self.atok[entry].watched.store(watched.into(), Relaxed);
     }
 
     /// Whether the application requests a kick. Called by the server after it has written its positions;

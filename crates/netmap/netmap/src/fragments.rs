@@ -36,17 +36,18 @@ pub fn read(fragments: &[(u32, u16)], total: usize, bytes: &Buffers, cache: &mut
     Some(frame)
 }
 
-/// Copies a frame to slots, each of them full except the last. `slot` gets the slot's number from 0 on, the
+/// Copies a header and a frame behind it to slots, each of them full except the last. `slot` gets the slot's number from 0 on, the
 /// length and the flags, fills the slot in, and returns its buffer, which must hold that length. An error of
 /// `slot` ends the copy.
 pub fn write<E>(
+    header: &[u8],
     packet: &Packet,
     bytes: &Buffers,
     mut slot: impl FnMut(u32, usize, Flags) -> Result<u32, E>,
 ) -> Result<(), E> {
-    let (mut left, mut number) = (packet.total_len(), 0);
+    let (mut left, mut number) = (header.len() + packet.total_len(), 0);
     let mut segments = packet.segments();
-    let mut segment = RawBytes::from(&[]);
+    let mut segment = RawBytes::from(header);
     while left > 0 {
         let len = left.min(bytes.size());
         left -= len;

@@ -16,6 +16,7 @@
 //! | buffer | room for a frame or a fragment of one in a region, named by its index |
 //! | position | index of a slot in its ring: `head`, `cur` and `tail`, or the server's `hwcur` and `hwtail` |
 //! | CSB | words by which both sides of a ring exchange positions, one entry for each ring |
+//! | tap | memory in which the ends of a pipe leave copies of their frames for monitors |
 //! | kick | wake-up of one side of a ring by the other, by a notifier |
 //!
 //! [`layout`] describes the shared memory byte by byte. A [`Region`] is such memory as its owner (the serving
@@ -56,15 +57,17 @@ mod ring;
 pub mod run;
 #[allow(unsafe_code, reason = "buffers that a table says are nobody else's")]
 mod shared_pool;
+mod tap;
 
 pub use buffers::Buffers;
 pub use kring::Kring;
 pub use netmap_port::open;
 pub use notifier::Notifier;
 pub use pools::Pools;
-pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_pipe};
+pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_monitor, attach_pipe};
 pub use port_ring::PortRing;
 pub use positions::{Direction, Positions, SyncError};
 pub use region::{Error, Region};
 pub use ring::{Flags, Ring, Slot};
 pub use shared_pool::{Claim, SharedPool};
+pub use tap::{Follower, Tap, TapWriter};

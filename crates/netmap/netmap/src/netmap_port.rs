@@ -41,10 +41,6 @@ impl NetmapPort {
             return Err(Error::Config(format!("{name}: one ring is for one queue, not {}", config.queues)));
         }
         let is_monitor = parsed.flags & (register::MONITOR_RX | register::MONITOR_TX) != 0;
-        if config.queues > 1 && is_monitor {
-            let queues = config.queues;
-            return Err(Error::Config(format!("{name}: a monitor has one ring, for one queue, not {queues}")));
-        }
         let status = Arc::new(PortStatus::new(config.queues));
         let queues_of = Default::default();
         let others = Default::default();

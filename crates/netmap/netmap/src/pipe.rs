@@ -15,6 +15,7 @@ use std::sync::Arc;
 use crate::csb::Csb;
 use crate::layout::RESERVED_BUFFERS;
 use crate::position_cache::PositionCache;
+use crate::tap::TapWriter;
 use crate::{Flags, Notifier, Positions, Ring, Slot, SyncError};
 
 /// State that both ends of one direction share.
@@ -58,7 +59,7 @@ impl PipeChannel {
 }
 
 /// The sending end of a pipe.
-pub(crate) struct Sender(PipeChannel, PositionCache);
+pub(crate) struct Sender(PipeChannel, PositionCache, Option<TapWriter>);
 
 /// The receiving end of a pipe.
 pub(crate) struct Receiver(PipeChannel, PositionCache);
@@ -66,7 +67,12 @@ pub(crate) struct Receiver(PipeChannel, PositionCache);
 impl Sender {
     /// Creates the sending end, of rings in any state.
     pub(crate) fn new(exchange: PipeChannel) -> Self {
-        Self(exchange, PositionCache::default())
+        Self(exchange, PositionCache::default(), None)
+    }
+
+    /// Copies frames to this log as long as there are monitors.
+    pub(crate) fn set_tap(&mut self, tap: TapWriter) {
+        self.2 = Some(tap);
     }
 
     /// The ring.
@@ -112,6 +118,11 @@ impl Sender {
             receiver.set_new(at(n), sender.slot(at(n)));
         }
         if given > 0 {
+            if csb.is_watched(*entry)
+                && let Some(tap) = &self.2
+            {
+                tap.write((0..given).map(|n| sender.slot(at(n))));
+            }
             positions.advance_hwcur(given);
             csb.write_atok(*entry, positions.hwcur(), cur, 0);
             self.1.set(&positions);

@@ -10,7 +10,7 @@ use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 
 use crate::csb::{Csb, ENTRY};
 use crate::layout::{Interface, RING_OFFSETS, RingHeader};
-use crate::{Direction, Error, Kring, Notifier, PortRing, Region, Ring};
+use crate::{Buffers, Direction, Error, Flags, Follower, Kring, Notifier, PortRing, Region, Ring, Tap, TapWriter};
 
 /// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all, those of the host's stack included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -190,6 +190,13 @@ impl PortMemory {
         Ok(interface)
     }
 
+    /// Sets whether frames are monitored that the first end of this pipe sends by a ring, or the second end.
+    pub fn set_watched(&self, first_sends: bool, ring: u16, watched: bool) {
+        if let Some(entry) = pipe_entry(ring.into(), first_sends) {
+            self.mapped_csb().set_watched(entry, watched);
+        }
+    }
+
     /// The CSB, to be mapped by the other side.
     pub fn csb(&self) -> &Arc<DmaRegion> {
         &self.csb
@@ -283,27 +290,53 @@ pub fn attach_each(
 
 /// Returns the Tx and Rx rings of the first or second end of a pipe, whose descriptor is at offset `own`; that
 /// of the other end, with all its rings, is at `other`. Ring N of one end belongs to ring N of the other. `notify` wakes
-/// the other end.
+/// the other end. `tap` is where frames are copied to for monitors, with the buffers that they lie in, and what wakes the monitors.
 pub fn attach_pipe(
     memory: &Memory,
     (own, other): (usize, usize),
     first: bool,
     csb_memory: &Memory,
     notify: &Notifier,
+    tap: Option<(&Arc<Tap>, &Buffers, &Notifier)>,
 ) -> Option<[Vec<PortRing>; 2]> {
     let csb = Arc::new(csb(csb_memory)?);
     let [sending, receiving] = rings(memory, own, [0; 2])?.rings;
     let [mut from, mut to] = rings(memory, other, [0; 2])?.rings;
-    // The first entry of a number is of the direction in which the first end sends.
-    let entry = |id: usize, first_sends: bool| {
-        let entry = PIPE_ENTRIES * id + usize::from(!first_sends);
-        (entry < ENTRIES).then_some(entry)
-    };
-    let tx = sending
-        .into_iter()
-        .map(|(id, own)| Some(PortRing::sender([own, to.remove(&id)?], &csb, entry(id, first)?, notify)));
+    let tx = sending.into_iter().map(|(id, own)| {
+        let ring = PortRing::sender([own, to.remove(&id)?], &csb, pipe_entry(id, first)?, notify);
+        let Some((tap, buffers, notify)) = tap else { return Some(ring) };
+        Some(ring.with_tap(TapWriter::new(tap, tap.log(first, id)?, buffers, notify)))
+    });
     let rx = receiving
         .into_iter()
-        .map(|(id, own)| Some(PortRing::receiver([from.remove(&id)?, own], &csb, entry(id, !first)?, notify)));
+        .map(|(id, own)| Some(PortRing::receiver([from.remove(&id)?, own], &csb, pipe_entry(id, !first)?, notify)));
     Some([tx.collect::<Option<_>>()?, rx.collect::<Option<_>>()?])
+}
+
+/// Returns the entry of a pipe's ring in the CSB, in the direction in which the first end sends, or the second.
+fn pipe_entry(ring: usize, first_sends: bool) -> Option<usize> {
+    let entry = PIPE_ENTRIES * ring + usize::from(!first_sends);
+    (entry < ENTRIES).then_some(entry)
+}
+
+/// Returns the Rx rings of a monitor of a pipe, whose descriptor is at offset `interface`. It monitors the first or the second end:
+/// what that sends, what it receives, or both, as `ways` says.
+pub fn attach_monitor(
+    memory: &Memory,
+    interface: usize,
+    csb_memory: &Memory,
+    (buffers, tap): (&Buffers, &Arc<Tap>),
+    (first, ways): (bool, [bool; 2]),
+) -> Option<[Vec<PortRing>; 2]> {
+    let csb = Arc::new(csb(csb_memory)?);
+    let BoundRings { own: [tx, rx], rings: [_, receiving] } = rings(memory, interface, [0; 2])?;
+    let ring = |(id, ring): (usize, Ring)| {
+        let marks = [Flags::TX_MONITOR, Flags::default()];
+        let followers = [first, !first].into_iter().zip(marks).zip(ways).filter(|(_, wanted)| *wanted);
+        let followers =
+            followers.map(|((first_sends, mark), _)| Some(Follower::new(tap, tap.log(first_sends, id)?, mark)));
+        let followers = followers.collect::<Option<Vec<_>>>()?;
+        (id < rx && tx + id < ENTRIES).then(|| PortRing::watcher(ring, (&csb, tx + id), buffers, tap, followers))
+    };
+    Some([Vec::new(), receiving.into_iter().map(ring).collect::<Option<_>>()?])
 }

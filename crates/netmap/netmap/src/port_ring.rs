@@ -7,6 +7,7 @@ use crate::application::Application;
 use crate::csb::Csb;
 use crate::pipe::{PipeChannel, Receiver, Sender};
 use crate::positions::{Positions, SyncError};
+use crate::tap::{Follower, Tap, TapWriter, Watcher};
 use crate::{Buffers, Notifier, Ring, Slot};
 
 /// A ring to send or to receive, by netmap's rules: the program owns the slots from `head` to `tail`, and
@@ -23,6 +24,8 @@ enum Side {
     Sender(Sender),
     /// The sending end of a pipe.
     Receiver(Receiver),
+    /// This process itself, which follows the frames of a pipe.
+    Watcher(Box<Watcher>),
 }
 
 macro_rules! each {
@@ -31,6 +34,7 @@ macro_rules! each {
             Side::Server($ring) => $what,
             Side::Sender($ring) => $what,
             Side::Receiver($ring) => $what,
+            Side::Watcher($ring) => $what,
         }
     };
 }
@@ -55,6 +59,30 @@ impl PortRing {
         Self(Side::Receiver(Receiver::new(PipeChannel::new(rings, csb, entry, notify))))
     }
 
+    /// Copies the frames that this end of a pipe sends to a log, as long as the pipe's CSB says that there are monitors.
+    ///
+    /// # Panics
+    /// If it is not the sending end of a pipe.
+    pub fn with_tap(mut self, tap: TapWriter) -> Self {
+        match &mut self.0 {
+            Side::Sender(sender) => sender.set_tap(tap),
+            _ => panic!("not the sending end of a pipe"),
+        }
+        self
+    }
+
+    /// Creates a ring of a monitor of a pipe, with the logs that it follows and its entry in the monitor's own CSB. The ring must be
+    /// in its initial state, or in that of an earlier monitor.
+    pub fn watcher(
+        ring: Ring,
+        csb: (&Arc<Csb>, usize),
+        buffers: &Buffers,
+        tap: &Arc<Tap>,
+        followers: Vec<Follower>,
+    ) -> Self {
+        Self(Side::Watcher(Box::new(Watcher::new(ring, csb, buffers, tap, followers))))
+    }
+
     /// The ring.
     #[inline]
     pub fn ring(&self) -> &Ring {
@@ -72,6 +100,7 @@ impl PortRing {
             Side::Server(ring) => ring.pass(head, cur, flags),
             Side::Sender(ring) => ring.pass(head, cur),
             Side::Receiver(ring) => ring.pass(head, cur),
+            Side::Watcher(ring) => ring.pass(head, cur),
         }
     }
 

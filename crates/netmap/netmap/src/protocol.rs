@@ -85,10 +85,18 @@ pub enum RingPeer {
         /// Whether the program has the first end.
         first: bool,
     },
+    /// Both ends of a pipe, which the program monitors.
+    Monitored {
+        /// Number of Tx rings and Rx rings of the first end.
+        rings: [u16; 2],
+        /// Whether the program monitors the first end.
+        first: bool,
+    },
 }
 
-/// Number of descriptors that come with a registration: the memory, the CSB, the eventfd that wakes the program and
-/// the one that wakes the other side.
+/// Number of descriptors that come with each registration: the memory, the CSB, the eventfd that wakes the program and
+/// the one that wakes the other side. With an end of a pipe, the memory for [monitors](crate::Tap) follows, and the eventfd that wakes
+/// them; with a monitor of a pipe, that memory.
 pub const FDS: usize = 4;
 
 /// A reply.
@@ -138,6 +146,9 @@ impl Reply {
         let (other, kind) = match *peer {
             RingPeer::Server => (0, 0),
             RingPeer::Pipe { other, first } => (other, if first { 1 } else { 2 }),
+            RingPeer::Monitored { rings: [tx, rx], first } => {
+                (u64::from(tx) | u64::from(rx) << 16, if first { 3 } else { 4 })
+            }
         };
         let mut bytes = [errno, self.text.len() as u32].map(u32::to_le_bytes).concat();
         bytes.extend(self.body);
@@ -168,7 +179,8 @@ impl Reply {
         let buffer_size = fields.u32();
         let peer = match fields.u32() {
             0 => RingPeer::Server,
-            kind => RingPeer::Pipe { other, first: kind == 1 },
+            kind @ (1 | 2) => RingPeer::Pipe { other, first: kind == 1 },
+            kind => RingPeer::Monitored { rings: [other as u16, (other >> 16) as u16], first: kind == 3 },
         };
         let pools = Pools { interfaces, ring_bytes, buffers, buffer_size };
         if !pools.are_bounded() {
@@ -192,8 +204,13 @@ mod tests {
         assert_eq!(request.as_register(), Ok(register.clone()));
         assert_eq!(Header::parse(&request.header).unwrap().name, "vale0:1");
         assert_eq!((Request::status(5).as_status(), request.as_status()), (Some(5), None));
-        let peer =
-            [RingPeer::Server, RingPeer::Pipe { other: 77, first: true }, RingPeer::Pipe { other: 0, first: false }];
+        let peer = [
+            RingPeer::Server,
+            RingPeer::Pipe { other: 77, first: true },
+            RingPeer::Pipe { other: 0, first: false },
+            RingPeer::Monitored { rings: [2, 16], first: true },
+            RingPeer::Monitored { rings: [1, 3], first: false },
+        ];
         for peer in peer {
             let reply = Reply { peer, ..Reply::granted(&register.bytes()) };
             assert_eq!(Reply::parse(&reply.bytes()), Some(reply.clone()));

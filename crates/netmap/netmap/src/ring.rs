@@ -34,6 +34,8 @@ impl Flags {
     pub const INDIRECT: Self = Self(0x10);
     /// The frame continues in the next slot (`NS_MOREFRAG`).
     pub const MORE_FRAGMENTS: Self = Self(0x20);
+    /// On a monitor, a frame that the monitored port has sent (`NS_TXMON`).
+    pub const TX_MONITOR: Self = Self(0x40);
 
     /// Whether any of these flags is set.
     #[inline]

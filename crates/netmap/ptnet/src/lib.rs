@@ -24,7 +24,7 @@ mod relay;
 pub use counters::{Counters, Counts};
 pub use memdev::{Memdev, SharedRegion};
 pub use passthrough::{Device, Passthrough};
-pub use ptnet::{GuestPort, Ptnet};
+pub use ptnet::{GuestPort, Ptnet, SetHeaderLen};
 
 /// Size in bytes of BAR 0 of either device: a page, so that drivers can map it.
 const BAR: u32 = 4096;

@@ -7,7 +7,8 @@ use ringpass_netmap::PortRing;
 use ringpass_netmap::csb::{Csb, ENTRY};
 use ringpass_pci::registers::ptnet::VENDOR;
 use ringpass_pci::registers::ptnet::port::{
-    CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, DEVICE, INTERFACE, KICKS, MAC, MEMORY_ID, RINGS, SLOTS,
+    CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, DEVICE, FEATURES, HEADER_LEN, INTERFACE, KICKS, MAC, MEMORY_ID,
+    RINGS, SLOTS,
 };
 use ringpass_port::MacAddress;
 use ringpass_vfio_user::{CONFIG_REGION, Change, ConfigSpace, Device, EventNotifier, Identity, Region, words};
@@ -28,7 +29,16 @@ pub struct GuestPort {
     pub mac: MacAddress,
     /// Number of the memory that the rings are in.
     pub memory_id: u16,
+    /// Changes the length of the header in front of the port's frames, in bytes, and returns whether that is done. `None` if its
+    /// frames can have none.
+    pub set_header_len: Option<SetHeaderLen>,
 }
+
+/// Changes the length of the header in front of a port's frames; see [`GuestPort`].
+pub type SetHeaderLen = Box<dyn FnMut(u32) -> bool + Send>;
+
+/// Feature: frames have a header of virtio-net.
+const VNET_HEADER: u32 = 1;
 
 /// BAR of the MSI-X table and the pending bits, both emulated by the client.
 const MSIX_BAR: u32 = 2;
@@ -50,6 +60,11 @@ pub struct Ptnet {
     interface: u32,
     mac: MacAddress,
     memory_id: u16,
+    set_header_len: Option<SetHeaderLen>,
+    /// Features that the guest has requested and that there are.
+    features: u32,
+    /// Bytes of the header in front of each frame.
+    header_len: u32,
     relays: Vec<Relay>,
     dma: DmaMap,
     vectors: Vec<Option<EventNotifier>>,
@@ -70,7 +85,7 @@ impl Ptnet {
     /// # Panics
     /// If the port has no ring or more than 64, or if rings of one direction differ in length.
     pub fn new(port: GuestPort) -> Self {
-        let GuestPort { interface, rings, mac, memory_id } = port;
+        let GuestPort { interface, rings, mac, memory_id, set_header_len } = port;
         let counts = rings.each_ref().map(|rings| rings.len() as u32);
         let slots = rings.each_ref().map(|rings| rings.first().map_or(0, |ring| ring.ring().slots()));
         let relays: Vec<Relay> =
@@ -93,6 +108,9 @@ impl Ptnet {
             interface,
             mac,
             memory_id,
+            set_header_len,
+            features: 0,
+            header_len: 0,
             relays,
             dma: Default::default(),
             vectors,
@@ -205,8 +223,8 @@ impl Ptnet {
             both(CSB_HOST, self.csb_at[1]),
             both([CONTROL, INTERFACE], [self.status, self.interface]),
             both([MEMORY_ID, MEMORY_ID], [self.memory_id.into(); 2]),
+            both([FEATURES, HEADER_LEN], [self.features, self.header_len]),
         ];
-        // No feature is accepted, so frames have no virtio-net header: both registers read 0.
         pairs.into_iter().flatten().find_map(|(at, value)| (at == offset).then_some(value)).unwrap_or(0)
     }
 
@@ -220,7 +238,24 @@ impl Ptnet {
         match word.and_then(|word| self.csb_at.as_flattened_mut().get_mut(word)) {
             Some(word) => *word = value,
             None if offset == CONTROL => self.command(value),
+            None if offset == FEATURES => {
+                self.features = if self.set_header_len.is_some() { value & VNET_HEADER } else { 0 };
+            }
+            // netmap's driver requests a header even without the feature, and uses what it reads back.
+            None if offset == HEADER_LEN => {
+                self.request_header(if self.features & VNET_HEADER != 0 { value } else { 0 })
+            }
             None => {}
+        }
+    }
+
+    /// Changes the length of the header, if it is another one and the port accepts it.
+    fn request_header(&mut self, len: u32) {
+        if len != self.header_len
+            && let Some(set) = &mut self.set_header_len
+            && set(len)
+        {
+            self.header_len = len;
         }
     }
 }
@@ -295,6 +330,7 @@ impl Device for Ptnet {
 impl Ptnet {
     fn restart(&mut self) {
         self.stop();
-        (self.csb_at, self.status) = Default::default();
+        self.request_header(0);
+        (self.csb_at, self.status, self.features) = Default::default();
     }
 }

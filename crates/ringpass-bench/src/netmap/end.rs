@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use ringpass::{Error, cycles};
 use ringpass_netmap::client::Port;
+use ringpass_netmap::request::Register;
 use ringpass_netmap::{Flags, PortRing, Slot};
 use ringpass_port::AdaptiveSpin;
 use serde::{Deserialize, Serialize};
@@ -88,7 +89,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     if let Some(id) = args.cpu {
         core_affinity::set_for_current(core_affinity::CoreId { id });
     }
-    let mut port = open(&args.port, None, args.slots, None)?;
+    let slots = [args.slots.unwrap_or(0) as u32; 2];
+    let mut port = open(&args.port, None, Register { slots, ..Register::default() })?;
     if args.blocking {
         port.set_spin(AdaptiveSpin::none());
     }

@@ -9,9 +9,11 @@ use std::time::Duration;
 use ringpass::{Address, Burst, Config, Flags, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_host_ports::cable;
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
-use ringpass_netmap::{Buffers, Kring};
+use ringpass_netmap::{Buffers, Kring, Region};
 use ringpass_netmap_server::RingPort;
-use ringpass_netmap_server::{Budget, RequestError, Reservation, ServedPort, SwitchLinks, SwitchPlace, Switches};
+use ringpass_netmap_server::{
+    Budget, RequestError, Reservation, ServedPort, SwitchLinks, SwitchPlace, Switches, Watched,
+};
 use ringpass_port::{SoftwareOffload, TxQueue};
 use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
 use rustix::event::{EventfdFlags, eventfd};
@@ -426,13 +428,21 @@ impl ServedPort for ProgramMember {
         self.port.counters()
     }
 
+    fn header_len(&self) -> usize {
+        self.port.header_len()
+    }
+
+    fn set_header_len(&mut self, len: usize) -> bool {
+        self.port.set_header_len(len)
+    }
+
     fn monitor(
         &self,
-        ways: [bool; 2],
+        watched: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
-        self.port.monitor(ways, served, buffers)
+        self.port.monitor(watched, served, region)
     }
 }
 

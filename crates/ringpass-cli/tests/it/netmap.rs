@@ -6,8 +6,11 @@ use crate::common::guest::answered;
 use crate::common::netmap::{Netmapd, frame, receive, send, undisturbed};
 use crate::common::{Namespace, Program, Random, folder, ringpass, text, unique, wait_until};
 use ringpass_lab::Ended;
-use ringpass_netmap::client::Port;
-use ringpass_netmap::request::Register;
+use ringpass_netmap::client::{Client, Port};
+use ringpass_netmap::protocol::Request;
+use ringpass_netmap::request::{Kind, Register};
+use ringpass_pci::registers::ptnet::port::{FEATURES, HEADER_LEN};
+use ringpass_pci::{PciDevice, VfioUser};
 use serde_json::Value;
 
 #[test]
@@ -313,4 +316,37 @@ fn bench_netmap_prints_rows() {
         assert!(row["rtt_us_min"].as_f64().is_some_and(|us| us > 0.0), "{row}");
         assert!(row["rtt_us_avg"].as_f64() >= row["rtt_us_min"].as_f64(), "{row}");
     }
+}
+
+/// A guest's driver requests headers in front of its frames, and the next guest begins without them.
+#[test]
+fn guests_request_headers_of_their_port() {
+    let netmapd = Netmapd::new(&["--hugepages", "off"]);
+    let header = |name: &str| {
+        let (reply, _) = Client::connect(&netmapd.socket)
+            .unwrap()
+            .ask(&Request::new(Kind::PortHdrGet, name, &[]))
+            .expect("an answer");
+        u32::from_le_bytes(*reply.body.first_chunk().unwrap())
+    };
+    for (name, options, granted) in [("vale0:vm", &[][..], 12), ("netmap:p{1", &["--trusted"], 0)] {
+        let socket = netmapd.folder.path().join("guest");
+        let guest = [&["passthrough", name, "--socket", text(&socket)], options].concat();
+        let passthrough = netmapd.spawn(&guest);
+        wait_until("the device", || socket.exists() && netmapd.status().to_string().contains("registrations"));
+        let device = VfioUser::open(&socket).expect("the device");
+        let registers = device.region(0).expect("registers");
+        registers.write32(FEATURES as usize, 1);
+        registers.write32(HEADER_LEN as usize, 12);
+        assert_eq!(
+            (registers.read32(FEATURES as usize), registers.read32(HEADER_LEN as usize)),
+            (granted / 12, granted)
+        );
+        assert_eq!(header(name.trim_start_matches("netmap:")), granted);
+        drop((registers, device));
+        wait_until("the guest's end", || header(name.trim_start_matches("netmap:")) == 0);
+        passthrough.signal("INT");
+        assert_eq!(passthrough.wait(Duration::from_secs(10)).status, Some(0));
+    }
+    netmapd.end();
 }

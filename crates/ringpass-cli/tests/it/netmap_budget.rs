@@ -418,3 +418,20 @@ fn a_second_program_at_one_end_of_a_pipe_is_told_of_the_first() {
     echo.wait(Duration::from_secs(20));
     netmapd.end();
 }
+
+/// A pipe's programs may write to the memory for its monitors at any time, so each pipe is in the budget.
+#[test]
+fn pipes_take_their_part_of_the_budget() {
+    let netmapd = Netmapd::new(&["--hugepages", "off", "--memory", "16M"]);
+    let open = |pipe: usize| {
+        let name = format!("netmap:x{{{pipe}").parse().expect("a name");
+        Port::open(&name, &netmapd.socket, Register::default())
+    };
+    let pipes: Vec<_> = (0..3).map(|pipe| open(pipe).unwrap_or_else(|error| panic!("{error}"))).collect();
+    let refused = open(3).err().expect("no room").to_string();
+    assert!(refused.contains("of memory are wanted"), "{refused}");
+    drop(pipes);
+    wait_until("their end", || netmapd.status()["memory"]["used"] == 0);
+    open(3).unwrap_or_else(|error| panic!("{error}"));
+    netmapd.end();
+}

@@ -7,9 +7,10 @@ use std::time::Duration;
 use crate::common::guest::{answered, tcp_from};
 use crate::common::netmap::{Netmapd, frame, put, receive};
 use crate::common::{Namespace, Program, flood, unique, wait_until};
-use ringpass_netmap::client::Port;
+use ringpass_netmap::client::{Client, Port};
 use ringpass_netmap::layout::FORWARD;
-use ringpass_netmap::request::Register;
+use ringpass_netmap::protocol::Request;
+use ringpass_netmap::request::{Kind, Register, register};
 use ringpass_netmap::{Flags, Slot};
 use serde_json::Value;
 
@@ -179,4 +180,63 @@ fn several_host_rings() {
     wait_until("frames of all rings", || counters()["rx_packets"] == 3);
     drop((port, second));
     netmapd.end();
+}
+
+/// A program whose frames have headers, such as a guest, requests segmentation, which a native port on the same switch lacks: the
+/// kernel behind it receives whole segments with the right checksums.
+#[test]
+fn segmentation_for_a_native_port_on_a_switch() {
+    let tap = unique("nh");
+    let netmapd = Netmapd::new(&["--hugepages", "off", "--port", &format!("x=model:tap:{tap}")]);
+    let far = Namespace::new();
+    far.take(&netmapd.namespace, &tap, "198.18.0.1/24");
+    assert_eq!(netmapd.vale(&["attach", "vale0:x"]).0, Some(0));
+    let name = "vale0:vm".parse().expect("a name");
+    let more = Register { flags: register::ACCEPTS_VNET_HEADER, ..Default::default() };
+    let port = Port::open(&name, &netmapd.socket, more).expect("a port");
+    let set = Request::new(Kind::PortHdrSet, "vale0:vm", &12u32.to_le_bytes());
+    Client::connect(&netmapd.socket).expect("a server").ask(&set).expect("headers");
+    let segments = || {
+        let counters = far.run(&["cat", "/proc/net/snmp"]);
+        let mut tcp = counters.lines().filter_map(|line| line.strip_prefix("Tcp: "));
+        let names: Vec<String> = tcp.next().expect("names").split(' ').map(str::to_owned).collect();
+        let values: Vec<u64> = tcp.next().expect("values").split(' ').map(|value| value.parse().unwrap_or(0)).collect();
+        ["InSegs", "InErrs"].map(|name| values[names.iter().position(|other| other == name).expect("a counter")])
+    };
+    let to: Vec<u8> = far.mac(&tap).split(':').map(|byte| u8::from_str_radix(byte, 16).expect("a byte")).collect();
+    let frame = tcp(&to, 20_000);
+    let header = [1, 1, 54, 0, 0xe8, 3, 34, 0, 16, 0, 0, 0];
+    let before = segments();
+    let bytes = [&header[..], &frame].concat();
+    let pieces = bytes.chunks(2048);
+    let last = pieces.len() - 1;
+    let ring = &port.tx()[0];
+    for (n, piece) in pieces.enumerate() {
+        let (position, _) = put(&port, ring, piece);
+        let slot = ring.ring().slot(position);
+        let flags = if n < last { Flags::MORE_FRAGMENTS } else { Flags::default() };
+        ring.ring().set(position, Slot { flags, ..slot });
+    }
+    ring.sync().expect("a ring");
+    wait_until("twenty segments", || segments()[0] - before[0] == 20);
+    assert_eq!(segments()[1], before[1], "no segment has errors");
+    drop(port);
+    netmapd.end();
+}
+
+/// A TCP segment from 198.18.0.2 to 198.18.0.1 with this many bytes, and the checksum of its pseudo header only.
+fn tcp(to: &[u8], payload: usize) -> Vec<u8> {
+    let len = (20 + payload) as u16;
+    let total = (20 + len).to_be_bytes();
+    let mut ip = vec![0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, 6, 0, 0, 198, 18, 0, 2, 198, 18, 0, 1];
+    let fold = |bytes: &[u8]| {
+        let sum: u32 = bytes.chunks(2).map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+        ((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    let checksum = !fold(&ip);
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let pseudo = fold(&[&ip[12..20], &[0, 6], &len.to_be_bytes()].concat());
+    let mut tcp = vec![0x10, 0, 0x10, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 4, 0, 0, 0, 0, 0];
+    tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
+    [to, &[2, 0, 0, 0, 0, 9, 8, 0], &ip, &tcp, &vec![7; payload]].concat()
 }

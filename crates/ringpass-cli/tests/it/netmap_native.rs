@@ -91,10 +91,9 @@ fn rings_and_queues() {
     };
     assert!(refused("netmap:x-2").contains("has no ring 2; write one from 0 to 1"));
     for (name, why) in [
-        ("netmap:x/z", "monitors without a copy (z) are not there yet; write /r, /t or /rt"),
         ("netmap:y/RT", "R and T together leave no ring"),
-        ("netmap:y-0/r", "leave the ring's number out"),
-        ("netmap:p{1/r", "pipes have no monitors"),
+        ("netmap:y-7/r", "has no ring 7; write one from 0 to"),
+        ("netmap:p{1/r", "no program has this end of the pipe"),
         ("netmap:y@conf:rings=2", "options of a registration behind '@' are not there yet"),
         ("netmap:y&", "--port"),
     ] {
@@ -178,6 +177,8 @@ fn monitors() {
     let netmapd = Netmapd::new(&["--hugepages", "off", "--port", &format!("x=model:tap:{tap}")]);
     netmapd.namespace.run(&["ip", "link", "set", &tap, "up"]);
     let (mine, both, received) = (netmapd.open("netmap:x"), netmapd.open("netmap:x/rt"), netmapd.open("netmap:x/r"));
+    let shared = netmapd.open("netmap:x/z");
+    assert_eq!(shared.granted().memory_id, mine.granted().memory_id);
     assert_ne!(both.granted().memory_id, mine.granted().memory_id, "who looks cannot write");
     let echo = netmapd.spawn(&["echo", &format!("packet:{tap}")]);
     let ours = |port: &Port| {
@@ -195,6 +196,7 @@ fn monitors() {
         (&mine, vec![frame(1, 2, 7)]),
         (&both, vec![frame(2, 1, 7), frame(1, 2, 7)]),
         (&received, vec![frame(1, 2, 7)]),
+        (&shared, vec![frame(2, 1, 7), frame(1, 2, 7)]),
     ] {
         let mut came = Vec::new();
         wait_until("the echo", || {
@@ -206,12 +208,21 @@ fn monitors() {
     }
     let (_, list, _) = netmapd.vale(&[]);
     assert!(list.contains("monitor of x: "), "{list}");
-    for (name, why) in
-        [("netmap:x/rz", "not there yet"), ("netmap:p{1/t", "pipes have no monitors"), ("netmap:x-0/r", "all rings")]
-    {
+    for (name, why) in [("netmap:p{1/t", "no program has this end of the pipe"), ("netmap:x-1/r", "has no ring 1")] {
         let Ended { status, errors, .. } = netmapd.spawn(&["dump", name]).wait(Duration::from_secs(10));
         assert!(status == Some(1) && errors.join(" ").contains(why), "{name}: {errors:?}");
     }
+    // On a pipe.
+    let (first, second) = (netmapd.open("netmap:p{1"), netmapd.open("netmap:p}1"));
+    let watching = netmapd.open("netmap:p{1/rt");
+    send(&first, &frame(2, 1, 3));
+    first.tx()[0].sync().unwrap();
+    send(&second, &frame(1, 2, 4));
+    second.tx()[0].sync().unwrap();
+    assert_eq!(receive(&watching, Duration::from_secs(1)), [frame(2, 1, 3), frame(1, 2, 4)]);
+    assert_eq!(receive(&second, Duration::from_secs(1)), [frame(2, 1, 3)]);
+    assert_eq!(netmapd.status()["pipes"][0]["monitors"], 1);
+    drop((first, second, watching));
     // On a switch; the monitor is opened first.
     let watching = netmapd.open("vale0:a/t");
     let (from, to) = (netmapd.open("vale0:a"), netmapd.open("vale0:b"));
@@ -230,7 +241,7 @@ fn monitors() {
     assert!(entry("vale0:a"));
     drop(watching);
     wait_until("the port's end", || !entry("vale0:a"));
-    drop((mine, both, received, to));
+    drop((mine, both, received, shared, to));
     wait_until("the end of all", || netmapd.all_free() && netmapd.status()["monitors"] == Value::Array(Vec::new()));
     echo.signal("INT");
     echo.wait(Duration::from_secs(10));

@@ -67,29 +67,60 @@ static void monitors(void) {
     EQUAL(next_frame(&out), 1, "gets a copy of a frame");
     put_frame(tx_ring(&port, 1), 255, 1, 2);
     REQUIRE(tx_sync(port.fd) == 0);
-    EQUAL(next_frame(&out), 2, "of any ring");
+    EQUAL(poll_port(out.fd, POLLIN, WAIT), POLLIN, "of any ring");
+    struct netmap_ring *second = rx_ring(&out, 1);
+    CHECK(out.reg.nr_rx_rings == 2 && space(second) == 1 && frame_number(second, 0) == 2, "in its ring with the same number");
+    CHECK(second->slot[0].flags & NS_TXMON, "NS_TXMON marks it as sent");
     CHECK(no_frame(&in), "that of what is received gets none");
-    port_close(&out);
+    struct port shared;
+    SUCCEEDS(port_open(&shared, "nic", NR_REG_ALL_NIC, NR_ZCOPY_MON), "a monitor without a copy");
+    EQUAL(shared.reg.nr_mem_id, port.reg.nr_mem_id, "lies in the memory of the port");
+    send_frame(&port, 255, 1, 4);
+    EQUAL(next_frame(&shared), 4, "and gets what is sent");
+    port_close(&shared), port_close(&out);
     send_frame(&port, 255, 1, 3);
     CHECK(sent(&port, 0), "the port goes on without its monitor");
 }
 
-static bool one_ring_is_monitored(void) {
-    struct port port = need("nic"), monitor;
-    struct nmreq_register reg = {.nr_mode = NR_REG_ONE_NIC, .nr_ringid = 1, .nr_flags = NR_MONITOR_TX};
-    if (port_register(&monitor, "nic", reg))
-        return false;
-    put_frame(tx_ring(&port, 0), 255, 1, 1), put_frame(tx_ring(&port, 1), 255, 1, 2);
-    bool right = tx_sync(port.fd) == 0 && poll_port(monitor.fd, POLLIN, 1000) == POLLIN;
+/* Number of frames in all rings of a monitor, a moment after the first has come. */
+static uint32_t frames_in(const struct port *monitor) {
     uint32_t frames = 0;
+    if (poll_port(monitor->fd, POLLIN, WAIT) != POLLIN)
+        return 0;
     usleep(100000);
-    right &= rx_sync(monitor.fd) == 0;
-    for (uint32_t ring = 0; ring < monitor.nifp->ni_rx_rings; ring++)
-        frames += rx_ring(&monitor, ring) ? space(rx_ring(&monitor, ring)) : 0;
-    port_close(&monitor), port_close(&port);
-    return right && frames == 1;
+    REQUIRE(rx_sync(monitor->fd) == 0);
+    for (uint32_t ring = 0; ring < monitor->nifp->ni_rx_rings + monitor->nifp->ni_host_rx_rings; ring++)
+        frames += rx_ring(monitor, ring) ? space(rx_ring(monitor, ring)) : 0;
+    return frames;
 }
 
-static void one_ring(void) { PENDING(one_ring_is_monitored(), "a monitor of one ring, which gets no frames of others"); }
+static void one_ring(void) {
+    struct port port = need("nic"), monitor;
+    struct nmreq_register reg = {.nr_mode = NR_REG_ONE_NIC, .nr_ringid = 1, .nr_flags = NR_MONITOR_TX};
+    SUCCEEDS(port_register(&monitor, "nic", reg), "a monitor of one ring");
+    CHECK(!rx_ring(&monitor, 0) && rx_ring(&monitor, 1), "has the ring with its number");
+    put_frame(tx_ring(&port, 0), 255, 1, 1), put_frame(tx_ring(&port, 1), 255, 1, 2);
+    REQUIRE(tx_sync(port.fd) == 0);
+    EQUAL(frames_in(&monitor), 1, "and gets no frames of others");
+    EQUAL(frame_number(rx_ring(&monitor, 1), 0), 2, "but those of its own");
+    reg.nr_ringid = 2;
+    GIVES(try_register("nic", reg), EINVAL, "a ring that does not exist: EINVAL");
+    reg.nr_mode = NR_REG_ONE_SW, reg.nr_ringid = 99;
+    GIVES(try_register("nic", reg), EINVAL, "a host ring that does not exist: EINVAL");
+}
 
-TOPICS("native", T(sending), T(sharing), T(monitors), T(one_ring))
+static void host_monitors(void) {
+    struct port port, of_host, of_all, of_nic;
+    REQUIRE(port_open(&port, "nic", NR_REG_NIC_SW, 0) == 0 && port_open(&of_nic, "nic", NR_REG_ALL_NIC, NR_MONITOR_TX) == 0);
+    SUCCEEDS(port_open(&of_host, "nic", NR_REG_SW, NR_MONITOR_TX), "a monitor of the host rings");
+    SUCCEEDS(port_open(&of_all, "nic", NR_REG_NIC_SW, NR_MONITOR_TX), "of all rings");
+    uint32_t host = port.nifp->ni_rx_rings;
+    CHECK(!rx_ring(&of_host, 0) && rx_ring(&of_host, host), "it has the host ring only");
+    put_frame(tx_ring(&port, 0), 255, 1, 1), put_frame(tx_ring(&port, port.nifp->ni_tx_rings), 255, 1, 2);
+    REQUIRE(tx_sync(port.fd) == 0);
+    CHECK(frames_in(&of_host) == 1 && frame_number(rx_ring(&of_host, host), 0) == 2, "and gets what is sent to the host");
+    EQUAL(frames_in(&of_all), 2, "one of all rings gets all frames");
+    CHECK(frames_in(&of_nic) == 1 && frame_number(rx_ring(&of_nic, 0), 0) == 1, "one of the card's rings those of the card");
+}
+
+TOPICS("native", T(sending), T(sharing), T(monitors), T(one_ring), T(host_monitors))

@@ -178,24 +178,81 @@ static void parents(void) {
     }
 }
 
-/* Whether a monitor of a pipe gets a copy of what its end sends or receives. */
-static bool pipe_is_monitored(uint64_t flags) {
-    struct port a = need("m{1"), b = need("m}1"), monitor;
-    if (port_open(&monitor, "m{1", NR_REG_ALL_NIC, flags))
-        return false;
-    if (flags & NR_MONITOR_TX)
-        send_frame(&a, 2, 1, 5);
-    else
-        send_frame(&b, 1, 2, 5), next_frame(&a);
-    bool copied = next_frame_within(&monitor, 1000) == 5;
-    port_close(&monitor), port_close(&a), port_close(&b);
-    return copied;
-}
-
+/* Monitors of what an end sends, of what it receives, and of both. */
 static void monitors(void) {
-    PENDING(pipe_is_monitored(NR_MONITOR_TX), "a monitor of what an end of a pipe sends");
-    PENDING(pipe_is_monitored(NR_MONITOR_RX), "a monitor of what an end of a pipe receives");
-    PENDING(pipe_is_monitored(NR_ZCOPY_MON | NR_MONITOR_RX), "a monitor of a pipe without a copy");
+    GIVES(try_open("m{1", NR_REG_ALL_NIC, NR_MONITOR_TX), EINVAL, "a monitor of a pipe that is not open: EINVAL");
+    struct port a = need("m{1"), b = need("m}1"), sent, received, both, shared;
+    SUCCEEDS(port_open(&sent, "m{1", NR_REG_ALL_NIC, NR_MONITOR_TX), "a monitor of what an end of a pipe sends");
+    SUCCEEDS(port_open(&received, "m{1", NR_REG_ALL_NIC, NR_MONITOR_RX), "a monitor of what an end of a pipe receives");
+    SUCCEEDS(port_open(&both, "m}1", NR_REG_ALL_NIC, NR_MONITOR_TX | NR_MONITOR_RX), "a monitor of both");
+    SUCCEEDS(port_open(&shared, "m{1", NR_REG_ALL_NIC, NR_ZCOPY_MON), "a monitor of a pipe without a copy");
+    CHECK(sent.reg.nr_mem_id != a.reg.nr_mem_id, "a monitor that copies has a memory of its own");
+    EQUAL(shared.reg.nr_mem_id, a.reg.nr_mem_id, "one that does not lies in that of the pipe");
+    send_frame(&a, 2, 1, 5);
+    EQUAL(next_frame(&sent), 5, "the first gets what the end sends");
+    send_frame(&b, 1, 2, 6);
+    EQUAL(next_frame(&received), 6, "the second what it receives");
+    CHECK(no_frame(&sent) && no_frame(&received), "and nothing else");
+    CHECK(next_frame(&both) == 5 && next_frame(&both) == 6, "one of both gets both, in their order");
+    CHECK(next_frame(&shared) == 5 && next_frame(&shared) == 6, "as does the one without a copy");
+    struct netmap_ring *rx = rx_ring(&both, 0), *other = rx_ring(&shared, 0);
+    CHECK(!(rx->slot[0].flags & NS_TXMON) && (rx->slot[1].flags & NS_TXMON), "NS_TXMON marks what the monitored end has sent");
+    CHECK((other->slot[0].flags & NS_TXMON) && !(other->slot[1].flags & NS_TXMON), "which is the other one here");
+    CHECK(next_frame(&a) == 6 && next_frame(&b) == 5, "the frames themselves go their way");
+    port_close(&sent), port_close(&received), port_close(&both);
+    send_frame(&a, 2, 1, 7);
+    CHECK(next_frame(&b) == 7 && next_frame(&shared) == 7, "the pipe and other monitors go on when one is closed");
+    port_close(&shared);
+    send_frame(&a, 2, 1, 8);
+    EQUAL(next_frame(&b), 8, "and the pipe when all are");
+    SUCCEEDS(port_open(&sent, "m{1", NR_REG_ALL_NIC, NR_MONITOR_TX), "a monitor that comes later");
+    CHECK(no_frame(&sent), "gets nothing that was sent before");
+    send_frame(&a, 2, 1, 9);
+    EQUAL(next_frame(&sent), 9, "but what is sent from then on");
 }
 
-TOPICS("pipes", T(ends), T(order), T(full), T(buffers), T(rings), T(fragments), T(closing), T(parents), T(monitors))
+/* A monitor that does not read, and one that reads all. */
+static void slow_monitors(void) {
+    struct port a = need("s{1"), b = need("s}1"), slow, quick;
+    REQUIRE(port_open(&slow, "s{1", NR_REG_ALL_NIC, NR_MONITOR_TX) == 0 && port_open(&quick, "s{1", NR_REG_ALL_NIC, NR_MONITOR_TX) == 0);
+    struct netmap_ring *tx = tx_ring(&a, 0), *rx = rx_ring(&b, 0), *seen = rx_ring(&quick, 0);
+    uint32_t sent = 0, received = 0, copied = 0, all = 20 * tx->num_slots + 7;
+    bool right = true;
+    for (int rounds = 0; (received < all || copied < all) && rounds < 10000; rounds++) {
+        while (sent < all && sent - copied < 512 && space(tx) > 0)
+            put_frame(tx, 2, 1, sent++);
+        REQUIRE(tx_sync(a.fd) == 0 && rx_sync(b.fd) == 0 && rx_sync(quick.fd) == 0);
+        for (; space(rx) > 0; advance(rx))
+            right &= frame_number(rx, rx->head) == received++;
+        for (; space(seen) > 0; advance(seen))
+            right &= frame_number(seen, seen->head) == copied++ && seen->slot[seen->head].len == FRAME;
+    }
+    CHECK(received == all && copied == all, "a monitor that reads in time gets all frames");
+    CHECK(right, "in their order, and unchanged");
+    REQUIRE(rx_sync(slow.fd) == 0);
+    uint32_t number = frame_number(rx_ring(&slow, 0), 0);
+    CHECK(space(rx_ring(&slow, 0)) > 500 && number > all - 1100, "one that does not has the last ones");
+}
+
+/* Monitors of single rings, and of frames in several slots. */
+static void ring_monitors(void) {
+    struct port a, b, one;
+    struct nmreq_register reg = {.nr_mode = NR_REG_ALL_NIC, .nr_tx_rings = 2, .nr_rx_rings = 3};
+    REQUIRE(port_register(&a, "w{1", reg) == 0);
+    b = need("w}1");
+    reg = (struct nmreq_register){.nr_mode = NR_REG_ONE_NIC, .nr_ringid = 1, .nr_flags = NR_MONITOR_TX | NR_MONITOR_RX};
+    SUCCEEDS(port_register(&one, "w{1", reg), "a monitor of one ring of a pipe");
+    put_frame(tx_ring(&a, 0), 2, 1, 1), put_frame(tx_ring(&b, 2), 1, 2, 2), put_frame(tx_ring(&b, 1), 1, 2, 3);
+    struct netmap_ring *tx = tx_ring(&a, 1), *rx = rx_ring(&one, 1);
+    put_frame(tx, 2, 1, 4), put_frame(tx, 2, 1, 5);
+    tx->slot[0].flags = NS_MOREFRAG;
+    REQUIRE(tx_sync(b.fd) == 0 && tx_sync(a.fd) == 0 && rx_sync(one.fd) == 0);
+    EQUAL(space(rx), 3, "gets its frames only");
+    CHECK(frame_number(rx, 0) == 3 && frame_number(rx, 1) == 4 && frame_number(rx, 2) == 5, "both ways");
+    CHECK(rx->slot[1].flags == (NS_MOREFRAG | NS_TXMON) && rx->slot[2].flags == NS_TXMON, "also in several slots");
+    reg.nr_ringid = 3;
+    GIVES(try_register("w{1", reg), EINVAL, "a ring that does not exist: EINVAL");
+}
+
+TOPICS("pipes", T(ends), T(order), T(full), T(buffers), T(rings), T(fragments), T(closing), T(parents), T(monitors),
+       T(slow_monitors), T(ring_monitors))

@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::Mempool;
-use ringpass_netmap::{Buffers, Direction, Kring, Region};
+use ringpass_netmap::{Direction, Kring, Region};
 use ringpass_port::{Error, QueuePair};
 use serde_json::{Value, json};
 
 use crate::BufferAccess;
-use crate::server::{RequestError, ServedPort};
-use crate::vale::{Forwarded, Monitor, Shared, kick};
+use crate::server::{RequestError, ServedPort, Watched};
+use crate::vale::{Forwarded, Monitor, Part, Shared, kick};
 
 use polling::PollingCpu;
 pub(crate) use polling::may_run_on;
@@ -198,11 +198,13 @@ impl ServedPort for AttachedRings {
 
     fn monitor(
         &self,
-        ways: [bool; 2],
+        watched: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
-        Monitor::open(self.all[..self.queues].to_vec(), ways, served, buffers)
+        // Each queue has one ring each way, and the host's rings come last.
+        let parts = self.all.iter().enumerate().map(|(first, shared)| Part { shared: shared.clone(), first });
+        Monitor::open(parts.collect(), watched, served, region)
     }
 }
 

@@ -36,7 +36,7 @@ pub use budget::{Budget, Reservation};
 pub use memories::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 pub use native::Native;
 pub use request_error::RequestError;
-pub use switches::{ServedPort, SwitchPlace, Switches};
+pub use switches::{ServedPort, SwitchPlace, Switches, Watched};
 
 /// The server of netmap ports. Belongs to one thread; only [`poll_once`](Self::poll_once) waits.
 pub struct Server {

@@ -78,7 +78,8 @@ impl OpenPort {
 
 /// Pools of a port's private memory: room for its rings and for [`PIPES`] pipes of as many slots, twice as many buffers
 /// as the rings have or as many more as those pipes need, and descriptors for the port and 62 registrations.
-pub fn pools(Shape { rings, slots, .. }: Shape, extra_buffers: u32) -> Pools {
+pub fn pools(Shape { rings, slots, host_rings }: Shape, extra_buffers: u32) -> Pools {
+    let rings = [0, 1].map(|way| rings[way] + host_rings[way]);
     let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
     // Each end of a pipe has a pair of rings and a pair of the host's. Those that send have buffers.
     let slots_of_pipe = slots.into_iter().max().unwrap_or_default().max(SLOTS);

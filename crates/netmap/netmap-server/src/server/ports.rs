@@ -32,6 +32,7 @@ use persistent::PersistentPort;
 
 use super::{Native, RequestError, Switches, Users};
 use crate::BufferAccess;
+use crate::vale::header;
 
 /// Resources that a registration holds until it ends.
 pub struct Registration {
@@ -69,7 +70,7 @@ pub struct Registered {
     /// Other side of the rings.
     pub peer: RingPeer,
     /// Descriptors that the reply carries; see [`FDS`](ringpass_netmap::protocol::FDS).
-    pub fds: [OwnedFd; ringpass_netmap::protocol::FDS],
+    pub fds: Vec<OwnedFd>,
     /// Programs that have the same rings, in words; empty if there are none.
     pub others: String,
 }
@@ -170,10 +171,13 @@ impl Ports {
             return Ok(needs);
         }
         let name = self.parse_name(name)?;
+        let monitor = asked.flags & MONITOR != 0;
         if name.pipe().is_some() {
+            if monitor && asked.flags & register::ZERO_COPY_MONITOR == 0 {
+                needs.push(self.monitor_memory(&name, asked)?.1);
+            }
             return Ok(needs);
         }
-        let monitor = asked.flags & MONITOR != 0;
         if name.vale().is_some() && !self.open.contains_key(&name.port) {
             // Monitoring a port that does not exist creates it with default rings.
             let usual = Register::default();
@@ -181,8 +185,8 @@ impl Ports {
             let shape = new_shape(asked)?;
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }
-        if monitor {
-            needs.push(Self::monitor_memory(asked)?.1);
+        if monitor && asked.flags & register::ZERO_COPY_MONITOR == 0 {
+            needs.push(self.monitor_memory(&name, asked)?.1);
         }
         Ok(needs)
     }
@@ -281,7 +285,7 @@ impl Ports {
         if !self.pipes.contains_key(&key) {
             // As in netmap, the numbers are those of the first end, whichever is opened first.
             let shape = new_shape(asked)?;
-            let made = Pipe::new((id, self.memories.region(id)), parent, pipe, shape)?;
+            let made = Pipe::new((id, self.memories.region(id)), (parent, pipe), shape, &self.budget)?;
             self.memories.enter(id);
             self.pipes.insert(key.clone(), made);
         }
@@ -322,6 +326,8 @@ impl Ports {
             shared(pipe.ends[0].csb())?.try_clone_to_owned(),
             pipe.call_events[end].try_clone(),
             pipe.call_events[1 - end].try_clone(),
+            pipe.tap.try_clone(),
+            pipe.monitors_event.try_clone(),
         ];
         let fds = descriptors(fds)?;
         let (interface, others) = admit(
@@ -340,7 +346,7 @@ impl Ports {
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
         let registration = Registration { name, number, interface, extra, call: None };
-        Ok(Registered { registration, register, pools: *region.pools(), peer, fds, others })
+        Ok(Registered { registration, register, pools: *region.pools(), peer, fds: fds.into(), others })
     }
 
     fn register_open(
@@ -415,6 +421,12 @@ impl Ports {
         if ![0, port.memory_id()].contains(&asked.memory_id) {
             return Err(RequestError::new(Errno::INVAL, format!("{name} lies in memory {}", port.memory_id())));
         }
+        if port.served.header_len() > 0 && asked.flags & register::ACCEPTS_VNET_HEADER == 0 {
+            let why = format!(
+                "{name}: its frames have headers, which this program does not say it accepts (NR_ACCEPT_VNET_HDR)"
+            );
+            return Err(RequestError::new(Errno::IO, why));
+        }
         let (shape, memory_id) = (port.memory.shape(), port.memory_id());
         let bound = bound(&name, asked, shape)?;
         let call_event = super::eventfd()?;
@@ -441,7 +453,7 @@ impl Ports {
         let register = granted(asked, region, (interface, extra), shape, memory_id);
         let pools = *region.pools();
         let registration = Registration { name, number, interface, extra, call: Some(call) };
-        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others })
+        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds: fds.into(), others })
     }
 
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.
@@ -449,6 +461,20 @@ impl Ports {
         let Registration { name, number, interface, extra, call: _ } = registration;
         if let Some(null) = self.nulls.remove(&number) {
             self.unregister_null(null, interface, extra);
+        } else if let Some(monitor) = self.monitors.remove(&number) {
+            // Its memory may be that of the port, and stay.
+            let region = self.memories.region(monitor.memory_id());
+            region.free_extra_buffers(interface, extra);
+            region.release_interface(interface);
+            monitor.release(&mut self.memories);
+            if let Some((parent, pipe)) = name.pipe() {
+                let key = (parent.to_owned(), pipe.to_owned());
+                self.pipes.get_mut(&key).into_iter().for_each(|pipe| pipe.remove_monitor(number));
+                self.drop_unused(&key);
+            } else {
+                self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
+                self.drop_unused_port(&name.port);
+            }
         } else if let Some((parent, pipe)) = name.pipe() {
             let key = (parent.to_owned(), pipe.to_owned());
             if let Some(pipe) = self.pipes.get_mut(&key) {
@@ -458,11 +484,6 @@ impl Ports {
                 pipe.users[usize::from(!name.is_first_end())].leave(number);
             }
             self.drop_unused(&key);
-        } else if let Some(monitor) = self.monitors.remove(&number) {
-            // Its memory is freed with it.
-            monitor.release(&mut self.memories);
-            self.open.get_mut(&name.port).into_iter().for_each(|port| port.monitors -= 1);
-            self.drop_unused_port(&name.port);
         } else if let Some(port) = self.open.get_mut(&name.port) {
             let region = self.memories.region(port.memory_id());
             region.free_extra_buffers(interface, extra);
@@ -474,8 +495,7 @@ impl Ports {
     }
 
     fn drop_unused(&mut self, key: &(String, String)) {
-        let unused = |pipe: &Pipe| pipe.users.iter().all(|users| users.count() == 0);
-        if self.pipes.get(key).is_some_and(unused) {
+        if self.pipes.get(key).is_some_and(Pipe::is_unused) {
             let pipe = self.pipes.remove(key).expect("it is there");
             let region = self.memories.region(pipe.memory_id);
             let id = pipe.memory_id;
@@ -488,6 +508,34 @@ impl Ports {
         if self.open.get(key).is_some_and(OpenPort::is_unused) {
             self.open.remove(key).into_iter().for_each(|port| port.release(&mut self.memories));
         }
+    }
+
+    /// Returns the bytes of the header in front of a port's frames.
+    pub fn header_len(&self, name: &str) -> Result<usize, RequestError> {
+        let parsed = self.parse_name(name)?;
+        let other = || self.natives.contains_key(&parsed.port) || matches!(self.find(name), Ok(Some(_)));
+        match self.open.get(&parsed.port) {
+            Some(port) => Ok(port.served.header_len()),
+            None if other() => Ok(0),
+            None => Err(RequestError::new(Errno::NXIO, format!("{parsed} is not a port; open it first"))),
+        }
+    }
+
+    /// Changes the length of the header in front of a port's frames. Programs of another user than the port's may not, except
+    /// root's.
+    pub fn set_header_len(&mut self, name: &str, len: u32, program: Credentials) -> Result<(), RequestError> {
+        let name = self.parse_name(name)?;
+        let len = len as usize;
+        if !header::LENGTHS.contains(&len) {
+            let why = format!("{name}: a header has 10 or 12 bytes, as virtio-net's, or 0 for none; not {len}");
+            return Err(RequestError::new(Errno::INVAL, why));
+        }
+        let none = || RequestError::new(Errno::NXIO, format!("{name} is not a port of a VALE switch that is open"));
+        let port = self.open.get_mut(&name.port).ok_or_else(none)?;
+        if ![0, port.owner].contains(&program.uid) {
+            return Err(RequestError::new(Errno::PERM, format!("{name} is another user's port")));
+        }
+        if port.served.set_header_len(len) { Ok(()) } else { Err(none()) }
     }
 
     /// The VALE switches.
@@ -548,7 +596,7 @@ impl Ports {
         let pipes = self.pipes.iter().map(|((parent, name), pipe)| {
             let registrations = pipe.users.each_ref().map(Users::count);
             let Shape { rings, slots, .. } = pipe.ends[0].shape();
-            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "rings": rings, "slots": slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids)})
+            json!({"parent": parent, "pipe": name, "memory": pipe.memory_id, "rings": rings, "slots": slots, "registrations": registrations, "pids": pipe.users.each_ref().map(Users::pids), "monitors": pipe.monitors()})
         });
         let open = |name: &str, port: &OpenPort| {
             let Shape { rings, slots, .. } = port.memory.shape();

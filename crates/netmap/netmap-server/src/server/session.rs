@@ -265,11 +265,17 @@ fn execute(
             let Registered { registration: new, register, pools, peer, fds, others } =
                 ports.register(&header.name, &request.as_register()?, requester)?;
             *registration = Some(new);
-            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds.into()))
+            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds))
         }
-        // No port has a header in front of its frames.
-        Kind::PortHdrGet => done(&[]),
-        Kind::PortHdrSet if request.body[..4] == [0; 4] => done(&[]),
+        Kind::PortHdrGet => {
+            let len = ports.header_len(&header.name)? as u32;
+            done(&len.to_le_bytes())
+        }
+        Kind::PortHdrSet => {
+            let [a, b, c, d, ..] = request.body;
+            ports.set_header_len(&header.name, u32::from_le_bytes([a, b, c, d]), requester.program)?;
+            done(&request.body[..4])
+        }
         Kind::ValeNewif => {
             let (Shape { rings, slots, .. }, memory_id) =
                 ports.create_persistent(&header.name, &new_port(request), requester)?;

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use ringpass_ipc::EventNotifier;
-use ringpass_netmap::{Buffers, Kring};
+use ringpass_netmap::{Buffers, Kring, Region};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -116,12 +116,40 @@ pub trait ServedPort {
     /// Counters, by name.
     fn counters(&self) -> Value;
 
-    /// Copies the frames that programs of this port send, receive, or both (as `ways` says) to these rings,
-    /// until the returned value is dropped. Copies that the rings have no room for are dropped.
+    /// Bytes of the header in front of each frame.
+    fn header_len(&self) -> usize {
+        0
+    }
+
+    /// Changes the length of the header in front of each frame, to 0, 10 or 12 bytes. Returns `false` if the frames of such ports
+    /// have none.
+    fn set_header_len(&mut self, _len: usize) -> bool {
+        false
+    }
+
+    /// Copies frames of this port to these rings of a region, until the returned value is dropped: those of a ring to the Rx ring
+    /// of the same number, in which rings of the host's stack follow those of the port. Copies that the rings have no room for are
+    /// dropped.
     fn monitor(
         &self,
-        ways: [bool; 2],
+        watched: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError>;
+}
+
+/// What a monitor gets copies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Watched {
+    /// Whether it gets what programs send, and what they receive.
+    pub ways: [bool; 2],
+    /// Bit N: it gets the frames of ring N.
+    pub rings: u64,
+}
+
+impl Watched {
+    /// All rings, of what programs send, of what they receive, or of both.
+    pub const fn all(ways: [bool; 2]) -> Self {
+        Self { ways, rings: u64::MAX }
+    }
 }

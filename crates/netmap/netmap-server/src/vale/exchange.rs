@@ -139,16 +139,17 @@ impl Sending<'_> {
     pub(super) fn exchange(&mut self, ring: &mut ValeRing, exchange: &SharedPool, packets: &mut [Packet]) -> usize {
         self.open(ring);
         let room = ring.room();
+        let flags = slots(1) | Flags::BUFFER_CHANGED | self.mark;
         let (mut done, mut used) = (0, 0);
         for packet in packets {
             let len = packet.len();
             if !exchange.can_swap(packet) || len < MIN_FRAME_LEN {
                 self.tally.drops += 1;
             } else if let Some((claim, position)) = self.next(ring, exchange, &mut used, room) {
-                self.monitors.mirror(std::slice::from_ref(packet));
+                self.monitors.mirror(ring.number, std::slice::from_ref(packet));
                 let buffer = claim.swap(packet);
                 // The cast is lossless, because a buffer is shorter than 64 KiB.
-                ring.kring.ring().set_frame(position, buffer, len as u16, slots(1) | Flags::BUFFER_CHANGED);
+                ring.kring.ring().set_frame(position, buffer, len as u16, flags);
                 self.tally.bytes += len;
             } else {
                 break;

@@ -119,6 +119,15 @@ pub(crate) enum WriteResult {
     Rejected,
 }
 
+/// A frame that is written for a program.
+pub(crate) struct Frame<'a> {
+    /// Bytes in front of it.
+    pub(crate) header: &'a [u8],
+    pub(crate) packet: &'a Packet,
+    /// Flags of its slots.
+    pub(crate) mark: Flags,
+}
+
 /// Writes frames off the fast path.
 #[derive(Default)]
 pub(crate) struct Writer {
@@ -127,7 +136,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Copies a frame to free slots from `used` on, of `room` in all, and advances `used`. Slots without a
+    /// Copies a frame, behind a header, to free slots from `used` on, of `room` in all, with the flags `mark`, and advances `used`.
+    /// Slots without a
     /// valid buffer are counted in `bad`, and returned empty together with the slots before them that do not
     /// suffice for the frame.
     #[cold]
@@ -137,10 +147,10 @@ impl Writer {
         ring: &ValeRing,
         (used, room): (&mut u32, u32),
         bytes: &Buffers,
-        packet: &Packet,
+        Frame { header, packet, mark }: Frame<'_>,
         bad: &mut usize,
     ) -> WriteResult {
-        let (total, kring) = (packet.total_len(), &ring.kring);
+        let (total, kring) = (header.len() + packet.total_len(), &ring.kring);
         let need = total.div_ceil(bytes.size()) as u32;
         if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&total) || need > MAX_FRAGMENTS.min(kring.ring().slots() - 1) {
             return WriteResult::Rejected;
@@ -160,11 +170,11 @@ impl Writer {
                 (*used, *bad) = (next + 1, *bad + 1);
             }
         }
-        let Ok(()) = fragments::write::<Infallible>(packet, bytes, |n, len, flags| {
+        let Ok(()) = fragments::write::<Infallible>(header, packet, bytes, |n, len, flags| {
             let (position, buffer) = (kring.hwtail_plus(*used + n), self.buffers[n as usize]);
             // The cast is lossless: `Buffers::size` limits each fragment to 65,535 bytes, even in a buffer of
             // 65,536.
-            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags);
+            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags | mark);
             Ok(buffer)
         });
         *used += need;

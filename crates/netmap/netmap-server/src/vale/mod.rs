@@ -10,11 +10,14 @@
 //! switch's positions, a limited number of times. A slot with an invalid buffer or length is counted and
 //! skipped. Both affect that ring only.
 
+mod copier;
 mod counters;
 mod exchange;
 mod forwarded;
 mod frame;
+pub(crate) mod header;
 mod monitor;
+mod offloading_tx;
 mod ring_set;
 mod rx;
 mod select_ring;
@@ -22,20 +25,22 @@ mod tx;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use ringpass_ipc::{EventNotifier, WakeFd};
-use ringpass_memory::{Flags, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_netmap::run::MAX_FRAME_LEN;
-use ringpass_netmap::{Buffers, Direction, Kring};
-use ringpass_port::{Error, QueuePair, SoftwareOffload, Stats};
+use ringpass_netmap::{Buffers, Direction, Kring, Region};
+use ringpass_port::{Error, QueuePair, Stats};
 use serde_json::Value;
 
 use crate::BufferAccess;
-use crate::server::{RequestError, ServedPort};
+use crate::server::{RequestError, ServedPort, Watched};
 use counters::Counters;
 pub(crate) use forwarded::Forwarded;
-pub(crate) use monitor::Monitor;
 use monitor::Monitors;
+pub(crate) use monitor::{Monitor, Part};
+use offloading_tx::OffloadingTx;
 use ring_set::{RingSet, SharedRingSet, Subscriber};
 use rx::Rx;
 use tx::Tx;
@@ -56,6 +61,8 @@ pub(crate) struct Shared {
     /// Monitors of either direction.
     monitors: [Monitors; 2],
     kick: Arc<WakeFd>,
+    /// Bytes of the header in front of each frame.
+    header_len: AtomicUsize,
     pub(crate) counters: Counters,
 }
 
@@ -66,7 +73,13 @@ impl Shared {
     /// Creates the state without rings. Several may have the same `kick`.
     pub(crate) fn new(kick: &Arc<WakeFd>) -> Arc<Self> {
         let ring_sets = [(); 2].map(|()| SharedRingSet::new(None));
-        Arc::new(Self { ring_sets, monitors: Default::default(), kick: kick.clone(), counters: Counters::default() })
+        Arc::new(Self {
+            ring_sets,
+            monitors: Default::default(),
+            kick: kick.clone(),
+            header_len: Default::default(),
+            counters: Default::default(),
+        })
     }
 
     /// Creates the queues, which work on the rings that are open at any time. `pool` is the pool that frames
@@ -76,9 +89,7 @@ impl Shared {
             let least = MAX_FRAME_LEN / MAX_FRAME_BUFFERS;
             return Err(Error::Config(format!("netmap ports need packet buffers of {least} bytes or more")));
         }
-        // Rings carry no offload requests, so all offloads are done in software.
-        let tx = SoftwareOffload::new(Tx::new(self), Flags::default(), pool);
-        Ok(QueuePair { rx: Box::new(Rx::new(self, pool)), tx: Box::new(tx) })
+        Ok(QueuePair { rx: Box::new(Rx::new(self, pool)), tx: Box::new(OffloadingTx::new(self, pool)) })
     }
 
     /// Opens rings in their initial state, with access to their buffers.
@@ -115,6 +126,12 @@ impl Shared {
                 ring_set.subscribers.retain(|subscriber| subscriber.number != number);
             }
         }
+    }
+
+    /// Bytes of the header in front of each frame.
+    #[inline]
+    fn header_len(&self) -> usize {
+        self.header_len.load(Relaxed)
     }
 
     fn sending(&self) -> &SharedRingSet {
@@ -180,13 +197,22 @@ impl ServedPort for RingPort {
         self.shared.counters.json()
     }
 
+    fn header_len(&self) -> usize {
+        self.shared.header_len()
+    }
+
+    fn set_header_len(&mut self, len: usize) -> bool {
+        self.shared.header_len.store(len, Relaxed);
+        true
+    }
+
     fn monitor(
         &self,
-        ways: [bool; 2],
+        watched: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
-        Monitor::open(vec![self.shared.clone()], ways, served, buffers)
+        Monitor::open(vec![Part { shared: self.shared.clone(), first: 0 }], watched, served, region)
     }
 }
 

@@ -7,71 +7,99 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_ipc::EventNotifier;
 use ringpass_memory::Packet;
-use ringpass_netmap::{Buffers, Kring};
+use ringpass_netmap::{Flags, Kring, Region};
 use rustix::io::Errno;
 use serde_json::Value;
 
-use super::{Shared, Tx, kick};
-use crate::server::{RequestError, ServedPort};
+use super::{SENDING, Shared, Tx, kick};
+use crate::BufferAccess;
+use crate::server::{RequestError, ServedPort, Watched};
 
-/// Monitors of one direction of a port.
+/// Monitors of one direction of a port, or of a part of it.
 #[derive(Default)]
 pub(crate) struct Monitors {
     /// Whether there are any. Only a hint to take the lock.
     any: AtomicBool,
-    all: Mutex<Vec<Tx>>,
+    all: Mutex<Vec<Mirror>>,
+}
+
+/// A monitor that gets copies.
+struct Mirror {
+    to: Tx,
+    /// The monitor's ring that gets the frames of ring 0.
+    first: usize,
+    /// Bit N: the monitor gets the frames of ring N.
+    rings: u64,
 }
 
 impl Monitors {
-    /// Copies packets that were sent or received to the monitors, if there are any.
+    /// Copies packets that were sent or received by a ring to the monitors, if there are any.
     #[inline]
-    pub(crate) fn mirror(&self, packets: &[Packet]) {
+    pub(crate) fn mirror(&self, ring: usize, packets: &[Packet]) {
         if self.any.load(Relaxed) {
-            self.copy(packets);
+            self.copy(ring, packets);
         }
     }
 
     #[cold]
-    fn copy(&self, packets: &[Packet]) {
-        self.all().iter_mut().for_each(|monitor| monitor.copy(packets));
+    fn copy(&self, ring: usize, packets: &[Packet]) {
+        if packets.is_empty() {
+            return;
+        }
+        for Mirror { to, first, rings } in &mut *self.all() {
+            if *rings & 1 << (ring & 63) != 0 {
+                to.copy(packets, *first + ring);
+            }
+        }
     }
 
-    fn all(&self) -> MutexGuard<'_, Vec<Tx>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Mirror>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn add(&self, monitor: &Arc<Shared>) {
-        self.all().push(Tx::new(monitor));
+    fn add(&self, mirror: Mirror) {
+        self.all().push(mirror);
         self.any.store(true, Relaxed);
     }
 
     fn remove(&self, monitor: &Arc<Shared>) {
         let mut all = self.all();
-        all.retain(|one| !one.is_of(monitor));
+        all.retain(|one| !one.to.is_of(monitor));
         self.any.store(!all.is_empty(), Relaxed);
     }
 }
 
+/// Rings of a monitored port that share a state.
+pub(crate) struct Part {
+    pub(crate) shared: Arc<Shared>,
+    /// Number of the first of them among all rings of the port.
+    pub(crate) first: usize,
+}
+
 /// A program's rings that get the copies. Monitoring ends when it is dropped.
 pub(crate) struct Monitor {
-    of: Vec<Arc<Shared>>,
+    of: Vec<Part>,
     own: Arc<Shared>,
 }
 
 impl Monitor {
-    /// Starts to monitor these rings: what programs send by them, what they receive, or both, as `ways` says.
+    /// Starts to monitor rings of a port: what programs send by them, what they receive, or both.
     pub(crate) fn open(
-        of: Vec<Arc<Shared>>,
-        ways: [bool; 2],
+        of: Vec<Part>,
+        Watched { ways, rings }: Watched,
         served: Vec<Kring>,
-        buffers: &Buffers,
+        region: &Region,
     ) -> Result<Box<dyn ServedPort>, RequestError> {
         let kick = kick().map_err(|error| RequestError::new(Errno::NOMEM, error))?;
         let monitor = Self { of, own: Shared::new(&kick) };
-        monitor.own.open(served, &buffers.clone().into());
-        for shared in &monitor.of {
-            let wanted = shared.monitors.iter().zip(ways).filter(|(_, wanted)| *wanted);
-            wanted.for_each(|(monitors, _)| monitors.add(&monitor.own));
+        let buffer_access = BufferAccess::of(region);
+        monitor.own.open(served, &buffer_access);
+        for &Part { ref shared, first } in &monitor.of {
+            let rings = rings >> (first & 63);
+            for (way, monitors) in shared.monitors.iter().enumerate().filter(|(way, _)| ways[*way] && rings != 0) {
+                let mark = if way == SENDING { Flags::TX_MONITOR } else { Flags::default() };
+                monitors.add(Mirror { to: Tx::copying(&monitor.own, mark, &buffer_access), first, rings });
+            }
         }
         Ok(Box::new(monitor))
     }
@@ -94,14 +122,14 @@ impl ServedPort for Monitor {
         self.own.counters.json()
     }
 
-    fn monitor(&self, _: [bool; 2], _: Vec<Kring>, _: &Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
+    fn monitor(&self, _: Watched, _: Vec<Kring>, _: &Region) -> Result<Box<dyn ServedPort>, RequestError> {
         Err(RequestError::new(Errno::OPNOTSUPP, "a monitor cannot be monitored"))
     }
 }
 
 impl Drop for Monitor {
     fn drop(&mut self) {
-        self.of.iter().flat_map(|shared| &shared.monitors).for_each(|monitors| monitors.remove(&self.own));
+        self.of.iter().flat_map(|part| &part.shared.monitors).for_each(|monitors| monitors.remove(&self.own));
         self.own.close();
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Subscriber {
 
 /// A ring, and how its program has behaved.
 pub(crate) struct ValeRing {
+    /// Number of the ring in its set.
+    pub(crate) number: usize,
     pub(crate) kring: Kring,
     /// The next slots are the rest of a frame that was dropped.
     pub(crate) skipping: bool,
@@ -39,9 +41,10 @@ pub(crate) struct ValeRing {
 const MAX_RESETS: u32 = 100;
 
 impl RingSet {
-    pub(crate) fn new(kring: Vec<Kring>, buffer_access: BufferAccess) -> Self {
-        let ring = |kring| ValeRing { kring, skipping: false, resets_left: MAX_RESETS };
-        Self { rings: kring.into_iter().map(ring).collect(), buffer_access, subscribers: Vec::new() }
+    pub(crate) fn new(krings: Vec<Kring>, buffer_access: BufferAccess) -> Self {
+        let ring = |(number, kring)| ValeRing { number, kring, skipping: false, resets_left: MAX_RESETS };
+        let rings = krings.into_iter().enumerate().map(ring).collect();
+        Self { rings, buffer_access, subscribers: Vec::new() }
     }
 
     /// Wakes the programs that wait for a ring with one of these entries.

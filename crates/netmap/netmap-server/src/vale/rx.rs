@@ -12,7 +12,7 @@ use super::counters::Tally;
 use super::exchange;
 use super::frame::{ReadResult, Reader};
 use super::ring_set::ValeRing;
-use super::{SENDING, Shared};
+use super::{SENDING, Shared, header};
 use crate::BufferAccess;
 
 /// Largest number of slots that are taken from a port's rings in one call. It is more than a burst of frames takes,
@@ -54,10 +54,12 @@ impl RxQueue for Rx {
                 break;
             }
             let given = ring.poll_released(&ring_set.buffer_access, &shared.counters).min(slots);
+            let first = burst.len();
             let done =
                 if given > 0 { self.receiver.take(ring, given, &ring_set.buffer_access, burst, &mut tally) } else { 0 };
             if done > 0 {
                 calls |= ring.publish();
+                shared.monitors[SENDING].mirror(ring.number, &burst[first..]);
             }
             slots -= done;
         }
@@ -65,7 +67,10 @@ impl RxQueue for Rx {
         if calls != 0 {
             ring_set.call(calls);
         }
-        shared.monitors[SENDING].mirror(&burst[before..]);
+        let header_len = shared.header_len();
+        if header_len > 0 {
+            tally.drops += header::take_off(burst, before, header_len);
+        }
         tally.packets = burst.len() - before;
         shared.counters.rx.count(&tally);
         tally.packets

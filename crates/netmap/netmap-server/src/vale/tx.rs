@@ -4,11 +4,14 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Flags as PacketFlags, Packet};
+use ringpass_netmap::Flags;
 use ringpass_netmap::run::MIN_FRAME_LEN;
 use ringpass_port::TxQueue;
 
+use super::copier::Copier;
 use super::counters::{Counters, Tally};
-use super::frame::{WriteResult, Writer, slots};
+use super::frame::{Frame, WriteResult, Writer, slots};
+use super::header;
 use super::monitor::Monitors;
 use super::ring_set::ValeRing;
 use super::select_ring::select_ring;
@@ -19,11 +22,24 @@ use crate::BufferAccess;
 pub(crate) struct Tx {
     writer: Writer,
     shared: Arc<Shared>,
+    /// Flags of each slot with a frame.
+    mark: Flags,
+    /// Copies of packets for rings that exchange buffers.
+    copier: Option<Copier>,
 }
 
 impl Tx {
     pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { writer: Writer::default(), shared: shared.clone() }
+        Self { writer: Writer::default(), shared: shared.clone(), mark: Flags::default(), copier: None }
+    }
+
+    /// Creates a queue that [copies](Self::copy) packets, and adds these flags to the slots of each frame.
+    pub(crate) fn copying(shared: &Arc<Shared>, mark: Flags, buffer_access: &BufferAccess) -> Self {
+        let copier = match buffer_access {
+            BufferAccess::Copied(_) => None,
+            BufferAccess::ZeroCopy(exchange) => Some(Copier::new(exchange.pool())),
+        };
+        Self { mark, copier, ..Self::new(shared) }
     }
 }
 
@@ -49,9 +65,17 @@ impl Tx {
         Arc::ptr_eq(&self.shared, shared)
     }
 
-    /// Copies packets that are sent elsewhere. Those that there is no room for are dropped.
-    pub(crate) fn copy(&mut self, packets: &[Packet]) {
-        self.on_rings(packets.len(), true, |sending, rings| sending.put(rings, packets));
+    /// Copies packets that are sent elsewhere to a ring. Those that there is no room for are dropped.
+    pub(crate) fn copy(&mut self, packets: &[Packet], ring: usize) {
+        let mut copier = self.copier.take();
+        self.on_rings(packets.len(), true, |sending, rings| match (rings.get_mut(ring), sending.buffer_access) {
+            (Some(ring), BufferAccess::Copied(_)) => sending.send(ring, packets),
+            (Some(ring), BufferAccess::ZeroCopy(exchange)) => copier
+                .as_mut()
+                .map_or(0, |copier| copier.send(packets, |copies| sending.exchange(ring, exchange, copies))),
+            (None, _) => 0,
+        });
+        self.copier = copier;
     }
 
     /// Sends up to `packets` packets by calling `send`, which returns how many are done. With `drop_others`,
@@ -63,12 +87,14 @@ impl Tx {
         drop_others: bool,
         send: impl FnOnce(&mut Sending<'_>, &mut [ValeRing]) -> usize,
     ) -> usize {
-        let Self { writer, shared } = self;
+        let Self { writer, shared, mark, .. } = self;
         let mut ring_set = shared.receiving().lock_datapath();
         let Some(ring_set) = ring_set.as_mut() else { return 0 };
         let (buffer_access, counters, monitors) =
             (&ring_set.buffer_access, &shared.counters, &shared.monitors[RECEIVING]);
-        let mut sending = Sending { writer, buffer_access, counters, monitors, tally: Tally::default(), calls: 0 };
+        let (mark, tally) = (*mark, Tally::default());
+        let header_len = shared.header_len();
+        let mut sending = Sending { writer, header_len, buffer_access, counters, monitors, mark, tally, calls: 0 };
         let done = send(&mut sending, &mut ring_set.rings);
         let Sending { mut tally, calls, .. } = sending;
         if calls != 0 {
@@ -86,9 +112,13 @@ impl Tx {
 /// State of a burst while it is sent.
 pub(super) struct Sending<'a> {
     writer: &'a mut Writer,
+    /// Bytes of the header in front of each frame.
+    header_len: usize,
     buffer_access: &'a BufferAccess,
     counters: &'a Counters,
     pub(super) monitors: &'a Monitors,
+    /// Flags of each slot with a frame.
+    pub(super) mark: Flags,
     pub(super) tally: Tally,
     /// Bits of the CSB entries whose program wants to be woken.
     calls: u64,
@@ -148,6 +178,7 @@ impl Sending<'_> {
     fn fill(&mut self, ring: &mut ValeRing, packets: &[Packet]) -> usize {
         let BufferAccess::Copied(bytes) = self.buffer_access else { return 0 };
         let room = ring.room();
+        let flags = slots(1) | self.mark;
         let mut done = 0;
         let mut used = 0;
         let mut copied = 0;
@@ -158,17 +189,19 @@ impl Sending<'_> {
             }
             let (len, position) = (packet.len(), ring.kring.hwtail_plus(used));
             let buffer = ring.kring.ring().slot(position).buffer;
-            let plain = !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
+            let plain = self.header_len == 0 && !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
             if plain && bytes.put(buffer, 0, packet) {
                 // The cast is lossless, because a buffer of the pool is shorter than 64 KiB.
-                ring.kring.ring().set_frame(position, buffer, len as u16, slots(1));
+                ring.kring.ring().set_frame(position, buffer, len as u16, flags);
                 (used, copied) = (used + 1, copied + len);
             } else {
-                match self.writer.give(ring, (&mut used, room), bytes, packet, &mut self.tally.bad_slots) {
+                let header = header::of(packet);
+                let frame = Frame { header: &header[..self.header_len], packet, mark: self.mark };
+                match self.writer.give(ring, (&mut used, room), bytes, frame, &mut self.tally.bad_slots) {
                     WriteResult::Frame => copied += packet.total_len(),
                     WriteResult::Rejected => {
                         self.tally.drops += 1;
-                        self.monitors.mirror(&packets[seen..done]);
+                        self.monitors.mirror(ring.number, &packets[seen..done]);
                         seen = done + 1;
                     }
                     WriteResult::Retry => break,
@@ -176,7 +209,7 @@ impl Sending<'_> {
             }
             done += 1;
         }
-        self.monitors.mirror(&packets[seen..done]);
+        self.monitors.mirror(ring.number, &packets[seen..done]);
         ring.kring.advance_hwtail(used);
         self.tally.bytes += copied;
         done

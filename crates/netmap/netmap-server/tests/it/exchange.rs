@@ -10,7 +10,7 @@ use crate::wires::{OWN, Port, Program, ring_forwarder};
 use proptest::prelude::*;
 use ringpass_memory::RegionConfig;
 use ringpass_netmap::{Buffers, Flags, Pools, PortMemory, PortRing, Region, Shape, SharedPool, Slot, attach};
-use ringpass_netmap_server::ServedPort;
+use ringpass_netmap_server::{ServedPort, Watched};
 
 fn exchange(port: &Port) -> Arc<SharedPool> {
     port.region.exchange().expect("a pool").clone()
@@ -186,9 +186,10 @@ fn monitors() {
     let mut region = Region::new(Pools::default(), &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
     let shape = Shape { rings: [1; 2], slots: [2, 64], host_rings: [0; 2] };
     let (memory, served) = PortMemory::new(&mut region, "m", shape, false).unwrap_or_else(|error| panic!("{error}"));
-    let buffers = Buffers::of(region.memory(), region.pools()).unwrap();
-    let monitor: Box<dyn ServedPort> =
-        program.joined.monitor([true; 2], served, &buffers).unwrap_or_else(|refusal| panic!("{}", refusal.why));
+    let monitor: Box<dyn ServedPort> = program
+        .joined
+        .monitor(Watched::all([true; 2]), served, &region)
+        .unwrap_or_else(|refusal| panic!("{}", refusal.why));
     let [_, rx] =
         attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &(Arc::new(|| ()) as _)).unwrap();
     // A slot without a buffer in between.
@@ -202,6 +203,51 @@ fn monitors() {
     assert_eq!(seen, [60, 61, 62, 63, 64, 65]);
     assert_eq!(program.receive(0).iter().map(Vec::len).collect::<Vec<_>>(), [61, 0, 62, 63, 64, 65]);
     drop(monitor);
+    port.close(program);
+    port.assert_all_is_back();
+}
+
+/// A monitor in the port's own memory gets copies in buffers of its own, which are exchanged for those of its slots.
+#[test]
+fn monitors_in_the_same_memory() {
+    let mut port = Port::exchanging(1);
+    let program = port.open(16);
+    port.wires[0].take(1000);
+    let shape = Shape { rings: [1; 2], slots: [2, 64], host_rings: [0; 2] };
+    let (memory, served) =
+        PortMemory::new(&mut port.region, "m", shape, false).unwrap_or_else(|error| panic!("{error}"));
+    let monitor = program.joined.monitor(Watched::all([true; 2]), served, &port.region);
+    let monitor = monitor.unwrap_or_else(|refusal| panic!("{}", refusal.why));
+    let [_, rx] =
+        attach(port.region.memory(), memory.interface(), &memory.csb().clone().into(), &(Arc::new(|| ()) as _))
+            .unwrap();
+    // A slot that names a buffer of the pool, and one that names the buffer of the slot behind it.
+    let (mine, pools) = (rx[0].ring().slot(3).buffer, port.region.exchange().unwrap().buffers() as u32 - 1);
+    rx[0].ring().set(1, Slot { buffer: pools, ..Slot::default() });
+    rx[0].ring().set(2, Slot { buffer: mine, ..Slot::default() });
+    let frames: Vec<_> = (0..60).map(|n| frame(mac(1), mac(n), 60 + usize::from(n))).collect();
+    let mut sent = Vec::new();
+    for some in frames.chunks(4) {
+        assert!(program.put(0, &some[0]));
+        some[1..].iter().for_each(|frame| port.wires[0].bring(frame.clone()));
+        port.work();
+        sent.extend(port.wires[0].sent());
+        assert_eq!(program.receive(0), some[1..]);
+    }
+    assert_eq!(sent, frames.iter().step_by(4).cloned().collect::<Vec<_>>());
+    rx[0].sync().unwrap();
+    let slots: Vec<_> = rx[0].first(rx[0].own()).map(|position| rx[0].ring().slot(position)).collect();
+    let seen: Vec<_> = slots.iter().filter(|slot| slot.len > 0).map(|slot| slot.len).collect();
+    assert_eq!(seen, (60..120).collect::<Vec<u16>>());
+    assert!(slots.iter().all(|slot| slot.buffer != mine && slot.buffer != pools));
+    for slot in slots.iter().filter(|slot| slot.len > 0) {
+        let mut bytes = vec![0; usize::from(slot.len)];
+        program.buffers.read(*slot, &mut bytes).expect("a frame");
+        assert_eq!(bytes, frames[usize::from(slot.len) - 60]);
+        assert_eq!(slot.flags.any(Flags::TX_MONITOR), slot.len % 4 == 0);
+    }
+    drop(monitor);
+    memory.release(&mut port.region);
     port.close(program);
     port.assert_all_is_back();
 }

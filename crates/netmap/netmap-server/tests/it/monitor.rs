@@ -3,8 +3,8 @@
 use crate::programs::*;
 use ringpass_memory::RegionConfig;
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::{Buffers, Notifier, Pools, PortMemory, PortRing, Region, Shape, attach};
-use ringpass_netmap_server::ServedPort;
+use ringpass_netmap::{Buffers, Flags, Notifier, Pools, PortMemory, PortRing, Region, Shape, attach};
+use ringpass_netmap_server::{ServedPort, Watched};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -20,12 +20,17 @@ struct Watcher {
 impl Watcher {
     /// Monitors what a program sends, what it receives, or both.
     fn new(of: &Program, ways: [bool; 2], slots: u32) -> Self {
+        Self::of_rings(of, Watched::all(ways), [1, slots])
+    }
+
+    /// Monitors some of the rings, with as many Rx rings of so many slots.
+    fn of_rings(of: &Program, watched: Watched, [rings, slots]: [u32; 2]) -> Self {
         let pools = Pools { buffers: 200, ..Pools::default() };
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
-        let shape = Shape { rings: [1; 2], slots: [2, slots], host_rings: [0; 2] };
+        let shape = Shape { rings: [1, rings as u16], slots: [2, slots], host_rings: [0; 2] };
         let (memory, served) = PortMemory::new(&mut region, "watcher", shape, true).unwrap_or_else(|e| panic!("{e}"));
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
-        let control = of.control.monitor(ways, served, &buffers).unwrap();
+        let control = of.control.monitor(watched, served, &region).unwrap();
         let notifier: Notifier = Arc::new(|| ());
         let [_, rx] =
             attach(region.memory(), memory.interface(), &memory.csb().clone().into(), &notifier).expect("rings");
@@ -33,14 +38,19 @@ impl Watcher {
     }
 
     fn seen(&self) -> Vec<Vec<u8>> {
-        let ring = &self.rx[0];
+        self.seen_with(0).into_iter().map(|(frame, _)| frame).collect()
+    }
+
+    /// Frames that have come to a ring, and whether they are marked as sent.
+    fn seen_with(&self, ring: usize) -> Vec<(Vec<u8>, bool)> {
+        let ring = &self.rx[ring];
         ring.sync().unwrap();
         let own = ring.own();
         let frame = |position| {
             let slot = ring.ring().slot(position);
             let mut bytes = vec![0; usize::from(slot.len)];
             self.buffers.read(slot, &mut bytes).expect("a frame");
-            bytes
+            (bytes, slot.flags.any(Flags::TX_MONITOR))
         };
         let frames = ring.first(own).map(frame).collect();
         ring.release_slots(own);
@@ -139,4 +149,37 @@ fn a_monitor_that_lies_is_alone_with_it() {
     }
     assert_eq!((one.control.resets(), one.control.bad_slots()), (0, 0));
     assert!(liar.counters()["resets"].as_u64() > Some(10), "{}", liar.counters());
+}
+
+/// A monitor's rings get the frames of the port's rings with their numbers, or of one of them; what was sent is marked.
+#[test]
+fn rings_are_monitored_one_by_one() {
+    let mut vale = Vale::new();
+    let several = Shape { rings: [2, 3], slots: [64; 2], host_rings: [0; 2] };
+    let (one, other) = (vale.open(0, several), vale.open(1, pair(64)));
+    let all = Watcher::of_rings(&one, Watched::all([true; 2]), [3, 64]);
+    let second = Watcher::of_rings(&one, Watched { ways: [true; 2], rings: 0b10 }, [3, 64]);
+    let sent: Vec<_> = (0..2).map(|ring| frame(BROADCAST, mac(0), [60, 5000][ring])).collect();
+    let pieces: Vec<_> = sent[1].chunks(2048).collect();
+    assert!(one.put(0, &[&sent[0]]) && one.put(1, &pieces));
+    one.sync();
+    vale.work();
+    assert_eq!(other.receive().len(), 2);
+    assert_eq!((all.seen_with(0), second.seen_with(0)), (vec![(sent[0].clone(), true)], vec![]));
+    // Each slot of the long frame is marked.
+    for watcher in [&all, &second] {
+        let pieces = watcher.seen_with(1);
+        assert!(pieces.len() == 3 && pieces.iter().all(|(_, marked)| *marked));
+        assert_eq!(pieces.into_iter().flat_map(|(piece, _)| piece).collect::<Vec<_>>(), sent[1]);
+    }
+    for station in 1..60 {
+        other.send(&frame(BROADCAST, mac(station), 60));
+        vale.work();
+    }
+    for ring in 0..3 {
+        let received: Vec<_> = one.receive_on(ring).into_iter().map(|frame| (frame, false)).collect();
+        assert!(!received.is_empty(), "a ring without a flow");
+        assert_eq!(all.seen_with(ring), received);
+        assert_eq!(second.seen_with(ring), if ring == 1 { received } else { Vec::new() });
+    }
 }

@@ -255,8 +255,8 @@ fn what_programs_ask_for_wrongly() {
     assert_eq!(errno("vale0:x", Register::default()), Errno::NXIO, "there are no switches here");
     assert_eq!(errno("netmap:x{1", Register { slots: [1, 0], ..Register::default() }), Errno::INVAL);
     assert_eq!(errno("netmap:x{1@7", Register::default()), Errno::INVAL);
-    assert_eq!(errno("netmap:x{1/r", Register::default()), Errno::OPNOTSUPP);
-    assert_eq!(errno("netmap:x{1", with_flags(register::MONITOR_TX)), Errno::OPNOTSUPP);
+    assert_eq!(errno("netmap:x{1/r", Register::default()), Errno::INVAL);
+    assert_eq!(errno("netmap:x{1", with_flags(register::MONITOR_TX)), Errno::INVAL);
     let mut client = server.client();
     let mode = Register { mode: Mode::Host, ..Register::default() };
     let request = ringpass_netmap::protocol::Request::register("x{1", &mode);

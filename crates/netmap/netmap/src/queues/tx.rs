@@ -84,7 +84,7 @@ impl Tx {
     /// Copies a packet in several buffers, or for several slots.
     #[cold]
     fn put_fragments(&self, used: u32, packet: &Packet) -> Result<(), Slot> {
-        fragments::write(packet, &self.buffers, |n, len, flags| self.buffer(used + n, len, flags))
+        fragments::write(&[], packet, &self.buffers, |n, len, flags| self.buffer(used + n, len, flags))
     }
 
     /// Fills in the `n`-th slot. Returns its buffer, which exists and holds `len` bytes; otherwise the slot as

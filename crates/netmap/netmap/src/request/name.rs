@@ -201,14 +201,6 @@ impl PortName {
         Register { mode, ring, flags: flags | more.flags, memory_id, ..more }
     }
 
-    /// Whether what it selects is there; otherwise the reason, and what to write.
-    pub fn check_supported(&self) -> Result<(), &'static str> {
-        if self.flags & register::ZERO_COPY_MONITOR != 0 {
-            return Err("monitors without a copy (z) are not there yet; write /r, /t or /rt for one that copies");
-        }
-        Ok(())
-    }
-
     /// The switch and the port's own name, if it is a port of a VALE switch.
     pub fn vale(&self) -> Option<(&str, &str)> {
         if self.port.starts_with("vale") { self.port.split_once(':') } else { None }
@@ -377,17 +369,6 @@ mod tests {
         ] {
             let error = name.parse::<PortName>().expect_err(name).to_string();
             assert!(error.contains(why) && !error.contains('\n'), "{name}: {error}");
-        }
-    }
-
-    #[test]
-    fn what_is_not_there_yet_says_so() {
-        for name in ["netmap:x", "netmap:x-1/x@3", "vale0:a/RT", "netmap:x{1/rt"] {
-            assert_eq!(parse(name).check_supported(), Ok(()), "{name}");
-        }
-        for (name, why) in [("netmap:x/z", "z"), ("netmap:x/rz@1", "z")] {
-            let error = parse(name).check_supported().expect_err(name);
-            assert!(error.contains(why) && error.contains("not there yet") && !error.contains('\n'), "{name}: {error}");
         }
     }
 

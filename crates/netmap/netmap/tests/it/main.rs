@@ -7,3 +7,4 @@ mod port_memory;
 mod queues;
 mod region;
 mod shared_pool;
+mod tap;

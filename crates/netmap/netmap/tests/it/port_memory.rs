@@ -142,7 +142,7 @@ fn ends_of_a_pipe_find_each_other() {
     let reading = ends[1].bind(&mut region, |direction, _| direction == ringpass_netmap::Direction::Rx).unwrap();
     let attach = |own, other, first| {
         let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
-        attach_pipe(&memory, (own, other), first, &csb, &nobody()).expect("rings")
+        attach_pipe(&memory, (own, other), first, &csb, &nobody(), None).expect("rings")
     };
     let [tx, rx] = attach(places[0], places[1], true);
     let [other_tx, other_rx] = attach(places[1], places[0], false);
@@ -179,7 +179,7 @@ fn rings_of_a_pipe_are_apart() {
     let places = ends.each_ref().map(PortMemory::interface);
     let second = ends[1].bind(&mut region, |_, id| id == 2).unwrap();
     let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
-    let attach = |own, other, first| attach_pipe(&memory, (own, other), first, &csb, &nobody()).expect("rings");
+    let attach = |own, other, first| attach_pipe(&memory, (own, other), first, &csb, &nobody(), None).expect("rings");
     let [tx, rx] = attach(places[0], places[1], true);
     let [other_tx, other_rx] = attach(places[1], places[0], false);
     let [one_tx, one_rx] = attach(second, places[0], false);
@@ -204,7 +204,7 @@ fn rings_of_a_pipe_are_apart() {
     // A program that writes other counts into the descriptor gets no rings.
     let counts = memory.cells::<AtomicU32>(places[1] + 24, 2).unwrap();
     counts[1].store(u32::from(most) - 1, Relaxed);
-    assert!(attach_pipe(&memory, (places[0], places[1]), true, &csb, &nobody()).is_none());
+    assert!(attach_pipe(&memory, (places[0], places[1]), true, &csb, &nobody(), None).is_none());
     region.release_interface(second);
     ends.into_iter().for_each(|end| end.release(&mut region));
     assert_eq!(region.free_buffers(), all);

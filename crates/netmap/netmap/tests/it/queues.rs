@@ -38,7 +38,7 @@ fn pipe(slots: u32, size: u32, pool: Mempool) -> Pipe {
     let end = |own: &PortMemory, other: &PortMemory, first: bool| {
         let places = (own.interface(), other.interface());
         let notifier = Arc::new(|| ()) as ringpass_netmap::Notifier;
-        let [tx, rx] = attach_pipe(region.memory(), places, first, &csb_memory, &notifier).unwrap();
+        let [tx, rx] = attach_pipe(region.memory(), places, first, &csb_memory, &notifier, None).unwrap();
         let rx = rx.into_iter().map(|ring| (ring, None)).collect();
         queues(tx, rx, &buffers, &config, &pool, &status[usize::from(!first)]).unwrap().pop().unwrap()
     };

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use ringpass_memory::{DmaRegion, ForeignMemory, Memory, RegionConfig};
 use ringpass_netmap::csb::{Csb, Released};
 use ringpass_netmap::{Direction, PortRing, Region, attach};
-use ringpass_ptnet::{Memdev, Ptnet};
+use ringpass_ptnet::{GuestPort, Memdev, Ptnet, SetHeaderLen};
 use ringpass_vfio_user::{Access, CONFIG_REGION, Device, EventNotifier};
 
 const PAGE: usize = 4096;
@@ -39,8 +39,13 @@ fn write(device: &mut dyn Device, at: u64, value: u32) {
 
 impl Guest {
     fn new(rings: u16, slots: u32) -> Self {
+        Self::with_headers(rings, slots, None)
+    }
+
+    fn with_headers(rings: u16, slots: u32, set_header_len: Option<SetHeaderLen>) -> Self {
         let mut region = region(rings, slots);
         let (server, port, _) = served(&mut region, rings, slots);
+        let port = GuestPort { set_header_len, ..port };
         let (interface, kick) = (port.interface as usize, Arc::new(|| ()) as ringpass_netmap::Notifier);
         let csb = server.csb.clone().into();
         let rings = attach(region.memory(), interface, &csb, &kick).unwrap().into_iter().flatten().collect();
@@ -116,7 +121,7 @@ fn registers_lie_where_netmaps_driver_looks() {
         assert_eq!(read(device, at), value, "{at}");
     }
     assert_eq!(mac(9).0, [2, 0, 0, 0xaa, 0xbb, 9]);
-    // The driver asks for features and a header, which the device does not accept.
+    // The driver requests features and a header, which this port cannot have.
     for at in [0, 44] {
         write(device, at, 12);
         assert_eq!(read(device, at), 0, "{at}");
@@ -132,6 +137,31 @@ fn registers_lie_where_netmaps_driver_looks() {
     let mut id = [0; 4];
     device.read(CONFIG_REGION, 0, &mut id);
     assert_eq!(id, [0x36, 0x1b, 0x0d, 0]);
+}
+
+/// A port whose frames can have headers of 12 bytes.
+#[test]
+fn headers_are_those_that_the_port_accepts() {
+    let lengths = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let asked = lengths.clone();
+    let set = move |len: u32| {
+        asked.lock().unwrap().push(len);
+        [0, 12].contains(&len)
+    };
+    let mut guest = Guest::with_headers(2, 32, Some(Box::new(set)));
+    let device = &mut guest.device;
+    write(device, 44, 12);
+    assert_eq!(read(device, 44), 0, "without the feature");
+    write(device, 0, u32::MAX);
+    assert_eq!(read(device, 0), 1, "one feature is there");
+    for (value, is) in [(12, 12), (12, 12), (11, 12), (u32::MAX, 12), (0, 0), (12, 12)] {
+        write(device, 44, value);
+        assert_eq!(read(device, 44), is, "{value}");
+    }
+    assert_eq!(*lengths.lock().unwrap(), [12, 11, u32::MAX, 0, 12], "only changes reach the port");
+    device.reset();
+    assert_eq!([0, 44].map(|at| read(device, at)), [0, 0]);
+    assert_eq!(lengths.lock().unwrap().last(), Some(&0), "the next guest has none");
 }
 
 #[test]

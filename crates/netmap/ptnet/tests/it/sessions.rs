@@ -190,7 +190,7 @@ fn an_eventfd_that_blocks_does_not_stop_the_host() {
     let [(end, rings, kick), _other] = pipe(&mut region, 64);
     let theirs = LetGo(kick.try_clone().unwrap());
     let interface = end.bind(&mut region, |_, _| true).unwrap() as u32;
-    let port = GuestPort { interface, rings, mac: crate::common::mac(1), memory_id: 7 };
+    let port = GuestPort { interface, rings, mac: crate::common::mac(1), memory_id: 7, set_header_len: None };
     let host = Host::new(folder.path(), "a", crate::common::shared(&region, 7), port, kick);
     rustix::io::ioctl_fionbio(&theirs.0, false).unwrap();
     let mut guest = Guest::start(&host.path);

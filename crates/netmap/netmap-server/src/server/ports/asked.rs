@@ -46,7 +46,7 @@ pub(super) fn bound(
     }
     let counts = if of_host { shape.host_rings } else { shape.rings };
     if one && counts.iter().all(|&rings| ring >= rings) {
-        let last = counts.into_iter().max().map_or(0, |rings| rings.saturating_sub(1));
+        let last = counts.iter().max().map_or(0, |rings| rings.saturating_sub(1));
         let what = if of_host { "ring of the host's stack" } else { "ring" };
         return refused(format!("has no {what} {ring}; write one from 0 to {last}"));
     }

@@ -1,37 +1,40 @@
 //! Registrations that monitor a port.
 
-use ringpass_netmap::request::{Mode, PortName, Register, register};
-use ringpass_netmap::{Pools, Region, Shape};
+use ringpass_netmap::protocol::RingPeer;
+use ringpass_netmap::request::{PortName, Register, register};
+use ringpass_netmap::{Direction, Pools, Region, Shape};
 use rustix::io::Errno;
 
-use super::asked::slots;
-use super::{Ports, Registered, Requester};
-use crate::BufferAccess;
-use crate::server::RequestError;
+use super::asked::{bound, descriptors, slots};
+use super::{MAX_SLOTS, Ports, Registered, Requester, new_shape};
 use crate::server::open_port::{OpenPort, pools};
+use crate::server::pipes::PipeMonitor;
+use crate::server::{RequestError, ServedPort, Watched};
+
+/// Place of the eventfd that wakes the program among the descriptors of a registration.
+const CALL_EVENT: usize = 2;
 
 impl Ports {
     /// Registers a monitor: rings of a program that gets copies of what others send and receive at a port. They
-    /// lie in private memory, because a monitor must not be able to write to the port's.
+    /// lie in private memory, because a monitor must not be able to write to the port's. netmap's monitors without a copy
+    /// lie in the memory of the port; here, such a monitor gets copies there, as nobody can tell one from the other.
     pub(super) fn register_monitor(
         &mut self,
         name: PortName,
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let unsupported = |why| Err(RequestError::new(Errno::OPNOTSUPP, format!("{name}: {why}")));
+        let mut asked = asked.clone();
         if asked.flags & register::ZERO_COPY_MONITOR != 0 {
-            return unsupported("a monitor without a copy (z) would hold up the port's own programs; leave the z out");
+            // As in netmap, it gets both directions.
+            asked.flags |= register::MONITOR_TX | register::MONITOR_RX;
         }
         if name.pipe().is_some() {
-            return unsupported("pipes have no monitors, as nobody is between their ends; put a bridge there");
-        }
-        if asked.mode == Mode::OneNic {
-            return unsupported("a monitor sees all rings of a port; leave the ring's number out");
+            return self.register_pipe_monitor(name, &asked, requester);
         }
         self.make_open(&name, &Register::default(), requester)?;
         let (key, number) = (name.port.clone(), self.number());
-        let result = self.register_monitor_of(number, name, asked, requester);
+        let result = self.register_monitor_of(number, name, &asked, requester);
         if result.is_err() {
             self.monitors.remove(&number).into_iter().for_each(|monitor| monitor.release(&mut self.memories));
             self.drop_unused_port(&key);
@@ -39,11 +42,77 @@ impl Ports {
         result
     }
 
-    /// Returns the rings of a monitor, and the pools of its memory.
-    pub(super) fn monitor_memory(asked: &Register) -> Result<(Shape, Pools), RequestError> {
-        // Programs rely on a Tx ring, if only in the descriptor.
-        let shape = Shape { rings: [1; 2], slots: [2, slots(asked, 1)?], host_rings: [0; 2] };
+    /// Returns the rings of a monitor of a port, and the pools of its memory.
+    pub(super) fn monitor_memory(&self, name: &PortName, asked: &Register) -> Result<(Shape, Pools), RequestError> {
+        let shape = monitor_shape(self.shape_of(name)?, asked)?;
         Ok((shape, pools(shape, asked.extra_buffers)))
+    }
+
+    /// Registers a monitor of an end of a pipe, which a program must have open. The programs of the pipe copy the frames, and that of
+    /// the monitor fills its rings with them.
+    fn register_pipe_monitor(
+        &mut self,
+        name: PortName,
+        asked: &Register,
+        requester: &mut Requester,
+    ) -> Result<Registered, RequestError> {
+        let (shape, pools) = self.monitor_memory(&name, asked)?;
+        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
+        let watched = watched(&name, &receiving, shape)?;
+        let (number, end) = (self.number(), usize::from(!name.is_first_end()));
+        let key = name.pipe().map(|(parent, pipe)| (parent.to_owned(), pipe.to_owned())).expect("a pipe's name");
+        let pipe = self.pipes.get_mut(&key).expect("it has rings");
+        let [monitors_event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
+        let (rings, memory_id, serving) = (pipe.ends[0].shape().rings, pipe.memory_id, PipeMonitor::new()?);
+        let own = match asked.flags & register::ZERO_COPY_MONITOR {
+            0 => Some(requester.take(&pools)?),
+            _ => None,
+        };
+        pipe.add_monitor(number, end, watched);
+        let id = match own {
+            Some(own) => self.memories.add(own),
+            None => {
+                self.memories.enter(memory_id);
+                memory_id
+            }
+        };
+        let serve = |_, _: &Region| Ok(Box::new(serving) as Box<dyn ServedPort>);
+        let registered = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve).and_then(|monitor| {
+            let monitor = self.monitors.entry(number).or_insert(monitor);
+            let program = (number, requester.program);
+            Self::register_rings(&mut self.memories, monitor, program, name, &receiving)
+        });
+        if registered.is_err() {
+            self.monitors.remove(&number).into_iter().for_each(|monitor| monitor.release(&mut self.memories));
+            self.pipes.get_mut(&key).into_iter().for_each(|pipe| pipe.remove_monitor(number));
+        }
+        let mut registered = registered?;
+        registered.fds[CALL_EVENT] = monitors_event;
+        registered.fds.push(tap);
+        registered.register.flags = asked.flags;
+        registered.peer = RingPeer::Monitored { rings, first: end == 0 };
+        Ok(registered)
+    }
+
+    /// Returns the rings of a port; those that it would have with the default values if it is not open.
+    fn shape_of(&self, name: &PortName) -> Result<Shape, RequestError> {
+        let usual = Register::default();
+        if let Some((parent, pipe)) = name.pipe() {
+            let end = usize::from(!name.is_first_end());
+            let pipe = self.pipes.get(&(parent.to_owned(), pipe.to_owned()));
+            let open = pipe.filter(|pipe| pipe.users[end].count() > 0);
+            return open.map(|pipe| pipe.ends[end].shape()).ok_or_else(|| {
+                let why = format!(
+                    "{name}: no program has this end of the pipe, so there is nothing to monitor; open it first"
+                );
+                RequestError::new(Errno::INVAL, why)
+            });
+        }
+        match self.open.get(&name.port) {
+            Some(port) => Ok(port.memory.shape()),
+            None if name.vale().is_some() => new_shape(&usual),
+            None => self.native_shape(name, &usual),
+        }
     }
 
     fn register_monitor_of(
@@ -53,22 +122,43 @@ impl Ports {
         asked: &Register,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let (shape, pools) = Self::monitor_memory(asked)?;
-        let own = requester.take(&pools)?;
-        let id = self.memories.add(own);
+        let (shape, pools) = self.monitor_memory(&name, asked)?;
+        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
+        let watched = watched(&name, &receiving, shape)?;
         let port = self.open.get_mut(&name.port).expect("made before");
-        let ways = [register::MONITOR_TX, register::MONITOR_RX].map(|way| asked.flags & way != 0);
-        let serve = |served, region: &Region| match BufferAccess::of(region) {
-            BufferAccess::Copied(buffers) => port.served.monitor(ways, served, &buffers),
-            BufferAccess::ZeroCopy(_) => unreachable!("a memory of its own has no pool"),
+        let id = if asked.flags & register::ZERO_COPY_MONITOR != 0 {
+            self.memories.enter(port.memory_id());
+            port.memory_id()
+        } else {
+            self.memories.add(requester.take(&pools)?)
         };
+        let serve = |served, region: &Region| port.served.monitor(watched, served, region);
         let monitor = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         let monitor = self.monitors.entry(number).or_insert(monitor);
-        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
         let mut registered =
             Self::register_rings(&mut self.memories, monitor, (number, requester.program), name, &receiving)?;
         registered.register.flags = asked.flags;
         port.monitors += 1;
         Ok(registered)
     }
+}
+
+/// Returns the rings of a monitor: an Rx ring for each number of a ring that the port has, with as many slots as the port's unless
+/// another number is requested.
+fn monitor_shape(port: Shape, asked: &Register) -> Result<Shape, RequestError> {
+    let most = |rings: [u16; 2]| rings[0].max(rings[1]);
+    let (rings, host_rings) = (most(port.rings), most(port.host_rings));
+    let slots = if asked.slots[1] == 0 { port.slots[1] } else { slots(asked, 1)? };
+    let slots = slots.min(MAX_SLOTS / u32::from(rings + host_rings));
+    // Programs rely on a Tx ring, if only in the descriptor.
+    Ok(Shape { rings: [1, rings], slots: [2, slots], host_rings: [0, host_rings] })
+}
+
+/// Returns what a monitor gets copies of, by the rings of its own that the registration covers.
+fn watched(name: &PortName, receiving: &Register, shape: Shape) -> Result<Watched, RequestError> {
+    let covers = bound(name, receiving, shape)?;
+    let all = 0..shape.rings[1] + shape.host_rings[1];
+    let rings = all.map(|id| u64::from(covers(Direction::Rx, id)) << id).sum();
+    let ways = [register::MONITOR_TX, register::MONITOR_RX].map(|way| receiving.flags & way != 0);
+    Ok(Watched { ways, rings })
 }

@@ -14,10 +14,8 @@ const MAX_HOST_RINGS: u16 = 16;
 
 impl Ports {
     pub(super) fn make_native(&mut self, name: &PortName, asked: &Register) -> Result<(), RequestError> {
-        let native = self.natives.get_mut(&name.port).ok_or_else(|| {
-            let others = "there are VALE ports (vale0:x), pipes (netmap:x{1, netmap:x}1) and what 'ringpass netmapd --port' opened";
-            RequestError::new(Errno::NXIO, format!("{name} is not a port; {others}"))
-        })?;
+        let shape = self.native_shape(name, asked)?;
+        let native = self.natives.get_mut(&name.port).expect("it has a shape");
         let id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
         if ![0, id].contains(&asked.memory_id) {
             return Err(RequestError::new(
@@ -25,14 +23,22 @@ impl Ports {
                 format!("{name} lies in memory {id}, not {}; write @{id}, or no memory", asked.memory_id),
             ));
         }
-        let host_rings =
-            if native.has_host() { asked.host_rings.map(|rings| rings.clamp(1, MAX_HOST_RINGS)) } else { [0; 2] };
-        let slots = [slots(asked, 0)?, slots(asked, 1)?];
-        let shape = Shape { rings: [native.rings(); 2], slots, host_rings };
         let serve = |served, region: &Region| native.join(served, region);
         let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         self.open.insert(name.port.clone(), port);
         Ok(())
+    }
+
+    /// Returns the rings of a native port that is to be opened.
+    pub(super) fn native_shape(&self, name: &PortName, asked: &Register) -> Result<Shape, RequestError> {
+        let native = self.natives.get(&name.port).ok_or_else(|| {
+            let others = "there are VALE ports (vale0:x), pipes (netmap:x{1, netmap:x}1) and what 'ringpass netmapd --port' opened";
+            RequestError::new(Errno::NXIO, format!("{name} is not a port; {others}"))
+        })?;
+        let host_rings =
+            if native.has_host() { asked.host_rings.map(|rings| rings.clamp(1, MAX_HOST_RINGS)) } else { [0; 2] };
+        let slots = [slots(asked, 0)?, slots(asked, 1)?];
+        Ok(Shape { rings: [native.rings(); 2], slots, host_rings })
     }
 
     /// Sets the memory of native ports that exchange buffers; see

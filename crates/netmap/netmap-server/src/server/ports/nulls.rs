@@ -48,7 +48,14 @@ impl Ports {
             let register = granted(asked, region, (interface, extra), shape, id);
             let pools = *region.pools();
             let registration = Registration { name, number, interface, extra, call: None };
-            Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others: String::new() })
+            Ok(Registered {
+                registration,
+                register,
+                pools,
+                peer: RingPeer::Server,
+                fds: fds.into(),
+                others: String::new(),
+            })
         });
         match registered {
             Ok(registered) => {

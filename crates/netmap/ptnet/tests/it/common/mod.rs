@@ -101,7 +101,7 @@ pub fn pipe(region: &mut Region, slots: u32) -> [(PortMemory, [Vec<PortRing>; 2]
     let csb = first.csb().clone().into();
     let rings = |own: &PortMemory, other: &PortMemory, first: bool| {
         let other_notifier = notifier(&events[usize::from(first)]);
-        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_notifier).unwrap()
+        attach_pipe(region.memory(), (own.interface(), other.interface()), first, &csb, &other_notifier, None).unwrap()
     };
     let rings = [rings(first, second, true), rings(second, first, false)];
     let parts = ends.into_iter().zip(rings).zip(events).map(|((end, rings), event)| (end, rings, event));
@@ -114,7 +114,7 @@ pub fn pipe_hosts(folder: &Path, region: &mut Region, slots: u32) -> [Host; 2] {
     pipe(region, slots).map(|(end, rings, event)| {
         number += 1;
         let interface = end.bind(region, |_, _| true).unwrap() as u32;
-        let port = GuestPort { interface, rings, mac: mac(number), memory_id: 7 };
+        let port = GuestPort { interface, rings, mac: mac(number), memory_id: 7, set_header_len: None };
         Host::new(folder, ["a", "b"][usize::from(number) - 1], shared(region, 7), port, event)
     })
 }
@@ -137,7 +137,7 @@ pub fn served(region: &mut Region, rings: u16, slots: u32) -> (Server, GuestPort
     let csb = memory.csb().clone().into();
     let attached = attach(region.memory(), memory.interface(), &csb, &notifier(&kicked)).unwrap();
     let interface = memory.bind(region, |_, _| true).unwrap() as u32;
-    let port = GuestPort { interface, rings: attached, mac: mac(9), memory_id: 3 };
+    let port = GuestPort { interface, rings: attached, mac: mac(9), memory_id: 3, set_header_len: None };
     let wake = calls.try_clone().unwrap();
     (Server { served, csb: memory.csb().clone(), kicked, calls }, port, wake)
 }
