@@ -4,7 +4,7 @@ use netmap::Direction;
 use netmap::protocol::{BODY, Reply, Request};
 use netmap::request::{
     Header, InvalidRequest, Kind, LegacyRequest, Mode, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, NewPort,
-    PortInfo, Register,
+    PortInfo, Register, ValePolling,
 };
 use rustix::io::Errno;
 
@@ -160,7 +160,12 @@ fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> 
             legacy.argument = u16::from_le_bytes([reply.body[0], reply.body[1]]);
         }
         (_, command::DELIF) => _ = ask(Kind::ValeDelif, &[])?,
-        (_, command::POLLING_ON) => _ = ask(Kind::ValePollingEnable, &[])?,
+        (_, command::POLLING_ON) => {
+            let Register { mode, ring, .. } = legacy.register;
+            let mode = if mode == Mode::OneNic { ValePolling::MULTI_CPU } else { ValePolling::SINGLE_CPU };
+            let polling = ValePolling { mode, first_cpu: ring.into(), cpus: legacy.argument.into() };
+            ask(Kind::ValePollingEnable, &polling.bytes())?;
+        }
         (_, command::POLLING_OFF) => _ = ask(Kind::ValePollingDisable, &[])?,
         (_, command::PASSTHROUGH_CREATE | command::PASSTHROUGH_DELETE) => {
             return Err(Refusal::new(Errno::NOMEM, "netmap's passthrough is served by 'ringpass passthrough'"));

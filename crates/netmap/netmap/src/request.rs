@@ -5,11 +5,13 @@ mod legacy;
 mod name;
 mod new_port;
 mod port_info;
+mod vale_polling;
 
 pub use legacy::LegacyRequest;
 pub use name::PortName;
 pub use new_port::NewPort;
 pub use port_info::PortInfo;
+pub use vale_polling::ValePolling;
 
 use crate::layout::{API, API_RANGE};
 

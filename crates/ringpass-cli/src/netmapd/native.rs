@@ -225,6 +225,10 @@ impl Native for RunningNative {
         self.rings.detach();
     }
 
+    fn poll_on(&mut self, cpu: Option<u32>) {
+        self.rings.poll_on(cpu);
+    }
+
     fn gone(&mut self) -> Option<String> {
         self.ports.get_mut().iter_mut().find_map(|port| match port.state() {
             State::Gone(why) => Some(why),

@@ -180,6 +180,10 @@ static void commands(void) {
     nmr = legacy("vale9:nic^");
     nmr.nr_cmd = NETMAP_BDG_LIST;
     SUCCEEDS(make(NIOCGINFO, &nmr), "the host's stack is a port of the switch");
+    nmr = legacy("vale9:nic");
+    nmr.nr_cmd = NETMAP_BDG_POLLING_ON, nmr.nr_arg1 = 1;
+    SUCCEEDS(make(NIOCREGIF, &nmr), "NETMAP_BDG_POLLING_ON of it");
+    SUCCEEDS(command("vale9:nic", NETMAP_BDG_POLLING_OFF), "NETMAP_BDG_POLLING_OFF");
     SUCCEEDS(command("vale9:nic", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of both");
     SUCCEEDS(command("vale9:null", NETMAP_BDG_ATTACH), "NETMAP_BDG_ATTACH of a port by its address");
     SUCCEEDS(command("vale9:null", NETMAP_BDG_DETACH), "NETMAP_BDG_DETACH of it");

@@ -485,17 +485,32 @@ static int polling(uint16_t type, const char *name, uint32_t mode) {
 /* Threads that poll an attached port. */
 static void polled(void) {
     struct nmreq_vale_attach body = {.reg = {.nr_mode = NR_REG_ALL_NIC}};
-    attach("vale5:nic", &body);
+    SUCCEEDS(attach("vale5:nic", &body), "a native port that is attached");
     const uint16_t on = NETMAP_REQ_VALE_POLLING_ENABLE, off = NETMAP_REQ_VALE_POLLING_DISABLE;
-    PENDING(polling(on, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU) == 0, "VALE_POLLING_ENABLE of an attached port");
-    PENDING(polling(off, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU) == 0, "VALE_POLLING_DISABLE of it");
-    PENDING(polling(on, "vale5:nic", 99) == EINVAL, "VALE_POLLING_ENABLE in a mode that does not exist: EINVAL");
-    detach("vale5:nic");
+    SUCCEEDS(polling(on, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU), "VALE_POLLING_ENABLE of an attached port");
+    GIVES(polling(on, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU), EBUSY, "again: EBUSY");
+    struct port sender = need("vale5:sender");
+    CHECK(dropped(&sender), "the switch sends to it");
+    port_close(&sender);
+    GIVES(detach("vale5:nic"), EBUSY, "VALE_DETACH meanwhile: EBUSY");
+    SUCCEEDS(polling(off, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU), "VALE_POLLING_DISABLE of it");
+    CHECK(polling(off, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU) != 0, "again");
+    GIVES(polling(on, "vale5:nic", 99), EINVAL, "VALE_POLLING_ENABLE in a mode that does not exist: EINVAL");
+    struct nmreq_vale_polling far = {.nr_mode = NETMAP_POLLING_MODE_SINGLE_CPU, .nr_num_polling_cpus = 1};
+    const uint32_t no_cpu[] = {1023, 1024, 1 << 20, UINT32_MAX};
+    for (size_t n = 0; n < sizeof no_cpu / sizeof *no_cpu; n++) {
+        far.nr_first_cpu_id = no_cpu[n];
+        GIVES(ask(on, "vale5:nic", &far), EINVAL, "VALE_POLLING_ENABLE on a CPU that does not exist: EINVAL");
+    }
+    far.nr_first_cpu_id = 0, far.nr_num_polling_cpus = 2;
+    GIVES(ask(on, "vale5:nic", &far), EINVAL, "VALE_POLLING_ENABLE on one CPU of two: EINVAL");
+    PENDING(polling(on, "vale5:nic", NETMAP_POLLING_MODE_MULTI_CPU) == 0, "VALE_POLLING_ENABLE of one ring");
+    SUCCEEDS(detach("vale5:nic"), "VALE_DETACH");
     struct port port = need("vale5:p");
     GIVES(polling(on, "vale5:p", NETMAP_POLLING_MODE_SINGLE_CPU), EOPNOTSUPP, "of a program's port: EOPNOTSUPP");
     GIVES(polling(off, "vale5:p", NETMAP_POLLING_MODE_SINGLE_CPU), EOPNOTSUPP, "VALE_POLLING_DISABLE: EOPNOTSUPP");
-    PENDING(polling(on, "vale5:nobody", NETMAP_POLLING_MODE_SINGLE_CPU) == ENXIO, "of a port that does not exist: ENXIO");
-    PENDING(polling(on, "nic", NETMAP_POLLING_MODE_SINGLE_CPU) == EINVAL, "of a port that is no VALE port: EINVAL");
+    GIVES(polling(on, "vale5:nobody", NETMAP_POLLING_MODE_SINGLE_CPU), ENXIO, "of a port that does not exist: ENXIO");
+    GIVES(polling(on, "nic", NETMAP_POLLING_MODE_SINGLE_CPU), EINVAL, "of a port that is no VALE port: EINVAL");
     port_close(&port);
 }
 

@@ -9,6 +9,7 @@
 //! exchanging buffers, if their region has a pool ([`Region::exchange`]). The rings are served like those of a VALE switch. Frames that the
 //! port has no room for wait in the ring, as with a card.
 
+mod polling;
 mod ring_forwarder;
 mod switch_links;
 mod use_of_rings;
@@ -27,6 +28,8 @@ use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort, Watched};
 use crate::vale::{Forwarded, Monitor, Part, Shared, kick};
 
+use polling::PollingCpu;
+pub(crate) use polling::may_run_on;
 pub use ring_forwarder::RingForwarder;
 use ring_forwarder::{Pair, SharedState};
 pub use switch_links::SwitchLinks;
@@ -41,6 +44,7 @@ pub struct NativePort {
     host: Option<Arc<Shared>>,
     used: Arc<UseOfRings>,
     switch: Arc<SwitchMailbox>,
+    polling: Arc<PollingCpu>,
     kick: Arc<WakeFd>,
     dropped: Arc<AtomicU64>,
 }
@@ -71,9 +75,15 @@ impl NativePort {
         let (host_port, host) = host.unzip();
         let host_pair = host_port.zip(host.as_ref()).map(pair).transpose()?;
         let switch = Arc::new(SwitchMailbox::default());
-        let shared = SharedState { used: used.clone(), switch: switch.clone(), dropped: dropped.clone() };
+        let polling = Arc::new(PollingCpu::default());
+        let shared = SharedState {
+            used: used.clone(),
+            switch: switch.clone(),
+            polling: polling.clone(),
+            dropped: dropped.clone(),
+        };
         let ring_forwarder = RingForwarder::new(own_pairs, host_pair, shared, (pool.clone(), batch));
-        Ok((Self { pairs, host, used, switch, kick, dropped }, ring_forwarder))
+        Ok((Self { pairs, host, used, switch, polling, kick, dropped }, ring_forwarder))
     }
 
     /// Number of queues. A program's port has as many rings of each direction.
@@ -96,6 +106,12 @@ impl NativePort {
     /// Detaches the port from its switch. The links are dropped by the forwarder's thread.
     pub fn detach(&self) {
         self.switch.put(None);
+        self.kick.wake();
+    }
+
+    /// Has the forwarder poll on a CPU, without pause, or sleep again when there is nothing to do (`None`).
+    pub fn poll_on(&self, cpu: Option<u32>) {
+        self.polling.set(cpu);
         self.kick.wake();
     }
 

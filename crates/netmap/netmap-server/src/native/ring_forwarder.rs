@@ -7,6 +7,7 @@ use ringpass_memory::{Burst, Mempool};
 use ringpass_port::{QueuePair, TxQueue, WakeSource, Wakeable};
 
 use super::UseOfRings;
+use super::polling::{Polling, PollingCpu};
 use super::switch_links::{SwitchLink, SwitchLinks, SwitchMailbox};
 use crate::vale::Forwarded;
 
@@ -21,12 +22,14 @@ pub struct RingForwarder {
     batch: usize,
     /// Links to the switch that the port is attached to, and that the host's stack is attached to.
     links: [Option<SwitchLink>; 2],
+    polling: Polling,
 }
 
 /// State that the control side shares with the forwarder.
 pub(super) struct SharedState {
     pub(super) used: Arc<UseOfRings>,
     pub(super) switch: Arc<SwitchMailbox>,
+    pub(super) polling: Arc<PollingCpu>,
     pub(super) dropped: Arc<AtomicU64>,
 }
 
@@ -86,7 +89,7 @@ impl RingForwarder {
         shared: SharedState,
         (pool, batch): (Mempool, usize),
     ) -> Self {
-        Self { pairs, host, shared, pool, batch, links: [None, None] }
+        Self { pairs, host, shared, pool, batch, links: [None, None], polling: Polling::default() }
     }
 
     /// Takes links to a switch that the control side has set.
@@ -127,8 +130,13 @@ impl RingForwarder {
         moved
     }
 
-    /// Moves one burst each way for each queue. Returns how many frames moved.
+    /// Moves one burst each way for each queue. Returns how many frames moved, or 1 or more if it is to poll without pause.
     pub fn round(&mut self) -> usize {
+        let polls = self.polling.update(&self.shared.polling);
+        self.move_bursts().max(usize::from(polls))
+    }
+
+    fn move_bursts(&mut self) -> usize {
         self.update_links();
         if self.links[0].is_some() {
             return self.round_with_switch();

@@ -28,6 +28,9 @@ pub trait Native {
     /// Detaches the port from its switch.
     fn detach(&mut self);
 
+    /// Has the port's thread poll on a CPU, without pause, or sleep again when there is nothing to do (`None`).
+    fn poll_on(&mut self, cpu: Option<u32>);
+
     /// Returns why the port does not work any more, or `None` if it does. Called several times a second.
     fn gone(&mut self) -> Option<String>;
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, Stream};
 use ringpass_netmap::protocol::{Reply, Request};
-use ringpass_netmap::request::{Header, Kind, Mode, NewPort, Register};
+use ringpass_netmap::request::{Header, Kind, Mode, NewPort, Register, ValePolling};
 use ringpass_netmap::{Pools, Shape};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -296,6 +296,15 @@ fn execute(
         Kind::ValeDelif => {
             ports.delete_persistent(&header.name, requester.program)?;
             done(&[])
+        }
+        Kind::ValePollingEnable => {
+            let polling = ValePolling::parse(request.body.first_chunk().expect("64 bytes"));
+            ports.poll_on(&header.name, Some(polling), requester.program)?;
+            done(&request.body)
+        }
+        Kind::ValePollingDisable => {
+            ports.poll_on(&header.name, None, requester.program)?;
+            done(&request.body)
         }
         Kind::PortInfoGet => done(&info::port(ports, &header.name, &request.body, requester.program)?),
         Kind::PoolsInfoGet => done(&info::pools(ports, &header.name, &request.body, requester.program)?),

@@ -2,10 +2,11 @@
 
 use ringpass_ipc::Credentials;
 use ringpass_netmap::Shape;
-use ringpass_netmap::request::{Mode, Register};
+use ringpass_netmap::request::{Mode, Register, ValePolling};
 use rustix::io::Errno;
 
 use super::Ports;
+use crate::native::may_run_on;
 use crate::server::open_port::SLOTS;
 use crate::server::{COMMON_MEMORY, RequestError, SwitchPlace, ZERO_COPY_MEMORY};
 
@@ -22,6 +23,8 @@ pub(super) struct AttachedNative {
     switch: String,
     /// Whether the host's stack is attached as well.
     host: bool,
+    /// Whether its thread polls without pause.
+    polls: bool,
 }
 
 /// Splits the name of a port on a switch, `valeSWITCH:PORT`. The port may be an address.
@@ -101,8 +104,45 @@ impl Ports {
         let memory_id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
         let (index, links) = self.switches.connect(&format!("{switch}:{port}"), host)?;
         native.attach(links);
-        self.attached.insert(port.into(), AttachedNative { switch: switch.into(), host });
+        self.attached.insert(port.into(), AttachedNative { switch: switch.into(), host, polls: false });
         Ok(Attached { index, memory_id })
+    }
+
+    /// Has an attached native port polled on a CPU without pause, or not any more (`None`).
+    pub fn poll_on(
+        &mut self,
+        name: &str,
+        polling: Option<ValePolling>,
+        program: Credentials,
+    ) -> Result<(), RequestError> {
+        let invalid = |why: String| Err(RequestError::new(Errno::INVAL, format!("{name}: {why}")));
+        let (switch, port) = split(name)?;
+        if self.switches.find(name).is_none() {
+            return Err(RequestError::new(Errno::NXIO, format!("no port {name}")));
+        }
+        let attached = self.attached.get(port).filter(|attached| attached.switch == switch);
+        let unsupported = |why: &str| Err(RequestError::new(Errno::OPNOTSUPP, format!("{name}: {why}")));
+        let Some(polls) = attached.map(|attached| attached.polls) else {
+            return unsupported("only native ports are polled");
+        };
+        self.check_administrator(port, program)?;
+        let cpu = match polling {
+            Some(ValePolling { mode: ValePolling::MULTI_CPU, .. }) => {
+                return unsupported("all rings of a port are polled on one CPU");
+            }
+            Some(ValePolling { mode: ValePolling::SINGLE_CPU, first_cpu, cpus: 1 }) => Some(first_cpu),
+            Some(polling) => return invalid(format!("{polling:?} is not a way to poll")),
+            None => None,
+        };
+        match cpu {
+            Some(_) if polls => return Err(RequestError::new(Errno::BUSY, format!("{name} is polled already"))),
+            Some(cpu) if !may_run_on(cpu) => return invalid(format!("this process does not run on CPU {cpu}")),
+            None if !polls => return invalid("it is not polled".into()),
+            _ => {}
+        }
+        self.natives.get_mut(port).into_iter().for_each(|native| native.poll_on(cpu));
+        self.attached.get_mut(port).into_iter().for_each(|attached| attached.polls = cpu.is_some());
+        Ok(())
     }
 
     fn check_administrator(&self, port: &str, program: Credentials) -> Result<(), RequestError> {
@@ -134,8 +174,11 @@ impl Ports {
     /// Detaches a native port, if it is attached. Returns the number that it had in its switch.
     pub(super) fn detach_native(&mut self, port: &str) -> Result<u32, RequestError> {
         let none = || RequestError::new(Errno::NXIO, format!("{port} is not attached; see 'ringpass vale'"));
-        let AttachedNative { switch, host } = self.attached.remove(port).ok_or_else(none)?;
-        self.natives.get_mut(port).into_iter().for_each(|native| native.detach());
+        let AttachedNative { switch, host, .. } = self.attached.remove(port).ok_or_else(none)?;
+        if let Some(native) = self.natives.get_mut(port) {
+            native.poll_on(None);
+            native.detach();
+        }
         if host {
             let _ = self.switches.detach(&format!("{switch}:{port}^"));
         }
@@ -163,6 +206,9 @@ impl Ports {
             if native != port {
                 let why = format!("{name} is detached together with {switch}:{native}");
                 return Err(RequestError::new(Errno::INVAL, why));
+            }
+            if self.attached.get(native).is_some_and(|attached| attached.polls) {
+                return Err(RequestError::new(Errno::BUSY, format!("{name} is polled; disable that first")));
             }
             return self.detach_native(native);
         }
@@ -214,6 +260,8 @@ mod tests {
 
         fn detach(&mut self) {}
 
+        fn poll_on(&mut self, _: Option<u32>) {}
+
         fn gone(&mut self) -> Option<String> {
             None
         }
@@ -245,7 +293,7 @@ mod tests {
                 "it has no host's stack"
             );
         }
-        ports.attached.insert("nic".into(), AttachedNative { switch: "vale0".into(), host: true });
+        ports.attached.insert("nic".into(), AttachedNative { switch: "vale0".into(), host: true, polls: false });
         let mut detach = |name: &str, uid| ports.detach(name, Credentials { pid: 1, uid }).map_err(|error| error.errno);
         assert_eq!(detach("vale0:nic", 1000), Err(Errno::PERM));
         assert_eq!(detach("vale0:nic^", 1000), Err(Errno::PERM));

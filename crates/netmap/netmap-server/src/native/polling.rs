@@ -1,0 +1,67 @@
+//! Polling without pause, on a CPU that a program has named.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// The CPU on which the forwarder polls, as the control side has set it.
+pub(super) struct PollingCpu(AtomicU32);
+
+const NONE: u32 = u32::MAX;
+
+impl Default for PollingCpu {
+    fn default() -> Self {
+        Self(AtomicU32::new(NONE))
+    }
+}
+
+impl PollingCpu {
+    pub(super) fn set(&self, cpu: Option<u32>) {
+        self.0.store(cpu.unwrap_or(NONE), Relaxed);
+    }
+
+    fn get(&self) -> Option<u32> {
+        Some(self.0.load(Relaxed)).filter(|&cpu| cpu != NONE)
+    }
+}
+
+/// What the forwarder's thread has made of it.
+#[derive(Default)]
+pub(super) struct Polling {
+    cpu: Option<u32>,
+    /// CPUs that the thread could run on before.
+    before: Option<CpuSet>,
+}
+
+impl Polling {
+    /// Moves this thread to the CPU on which it polls, or back to those that it had before. Returns whether it polls.
+    #[inline]
+    pub(super) fn update(&mut self, wanted: &PollingCpu) -> bool {
+        let wanted = wanted.get();
+        if wanted != self.cpu {
+            self.change(wanted);
+        }
+        self.cpu.is_some()
+    }
+
+    #[cold]
+    fn change(&mut self, wanted: Option<u32>) {
+        if self.before.is_none() {
+            self.before = sched_getaffinity(None).ok();
+        }
+        let mut cpus = CpuSet::new();
+        match wanted {
+            Some(cpu) => cpus.set(cpu as usize),
+            None => cpus = self.before.take().unwrap_or(cpus),
+        }
+        // The control side has checked that this process may run there. If it may not any more, the thread stays where it is.
+        let _ = sched_setaffinity(None, &cpus);
+        self.cpu = wanted;
+    }
+}
+
+/// Whether this process may run on a CPU.
+pub fn may_run_on(cpu: u32) -> bool {
+    let cpu = cpu as usize;
+    cpu < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|cpus| cpus.is_set(cpu))
+}
