@@ -42,6 +42,8 @@ fn ringpass_programs_meet_on_a_switch_and_by_a_pipe() {
 fn addresses_select_rings_and_monitors() {
     let netmapd = Netmapd::new(&[]);
     let _sender = netmapd.spawn(&["pktgen", "netmap:vale0:a/T", "--rate", "1000"]);
+    // There is nothing to monitor before.
+    wait_until("the sender's port", || netmapd.status()["vale"][0]["port"] == "vale0:a");
     let dumps = ["vale0:b-0/xR", "vale0:a/t"].map(|name| netmapd.spawn(&["dump", name, "--count", "100"]));
     for dump in dumps {
         let Ended { status, lines, errors } = dump.wait(Duration::from_secs(30));

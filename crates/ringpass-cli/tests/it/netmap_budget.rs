@@ -151,8 +151,12 @@ fn programs_have_shares_of_a_budget_of_memory() {
     let why = refusal(open(&netmapd, "vale0:large", large.clone()));
     assert!(why.contains("of 16 MiB for one program") && why.contains("--memory") && !why.contains('\n'), "{why}");
     let monitor = Register { slots: [16_384; 2], extra_buffers: 65_536, ..Register::default() };
+    let small = open(&netmapd, "vale0:small", Register { slots: [64; 2], ..Register::default() });
+    let before = used(&netmapd);
     refusal(open(&netmapd, "vale0:small/r", monitor));
-    assert_eq!(used(&netmapd), 0);
+    assert_eq!(used(&netmapd), before);
+    drop(small);
+    wait_until("the port's end", || used(&netmapd) == 0);
     // Queries take no memory.
     let mut client = Client::connect(&netmapd.socket).expect("a connection");
     let (reply, _) = client.ask(&Request::new(Kind::PortInfoGet, "vale0:a", &[])).expect("an answer");

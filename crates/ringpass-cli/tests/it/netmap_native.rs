@@ -92,7 +92,7 @@ fn rings_and_queues() {
     assert!(refused("netmap:x-2").contains("has no ring 2; write one from 0 to 1"));
     for (name, why) in [
         ("netmap:y/RT", "R and T together leave no ring"),
-        ("netmap:y-7/r", "has no ring 7; write one from 0 to"),
+        ("netmap:y/r", "no program has this port, so there is nothing to monitor; open it first"),
         ("netmap:p{1/r", "no program has this end of the pipe"),
         ("netmap:y@conf:rings=2", "options of a registration behind '@' are not there yet"),
         ("netmap:y&", "--port"),
@@ -223,9 +223,9 @@ fn monitors() {
     assert_eq!(receive(&second, Duration::from_secs(1)), [frame(2, 1, 3)]);
     assert_eq!(netmapd.status()["pipes"][0]["monitors"], 1);
     drop((first, second, watching));
-    // On a switch; the monitor is opened first.
-    let watching = netmapd.open("vale0:a/t");
+    // On a switch.
     let (from, to) = (netmapd.open("vale0:a"), netmapd.open("vale0:b"));
+    let watching = netmapd.open("vale0:a/t");
     (0..100).for_each(|n| send(&from, &frame(2, 1, n)));
     from.tx()[0].sync().unwrap();
     let mut numbers = [Vec::new(), Vec::new()];

@@ -178,10 +178,7 @@ impl Ports {
             }
             return Ok(needs);
         }
-        if name.vale().is_some() && !self.open.contains_key(&name.port) {
-            // Monitoring a port that does not exist creates it with default rings.
-            let usual = Register::default();
-            let asked = if monitor { &usual } else { asked };
+        if name.vale().is_some() && !self.open.contains_key(&name.port) && !monitor {
             let shape = new_shape(asked)?;
             needs.extend((asked.memory_id == 0).then(|| pools(shape, asked.extra_buffers)));
         }

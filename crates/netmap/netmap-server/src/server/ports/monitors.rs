@@ -6,7 +6,7 @@ use ringpass_netmap::{Direction, Pools, Region, Shape};
 use rustix::io::Errno;
 
 use super::asked::{bound, descriptors, slots};
-use super::{MAX_SLOTS, Ports, Registered, Requester, new_shape};
+use super::{MAX_SLOTS, Ports, Registered, Requester};
 use crate::server::open_port::{OpenPort, pools};
 use crate::server::pipes::PipeMonitor;
 use crate::server::{RequestError, ServedPort, Watched};
@@ -32,7 +32,7 @@ impl Ports {
         if name.pipe().is_some() {
             return self.register_pipe_monitor(name, &asked, requester);
         }
-        self.make_open(&name, &Register::default(), requester)?;
+        self.shape_of(&name)?;
         let (key, number) = (name.port.clone(), self.number());
         let result = self.register_monitor_of(number, name, &asked, requester);
         if result.is_err() {
@@ -97,23 +97,25 @@ impl Ports {
 
     /// Returns the rings of a port; those that it would have with the default values if it is not open.
     fn shape_of(&self, name: &PortName) -> Result<Shape, RequestError> {
-        let usual = Register::default();
+        let none = |what: &str| {
+            let why = format!("{name}: no program has this {what}, so there is nothing to monitor; open it first");
+            RequestError::new(Errno::INVAL, why)
+        };
         if let Some((parent, pipe)) = name.pipe() {
             let end = usize::from(!name.is_first_end());
             let pipe = self.pipes.get(&(parent.to_owned(), pipe.to_owned()));
             let open = pipe.filter(|pipe| pipe.users[end].count() > 0);
-            return open.map(|pipe| pipe.ends[end].shape()).ok_or_else(|| {
-                let why = format!(
-                    "{name}: no program has this end of the pipe, so there is nothing to monitor; open it first"
-                );
-                RequestError::new(Errno::INVAL, why)
-            });
+            return open.map(|pipe| pipe.ends[end].shape()).ok_or_else(|| none("end of the pipe"));
         }
-        match self.open.get(&name.port) {
-            Some(port) => Ok(port.memory.shape()),
-            None if name.vale().is_some() => new_shape(&usual),
-            None => self.native_shape(name, &usual),
+        if let Some(port) = self.open.get(&name.port) {
+            return Ok(port.memory.shape());
         }
+        if name.vale().is_none() && !self.persistent.contains_key(&name.port) {
+            // Other errors if there is no such port, or if a switch has it.
+            self.check_detached(&name.port)?;
+            self.native_shape(name, &Register::default())?;
+        }
+        Err(none("port"))
     }
 
     fn register_monitor_of(
