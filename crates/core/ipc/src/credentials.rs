@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-/// Process id and user id of the process that connected or that listens. (`rustix` has such a type, but its
+/// Process id, user id and group id of the process that connected or that listens. (`rustix` has such a type, but its
 /// process id cannot be 0.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Credentials {
@@ -14,13 +14,15 @@ pub struct Credentials {
     pub pid: i32,
     /// Effective user id at the time of `connect` or `listen`.
     pub uid: u32,
+    /// Effective group id at that time.
+    pub gid: u32,
 }
 
 impl Credentials {
     /// Returns the credentials of a connected socket's peer (unix(7), `SO_PEERCRED`).
     pub fn of_peer(socket: impl AsFd) -> io::Result<Self> {
         let credentials = getsockopt(&socket, PeerCredentials)?;
-        Ok(Self { pid: credentials.pid(), uid: credentials.uid() })
+        Ok(Self { pid: credentials.pid(), uid: credentials.uid(), gid: credentials.gid() })
     }
 
     /// Returns whether the peer runs as this process's effective user or as root.

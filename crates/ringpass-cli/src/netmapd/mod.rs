@@ -9,11 +9,12 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use nix::unistd::{Gid, Group, User, geteuid};
 use ringpass::{Address, Config, Error, Mempool, MempoolConfig, Ports};
 use ringpass_ipc::{Listener, SocketPlace, prepare_notifiers};
 use ringpass_netmap::Pools;
 use ringpass_netmap::client::default_socket;
-use ringpass_netmap_server::{Budget, Server};
+use ringpass_netmap_server::{Administrators, Budget, Server};
 use serde_json::json;
 
 use crate::options::{Options, bytes, seconds, within};
@@ -48,6 +49,10 @@ pub struct Args {
     /// --attach may always be attached again. Needs --no-sandbox, because ports are opened later
     #[arg(long, value_name = "ADDRESS", requires = "no_sandbox")]
     allow: Vec<Address>,
+    /// Group whose members control the persistent and native ports of all users, as root and the user who runs this do:
+    /// attach, detach and delete them. Read when this starts; the socket must let them connect, too
+    #[arg(long, value_name = "GROUP", value_parser = group)]
+    admin_group: Option<Group>,
     /// Buffers of 2 KiB in the memory of pipes and of ports whose programs ask for it; cards that exchange
     /// buffers have as many for programs in their memory
     #[arg(long, value_name = "N", default_value = "16384", value_parser = within(256..=1 << 20))]
@@ -59,7 +64,7 @@ pub struct Args {
     /// Packet buffers of all switches
     #[arg(long, value_name = "N", default_value = "16384", value_parser = within(1024..=1 << 20))]
     packets: usize,
-    /// End when no program has been connected for this many seconds
+    /// End when no program has been connected and no port has lasted without one for this many seconds
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "10", value_parser = seconds)]
     until_idle: Option<Duration>,
     #[command(flatten)]
@@ -121,7 +126,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let open = |named: &NativeConfig| named.open(&packets, &run.config, &mut needs);
     let natives = ports.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     // The sandbox changes the user of a process of root.
-    let user = nix::unistd::geteuid().as_raw();
+    let administrators = administrators(args.admin_group.as_ref());
     run.enter_sandbox(&needs)?;
     // Threads start only after the sandbox has been entered.
     attach.into_iter().try_for_each(|port| vales.borrow_mut().attach(port).map(drop))?;
@@ -129,7 +134,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let switches = Box::new(SwitchesHandle::new(vales.clone()));
     let mut server = Server::new(listener, pools, switches)?;
     server.limit_memory(budget);
-    server.set_administrator(user);
+    server.set_administrators(administrators);
     packets.exchanged.take().into_iter().for_each(|region| server.exchange(region));
     let json = args.options.json;
     let place = format!("netmap ports at {}", path.display());
@@ -173,7 +178,7 @@ pub fn run(args: Args) -> Result<(), Error> {
                 crate::vale::list(&status);
             }
         }
-        if server.programs() > 0 {
+        if server.programs() > 0 || server.has_lasting_ports() {
             busy = Instant::now();
         }
         if args.until_idle.is_some_and(|idle| busy.elapsed() > idle) {
@@ -185,6 +190,22 @@ pub fn run(args: Args) -> Result<(), Error> {
     drop((server, vales));
     close(Ports::new(Vec::new(), pool, needs));
     Ok(())
+}
+
+/// Parses the name or number of a group.
+fn group(text: &str) -> Result<Group, String> {
+    let named = |found: nix::Result<Option<Group>>| found.ok().flatten();
+    let numbered = text.parse().ok().and_then(|number| named(Group::from_gid(Gid::from_raw(number))));
+    let group = numbered.or_else(|| named(Group::from_name(text)));
+    group.ok_or_else(|| format!("there is no group '{text}'; write a name or a number"))
+}
+
+/// Returns who controls the ports of all users: who runs this, and the members of a group.
+fn administrators(group: Option<&Group>) -> Administrators {
+    let members = group.into_iter().flat_map(|group| &group.mem);
+    let members = members.filter_map(|name| Some(User::from_name(name).ok()??.uid.as_raw()));
+    let users = std::iter::once(geteuid().as_raw()).chain(members).collect();
+    Administrators { users, group: group.map(|group| group.gid.as_raw()) }
 }
 
 /// Returns half of the machine's memory in bytes.

@@ -17,6 +17,7 @@ mod netmap_budget;
 mod netmap_exchange;
 mod netmap_host;
 mod netmap_native;
+mod netmap_requests;
 mod offloads;
 mod readme;
 mod rejoin;

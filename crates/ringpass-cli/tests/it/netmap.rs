@@ -267,7 +267,7 @@ fn nobody_there_and_wrong_names_get_a_line() {
 
 #[test]
 fn a_server_without_programs_sleeps_and_ends_when_told_to() {
-    let netmapd = Netmapd::new(&["--until-idle", "5"]);
+    let netmapd = Netmapd::new(&["--until-idle", "3"]);
     let port = netmapd.open("vale0:a");
     std::thread::sleep(Duration::from_millis(500));
     let stat = |id: u32| {
@@ -283,7 +283,11 @@ fn a_server_without_programs_sleeps_and_ends_when_told_to() {
     std::thread::sleep(Duration::from_secs(2));
     let used = stat(id) - before;
     assert!(used < Duration::from_millis(60), "{used:?} in 2 s with a port where nothing happens");
+    // A port that lasts without a program is a reason to stay.
+    assert_eq!(netmapd.vale(&["new", "lasting"]).0, Some(0));
     drop(port);
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(netmapd.vale(&["delete", "lasting"]).0, Some(0));
     let mut netmapd = netmapd;
     let Ended { status, errors, .. } = netmapd.program.take().expect("it runs").wait(Duration::from_secs(25));
     assert_eq!(status, Some(0), "{errors:?}");

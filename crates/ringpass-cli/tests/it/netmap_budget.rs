@@ -439,3 +439,26 @@ fn pipes_take_their_part_of_the_budget() {
     open(3).unwrap_or_else(|error| panic!("{error}"));
     netmapd.end();
 }
+
+/// Native ports are attached by root, the user who runs the server and its group, and by nobody else.
+#[test]
+fn a_group_of_administrators() {
+    for (group, refused) in [(&[][..], true), (&["--admin-group", "65534"], false)] {
+        let folder = everybodys();
+        let socket = folder.path().join("netmap.sock");
+        let place = format!("{},mode=0666", text(&socket));
+        let server =
+            [&[RINGPASS, "netmapd", "--hugepages", "off", "--port", "x=null", "--socket", &place], group].concat();
+        let server = Program::spawn(&server);
+        wait_until("the serving process", || server.line().starts_with("netmap ports at"));
+        let attach = ["vale", "attach", "vale0:x", "--socket", text(&socket)];
+        let (status, error) = end(spawn_as(STRANGER, folder.path(), &attach));
+        if refused {
+            assert!(status == Some(1) && error.contains("--admin-group"), "{error}");
+        } else {
+            assert_eq!((status, error), (Some(0), String::new()));
+        }
+        server.signal("TERM");
+        assert_eq!(end(server).0, Some(0));
+    }
+}

@@ -38,6 +38,15 @@ pub use native::Native;
 pub use request_error::RequestError;
 pub use switches::{ServedPort, SwitchPlace, Switches, Watched};
 
+/// Who may control the ports of all users, besides root.
+#[derive(Clone, Debug, Default)]
+pub struct Administrators {
+    /// User ids.
+    pub users: Vec<u32>,
+    /// Group id, which counts for programs whose effective group it is.
+    pub group: Option<u32>,
+}
+
 /// The server of netmap ports. Belongs to one thread; only [`poll_once`](Self::poll_once) waits.
 pub struct Server {
     listener: Listener,
@@ -67,10 +76,10 @@ impl Server {
         self.ports.budget = budget;
     }
 
-    /// Lets programs of this user, besides those of root, control the persistent and native ports of all users. By default
+    /// Lets programs of these users, besides those of root, control the persistent and native ports of all users. By default
     /// a user controls the persistent ports that it has created.
-    pub fn set_administrator(&mut self, user: u32) {
-        self.ports.administrator = Some(user);
+    pub fn set_administrators(&mut self, administrators: Administrators) {
+        self.ports.administrators = administrators;
     }
 
     /// Sets the memory of native ports that exchange buffers, which contains their [pool](Region::exchange). To
@@ -171,6 +180,11 @@ impl Server {
     /// Number of connected programs.
     pub fn programs(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Whether there are persistent ports, or native ports on a switch, which last without a program.
+    pub fn has_lasting_ports(&self) -> bool {
+        self.ports.has_lasting_ports()
     }
 
     /// Status of all ports, by name.

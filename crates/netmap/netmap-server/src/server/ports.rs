@@ -30,7 +30,7 @@ use attach::AttachedNative;
 use nulls::NullPort;
 use persistent::PersistentPort;
 
-use super::{Native, RequestError, Switches, Users};
+use super::{Administrators, Native, RequestError, Switches, Users};
 use crate::BufferAccess;
 use crate::vale::header;
 
@@ -132,7 +132,7 @@ pub struct Ports {
     /// Limit of the private memory.
     pub budget: Budget,
     /// A user, besides root, who may control the ports that other users have created.
-    pub administrator: Option<u32>,
+    pub administrators: Administrators,
     numbers: u64,
     /// Statuses that programs have read in part, with their user.
     held_statuses: Vec<(u32, Weak<str>)>,
@@ -157,7 +157,7 @@ impl Ports {
             nulls: Default::default(),
             switches,
             budget,
-            administrator: None,
+            administrators: Administrators::default(),
             numbers: 0,
             held_statuses: Vec::new(),
         })
@@ -507,6 +507,11 @@ impl Ports {
         }
     }
 
+    /// Whether there are persistent ports, or native ports on a switch.
+    pub fn has_lasting_ports(&self) -> bool {
+        !self.persistent.is_empty() || !self.attached.is_empty()
+    }
+
     /// Returns the bytes of the header in front of a port's frames.
     pub fn header_len(&self, name: &str) -> Result<usize, RequestError> {
         let parsed = self.parse_name(name)?;
@@ -518,8 +523,7 @@ impl Ports {
         }
     }
 
-    /// Changes the length of the header in front of a port's frames. Programs of another user than the port's may not, except
-    /// root's.
+    /// Changes the length of the header in front of a port's frames, for programs of the port's user and administrators.
     pub fn set_header_len(&mut self, name: &str, len: u32, program: Credentials) -> Result<(), RequestError> {
         let name = self.parse_name(name)?;
         let len = len as usize;
@@ -528,8 +532,9 @@ impl Ports {
             return Err(RequestError::new(Errno::INVAL, why));
         }
         let none = || RequestError::new(Errno::NXIO, format!("{name} is not a port of a VALE switch that is open"));
+        let is_administrator = self.is_administrator(program);
         let port = self.open.get_mut(&name.port).ok_or_else(none)?;
-        if ![0, port.owner].contains(&program.uid) {
+        if program.uid != port.owner && !is_administrator {
             return Err(RequestError::new(Errno::PERM, format!("{name} is another user's port")));
         }
         if port.served.set_header_len(len) { Ok(()) } else { Err(none()) }

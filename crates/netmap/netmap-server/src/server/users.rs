@@ -81,7 +81,7 @@ mod tests {
     fn rings_are_exclusive_one_by_one() {
         let mut users = Users::default();
         let mut admit = |number, rings, exclusive| {
-            let program = Credentials { pid: number as i32, uid: 0 };
+            let program = Credentials { pid: number as i32, uid: 0, gid: 0 };
             users.admit("x", User { number, program, rings, exclusive }).map_err(|refused| refused.errno)
         };
         assert_eq!(admit(1, 0b0001, true), Ok(String::new()));
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(admit(6, 0b1000, true), Ok(String::new()));
         assert_eq!(admit(7, 0, true), Ok(String::new()), "no ring is nobody's");
         users.leave(1);
-        let program = Credentials { pid: 8, uid: 0 };
+        let program = Credentials { pid: 8, uid: 0, gid: 0 };
         assert!(users.admit("x", User { number: 8, program, rings: 1, exclusive: false }).is_ok());
     }
 }

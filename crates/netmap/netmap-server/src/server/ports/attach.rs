@@ -149,7 +149,9 @@ impl Ports {
         if self.is_administrator(program) {
             return Ok(());
         }
-        let why = format!("{port}: only root and the user who runs this process attach and detach native ports");
+        let why = format!(
+            "{port}: only root, the user who runs this process and 'netmapd --admin-group' attach and detach native ports"
+        );
         Err(RequestError::new(Errno::PERM, why))
     }
 
@@ -275,11 +277,11 @@ mod tests {
     fn native_ports_are_attached_by_administrators() {
         let pools = Pools { interfaces: 8, ring_bytes: 1 << 20, buffers: 4096, ..Pools::default() };
         let mut ports = Ports::new(pools, Box::new(())).expect("no ports");
-        ports.administrator = Some(7);
+        ports.administrators.users.push(7);
         ports.serve("nic", Box::new(Fake)).expect("a port");
         let attach = |ports: &mut Ports, mode, uid| {
             let asked = Register { mode, ..Register::default() };
-            let attached = ports.attach("vale0:nic", &asked, Credentials { pid: 1, uid });
+            let attached = ports.attach("vale0:nic", &asked, Credentials { pid: 1, uid, gid: uid });
             attached.map(drop).map_err(|error| error.errno)
         };
         assert_eq!(attach(&mut ports, Mode::AllNic, 1000), Err(Errno::PERM));
@@ -294,7 +296,8 @@ mod tests {
             );
         }
         ports.attached.insert("nic".into(), AttachedNative { switch: "vale0".into(), host: true, polls: false });
-        let mut detach = |name: &str, uid| ports.detach(name, Credentials { pid: 1, uid }).map_err(|error| error.errno);
+        let mut detach =
+            |name: &str, uid| ports.detach(name, Credentials { pid: 1, uid, gid: uid }).map_err(|error| error.errno);
         assert_eq!(detach("vale0:nic", 1000), Err(Errno::PERM));
         assert_eq!(detach("vale0:nic^", 1000), Err(Errno::PERM));
         assert_eq!(detach("vale0:nic^", 7), Err(Errno::INVAL), "with the port only");

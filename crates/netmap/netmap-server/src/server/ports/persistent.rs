@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Ports, Requester, new_shape};
 use crate::BufferAccess;
 use crate::server::open_port::{OpenPort, pools};
-use crate::server::{RequestError, ZERO_COPY_MEMORY};
+use crate::server::{Administrators, RequestError, ZERO_COPY_MEMORY};
 
 /// A persistent port. It is [open](Ports::open) while it is attached or a program uses it.
 pub struct PersistentPort {
@@ -146,7 +146,8 @@ impl Ports {
 
     /// Whether a program's user may control what others have created.
     pub(super) fn is_administrator(&self, program: Credentials) -> bool {
-        program.uid == 0 || self.administrator == Some(program.uid)
+        let Administrators { users, group } = &self.administrators;
+        program.uid == 0 || users.contains(&program.uid) || *group == Some(program.gid)
     }
 
     /// Opens a persistent port, on its switch if it is attached to one.
@@ -194,7 +195,7 @@ mod tests {
     use crate::server::COMMON_MEMORY;
 
     fn program(uid: u32) -> Credentials {
-        Credentials { pid: 1, uid }
+        Credentials { pid: 1, uid, gid: uid + 1 }
     }
 
     /// Creates a port in the common memory, for which no memory is allocated.
@@ -212,8 +213,9 @@ mod tests {
     #[test]
     fn ports_are_controlled_by_their_user_and_administrators() {
         let mut ports = ports();
-        ports.administrator = Some(7);
-        for administrator in [0, 7, 1000] {
+        ports.administrators = Administrators { users: vec![7], group: Some(21) };
+        // The last one is of that group.
+        for administrator in [0, 7, 1000, 20] {
             create(&mut ports, "a", 1000).expect("a port");
             assert_eq!(create(&mut ports, "a", 1001), Err(Errno::EXIST));
             let attach = |ports: &mut Ports, uid| {
