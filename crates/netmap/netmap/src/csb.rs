@@ -22,9 +22,7 @@ pub(crate) struct CsbAtok {
     cur: AtomicU32,
     need_kick: AtomicU32,
     sync_flags: AtomicU32,
-    /// Of a pipe: whether there are monitors. Written by the process that made the pipe.
-    watched: AtomicU32,
-    spare: [AtomicU32; 11],
+    spare: [AtomicU32; 12],
 }
 
 /// Positions that an application has released, as [`Csb::read_atok`] returns them.
@@ -46,7 +44,9 @@ pub(crate) struct CsbKtoa {
     hwcur: AtomicU32,
     hwtail: AtomicU32,
     need_kick: AtomicU32,
-    spare: [AtomicU32; 13],
+    /// Of a pipe: whether there are monitors. Written by the process that made the pipe.
+    watched: AtomicU32,
+    spare: [AtomicU32; 12],
 }
 
 /// Both halves of the CSB entries of all rings of a port: Tx rings, then Rx rings.
@@ -95,12 +95,12 @@ impl Csb {
     /// Whether the frames of a pipe's direction are monitored.
     #[inline]
     pub(crate) fn is_watched(&self, entry: usize) -> bool {
-        self.atok[entry].watched.load(Relaxed) != 0
+        self.ktoa[entry].watched.load(Relaxed) != 0
     }
 
     /// Stores whether the frames of a pipe's direction are monitored.
     pub(crate) fn set_watched(&self, entry: usize, watched: bool) {
-        self.atok[entry].watched.store(watched.into(), Relaxed);
+        self.ktoa[entry].watched.store(watched.into(), Relaxed);
     }
 
     /// Whether the application requests a kick. Called by the server after it has written its positions;

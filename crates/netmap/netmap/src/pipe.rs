@@ -34,7 +34,7 @@ pub(crate) struct PipeChannel {
 }
 
 /// Distance from the entry with a direction's positions to the one with its kick requests.
-const NEED_KICK_OFFSET: usize = 2;
+pub(crate) const NEED_KICK_OFFSET: usize = 2;
 
 impl PipeChannel {
     /// Creates the state from the sender's and the receiver's ring.
@@ -118,10 +118,13 @@ impl Sender {
             receiver.set_new(at(n), sender.slot(at(n)));
         }
         if given > 0 {
-            if csb.is_watched(*entry)
+            // This line is read below anyway, and written only by who sleeps.
+            if csb.is_watched(entry + NEED_KICK_OFFSET)
                 && let Some(tap) = &self.2
             {
-                tap.write((0..given).map(|n| sender.slot(at(n))));
+                // A copy, so that the loop above can keep the positions in registers.
+                let sent = positions;
+                tap.write((0..given).map(move |n| sender.slot(sent.after(first, n))));
             }
             positions.advance_hwcur(given);
             csb.write_atok(*entry, positions.hwcur(), cur, 0);

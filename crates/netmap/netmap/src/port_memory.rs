@@ -10,6 +10,7 @@ use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 
 use crate::csb::{Csb, ENTRY};
 use crate::layout::{Interface, RING_OFFSETS, RingHeader};
+use crate::pipe::NEED_KICK_OFFSET;
 use crate::tap::{Follower, TapWriter};
 use crate::{Direction, Error, Flags, Kring, Notifier, PortRing, Region, Ring, Tap};
 
@@ -194,7 +195,7 @@ impl PortMemory {
     /// Sets whether frames are monitored that the first end of this pipe sends by a ring, or the second end.
     pub fn set_watched(&self, first_sends: bool, ring: u16, watched: bool) {
         if let Some(entry) = pipe_entry(ring.into(), first_sends) {
-            self.mapped_csb().set_watched(entry, watched);
+            self.mapped_csb().set_watched(entry + NEED_KICK_OFFSET, watched);
         }
     }
 
