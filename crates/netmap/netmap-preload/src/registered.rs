@@ -17,7 +17,7 @@ use crate::wait_queue::WaitQueue;
 /// A port that a program has registered.
 pub struct RegisteredPort {
     port: Port,
-    /// Whether frames to send may lie in the program's own memory (`NS_INDIRECT`), as on a VALE port.
+    /// Set on a VALE port, where frames to send may lie in the program's own memory (`NS_INDIRECT`).
     indirect: bool,
     /// Whether a thread is synchronising the ring; for each Tx ring, and for each Rx ring.
     busy: [Vec<AtomicBool>; 2],

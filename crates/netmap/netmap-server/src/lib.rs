@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod buffer_access;
+mod copies;
 mod native;
 mod server;
 mod vale;

@@ -115,14 +115,14 @@ impl NativePort {
         self.kick.wake();
     }
 
-    /// Whether the host's stack is behind it.
+    /// Returns whether the host's stack is behind it.
     pub fn has_host(&self) -> bool {
         self.host.is_some()
     }
 
     /// Attaches rings of a region in their initial state, one of each direction to each queue and the others to the host's stack,
-    /// in the order of their CSB entries, until the returned value is dropped. If buffers are exchanged, only frames that lie in one buffer pass; others are dropped and
-    /// counted.
+    /// in the order of their CSB entries, until the returned value is dropped. If buffers are exchanged, only frames that lie in one
+    /// buffer pass; others are dropped and counted.
     ///
     /// # Panics
     /// If there are fewer rings of a direction than queues, or more and no host's stack. The forwarder panics if frames are exchanged

@@ -25,7 +25,7 @@ impl PollingCpu {
     }
 }
 
-/// What the forwarder's thread has made of it.
+/// State of the forwarder's thread, which follows that CPU.
 #[derive(Default)]
 pub(super) struct Polling {
     cpu: Option<u32>,
@@ -60,7 +60,7 @@ impl Polling {
     }
 }
 
-/// Whether this process may run on a CPU.
+/// Returns whether this process may run on a CPU.
 pub fn may_run_on(cpu: u32) -> bool {
     let cpu = cpu as usize;
     cpu < CpuSet::MAX_CPU && sched_getaffinity(None).is_ok_and(|cpus| cpus.is_set(cpu))

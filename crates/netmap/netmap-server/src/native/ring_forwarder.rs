@@ -37,7 +37,7 @@ pub(super) struct SharedState {
 pub(super) struct Pair {
     port: QueuePair,
     rings: QueuePair,
-    /// What programs pass on to the other side, if there is one.
+    /// Frames that programs pass on to the other side, if there is one.
     forwarded: Option<Forwarded>,
     /// Frames that programs have sent and the port has not accepted yet.
     sending: Box<Burst>,

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use ringpass_memory::{Burst, Cache, Mempool};
-use ringpass_port::{QueuePair, TxQueue, WakeSource, copy_packet};
+use ringpass_port::{QueuePair, TxQueue, WakeSource};
+
+use crate::copies::copy;
 
 /// Queues that connect a native port to a switch: what is sent there reaches the switch.
 pub struct SwitchLinks {
@@ -62,7 +64,7 @@ impl SwitchLink {
     /// Copies frames to the switch. What it has no room for stays in `frames`.
     pub(super) fn pass(&mut self, frames: &mut Burst) {
         let Self { queues, switch_pool, passing, .. } = self;
-        copy(frames, switch_pool, passing);
+        copy(frames.iter(), switch_pool, passing);
         let copied = passing.len();
         queues.tx.tx_burst(passing);
         frames.discard(copied - passing.len());
@@ -76,7 +78,7 @@ impl SwitchLink {
         // Frames that the port has no room for stay in the burst, and the frames after them in the link.
         if sending.is_empty() {
             queues.rx.rx_burst(received);
-            copy(received, port_pool, sending);
+            copy(received.iter(), port_pool, sending);
             dropped = received.len() - sending.len();
             received.clear();
         }
@@ -99,10 +101,4 @@ impl SwitchLink {
             each(WakeSource::Polled);
         }
     }
-}
-
-/// Copies packets to an empty burst of the same size, as many as the pool has buffers for.
-fn copy(from: &Burst, pool: &mut Cache, to: &mut Burst) {
-    let copies = from.iter().map_while(|packet| copy_packet(packet, pool));
-    copies.for_each(|packet| to.push(packet));
 }

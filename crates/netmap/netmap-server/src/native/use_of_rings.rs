@@ -16,12 +16,12 @@ impl UseOfRings {
         self.host.store(host, Relaxed);
     }
 
-    /// Whether programs have rings of the port.
+    /// Returns whether programs have rings of the port.
     pub(super) fn own(&self) -> bool {
         self.own.load(Relaxed)
     }
 
-    /// Whether programs have rings of the host's stack.
+    /// Returns whether programs have rings of the host's stack.
     pub(super) fn host(&self) -> bool {
         self.host.load(Relaxed)
     }

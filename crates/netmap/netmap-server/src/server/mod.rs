@@ -38,7 +38,7 @@ pub use native::Native;
 pub use request_error::RequestError;
 pub use switches::{ServedPort, SwitchPlace, Switches, Watched};
 
-/// Who may control the ports of all users, besides root.
+/// Users who may control the ports of all others, besides root.
 #[derive(Clone, Debug, Default)]
 pub struct Administrators {
     /// User ids.
@@ -182,7 +182,7 @@ impl Server {
         self.sessions.len()
     }
 
-    /// Whether there are persistent ports, or native ports on a switch, which last without a program.
+    /// Returns whether there are persistent ports, or native ports on a switch, which last without a program.
     pub fn has_lasting_ports(&self) -> bool {
         self.ports.has_lasting_ports()
     }

@@ -3,7 +3,7 @@
 use ringpass_netmap::{Kring, Region};
 use serde_json::Value;
 
-use super::{RequestError, ServedPort};
+use super::{COMMON_MEMORY, RequestError, ServedPort, ZERO_COPY_MEMORY};
 use crate::SwitchLinks;
 
 /// A native port: a card, TAP or other port in netmap mode, which programs open as `netmap:NAME`.
@@ -11,12 +11,17 @@ pub trait Native {
     /// Number of Tx rings, and of Rx rings: one of each for each queue.
     fn rings(&self) -> u16;
 
-    /// Whether the host's stack is behind it, so that it has rings of that, too.
+    /// Returns whether the host's stack is behind it, so that it has rings of that, too.
     fn has_host(&self) -> bool;
 
-    /// Whether its packets are of the pool in [`ZERO_COPY_MEMORY`](super::ZERO_COPY_MEMORY). If so, its rings
+    /// Whether its packets are of the pool in [`ZERO_COPY_MEMORY`]. If so, its rings
     /// must lie there, too.
     fn exchanges(&self) -> bool;
+
+    /// Returns the number of the memory in which its rings lie.
+    fn memory_id(&self) -> u16 {
+        if self.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY }
+    }
 
     /// Attaches these rings of a region, in the order of their CSB entries, to the port's queues and the host's stack, until the
     /// returned value is dropped. No other rings are attached at that time.

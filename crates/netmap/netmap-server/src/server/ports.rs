@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
 
 use super::budget::{Budget, PrivateMemory};
-use super::memories::{COMMON_MEMORY, Memories, ZERO_COPY_MEMORY};
+use super::memories::{COMMON_MEMORY, Memories};
 use super::open_port::{OpenPort, pools};
 use super::pipes::Pipe;
 pub use attach::Attached;
@@ -131,7 +131,7 @@ pub struct Ports {
     switches: Box<dyn Switches>,
     /// Limit of the private memory.
     pub budget: Budget,
-    /// A user, besides root, who may control the ports that other users have created.
+    /// Users who may control the ports of others, besides root.
     pub administrators: Administrators,
     numbers: u64,
     /// Statuses that programs have read in part, with their user.
@@ -295,7 +295,7 @@ impl Ports {
 
     /// Returns the memory in which pipes of a port lie: its own, or the common one if there is no such port.
     fn memory_of_parent(&self, parent: &str) -> u16 {
-        let native = || self.natives.get(parent).filter(|native| native.exchanges()).map(|_| ZERO_COPY_MEMORY);
+        let native = || self.natives.get(parent).map(|native| native.memory_id());
         let persistent = || self.persistent.get(parent).map(|port| port.memory_id);
         self.open.get(parent).map(OpenPort::memory_id).or_else(persistent).or_else(native).unwrap_or(COMMON_MEMORY)
     }
@@ -507,7 +507,7 @@ impl Ports {
         }
     }
 
-    /// Whether there are persistent ports, or native ports on a switch.
+    /// Returns whether there are persistent ports, or native ports on a switch.
     pub fn has_lasting_ports(&self) -> bool {
         !self.persistent.is_empty() || !self.attached.is_empty()
     }

@@ -1,6 +1,8 @@
 //! Copies of packets in buffers of their own, for a monitor whose rings exchange buffers.
 
-use ringpass_memory::{Burst, MAGAZINE, MAX_BATCH, Mempool, Packet};
+use ringpass_memory::{Burst, MAX_BATCH, Mempool, Packet};
+
+use crate::copies::copy;
 
 /// Makes copies of packets. Between two calls it keeps no buffers, so that idle monitors leave them to others.
 pub(super) struct Copier {
@@ -19,19 +21,7 @@ impl Copier {
     pub(super) fn send(&mut self, packets: &[Packet], send: impl FnOnce(&mut [Packet]) -> usize) -> usize {
         let Self { pool, copies } = self;
         let (mut cache, longest) = (pool.cache(), pool.buffer_size());
-        for some in packets.chunks(MAGAZINE) {
-            let mut buffers = cache.packets(some.len().min(copies.room()));
-            for packet in some.iter().filter(|packet| packet.total_len() <= longest) {
-                let Some(mut copy) = buffers.next() else { break };
-                let mut filled = 0;
-                copy.set_len(packet.total_len());
-                for segment in packet.segments() {
-                    copy.write_raw(filled, segment.bytes());
-                    filled += segment.len();
-                }
-                copies.push(copy);
-            }
-        }
+        copy(packets.iter().filter(|packet| packet.total_len() <= longest), &mut cache, copies);
         let done = send(copies);
         copies.clear();
         done

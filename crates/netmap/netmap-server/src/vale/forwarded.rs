@@ -24,7 +24,7 @@ pub(crate) struct Forwarded {
 }
 
 impl Forwarded {
-    /// Frames are copied to packets of `pool`, or exchanged for them.
+    /// Creates it for a port's rings, whose frames are copied to packets of `pool`, or exchanged for them.
     pub(crate) fn new(shared: &Arc<Shared>, pool: &Mempool) -> Self {
         Self { cache: pool.cache(), reader: Reader::default(), shared: shared.clone() }
     }
@@ -32,7 +32,7 @@ impl Forwarded {
     /// Sends the frames that programs have passed on since the last call; what the other side has no room for is dropped. `burst` is
     /// empty before and afterwards. Returns the number of frames.
     pub(crate) fn pass(&mut self, burst: &mut Burst, to: &mut dyn TxQueue) -> usize {
-        let shared = self.shared.clone();
+        let Self { cache, reader, shared } = self;
         let mut ring_set = shared.receiving().lock_datapath();
         let Some(RingSet { rings, buffer_access, .. }) = ring_set.as_mut() else { return 0 };
         let mut tally = Tally::default();
@@ -44,7 +44,10 @@ impl Forwarded {
                     done += 1;
                     continue;
                 }
-                let Some((slots, packet)) = self.take(ring, (done, given), buffer_access, &mut tally) else { break };
+                let Some((slots, packet)) = take((cache, reader), ring, (done, given), buffer_access, &mut tally)
+                else {
+                    break;
+                };
                 done += slots;
                 tally.packets += usize::from(packet.is_some());
                 packet.into_iter().for_each(|packet| burst.push(packet));
@@ -63,26 +66,6 @@ impl Forwarded {
         tally.packets
     }
 
-    /// Takes the frame that begins at a released slot. Returns its number of slots, and the packet unless the frame was dropped;
-    /// `None` if it is not whole, or there is no buffer.
-    fn take(
-        &mut self,
-        ring: &mut ValeRing,
-        (first, given): (u32, u32),
-        buffer_access: &BufferAccess,
-        tally: &mut Tally,
-    ) -> Option<(u32, Option<Packet>)> {
-        let Self { cache, reader, .. } = self;
-        match buffer_access {
-            BufferAccess::Copied(bytes) => match reader.take(ring, first, given, bytes, cache) {
-                ReadResult::Frame(packet, slots) => Some((slots, Some(packet))),
-                ReadResult::Dropped { slots, .. } => Some((slots, None)),
-                ReadResult::Retry => None,
-            },
-            BufferAccess::ZeroCopy(exchange) => receive_special(exchange, (cache, reader), ring, (first, given), tally),
-        }
-    }
-
     /// Requests a kick when programs release slots of rings that pass frames on.
     pub(crate) fn arm(&mut self) {
         if let Some(ring_set) = self.shared.receiving().lock().as_ref() {
@@ -99,7 +82,26 @@ impl Forwarded {
     }
 }
 
-/// Whether a program has set `NR_FORWARD` in the ring's flags.
+/// Returns whether a program has set `NR_FORWARD` in the ring's flags.
 fn passes_on(ring: &ValeRing) -> bool {
     ring.kring.ring().header().flags.load(Relaxed) & FORWARD != 0
+}
+
+/// Takes the frame that begins at a released slot. Returns its number of slots, and the packet unless the frame was dropped; `None` if
+/// it is not whole, or there is no buffer.
+fn take(
+    (cache, reader): (&mut Cache, &mut Reader),
+    ring: &mut ValeRing,
+    (first, given): (u32, u32),
+    buffer_access: &BufferAccess,
+    tally: &mut Tally,
+) -> Option<(u32, Option<Packet>)> {
+    match buffer_access {
+        BufferAccess::Copied(bytes) => match reader.take(ring, first, given, bytes, cache) {
+            ReadResult::Frame(packet, slots) => Some((slots, Some(packet))),
+            ReadResult::Dropped { slots, .. } => Some((slots, None)),
+            ReadResult::Retry => None,
+        },
+        BufferAccess::ZeroCopy(exchange) => receive_special(exchange, (cache, reader), ring, (first, given), tally),
+    }
 }

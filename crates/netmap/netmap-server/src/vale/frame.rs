@@ -136,10 +136,8 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Copies a frame, behind a header, to free slots from `used` on, of `room` in all, with the flags `mark`, and advances `used`.
-    /// Slots without a
-    /// valid buffer are counted in `bad`, and returned empty together with the slots before them that do not
-    /// suffice for the frame.
+    /// Copies a frame to free slots from `used` on, of `room` in all, and advances `used`. Slots without a valid buffer are counted
+    /// in `bad`, and returned empty together with the slots before them that do not suffice for the frame.
     #[cold]
     #[inline(never)]
     pub(crate) fn give(

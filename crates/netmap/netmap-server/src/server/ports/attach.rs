@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::Ports;
 use crate::native::may_run_on;
 use crate::server::open_port::SLOTS;
-use crate::server::{COMMON_MEMORY, RequestError, SwitchPlace, ZERO_COPY_MEMORY};
+use crate::server::{RequestError, SwitchPlace};
 
 /// An attached port.
 pub struct Attached {
@@ -101,7 +101,7 @@ impl Ports {
                 format!("{port} has no rings of the host's stack; start 'ringpass netmapd' with --host {port}=ADDRESS");
             return Err(RequestError::new(Errno::INVAL, why));
         }
-        let memory_id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
+        let memory_id = native.memory_id();
         let (index, links) = self.switches.connect(&format!("{switch}:{port}"), host)?;
         native.attach(links);
         self.attached.insert(port.into(), AttachedNative { switch: switch.into(), host, polls: false });
@@ -159,8 +159,7 @@ impl Ports {
     pub(super) fn find_attached(&self, port: &str) -> Option<(Shape, u16)> {
         let native = self.natives.get(port).filter(|_| self.attached.contains_key(port))?;
         let host_rings = [u16::from(native.has_host()); 2];
-        let memory_id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
-        Some((Shape { rings: [native.rings(); 2], slots: [SLOTS; 2], host_rings }, memory_id))
+        Some((Shape { rings: [native.rings(); 2], slots: [SLOTS; 2], host_rings }, native.memory_id()))
     }
 
     /// Checks that a native port is not attached to a switch.

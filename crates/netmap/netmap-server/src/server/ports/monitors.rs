@@ -6,7 +6,7 @@ use ringpass_netmap::{Direction, Pools, Region, Shape};
 use rustix::io::Errno;
 
 use super::asked::{bound, descriptors, slots};
-use super::{MAX_SLOTS, Ports, Registered, Requester};
+use super::{MAX_SLOTS, Memories, Ports, Registered, Requester};
 use crate::server::open_port::{OpenPort, pools};
 use crate::server::pipes::PipeMonitor;
 use crate::server::{RequestError, ServedPort, Watched};
@@ -29,17 +29,28 @@ impl Ports {
             // As in netmap, it gets both directions.
             asked.flags |= register::MONITOR_TX | register::MONITOR_RX;
         }
-        if name.pipe().is_some() {
-            return self.register_pipe_monitor(name, &asked, requester);
-        }
-        self.shape_of(&name)?;
-        let (key, number) = (name.port.clone(), self.number());
-        let result = self.register_monitor_of(number, name, &asked, requester);
+        let flags = asked.flags;
+        let (shape, pools) = self.monitor_memory(&name, &asked)?;
+        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
+        let asked = Asked { watched: watched(&name, &receiving, shape)?, receiving, shape, pools };
+        let number = self.number();
+        let result = match name.pipe() {
+            Some((parent, pipe)) => {
+                let key = (parent.to_owned(), pipe.to_owned());
+                let result = self.register_pipe_monitor(number, &key, name, asked, requester);
+                if result.is_err() {
+                    self.pipes.get_mut(&key).into_iter().for_each(|pipe| pipe.remove_monitor(number));
+                }
+                result
+            }
+            None => self.register_port_monitor(number, name, asked, requester),
+        };
         if result.is_err() {
             self.monitors.remove(&number).into_iter().for_each(|monitor| monitor.release(&mut self.memories));
-            self.drop_unused_port(&key);
         }
-        result
+        let mut registered = result?;
+        registered.register.flags = flags;
+        Ok(registered)
     }
 
     /// Returns the rings of a monitor of a port, and the pools of its memory.
@@ -48,54 +59,51 @@ impl Ports {
         Ok((shape, pools(shape, asked.extra_buffers)))
     }
 
-    /// Registers a monitor of an end of a pipe, which a program must have open. The programs of the pipe copy the frames, and that of
-    /// the monitor fills its rings with them.
+    /// Registers a monitor of an end of a pipe. The programs of the pipe copy the frames, and that of the monitor fills its rings
+    /// with them.
     fn register_pipe_monitor(
         &mut self,
+        number: u64,
+        key: &(String, String),
         name: PortName,
-        asked: &Register,
+        asked: Asked,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let (shape, pools) = self.monitor_memory(&name, asked)?;
-        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
-        let watched = watched(&name, &receiving, shape)?;
-        let (number, end) = (self.number(), usize::from(!name.is_first_end()));
-        let key = name.pipe().map(|(parent, pipe)| (parent.to_owned(), pipe.to_owned())).expect("a pipe's name");
-        let pipe = self.pipes.get_mut(&key).expect("it has rings");
+        let Asked { receiving, watched, shape, pools } = asked;
+        let end = usize::from(!name.is_first_end());
+        let pipe = self.pipes.get_mut(key).expect("it has rings");
         let [monitors_event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
         let (rings, memory_id) = (pipe.ends[0].shape().rings, pipe.memory_id);
         let serving = PipeMonitor::new()?;
-        let own = match asked.flags & register::ZERO_COPY_MONITOR {
-            0 => Some(requester.take(&pools)?),
-            _ => None,
-        };
+        let id = Self::monitors_memory(&mut self.memories, memory_id, &receiving, &pools, requester)?;
         pipe.add_monitor(number, end, watched);
-        let id = match own {
-            Some(own) => self.memories.add(own),
-            None => {
-                self.memories.enter(memory_id);
-                memory_id
-            }
-        };
         let serve = |_, _: &Region| Ok(Box::new(serving) as Box<dyn ServedPort>);
-        let registered = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve).and_then(|monitor| {
-            let monitor = self.monitors.entry(number).or_insert(monitor);
-            let program = (number, requester.program);
-            Self::register_rings(&mut self.memories, monitor, program, name, &receiving)
-        });
-        if registered.is_err() {
-            self.monitors.remove(&number).into_iter().for_each(|monitor| monitor.release(&mut self.memories));
-            self.pipes.get_mut(&key).into_iter().for_each(|pipe| pipe.remove_monitor(number));
-        }
-        let mut registered = registered?;
+        let monitor = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
+        let monitor = self.monitors.entry(number).or_insert(monitor);
+        let program = (number, requester.program);
+        let mut registered = Self::register_rings(&mut self.memories, monitor, program, name, &receiving)?;
         registered.fds[CALL_EVENT] = monitors_event;
         registered.fds.push(tap);
-        registered.register.flags = asked.flags;
         registered.peer = RingPeer::Monitored { rings, first: end == 0 };
         Ok(registered)
     }
 
-    /// Returns the rings of a port; those that it would have with the default values if it is not open.
+    /// Takes the memory in which a monitor's rings lie: that of the port, or one of its own. Returns its number.
+    fn monitors_memory(
+        memories: &mut Memories,
+        ports: u16,
+        receiving: &Register,
+        pools: &Pools,
+        requester: &mut Requester,
+    ) -> Result<u16, RequestError> {
+        if receiving.flags & register::ZERO_COPY_MONITOR == 0 {
+            return Ok(memories.add(requester.take(pools)?));
+        }
+        memories.enter(ports);
+        Ok(ports)
+    }
+
+    /// Returns the rings of a port, or of an end of a pipe, which a program must have.
     fn shape_of(&self, name: &PortName) -> Result<Shape, RequestError> {
         let none = |what: &str| {
             let why = format!("{name}: no program has this {what}, so there is nothing to monitor; open it first");
@@ -118,32 +126,34 @@ impl Ports {
         Err(none("port"))
     }
 
-    fn register_monitor_of(
+    fn register_port_monitor(
         &mut self,
         number: u64,
         name: PortName,
-        asked: &Register,
+        asked: Asked,
         requester: &mut Requester,
     ) -> Result<Registered, RequestError> {
-        let (shape, pools) = self.monitor_memory(&name, asked)?;
-        let receiving = Register { flags: asked.flags | register::RX_ONLY, memory_id: 0, ..asked.clone() };
-        let watched = watched(&name, &receiving, shape)?;
-        let port = self.open.get_mut(&name.port).expect("made before");
-        let id = if asked.flags & register::ZERO_COPY_MONITOR != 0 {
-            self.memories.enter(port.memory_id());
-            port.memory_id()
-        } else {
-            self.memories.add(requester.take(&pools)?)
-        };
+        let Asked { receiving, watched, shape, pools } = asked;
+        let port = self.open.get_mut(&name.port).expect("it has rings");
+        let id = Self::monitors_memory(&mut self.memories, port.memory_id(), &receiving, &pools, requester)?;
         let serve = |served, region: &Region| port.served.monitor(watched, served, region);
         let monitor = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         let monitor = self.monitors.entry(number).or_insert(monitor);
-        let mut registered =
-            Self::register_rings(&mut self.memories, monitor, (number, requester.program), name, &receiving)?;
-        registered.register.flags = asked.flags;
+        let program = (number, requester.program);
+        let registered = Self::register_rings(&mut self.memories, monitor, program, name, &receiving)?;
         port.monitors += 1;
         Ok(registered)
     }
+}
+
+/// A monitor that is to be registered.
+struct Asked {
+    /// The registration, of Rx rings only.
+    receiving: Register,
+    watched: Watched,
+    shape: Shape,
+    /// Pools of its memory, unless it lies in the port's.
+    pools: Pools,
 }
 
 /// Returns the rings of a monitor: an Rx ring for each number of a ring that the port has, with as many slots as the port's unless

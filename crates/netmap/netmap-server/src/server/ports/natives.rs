@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::Ports;
 use super::asked::slots;
 use crate::server::open_port::OpenPort;
-use crate::server::{COMMON_MEMORY, Native, RequestError, ZERO_COPY_MEMORY};
+use crate::server::{Native, RequestError};
 
 /// Largest number of rings of the host's stack, in each direction.
 const MAX_HOST_RINGS: u16 = 16;
@@ -16,7 +16,7 @@ impl Ports {
     pub(super) fn make_native(&mut self, name: &PortName, asked: &Register) -> Result<(), RequestError> {
         let shape = self.native_shape(name, asked)?;
         let native = self.natives.get_mut(&name.port).expect("it has a shape");
-        let id = if native.exchanges() { ZERO_COPY_MEMORY } else { COMMON_MEMORY };
+        let id = native.memory_id();
         if ![0, id].contains(&asked.memory_id) {
             return Err(RequestError::new(
                 Errno::INVAL,
