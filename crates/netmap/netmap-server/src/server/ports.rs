@@ -6,6 +6,7 @@ mod monitors;
 mod natives;
 mod nulls;
 mod persistent;
+mod pipe_ends;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -22,7 +23,7 @@ use serde_json::{Value, json};
 use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
 
 use super::budget::{Budget, PrivateMemory};
-use super::memories::{COMMON_MEMORY, Memories};
+use super::memories::Memories;
 use super::open_port::{OpenPort, pools};
 use super::pipes::Pipe;
 pub use attach::Attached;
@@ -259,91 +260,10 @@ impl Ports {
         Ok(())
     }
 
-    fn register_pipe(
-        &mut self,
-        name: PortName,
-        asked: &Register,
-        program: Credentials,
-    ) -> Result<Registered, RequestError> {
-        let (parent, pipe) = name.pipe().expect("a pipe's name");
-        let (key, end) = ((parent.to_owned(), pipe.to_owned()), usize::from(!name.is_first_end()));
-        let id = match self.pipes.get(&key) {
-            Some(pipe) => pipe.memory_id,
-            None if asked.memory_id != 0 => asked.memory_id,
-            None => self.memory_of_parent(parent),
-        };
-        if ![0, id].contains(&asked.memory_id) {
-            return Err(RequestError::new(
-                Errno::INVAL,
-                format!("{name} lies in memory {id}, as its first program said"),
-            ));
-        }
-        self.check_memory(&name, id)?;
-        if !self.pipes.contains_key(&key) {
-            // As in netmap, the numbers are those of the first end, whichever is opened first.
-            let shape = new_shape(asked)?;
-            let made = Pipe::new((id, self.memories.region(id)), (parent, pipe), shape, &self.budget)?;
-            self.memories.enter(id);
-            self.pipes.insert(key.clone(), made);
-        }
-        let result = self.register_end(&key, end, name, asked, program);
-        if result.is_err() {
-            self.drop_unused(&key);
-        }
-        result
-    }
-
-    /// Returns the memory in which pipes of a port lie: its own, or the common one if there is no such port.
-    fn memory_of_parent(&self, parent: &str) -> u16 {
-        let native = || self.natives.get(parent).map(|native| native.memory_id());
-        let persistent = || self.persistent.get(parent).map(|port| port.memory_id);
-        self.open.get(parent).map(OpenPort::memory_id).or_else(persistent).or_else(native).unwrap_or(COMMON_MEMORY)
-    }
-
     /// Checks that there is a memory with this number.
     fn check_memory(&self, name: &PortName, id: u16) -> Result<(), RequestError> {
         let none = || RequestError::new(Errno::INVAL, format!("{name}: there is no memory {id}; leave the number out"));
         self.memories.find(id).map(drop).ok_or_else(none)
-    }
-
-    fn register_end(
-        &mut self,
-        key: &(String, String),
-        end: usize,
-        name: PortName,
-        asked: &Register,
-        program: Credentials,
-    ) -> Result<Registered, RequestError> {
-        let number = self.number();
-        let pipe = self.pipes.get_mut(key).expect("made before");
-        let region = self.memories.region(pipe.memory_id);
-        let bound = bound(&name, asked, pipe.ends[end].shape())?;
-        let fds = [
-            shared(region.file())?.try_clone_to_owned(),
-            shared(pipe.ends[0].csb())?.try_clone_to_owned(),
-            pipe.call_events[end].try_clone(),
-            pipe.call_events[1 - end].try_clone(),
-            pipe.tap.try_clone(),
-            pipe.monitors_event.try_clone(),
-        ];
-        let fds = descriptors(fds)?;
-        let (interface, others) = admit(
-            &name,
-            asked,
-            (number, program),
-            Rings { memory: &pipe.ends[end], region, users: &mut pipe.users[end] },
-            bound,
-        )?;
-        // An end whose positions are broken stays so: its programs are responsible for that.
-        if pipe.users[end].count() == 1 {
-            let _ = pipe.reinit(region, end);
-        }
-        let peer = RingPeer::Pipe { other: pipe.ends[1 - end].interface() as u64, first: end == 0 };
-        let shape = pipe.ends[end].shape();
-        let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
-        let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
-        let registration = Registration { name, number, interface, extra, call: None };
-        Ok(Registered { registration, register, pools: *region.pools(), peer, fds: fds.into(), others })
     }
 
     fn register_open(
@@ -488,16 +408,6 @@ impl Ports {
             port.served.unsubscribe(number);
             port.users.leave(number);
             self.drop_unused_port(&name.port);
-        }
-    }
-
-    fn drop_unused(&mut self, key: &(String, String)) {
-        if self.pipes.get(key).is_some_and(Pipe::is_unused) {
-            let pipe = self.pipes.remove(key).expect("it is there");
-            let region = self.memories.region(pipe.memory_id);
-            let id = pipe.memory_id;
-            pipe.release(region);
-            self.memories.leave(id);
         }
     }
 
