@@ -14,7 +14,7 @@ mod server;
 mod vale;
 
 use buffer_access::BufferAccess;
-pub use native::{NativePort, RingForwarder, SwitchLinks};
+pub use native::{NativePort, PollingMode, RingForwarder, SwitchLinks};
 pub use server::{
     Administrators, Budget, COMMON_MEMORY, Native, RequestError, Reservation, ServedPort, Server, SwitchPlace,
     Switches, Watched, ZERO_COPY_MEMORY,

@@ -8,8 +8,7 @@ use ringpass::sandbox::Needs;
 use ringpass::{Address, Config, Error, Mempool, Port, PortConfig, State, Workers};
 use ringpass_memory::Addressing;
 use ringpass_netmap::{Kring, Pools, Region};
-use ringpass_netmap_server::{Native, RequestError, ServedPort};
-use ringpass_netmap_server::{NativePort, SwitchLinks};
+use ringpass_netmap_server::{Native, NativePort, PollingMode, RequestError, ServedPort, SwitchLinks};
 use ringpass_pci::addressing_of;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -225,8 +224,8 @@ impl Native for RunningNative {
         self.rings.detach();
     }
 
-    fn poll_on(&mut self, cpu: Option<u32>) {
-        self.rings.poll_on(cpu);
+    fn poll(&mut self, mode: Option<PollingMode>) -> Result<(), RequestError> {
+        self.rings.poll(mode).map_err(|error| RequestError::new(Errno::AGAIN, error))
     }
 
     fn gone(&mut self) -> Option<String> {

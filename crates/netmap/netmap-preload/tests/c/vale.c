@@ -504,7 +504,15 @@ static void polled(void) {
     }
     far.nr_first_cpu_id = 0, far.nr_num_polling_cpus = 2;
     GIVES(ask(on, "vale5:nic", &far), EINVAL, "VALE_POLLING_ENABLE on one CPU of two: EINVAL");
-    PENDING(polling(on, "vale5:nic", NETMAP_POLLING_MODE_MULTI_CPU) == 0, "VALE_POLLING_ENABLE of one ring");
+    far.nr_mode = NETMAP_POLLING_MODE_MULTI_CPU, far.nr_num_polling_cpus = 1000;
+    GIVES(ask(on, "vale5:nic", &far), EINVAL, "VALE_POLLING_ENABLE of more rings than there are: EINVAL");
+    far.nr_num_polling_cpus = 0;
+    GIVES(ask(on, "vale5:nic", &far), EINVAL, "of no ring: EINVAL");
+    far.nr_first_cpu_id = UINT32_MAX, far.nr_num_polling_cpus = 1;
+    GIVES(ask(on, "vale5:nic", &far), EINVAL, "of a ring that does not exist: EINVAL");
+    SUCCEEDS(polling(on, "vale5:nic", NETMAP_POLLING_MODE_MULTI_CPU), "VALE_POLLING_ENABLE of one ring");
+    GIVES(polling(on, "vale5:nic", NETMAP_POLLING_MODE_SINGLE_CPU), EBUSY, "polled twice: EBUSY");
+    SUCCEEDS(polling(off, "vale5:nic", NETMAP_POLLING_MODE_MULTI_CPU), "VALE_POLLING_DISABLE of it");
     SUCCEEDS(detach("vale5:nic"), "VALE_DETACH");
     struct port port = need("vale5:p");
     GIVES(polling(on, "vale5:p", NETMAP_POLLING_MODE_SINGLE_CPU), EOPNOTSUPP, "of a program's port: EOPNOTSUPP");

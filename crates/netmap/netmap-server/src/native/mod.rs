@@ -9,8 +9,10 @@
 //! exchanging buffers, if their region has a pool ([`Region::exchange`]). The rings are served like those of a VALE switch. Frames that the
 //! port has no room for wait in the ring, as with a card.
 
+mod mailbox;
 mod polling;
 mod ring_forwarder;
+mod ring_poller;
 mod switch_links;
 mod use_of_rings;
 
@@ -28,12 +30,14 @@ use crate::BufferAccess;
 use crate::server::{RequestError, ServedPort, Watched};
 use crate::vale::{Forwarded, Monitor, Part, Shared, kick};
 
+use mailbox::Mailbox;
 use polling::PollingCpu;
+pub use polling::PollingMode;
 pub(crate) use polling::may_run_on;
 pub use ring_forwarder::RingForwarder;
 use ring_forwarder::{Pair, SharedState};
+use ring_poller::{Loan, RingPoller};
 pub use switch_links::SwitchLinks;
-use switch_links::SwitchMailbox;
 use use_of_rings::UseOfRings;
 
 /// Control side of a native port.
@@ -43,8 +47,11 @@ pub struct NativePort {
     /// Rings of the host's stack.
     host: Option<Arc<Shared>>,
     used: Arc<UseOfRings>,
-    switch: Arc<SwitchMailbox>,
+    switch: Arc<Mailbox<Option<SwitchLinks>>>,
     polling: Arc<PollingCpu>,
+    /// Threads that poll single queues, and what the forwarder lends them.
+    pollers: Vec<RingPoller>,
+    loans: Arc<Mailbox<Vec<Arc<Loan>>>>,
     kick: Arc<WakeFd>,
     dropped: Arc<AtomicU64>,
 }
@@ -74,16 +81,19 @@ impl NativePort {
         let own_pairs = queues.into_iter().zip(&pairs).map(pair).collect::<Result<_, _>>()?;
         let (host_port, host) = host.unzip();
         let host_pair = host_port.zip(host.as_ref()).map(pair).transpose()?;
-        let switch = Arc::new(SwitchMailbox::default());
+        let switch = Arc::new(Mailbox::default());
+        let loans = Arc::new(Mailbox::default());
         let polling = Arc::new(PollingCpu::default());
         let shared = SharedState {
             used: used.clone(),
             switch: switch.clone(),
+            loans: loans.clone(),
             polling: polling.clone(),
             dropped: dropped.clone(),
         };
         let ring_forwarder = RingForwarder::new(own_pairs, host_pair, shared, (pool.clone(), batch));
-        Ok((Self { pairs, host, used, switch, polling, kick, dropped }, ring_forwarder))
+        let pollers = Vec::new();
+        Ok((Self { pairs, host, used, switch, polling, pollers, loans, kick, dropped }, ring_forwarder))
     }
 
     /// Number of queues. A program's port has as many rings of each direction.
@@ -109,10 +119,24 @@ impl NativePort {
         self.kick.wake();
     }
 
-    /// Has the forwarder poll on a CPU, without pause, or sleep again when there is nothing to do (`None`).
-    pub fn poll_on(&self, cpu: Option<u32>) {
+    /// Has an attached port polled without pause: by the forwarder, or queues each by a thread of its own. Without a mode, the
+    /// forwarder sleeps again when there is nothing to do. Fails if a thread cannot be started.
+    pub fn poll(&mut self, mode: Option<PollingMode>) -> Result<(), Error> {
+        self.pollers.clear();
+        let (cpu, queues) = match mode {
+            Some(PollingMode::OneCpu(cpu)) => (Some(cpu), None),
+            Some(PollingMode::CpuPerQueue(queues)) => (None, Some(queues)),
+            None => (None, None),
+        };
+        if let Some(queues) = queues {
+            let queues = queues.start as usize..queues.end as usize;
+            let started = RingPoller::start(queues, &self.dropped, &self.kick);
+            self.pollers = started.map_err(|source| Error::os("starting a thread that polls", source))?;
+            self.loans.put(self.pollers.iter().map(RingPoller::loan).collect());
+        }
         self.polling.set(cpu);
         self.kick.wake();
+        Ok(())
     }
 
     /// Returns whether the host's stack is behind it.

@@ -1,8 +1,18 @@
-//! Polling without pause, on a CPU that a program has named.
+//! Polling without pause, on CPUs that a program has named.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// How a native port is polled, as netmap's `VALE_POLLING_ENABLE` has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PollingMode {
+    /// All queues on this CPU.
+    OneCpu(u32),
+    /// Each of these queues on the CPU with its number.
+    CpuPerQueue(Range<u32>),
+}
 
 /// The CPU on which the forwarder polls, as the control side has set it.
 pub(super) struct PollingCpu(AtomicU32);
@@ -49,15 +59,20 @@ impl Polling {
         if self.before.is_none() {
             self.before = sched_getaffinity(None).ok();
         }
-        let mut cpus = CpuSet::new();
         match wanted {
-            Some(cpu) => cpus.set(cpu as usize),
-            None => cpus = self.before.take().unwrap_or(cpus),
+            Some(cpu) => run_on(cpu),
+            None => drop(self.before.take().map(|cpus| sched_setaffinity(None, &cpus))),
         }
-        // The control side has checked that this process may run there. If it may not any more, the thread stays where it is.
-        let _ = sched_setaffinity(None, &cpus);
         self.cpu = wanted;
     }
+}
+
+/// Moves this thread to a CPU. The control side has checked that this process may run there; if it may not any more, the thread
+/// stays where it is.
+pub(super) fn run_on(cpu: u32) {
+    let mut cpus = CpuSet::new();
+    cpus.set(cpu as usize);
+    let _ = sched_setaffinity(None, &cpus);
 }
 
 /// Returns whether this process may run on a CPU.

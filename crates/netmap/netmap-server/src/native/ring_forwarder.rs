@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Mempool};
-use ringpass_port::{QueuePair, TxQueue, WakeSource, Wakeable};
+use ringpass_port::{QueuePair, RxQueue, TxQueue, WakeSource, Wakeable};
 
 use super::UseOfRings;
+use super::mailbox::Mailbox;
 use super::polling::{Polling, PollingCpu};
-use super::switch_links::{SwitchLink, SwitchLinks, SwitchMailbox};
+use super::ring_poller::{Lent, Loan};
+use super::switch_links::{SwitchLink, SwitchLinks, ToSwitch};
 use crate::vale::Forwarded;
 
 /// Moves frames between a native port's queues and its rings. Belongs to one thread.
@@ -28,14 +30,18 @@ pub struct RingForwarder {
 /// State that the control side shares with the forwarder.
 pub(super) struct SharedState {
     pub(super) used: Arc<UseOfRings>,
-    pub(super) switch: Arc<SwitchMailbox>,
+    pub(super) switch: Arc<Mailbox<Option<SwitchLinks>>>,
+    pub(super) loans: Arc<Mailbox<Vec<Arc<Loan>>>>,
     pub(super) polling: Arc<PollingCpu>,
     pub(super) dropped: Arc<AtomicU64>,
 }
 
 /// A queue of a port, and its rings.
 pub(super) struct Pair {
-    port: QueuePair,
+    /// The port's queue; its receiving side may be lent to a thread that polls it.
+    rx: Option<Box<dyn RxQueue>>,
+    tx: Box<dyn TxQueue>,
+    lent_to: Option<Arc<Loan>>,
     rings: QueuePair,
     /// Frames that programs pass on to the other side, if there is one.
     forwarded: Option<Forwarded>,
@@ -47,22 +53,47 @@ pub(super) struct Pair {
 impl Pair {
     pub(super) fn new(port: QueuePair, rings: QueuePair, forwarded: Option<Forwarded>, batch: usize) -> Self {
         let burst = || Box::new(Burst::new(batch));
-        Self { port, rings, forwarded, sending: burst(), received: burst() }
+        let QueuePair { rx, tx } = port;
+        Self { rx: Some(rx), tx, lent_to: None, rings, forwarded, sending: burst(), received: burst() }
     }
 
     /// Sends what programs have put into the rings. Returns how many frames moved.
     fn send(&mut self) -> usize {
-        let Self { port, rings, sending, .. } = self;
+        let Self { tx, rings, sending, .. } = self;
         // Frames that the port has no room for stay in the burst, and the frames after them in the ring.
         if sending.is_empty() {
             rings.rx.rx_burst(sending);
         }
-        if sending.is_empty() { 0 } else { port.tx.tx_burst(sending) }
+        if sending.is_empty() { 0 } else { tx.tx_burst(sending) }
     }
 
     /// Receives a burst. Returns how many frames came.
     fn receive(&mut self) -> usize {
-        self.port.rx.rx_burst(&mut self.received)
+        match &mut self.rx {
+            Some(rx) => rx.rx_burst(&mut self.received),
+            None => {
+                self.take_back();
+                0
+            }
+        }
+    }
+
+    /// Lends the receiving side to a thread that passes on what it receives.
+    fn lend(&mut self, loan: Arc<Loan>, switch: ToSwitch) {
+        self.take_back();
+        if let Some(rx) = self.rx.take() {
+            let received = Box::new(Burst::new(switch.batch));
+            loan.lend(Lent { rx, switch, received });
+            self.lent_to = Some(loan);
+        }
+    }
+
+    /// Takes the receiving side back, if the thread that has it has ended.
+    #[cold]
+    fn take_back(&mut self) {
+        if let Some(Lent { rx, .. }) = self.lent_to.as_ref().and_then(|loan| loan.take_back()) {
+            (self.rx, self.lent_to) = (Some(rx), None);
+        }
     }
 
     /// Puts the received frames into the rings, as many as there is room for.
@@ -105,6 +136,18 @@ impl RingForwarder {
         };
     }
 
+    /// Lends queues to threads that are to poll them.
+    fn lend_queues(&mut self) {
+        // Threads that poll are for an attached port, whose links were set before.
+        let Some(link) = &mut self.links[0] else { return };
+        let Some(loans) = self.shared.loans.take() else { return };
+        for loan in loans {
+            if let Some(pair) = self.pairs.get_mut(loan.queue) {
+                pair.lend(loan, link.to_switch.another());
+            }
+        }
+    }
+
     /// Moves one burst each way between the port's queues and the switch. Returns how many frames moved.
     fn round_with_switch(&mut self) -> usize {
         let Self { pairs, host, shared, links, .. } = self;
@@ -114,13 +157,13 @@ impl RingForwarder {
             for pair in pairs.iter_mut() {
                 moved += pair.receive();
                 if let Some(link) = link {
-                    link.pass(&mut pair.received);
+                    link.to_switch.pass(&mut pair.received);
                 }
                 dropped += pair.received.len();
                 pair.received.clear();
             }
             if let (Some(link), Some(pair)) = (link, pairs.first_mut()) {
-                let (sent, lost) = link.send(&mut *pair.port.tx);
+                let (sent, lost) = link.send(&mut *pair.tx);
                 (moved, dropped) = (moved + sent, dropped + lost);
             }
         }
@@ -138,6 +181,7 @@ impl RingForwarder {
 
     fn move_bursts(&mut self) -> usize {
         self.update_links();
+        self.lend_queues();
         if self.links[0].is_some() {
             return self.round_with_switch();
         }
@@ -152,13 +196,13 @@ impl RingForwarder {
         for pair in pairs.iter_mut() {
             moved += pair.send();
             if let Some(host) = host {
-                moved += pair.forward_to(&mut *host.port.tx);
+                moved += pair.forward_to(&mut *host.tx);
             }
             let came = pair.receive();
             if came > 0 {
                 moved += came;
                 match host {
-                    Some(host) if !used.own() => pair.pass_to(&mut *host.port.tx),
+                    Some(host) if !used.own() => pair.pass_to(&mut *host.tx),
                     _ => pair.fill_rings(),
                 }
             }
@@ -167,7 +211,7 @@ impl RingForwarder {
         if let Some(host) = host {
             moved += host.send();
             if let Some(pair) = pairs.first_mut() {
-                moved += host.forward_to(&mut *pair.port.tx);
+                moved += host.forward_to(&mut *pair.tx);
             }
             let came = host.receive();
             if came > 0 {
@@ -175,7 +219,7 @@ impl RingForwarder {
                 if used.host() {
                     host.fill_rings();
                 } else if let Some(pair) = pairs.first_mut().filter(|_| !used.own()) {
-                    host.pass_to(&mut *pair.port.tx);
+                    host.pass_to(&mut *pair.tx);
                 }
             }
             drop_rest(&mut host.received);
@@ -186,8 +230,8 @@ impl RingForwarder {
 
 impl Wakeable for RingForwarder {
     fn arm(&mut self) {
-        for Pair { port, rings, forwarded, .. } in self.pairs.iter_mut().chain(&mut self.host) {
-            port.rx.arm();
+        for Pair { rx, rings, forwarded, .. } in self.pairs.iter_mut().chain(&mut self.host) {
+            rx.iter_mut().for_each(|rx| rx.arm());
             rings.rx.arm();
             forwarded.iter_mut().for_each(Forwarded::arm);
         }
@@ -195,8 +239,8 @@ impl Wakeable for RingForwarder {
     }
 
     fn disarm(&mut self) {
-        for Pair { port, rings, forwarded, .. } in self.pairs.iter_mut().chain(&mut self.host) {
-            port.rx.disarm();
+        for Pair { rx, rings, forwarded, .. } in self.pairs.iter_mut().chain(&mut self.host) {
+            rx.iter_mut().for_each(|rx| rx.disarm());
             rings.rx.disarm();
             forwarded.iter_mut().for_each(Forwarded::disarm);
         }
@@ -204,8 +248,8 @@ impl Wakeable for RingForwarder {
     }
 
     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        for Pair { port, rings, sending, .. } in self.pairs.iter().chain(&self.host) {
-            port.rx.wake_sources(each);
+        for Pair { rx, rings, sending, .. } in self.pairs.iter().chain(&self.host) {
+            rx.iter().for_each(|rx| rx.wake_sources(each));
             rings.rx.wake_sources(each);
             // A port does not signal when it has room again.
             if !sending.is_empty() {

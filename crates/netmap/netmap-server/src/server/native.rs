@@ -4,7 +4,7 @@ use ringpass_netmap::{Kring, Region};
 use serde_json::Value;
 
 use super::{COMMON_MEMORY, RequestError, ServedPort, ZERO_COPY_MEMORY};
-use crate::SwitchLinks;
+use crate::{PollingMode, SwitchLinks};
 
 /// A native port: a card, TAP or other port in netmap mode, which programs open as `netmap:NAME`.
 pub trait Native {
@@ -33,8 +33,8 @@ pub trait Native {
     /// Detaches the port from its switch.
     fn detach(&mut self);
 
-    /// Has the port's thread poll on a CPU, without pause, or sleep again when there is nothing to do (`None`).
-    fn poll_on(&mut self, cpu: Option<u32>);
+    /// Has the attached port polled without pause, or not any more (`None`).
+    fn poll(&mut self, mode: Option<PollingMode>) -> Result<(), RequestError>;
 
     /// Returns why the port does not work any more, or `None` if it does. Called several times a second.
     fn gone(&mut self) -> Option<String>;

@@ -9,7 +9,7 @@ use crate::programs::{BROADCAST, frame, mac};
 use crate::wires::{Port, link};
 use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap_server::{RingForwarder, SwitchLinks};
+use ringpass_netmap_server::{PollingMode, RingForwarder, SwitchLinks};
 use ringpass_port::{Idle, WakeSource, Wakeable};
 
 macro_rules! either_way {
@@ -33,6 +33,7 @@ either_way! {
     what_nobody_takes_is_dropped_and_counted, 1;
     rings_are_those_of_queues, 3;
     attached_to_a_switch, 2;
+    queues_polled_by_threads, 3;
     sleep, 2;
     programs_that_write_anything, 2;
 }
@@ -153,6 +154,52 @@ fn attached_to_a_switch(mut port: Port) {
     port.close(program);
     port.assert_all_is_back();
     assert_eq!(pool.outstanding(1), 0);
+}
+
+/// Threads of their own receive from some queues for the switch; the forwarder receives from the others, and from all again when
+/// those threads have ended.
+fn queues_polled_by_threads(mut port: Port) {
+    let pool = Mempool::new(&MempoolConfig { buffers: 256, ..Default::default() }).unwrap();
+    let numbered = |n: usize| frame(mac(1), mac(n as u8), 60 + n);
+    let (switch, own) = link(&pool);
+    port.control.attach(SwitchLinks { own, host: None, pool: pool.clone() });
+    switch.take(100);
+    for round in 0..3 {
+        port.control.poll(Some(PollingMode::CpuPerQueue(1..3))).unwrap();
+        port.work();
+        port.wires[1].bring(numbered(10));
+        port.wires[2].bring(numbered(20));
+        // Without the forwarder.
+        let mut sent = Vec::new();
+        let start = Instant::now();
+        while sent.len() < 2 && start.elapsed() < Duration::from_secs(60) {
+            sent.extend(switch.sent());
+        }
+        sent.sort_by_key(Vec::len);
+        assert_eq!(sent, [numbered(10), numbered(20)], "round {round}");
+        port.wires[0].bring(numbered(0));
+        port.work();
+        assert_eq!(switch.sent(), [numbered(0)], "a queue that is not polled");
+        // What the switch has no room for is dropped.
+        let dropped = port.control.dropped();
+        switch.take(0);
+        (0..5).for_each(|n| port.wires[2].bring(numbered(n)));
+        while port.control.dropped() < dropped + 5 && start.elapsed() < Duration::from_secs(60) {
+            std::thread::yield_now();
+        }
+        assert_eq!((switch.sent().len(), port.control.dropped()), (0, dropped + 5));
+        switch.take(100);
+        // Threads that end before they have seen their queue lose nothing either.
+        port.control.poll(Some(PollingMode::CpuPerQueue(0..1))).unwrap();
+        port.control.poll(None).unwrap();
+        port.work();
+        port.wires.iter().enumerate().for_each(|(n, wire)| wire.bring(numbered(n)));
+        port.work();
+        assert_eq!(switch.sent(), [numbered(0), numbered(1), numbered(2)]);
+    }
+    // The port ends while a queue is lent.
+    port.control.poll(Some(PollingMode::CpuPerQueue(0..1))).unwrap();
+    port.work();
 }
 
 /// A forwarder on its thread, and what is known of its sleep.

@@ -1,11 +1,14 @@
 //! Attaching ports to switches, and detaching them.
 
+use std::ops::Range;
+
 use ringpass_ipc::Credentials;
 use ringpass_netmap::Shape;
 use ringpass_netmap::request::{Mode, Register, ValePolling};
 use rustix::io::Errno;
 
 use super::Ports;
+use crate::PollingMode;
 use crate::native::may_run_on;
 use crate::server::open_port::SLOTS;
 use crate::server::{RequestError, SwitchPlace};
@@ -33,6 +36,26 @@ fn split(name: &str) -> Result<(&str, &str), RequestError> {
     let parts = name.split_once(':');
     let parts = parts.filter(|(switch, port)| switch.starts_with("vale") && is_switch(switch) && !port.is_empty());
     parts.ok_or_else(|| RequestError::new(Errno::INVAL, format!("'{name}': write SWITCH:PORT, such as vale0:tap:x")))
+}
+
+/// Returns how a port with so many rings each way is to be polled, or why it cannot be.
+fn polling_mode(asked: ValePolling, rings: u16) -> Result<PollingMode, String> {
+    let mode = match asked {
+        ValePolling { mode: ValePolling::SINGLE_CPU, first_cpu, cpus: 1 } => PollingMode::OneCpu(first_cpu),
+        ValePolling { mode: ValePolling::MULTI_CPU, first_cpu: first, cpus: 1.. } => {
+            let end = first.checked_add(asked.cpus).filter(|&end| end <= u32::from(rings));
+            PollingMode::CpuPerQueue(first..end.ok_or(format!("it has {rings} rings; ring N is polled on CPU N"))?)
+        }
+        asked => return Err(format!("{asked:?} is not a way to poll")),
+    };
+    let mut cpus = match mode.clone() {
+        PollingMode::OneCpu(cpu) => cpu..=cpu,
+        PollingMode::CpuPerQueue(Range { start, end }) => start..=end - 1,
+    };
+    match cpus.find(|&cpu| !may_run_on(cpu)) {
+        Some(cpu) => Err(format!("this process does not run on CPU {cpu}")),
+        None => Ok(mode),
+    }
 }
 
 impl Ports {
@@ -126,22 +149,19 @@ impl Ports {
             return unsupported("only native ports are polled");
         };
         self.check_administrator(port, program)?;
-        let cpu = match polling {
-            Some(ValePolling { mode: ValePolling::MULTI_CPU, .. }) => {
-                return unsupported("all rings of a port are polled on one CPU");
-            }
-            Some(ValePolling { mode: ValePolling::SINGLE_CPU, first_cpu, cpus: 1 }) => Some(first_cpu),
-            Some(polling) => return invalid(format!("{polling:?} is not a way to poll")),
-            None => None,
-        };
-        match cpu {
+        let native = self.natives.get_mut(port).expect("attached ports are served");
+        let mode = match polling {
             Some(_) if polls => return Err(RequestError::new(Errno::BUSY, format!("{name} is polled already"))),
-            Some(cpu) if !may_run_on(cpu) => return invalid(format!("this process does not run on CPU {cpu}")),
-            None if !polls => return invalid("it is not polled".into()),
-            _ => {}
-        }
-        self.natives.get_mut(port).into_iter().for_each(|native| native.poll_on(cpu));
-        self.attached.get_mut(port).into_iter().for_each(|attached| attached.polls = cpu.is_some());
+            Some(polling) => match polling_mode(polling, native.rings()) {
+                Ok(mode) => Some(mode),
+                Err(why) => return invalid(why),
+            },
+            None if polls => None,
+            None => return invalid("it is not polled".into()),
+        };
+        let polls = mode.is_some();
+        native.poll(mode)?;
+        self.attached.get_mut(port).into_iter().for_each(|attached| attached.polls = polls);
         Ok(())
     }
 
@@ -177,7 +197,8 @@ impl Ports {
         let none = || RequestError::new(Errno::NXIO, format!("{port} is not attached; see 'ringpass vale'"));
         let AttachedNative { switch, host, .. } = self.attached.remove(port).ok_or_else(none)?;
         if let Some(native) = self.natives.get_mut(port) {
-            native.poll_on(None);
+            // Ending threads cannot fail.
+            let _ = native.poll(None);
             native.detach();
         }
         if host {
@@ -261,7 +282,9 @@ mod tests {
 
         fn detach(&mut self) {}
 
-        fn poll_on(&mut self, _: Option<u32>) {}
+        fn poll(&mut self, _: Option<PollingMode>) -> Result<(), RequestError> {
+            Ok(())
+        }
 
         fn gone(&mut self) -> Option<String> {
             None
