@@ -71,7 +71,7 @@ impl Wire {
     /// Returns where a frame may have been lost, for a test that failed: the counters of the far end and of the model.
     pub fn look(&self) -> String {
         self.model.signal("USR1");
-        let far = self.host.run(&["sh", "-c", "ip -s -s address; ip neighbour; nstat -a; tc -s qdisc"]);
+        let far = self.host.run(&["sh", "-c", "ip -s -s link; ip neighbour; nstat -a; tc -s qdisc"]);
         // The model answers the signal within a round of its statistics.
         std::thread::sleep(Duration::from_secs(1));
         let Self { kind, number, .. } = self;
@@ -187,7 +187,14 @@ pub const LOOK: &str = "grep eth /proc/interrupts
         ip -s -s link show $name
         ethtool -S $name | grep -v ': 0$'
         ethtool -d $name | grep -E 'EI[CMA]|(RD|TD)[HT]0[0:]'
-    done";
+    done
+    cat /proc/net/softnet_stat
+    tail -n 99 /sys/kernel/tracing/trace";
+
+/// In the guest: has the kernel note each frame that it drops, with the place and the reason, for [`LOOK`].
+pub const NOTE_DROPS: &str = "mount -t tracefs tracefs /sys/kernel/tracing 2>/dev/null
+    echo 1 >/sys/kernel/tracing/options/stacktrace
+    echo 1 >/sys/kernel/tracing/events/skb/kfree_skb/enable";
 
 /// Sends pings from the guest, of which none may be lost.
 pub fn ping(guest: &Guest, address: &str, options: &str) {
