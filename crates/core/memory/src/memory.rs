@@ -20,6 +20,8 @@ pub struct Memory {
 enum Mapping {
     Own(Arc<DmaRegion>),
     Theirs(Arc<ForeignMemory>),
+    /// Nobody: the caller of [`Memory::borrowed`] answers for it.
+    Borrowed,
 }
 
 impl Mapping {
@@ -27,15 +29,17 @@ impl Mapping {
         match (self, other) {
             (Self::Own(a), Self::Own(b)) => Arc::ptr_eq(a, b),
             (Self::Theirs(a), Self::Theirs(b)) => Arc::ptr_eq(a, b),
+            (Self::Borrowed, Self::Borrowed) => true,
             _ => false,
         }
     }
 }
 
-// SAFETY: `start` points into the mapping that `mapping` keeps alive, and a mapping is valid in every thread.
+// SAFETY: `start` points into memory that `mapping` keeps mapped, or the caller of `borrowed`, and a mapping is valid in every
+// thread.
 unsafe impl Send for Memory {}
 // SAFETY: shared access hands out atomics (`Cells`) and raw pointers only; the mapping is valid in every thread
-// and kept alive by `mapping`.
+// and kept by `mapping`, or by the caller of `borrowed`.
 unsafe impl Sync for Memory {}
 
 impl From<Arc<DmaRegion>> for Memory {
@@ -58,6 +62,15 @@ impl Memory {
     pub fn first(region: &Arc<DmaRegion>, len: usize) -> Self {
         let all = Self::from(region.clone());
         Self { len: len.min(all.len), ..all }
+    }
+
+    /// Returns memory that somebody else keeps mapped, such as that of the program in which this library runs.
+    ///
+    /// # Safety
+    /// `len` bytes from `start` on stay mapped, for reading and writing, as long as the result and its parts are used. There is no
+    /// reference into them, except to atomics.
+    pub unsafe fn borrowed(start: NonNull<u8>, len: usize) -> Self {
+        Self { start, len, mapping: Mapping::Borrowed }
     }
 
     /// Returns the `len` bytes from `offset` on; `None` if they are not all inside.

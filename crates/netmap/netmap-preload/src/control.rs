@@ -8,10 +8,13 @@ use netmap::request::{
 };
 use rustix::io::Errno;
 
+use crate::csb_mode;
 use crate::open::Open;
 use crate::option_header::OptionHeader;
 use crate::options::Options;
 use crate::refusal::Refusal;
+use crate::registered::RegisteredPort;
+use crate::sync_loop;
 use crate::user_memory::UserMemory;
 
 /// Executes an `ioctl`; `None` if netmap does not have it.
@@ -30,6 +33,9 @@ pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMe
 fn sync(open: &Open, direction: Direction) -> Result<(), Refusal> {
     let none = || Refusal::new(Errno::NXIO, "a descriptor without a port has no rings to synchronise");
     let port = open.port().ok_or_else(none)?;
+    if port.is_in_csb_mode() {
+        return Err(Refusal::new(Errno::BUSY, "in CSB mode only the loop synchronises"));
+    }
     let synced = port.sync(direction);
     port.yield_if_idle(direction);
     if synced.broken {
@@ -65,9 +71,9 @@ fn control(open: &Open, at: u64, program: &mut impl UserMemory) -> Result<(), Re
         56 => program.read::<56>(header.body)?.into(),
         _ => program.read::<BODY>(header.body)?.into(),
     };
-    let options = Options::read(header.options, len, program)?;
-    let result = execute(open, &header, body, &options);
-    options.refuse(program)?;
+    let mut options = Options::read(header.options, len, program)?;
+    let result = execute(open, &header, body, &mut options, program);
+    options.write_statuses(program)?;
     let Reply { body, text, .. } = result?;
     if header.kind == Kind::ValeList {
         program.write(at, &Header::renamed(bytes, &text))?;
@@ -78,23 +84,46 @@ fn control(open: &Open, at: u64, program: &mut impl UserMemory) -> Result<(), Re
     Ok(())
 }
 
-/// Executes a request. As in netmap, options fail a registration that has nothing else wrong with it; other
-/// requests ignore options that they do not know.
-fn execute(open: &Open, header: &Header, body: Vec<u8>, options: &Options) -> Result<Reply, Refusal> {
+/// Executes a request. As in netmap, options that it does not know fail a registration that has nothing else wrong with it; other
+/// requests ignore them.
+fn execute(
+    open: &Open,
+    header: &Header,
+    body: Vec<u8>,
+    options: &mut Options,
+    program: &impl UserMemory,
+) -> Result<Reply, Refusal> {
+    let no_port = || Refusal::new(Errno::NXIO, "a descriptor without a port has no loop");
     match header.kind {
         Kind::Register => {
             let asked = Register::parse(body.first_chunk().expect("56 bytes"))?;
-            if !options.is_empty() {
-                open.try_register(&header.name, &asked)?;
-                return Err(Refusal::new(Errno::OPNOTSUPP, format!("{}: options are not supported", header.name)));
+            let prepare = |registered: &RegisteredPort| {
+                if options.payload(OptionHeader::CSB).is_some() {
+                    registered.set_csb(csb_mode::enable(registered.port(), options, program)?);
+                }
+                options.all_used()
+            };
+            Ok(Reply::granted(&open.register(&header.name, &asked, prepare)?.bytes()))
+        }
+        Kind::CsbEnable => {
+            let registered = open.port().ok_or_else(|| Refusal::new(Errno::INVAL, "CSB mode without a port"))?;
+            if registered.sync_loop.is_running() {
+                return Err(Refusal::new(Errno::BUSY, "a loop uses the CSB; stop it first"));
             }
-            Ok(Reply::granted(&open.register(&header.name, &asked)?.bytes()))
+            registered.set_csb(csb_mode::enable(registered.port(), options, program)?);
+            Ok(Reply::granted(&[]))
+        }
+        Kind::SyncKloopStart => {
+            let [a, b, c, d, ..] = body[..] else { return Err(InvalidRequest::Body.into()) };
+            sync_loop::run(open.port(), u32::from_le_bytes([a, b, c, d]), options, program)?;
+            Ok(Reply::granted(&body))
+        }
+        Kind::SyncKloopStop => {
+            open.port().ok_or_else(no_port)?.sync_loop.stop()?;
+            Ok(Reply::granted(&[]))
         }
         Kind::PoolsInfoGet if header.name.is_empty() => {
             Err(Refusal::new(Errno::NXIO, "the pools of a port without a name"))
-        }
-        Kind::CsbEnable if !options.has(OptionHeader::CSB) => {
-            Err(Refusal::new(Errno::INVAL, "a request to use a CSB, without the option that names it"))
         }
         kind => open.ask(&Request::new(kind, &header.name, &body)),
     }
@@ -140,7 +169,7 @@ fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> 
             let PortInfo { memory_size, slots, rings, memory_id, .. } = info;
             legacy.register = Register { memory_size, slots, rings, memory_id, ..legacy.register };
         }
-        (_, 0) => legacy.register = open.register(&port, &legacy.register)?,
+        (_, 0) => legacy.register = open.register(&port, &legacy.register, |_| Ok(()))?,
         (_, command::NEWIF) => {
             let Register { slots, rings, memory_id, .. } = legacy.register;
             let reply = ask(Kind::ValeNewif, &NewPort { slots, rings, memory_id }.bytes())?;
@@ -177,6 +206,8 @@ fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> 
 
 #[cfg(test)]
 pub mod tests {
+    use std::os::fd::OwnedFd;
+
     use super::*;
 
     /// A program's memory, from address 64 on.
@@ -194,6 +225,14 @@ pub mod tests {
             let at = at.checked_sub(START).ok_or(Errno::FAULT)? as usize;
             self.0.get_mut(at..at + bytes.len()).ok_or(Errno::FAULT)?.copy_from_slice(bytes);
             Ok(())
+        }
+
+        fn map(&self, _: u64, _: usize) -> Result<ringpass_memory::Memory, Errno> {
+            Err(Errno::FAULT)
+        }
+
+        fn duplicate(&self, _: i32) -> Result<OwnedFd, Errno> {
+            Err(Errno::BADF)
         }
     }
 

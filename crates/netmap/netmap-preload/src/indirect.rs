@@ -13,7 +13,16 @@ use crate::next;
 /// switch drops such a frame.
 #[inline]
 pub fn copy_frames(ring: &PortRing, buffers: &Buffers) {
-    let (first, count) = ring.unpassed();
+    copy_range(ring, ring.unpassed(), buffers);
+}
+
+/// Like [`copy_frames`], for a program in CSB mode, which has released the slots before `head`.
+pub fn copy_frames_until(ring: &PortRing, head: u32, buffers: &Buffers) {
+    copy_range(ring, ring.unpassed_until(head, head), buffers);
+}
+
+#[inline]
+fn copy_range(ring: &PortRing, (first, count): (u32, u32), buffers: &Buffers) {
     if ring.ring().flags(first, count).any(Flags::INDIRECT) {
         copy_each(ring.ring(), (first, count), buffers);
     }
@@ -37,7 +46,7 @@ fn copy_each(ring: &Ring, (first, count): (u32, u32), buffers: &Buffers) {
 
 /// Copies `len` bytes at an address of this program, which may be invalid, to `to`. Returns whether all were copied.
 /// The kernel makes the copy, because it finds out whether the address is valid; it permits this for one's own memory.
-fn read_own(from: u64, to: NonNull<u8>, len: usize) -> bool {
+pub fn read_own(from: u64, to: NonNull<u8>, len: usize) -> bool {
     if len == 0 {
         return true;
     }

@@ -18,11 +18,13 @@
 #[allow(unsafe_code, reason = "a mutex that is held over `fork`")]
 mod change_lock;
 mod control;
+mod csb_mode;
 mod epoll;
 #[allow(unsafe_code, reason = "functions of the C library, with the pointers of programs")]
 mod hooks;
 #[allow(unsafe_code, reason = "a copy from an address that the program has written")]
 mod indirect;
+mod loop_control;
 #[allow(unsafe_code, reason = "functions of the C library, by name")]
 mod next;
 mod open;
@@ -33,6 +35,7 @@ mod refusal;
 mod registered;
 mod select;
 mod start;
+mod sync_loop;
 mod table;
 mod user_memory;
 mod wait;

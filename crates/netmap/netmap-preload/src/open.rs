@@ -46,18 +46,18 @@ impl Open {
         self.port.get()
     }
 
-    /// Registers a port. Returns the registration as granted.
-    pub fn register(&self, name: &str, asked: &Register) -> Result<Register, Refusal> {
+    /// Registers a port, and has `prepare` prepare it; if that fails, the registration ends at once. Returns the registration as
+    /// granted.
+    pub fn register(
+        &self,
+        name: &str,
+        asked: &Register,
+        prepare: impl FnOnce(&RegisteredPort) -> Result<(), Refusal>,
+    ) -> Result<Register, Refusal> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = self.connect_port(&mut client, name, asked)?;
-        let registered = self.port.get_or_init(|| RegisteredPort::new(port));
-        Ok(registered.port().granted().clone())
-    }
-
-    /// Registers a port and ends the registration at once, to find out what is wrong with it.
-    pub fn try_register(&self, name: &str, asked: &Register) -> Result<(), Refusal> {
-        let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        self.connect_port(&mut client, name, asked).map(drop)
+        let port = RegisteredPort::new(self.connect_port(&mut client, name, asked)?);
+        prepare(&port)?;
+        Ok(self.port.get_or_init(|| port).port().granted().clone())
     }
 
     fn connect_port(&self, client: &mut Option<Client>, name: &str, asked: &Register) -> Result<Port, Refusal> {

@@ -15,9 +15,13 @@ impl OptionHeader {
     /// Bytes of a header.
     pub const LEN: usize = 24;
     /// Number of kinds, with 0, which is none.
-    pub const KINDS: usize = 6;
+    pub const KINDS: u32 = 6;
+    /// Kind of the option with the eventfds of a sync loop.
+    pub const EVENTFDS: u32 = 2;
     /// Kind of the option with a CSB.
     pub const CSB: u32 = 3;
+    /// Kind of the option with the mode of a sync loop.
+    pub const LOOP_MODE: u32 = 4;
 
     /// Parses a header. Its status is an output.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -31,11 +35,10 @@ impl OptionHeader {
         match self.kind {
             // External memory.
             1 => 72,
-            // Eventfds of a sync loop: as many as the program says.
-            2 => usize::try_from(self.size).unwrap_or(usize::MAX).saturating_sub(Self::LEN),
+            // As many as the program says.
+            Self::EVENTFDS => usize::try_from(self.size).unwrap_or(usize::MAX).saturating_sub(Self::LEN),
             Self::CSB => 16,
-            // Mode of a sync loop.
-            4 => 8,
+            Self::LOOP_MODE => 8,
             // Offsets in slots.
             5 => 32,
             _ => 0,

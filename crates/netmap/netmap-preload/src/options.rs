@@ -1,4 +1,4 @@
-//! Options of a request: a linked list in the program's memory, which may contain itself or never end.
+//! Options of a request, each with a status of its own: a linked list in the program's memory, which may contain itself or never end.
 
 use rustix::io::Errno;
 
@@ -6,13 +6,20 @@ use crate::option_header::OptionHeader;
 use crate::refusal::Refusal;
 use crate::user_memory::UserMemory;
 
-/// The options of a request, none of which is supported.
+/// The options of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Options {
-    /// Addresses of the options, in the order of the list.
-    at: Vec<u64>,
-    /// Whether there is one of each known kind.
-    known: [bool; OptionHeader::KINDS],
+pub struct Options(Vec<RequestOption>);
+
+/// An option of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct RequestOption {
+    /// Its address.
+    at: u64,
+    kind: u32,
+    /// Bytes of the whole option.
+    len: u64,
+    /// Its status, once it was used: an error number, or 0. Others are not supported.
+    status: Option<i32>,
 }
 
 /// Largest size of a request's body with its options.
@@ -37,9 +44,11 @@ impl Options {
             Ok(()) => Ok(options),
             Err((refusal, statuses)) => {
                 if statuses {
-                    options.write_status(0, program)?;
-                    options.at.retain(|at| blamed.contains(at));
-                    options.write_status(Errno::INVAL.raw_os_error(), program)?;
+                    for option in &mut options.0 {
+                        let invalid = blamed.contains(&option.at);
+                        option.status = Some(if invalid { Errno::INVAL.raw_os_error() } else { 0 });
+                    }
+                    options.write_statuses(program)?;
                 }
                 Err(refusal)
             }
@@ -58,7 +67,6 @@ impl Options {
         let too_long = |statuses| (Refusal::new(Errno::MSGSIZE, "more options than a request may have"), statuses);
         // Bytes of the request, and those of netmap's copy of its options, with a link for each.
         let (mut bytes, mut copied) = (body, body);
-        let mut first_of = [0; OptionHeader::KINDS];
         let mut at = first;
         while at != 0 {
             copied += LINK + OptionHeader::LEN;
@@ -66,18 +74,19 @@ impl Options {
                 return Err(too_long(false));
             }
             let header = OptionHeader::parse(&program.read(at).map_err(|errno| (errno.into(), true))?);
-            self.at.push(at);
+            let earlier = self.find(header.kind).map(|option| option.at);
+            let len = (OptionHeader::LEN + header.payload()) as u64;
+            self.0.push(RequestOption { at, kind: header.kind, len, status: None });
             bytes += OptionHeader::LEN;
             if header.kind == 0 {
                 blamed.push(at);
                 return Err((Refusal::new(Errno::INVAL, "an option of kind 0"), true));
             }
-            if let Some(known) = self.known.get_mut(header.kind as usize) {
-                if std::mem::replace(known, true) {
-                    blamed.extend([first_of[header.kind as usize], at]);
+            if header.kind < OptionHeader::KINDS {
+                if let Some(earlier) = earlier {
+                    blamed.extend([earlier, at]);
                     return Err((Refusal::new(Errno::INVAL, format!("option {} twice", header.kind)), true));
                 }
-                first_of[header.kind as usize] = at;
                 let more = header.payload();
                 if header.size > MAX_REQUEST as u64 || bytes + more > MAX_REQUEST || copied + more > ROOM {
                     return Err(too_long(true));
@@ -90,24 +99,41 @@ impl Options {
         Ok(())
     }
 
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.at.is_empty()
+    fn find(&self, kind: u32) -> Option<&RequestOption> {
+        self.0.iter().find(|option| option.kind == kind)
     }
 
-    /// Whether there is one of this kind.
-    pub fn has(&self, kind: u32) -> bool {
-        self.known.get(kind as usize).is_some_and(|known| *known)
+    /// Returns the address behind the header of the option of a known kind, and the bytes from there to its end; `None` if there is
+    /// none.
+    pub fn payload(&self, kind: u32) -> Option<(u64, u64)> {
+        let header = OptionHeader::LEN as u64;
+        self.find(kind).map(|option| (option.at.wrapping_add(header), option.len - header))
     }
 
-    /// Sets the status of each to `EOPNOTSUPP`.
-    pub fn refuse(&self, program: &mut impl UserMemory) -> Result<(), Refusal> {
-        self.write_status(Errno::OPNOTSUPP.raw_os_error(), program)
+    /// Records that the option of a kind was used, and its status. Returns the result.
+    pub fn used<T>(&mut self, kind: u32, result: Result<T, Refusal>) -> Result<T, Refusal> {
+        let status = result.as_ref().err().map_or(0, |refusal| refusal.errno.raw_os_error());
+        self.0.iter_mut().filter(|option| option.kind == kind).for_each(|option| option.status = Some(status));
+        result
     }
 
-    fn write_status(&self, status: i32, program: &mut impl UserMemory) -> Result<(), Refusal> {
-        let status = status.to_le_bytes();
-        self.at.iter().try_for_each(|at| program.write(at.wrapping_add(STATUS), &status)).map_err(Refusal::from)
+    /// Refuses options that were not used.
+    pub fn all_used(&self) -> Result<(), Refusal> {
+        match self.0.iter().find(|option| option.status.is_none()) {
+            Some(RequestOption { kind, .. }) => {
+                Err(Refusal::new(Errno::OPNOTSUPP, format!("option {kind} is not supported by this request")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Writes the status of each: `EOPNOTSUPP` for those that were not used.
+    pub fn write_statuses(&self, program: &mut impl UserMemory) -> Result<(), Refusal> {
+        for RequestOption { at, status, .. } in &self.0 {
+            let status = status.unwrap_or(Errno::OPNOTSUPP.raw_os_error());
+            program.write(at.wrapping_add(STATUS), &status.to_le_bytes())?;
+        }
+        Ok(())
     }
 }
 
@@ -152,14 +178,20 @@ mod tests {
 
     #[test]
     fn valid_lists_are_refused_one_by_one() {
-        assert!(Options::read(0, 56, &mut Memory(Vec::new())).unwrap().is_empty());
+        assert_eq!(Options::read(0, 56, &mut Memory(Vec::new())).unwrap(), Options::default());
         let mut memory = list(&[(1, 0), (77, u64::MAX), (3, 0), (77, 0)], 0);
         let before = memory.0.clone();
         let options = Options::read(64, 56, &mut memory).unwrap();
         assert!(memory.0 == before, "nothing is written before the request was executed");
-        assert!(options.has(1) && options.has(3) && !options.has(2) && !options.has(77) && !options.has(u32::MAX));
-        options.refuse(&mut memory).unwrap();
+        assert_eq!([1, 2, 3, 5].map(|kind| options.payload(kind)), [Some((88, 72)), None, Some((216, 16)), None]);
+        options.write_statuses(&mut memory).unwrap();
         assert_eq!(statuses(&memory, 4), [UNSUPPORTED; 4]);
+        let mut options = options;
+        options.used(1, Ok(())).unwrap();
+        assert!(options.used::<()>(3, Err(Errno::FAULT.into())).is_err());
+        assert_eq!(options.all_used().unwrap_err().errno, Errno::OPNOTSUPP);
+        options.write_statuses(&mut memory).unwrap();
+        assert_eq!(statuses(&memory, 4), [0, UNSUPPORTED, Errno::FAULT.raw_os_error(), UNSUPPORTED]);
         (0..4).for_each(|number| memory.write(place(number) + STATUS, &BEFORE.to_le_bytes()).unwrap());
         assert!(memory.0 == before, "only statuses are written");
     }

@@ -1,9 +1,11 @@
 //! A registered port: what `ioctl` and `poll` do with its rings.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
 use netmap::client::Port;
+use netmap::csb::Csb;
 use netmap::layout::TIMESTAMP;
 use netmap::request::PortName;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
@@ -12,6 +14,7 @@ use ringpass_port::AdaptiveSpin;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::indirect::copy_frames;
+use crate::loop_control::LoopControl;
 use crate::wait_queue::WaitQueue;
 
 /// A port that a program has registered.
@@ -25,6 +28,12 @@ pub struct RegisteredPort {
     lost: AtomicBool,
     /// How many syncs found nothing for a program that does not block.
     idle: AtomicU32,
+    /// The program's CSB, in CSB mode.
+    csb: Mutex<Option<Arc<Csb>>>,
+    /// Whether there is one.
+    csb_mode: AtomicBool,
+    /// The loop that synchronises the rings in CSB mode.
+    pub sync_loop: LoopControl,
     /// Threads that block until there is something for them.
     pub wait_queue: WaitQueue,
     /// How long to poll before blocking.
@@ -61,6 +70,9 @@ impl RegisteredPort {
             busy,
             lost: Default::default(),
             idle: Default::default(),
+            csb: Default::default(),
+            csb_mode: Default::default(),
+            sync_loop: Default::default(),
             wait_queue: Default::default(),
             spin: Default::default(),
         }
@@ -69,6 +81,28 @@ impl RegisteredPort {
     /// The port.
     pub fn port(&self) -> &Port {
         &self.port
+    }
+
+    /// Whether frames to send may lie in the program's own memory.
+    pub fn is_indirect(&self) -> bool {
+        self.indirect
+    }
+
+    /// Enters CSB mode, or takes another CSB.
+    pub fn set_csb(&self, csb: Csb) {
+        *self.csb.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(csb));
+        self.csb_mode.store(true, Relaxed);
+    }
+
+    /// The program's CSB, in CSB mode.
+    pub fn csb(&self) -> Option<Arc<Csb>> {
+        self.csb.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the program is in CSB mode, in which only the loop synchronises the rings.
+    #[inline]
+    pub fn is_in_csb_mode(&self) -> bool {
+        self.csb_mode.load(Relaxed)
     }
 
     /// The rings of a direction.
@@ -137,6 +171,9 @@ impl RegisteredPort {
     /// flags of the registration add.
     #[inline]
     pub fn poll_events(&self, events: c_short) -> c_short {
+        if self.is_in_csb_mode() {
+            return POLLERR;
+        }
         let flags = self.port.granted().flags;
         let mut bad = Synced::default();
         let mut sync = |direction| {
@@ -157,6 +194,11 @@ impl RegisteredPort {
             if wanted != 0 && self.is_ready(direction) { wanted } else { 0 }
         };
         ready(OUT, Direction::Tx) | ready(IN, Direction::Rx)
+    }
+
+    /// Whether the serving process is gone, as far as a thread has seen that waited.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Relaxed)
     }
 
     /// Records that the serving process is gone; `poll` reports an error from then on.

@@ -47,6 +47,11 @@ impl<'a> WaitGuard<'a> {
         self.epoll().as_raw_fd()
     }
 
+    /// The same descriptor.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll()
+    }
+
     fn epoll(&self) -> BorrowedFd<'_> {
         self.epoll.as_ref().expect("until dropped").as_fd()
     }

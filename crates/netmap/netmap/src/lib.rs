@@ -51,6 +51,7 @@ mod positions;
 pub mod protocol;
 pub mod queues;
 mod region;
+mod relay;
 pub mod request;
 mod ring;
 #[allow(unsafe_code, reason = "copies from memory that several processes share to packets")]
@@ -68,6 +69,7 @@ pub use port_memory::{PortMemory, Shape, attach, attach_each, attach_monitor, at
 pub use port_ring::PortRing;
 pub use positions::{Direction, Positions, SyncError};
 pub use region::{Error, Region};
+pub use relay::{Relay, Relayed};
 pub use ring::{Flags, Ring, Slot};
 pub use shared_pool::{Claim, SharedPool};
 pub use tap::Tap;

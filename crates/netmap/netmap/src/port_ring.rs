@@ -112,7 +112,14 @@ impl PortRing {
     /// First of the slots that the next sync passes on, and their number; none if `head` or `cur` is invalid.
     #[inline]
     pub fn unpassed(&self) -> (u32, u32) {
-        let (passed, (head, cur)) = (self.passed(), self.ring().head_and_cur());
+        let (head, cur) = self.ring().head_and_cur();
+        self.unpassed_until(head, cur)
+    }
+
+    /// Like [`unpassed`](Self::unpassed), with positions that the caller has read elsewhere than in the ring's header.
+    #[inline]
+    pub fn unpassed_until(&self, head: u32, cur: u32) -> (u32, u32) {
+        let passed = self.passed();
         let valid = self.positions().is_ok_and(|positions| positions.check(head, cur).is_ok());
         let range = Positions::at(self.ring().slots(), passed, head).filter(|_| valid);
         range.map_or((0, 0), |range| (passed, range.distance(passed, head)))

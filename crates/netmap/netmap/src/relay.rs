@@ -1,122 +1,125 @@
-//! Relays one ring between a guest and the port: passes the guest's positions on as a program's would be, and
-//! writes the port's answer to the guest's CSB.
+//! Relays one ring of a port for an application whose positions are in a CSB of its own, such as a guest: passes them on as a
+//! program's would be, and writes the port's answer to that CSB.
 
-use ringpass_netmap::csb::{Csb, Released};
-use ringpass_netmap::{PortRing, Positions, SyncError};
+use std::borrow::Borrow;
 
-use crate::counters::{Counters, count};
+use crate::csb::{Csb, Released};
+use crate::{PortRing, Positions, SyncError};
 
-/// A ring of the port and the positions last exchanged.
-pub(crate) struct Relay {
-    ring: PortRing,
-    /// Index of its entry in the guest's CSB.
+/// A ring of a port, and the positions that were exchanged last. The ring is owned or borrowed.
+pub struct Relay<R: Borrow<PortRing>> {
+    ring: R,
+    /// Index of its entry in the application's CSB.
     entry: usize,
     /// Positions that were passed on last.
-    passed: Released,
-    /// Last values of the guest that were refused as invalid.
+    passed: Option<Released>,
+    /// Last values of the application that were refused as invalid.
     refused: Option<Released>,
-    /// `hwcur` and `hwtail` that the guest was told last.
-    published: (u32, u32),
+    /// `hwcur` and `hwtail` that the application was told last.
+    published: Option<(u32, u32)>,
     /// Whether the positions of the port's other side are invalid.
     lost: bool,
 }
 
 /// Result of synchronizing a ring.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Passed {
+pub struct Relayed {
     /// Whether either side has moved.
-    pub(crate) moved: bool,
-    /// Whether the guest wants an interrupt.
-    pub(crate) call: bool,
+    pub moved: bool,
+    /// Whether the application wants to be woken.
+    pub call: bool,
+    /// Whether the application has written invalid positions. Reported once for the same positions; the ring stands still until
+    /// it writes others.
+    pub refused: bool,
+    /// Whether the positions of the port's other side are invalid. Reported once, until they are valid again.
+    pub lost: bool,
 }
 
-impl Relay {
-    pub(crate) fn new(ring: PortRing, entry: usize) -> Self {
-        Self { ring, entry, passed: Default::default(), refused: None, published: Default::default(), lost: false }
+impl<R: Borrow<PortRing>> Relay<R> {
+    /// Creates the relay of a ring, which has this entry in the application's CSB.
+    pub fn new(ring: R, entry: usize) -> Self {
+        Self { ring, entry, passed: None, refused: None, published: None, lost: false }
     }
 
-    pub(crate) fn slots(&self) -> u32 {
-        self.ring.ring().slots()
+    /// The ring.
+    pub fn ring(&self) -> &PortRing {
+        self.ring.borrow()
     }
 
-    /// Initializes the CSB entry of a guest that starts: the ring's positions, and as `head` and `cur` the end of
+    /// Initializes the entry of an application that starts: the ring's positions, and as `head` and `cur` the end of
     /// what has been passed on.
-    pub(crate) fn begin(&mut self, csb: &Csb) -> Result<(), SyncError> {
-        let positions = self.ring.positions()?;
+    ///
+    /// # Errors
+    /// The positions of the port's other side are invalid.
+    pub fn begin(&mut self, csb: &Csb) -> Result<(), SyncError> {
+        let positions = self.ring().positions()?;
         // Programs may have written to the port's own CSB before, so `passed` can exceed the ring.
-        let head = self.ring.passed() % self.slots();
+        let head = self.ring().passed() % self.ring().ring().slots();
         csb.write_atok(self.entry, head, head, 0);
-        self.passed = Released { head, cur: head, sync_flags: 0 };
-        self.refused = None;
-        self.lost = false;
-        self.published = (positions.hwcur(), positions.hwtail());
-        csb.write_ktoa(self.entry, self.published.0, self.published.1);
+        let (hwcur, hwtail) = (positions.hwcur(), positions.hwtail());
+        csb.write_ktoa(self.entry, hwcur, hwtail);
         csb.set_kern_need_kick(self.entry, false);
+        self.passed = Some(Released { head, cur: head, sync_flags: 0 });
+        (self.refused, self.published, self.lost) = (None, Some((hwcur, hwtail)), false);
         Ok(())
     }
 
-    /// Reads the guest's positions, passes them on if they have changed, and publishes changes of the port to the
-    /// guest.
+    /// Reads the application's positions, passes them on if they have changed, and publishes changes of the port to the
+    /// application.
     #[inline]
-    pub(crate) fn pass(&mut self, csb: &Csb, counters: &Counters) -> Passed {
-        match self.forward(csb.read_atok(self.entry), counters) {
-            Ok(positions) => self.publish(csb, &positions),
-            Err(_) => {
-                if !std::mem::replace(&mut self.lost, true) {
-                    count(&counters.peer_faults);
-                }
-                Passed::default()
-            }
+    pub fn pass(&mut self, csb: &Csb) -> Relayed {
+        let (result, refused) = self.forward(csb.read_atok(self.entry));
+        match result {
+            Ok(positions) => Relayed { refused, ..self.publish(csb, &positions) },
+            Err(_) => Relayed { refused, lost: !std::mem::replace(&mut self.lost, true), ..Relayed::default() },
         }
     }
 
-    /// Passes on the guest's positions. Invalid ones are not passed on and are counted once; the ring stands still
-    /// until the guest writes other values.
+    /// Passes on the application's positions. Invalid ones are not passed on; says whether they are, and were not before.
     #[inline]
-    fn forward(&mut self, from_guest: Released, counters: &Counters) -> Result<Positions, SyncError> {
-        if from_guest == self.passed {
-            return self.ring.positions();
+    fn forward(&mut self, released: Released) -> (Result<Positions, SyncError>, bool) {
+        if self.passed == Some(released) {
+            return (self.ring().positions(), false);
         }
-        match self.ring.pass(from_guest.head, from_guest.cur, from_guest.sync_flags) {
+        match self.ring().pass(released.head, released.cur, released.sync_flags) {
             Err(SyncError::Program { .. }) => {
-                if self.refused.replace(from_guest) != Some(from_guest) {
-                    count(&counters.invalid_positions);
-                }
-                self.ring.positions()
+                let is_new = self.refused.replace(released) != Some(released);
+                (self.ring().positions(), is_new)
             }
-            result => result.inspect(|_| self.passed = from_guest),
+            result => (result.inspect(|_| self.passed = Some(released)), false),
         }
     }
 
     #[inline]
-    fn publish(&mut self, csb: &Csb, positions: &Positions) -> Passed {
+    fn publish(&mut self, csb: &Csb, positions: &Positions) -> Relayed {
         let now = (positions.hwcur(), positions.hwtail());
         self.lost = false;
-        if now == self.published {
-            return Passed::default();
+        if self.published == Some(now) {
+            return Relayed::default();
         }
         csb.write_ktoa(self.entry, now.0, now.1);
-        let call = now.1 != self.published.1 && csb.appl_needs_kick(self.entry);
-        self.published = now;
-        Passed { moved: true, call }
+        let tail = self.published.map(|(_, tail)| tail);
+        let call = tail != Some(now.1) && csb.appl_needs_kick(self.entry);
+        self.published = Some(now);
+        Relayed { moved: true, call, ..Relayed::default() }
     }
 
-    /// Asks both sides to wake this one before it sleeps. What they did before that is found by the poll that
+    /// Requests both sides to wake this one before it sleeps. What they did before that is found by the poll that
     /// follows.
-    pub(crate) fn arm(&self, csb: &Csb) {
+    pub fn arm(&self, csb: &Csb) {
         csb.set_kern_need_kick(self.entry, true);
         // If the other side's positions are invalid, there is nothing to wait for.
-        let _ = self.ring.arm_at(self.published.1);
+        let _ = self.ring().arm_at(self.published.map_or(0, |(_, tail)| tail));
     }
 
-    /// Withdraws the requests of `arm` while the guest's CSB is mapped.
-    pub(crate) fn disarm(&self, csb: &Csb) {
+    /// Withdraws the requests of `arm` while the application's CSB is mapped.
+    pub fn disarm(&self, csb: &Csb) {
         csb.set_kern_need_kick(self.entry, false);
-        self.ring.disarm();
+        self.ring().disarm();
     }
 
-    /// Withdraws the request to the port's other side. The guest's CSB is not accessed.
-    pub(crate) fn quiesce(&self) {
-        self.ring.disarm();
+    /// Withdraws the request to the port's other side. The application's CSB is not accessed.
+    pub fn quiesce(&self) {
+        self.ring().disarm();
     }
 }

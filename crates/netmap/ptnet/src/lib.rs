@@ -19,7 +19,6 @@ pub mod driver;
 mod memdev;
 mod passthrough;
 mod ptnet;
-mod relay;
 
 pub use counters::{Counters, Counts};
 pub use memdev::{Memdev, SharedRegion};

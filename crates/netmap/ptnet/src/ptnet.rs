@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Access, DmaMap, DmaMapError, LookupHint, Memory};
-use ringpass_netmap::PortRing;
 use ringpass_netmap::csb::{Csb, ENTRY};
+use ringpass_netmap::{PortRing, Relay, Relayed};
 use ringpass_pci::registers::ptnet::VENDOR;
 use ringpass_pci::registers::ptnet::port::{
     CONTROL, CREATE, CSB_GUEST, CSB_HOST, DELETE, DEVICE, FEATURES, HEADER_LEN, INTERFACE, KICKS, MAC, MEMORY_ID,
@@ -16,7 +16,6 @@ use rustix::io::Errno;
 
 use crate::BAR;
 use crate::counters::{Counters, count};
-use crate::relay::Relay;
 
 /// A port to be passed to a guest.
 pub struct GuestPort {
@@ -65,7 +64,7 @@ pub struct Ptnet {
     features: u32,
     /// Bytes of the header in front of each frame.
     header_len: u32,
-    relays: Vec<Relay>,
+    relays: Vec<Relay<PortRing>>,
     dma: DmaMap,
     vectors: Vec<Option<EventNotifier>>,
     /// Addresses of the two halves of the CSB, each as high and low 32 bits.
@@ -88,11 +87,14 @@ impl Ptnet {
         let GuestPort { interface, rings, mac, memory_id, set_header_len } = port;
         let counts = rings.each_ref().map(|rings| rings.len() as u32);
         let slots = rings.each_ref().map(|rings| rings.first().map_or(0, |ring| ring.ring().slots()));
-        let relays: Vec<Relay> =
+        let relays: Vec<Relay<PortRing>> =
             rings.into_iter().flatten().enumerate().map(|(entry, ring)| Relay::new(ring, entry)).collect();
         assert!((1..=64).contains(&relays.len()), "a port of {} rings", relays.len());
         let expected = [0, 1].map(|way| std::iter::repeat_n(slots[way], counts[way] as usize));
-        assert!(relays.iter().map(Relay::slots).eq(expected.into_iter().flatten()), "rings of different lengths");
+        assert!(
+            relays.iter().map(|relay| relay.ring().ring().slots()).eq(expected.into_iter().flatten()),
+            "rings of different lengths"
+        );
         let identity =
             Identity { vendor: VENDOR, device: DEVICE, subsystem: (0x1af4, 0x1100), revision: 0, class: CLASS };
         let config = ConfigSpace::new(&identity)
@@ -137,11 +139,15 @@ impl Ptnet {
         let Some(csb) = &self.csb else { return 0 };
         let mut moved = 0;
         for (entry, relay) in self.relays.iter_mut().enumerate() {
-            let passed = relay.pass(csb, &self.counters);
-            moved += usize::from(passed.moved);
-            if passed.call
-                && let Some(signal) = &self.vectors[entry]
-            {
+            let Relayed { moved: has_moved, call, refused, lost } = relay.pass(csb);
+            moved += usize::from(has_moved);
+            if refused {
+                count(&self.counters.invalid_positions);
+            }
+            if lost {
+                count(&self.counters.peer_faults);
+            }
+            if call && let Some(signal) = &self.vectors[entry] {
                 count(&self.counters.interrupts);
                 signal.notify();
             }

@@ -1,8 +1,8 @@
 //! `open`, `ioctl` and `mmap`.
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, IntoRawFd};
-use std::ptr;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libc::{O_ACCMODE, O_CLOEXEC, O_RDONLY, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t};
@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::{Entry, TABLE, answer, netmap, register_atfork};
 use crate::control;
+use crate::indirect::read_own;
 use crate::open::Open;
 use crate::refusal::Refusal;
 use crate::user_memory::UserMemory;
@@ -108,6 +109,23 @@ impl UserMemory for Memory {
         // `of_ioctl` requires. `bytes` is this library's, so the two do not overlap.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at as *mut u8, bytes.len()) };
         Ok(())
+    }
+
+    fn map(&self, at: u64, len: usize) -> Result<ringpass_memory::Memory, Errno> {
+        let start = NonNull::new(at as *mut u8).ok_or(Errno::FAULT)?;
+        let mut copy = vec![0_u8; len];
+        if !read_own(at, NonNull::from(copy.as_mut_slice()).cast(), len) {
+            return Err(Errno::FAULT);
+        }
+        // SAFETY: all bytes were read just now, so they are mapped. netmap's interface has the program keep them and share them,
+        // as `of_ioctl` requires.
+        Ok(unsafe { ringpass_memory::Memory::borrowed(start, len) })
+    }
+
+    fn duplicate(&self, fd: c_int) -> Result<OwnedFd, Errno> {
+        // SAFETY: borrowed for the call only. A number that is not open is an error of `fcntl`; -1 is excluded by the check.
+        let fd = if fd < 0 { Err(Errno::BADF) } else { Ok(unsafe { BorrowedFd::borrow_raw(fd) }) };
+        rustix::io::fcntl_dupfd_cloexec(fd?, 0)
     }
 }
 

@@ -249,14 +249,14 @@ static int enable_csb(void *options) {
 
 static void csb_mode(void) {
     short polled = 0;
-    PENDING(csb_is_filled(), "NETMAP_REQ_OPT_CSB: positions are exchanged through the program's arrays, which are filled in");
-    PENDING(csb_sync(&polled) == EBUSY, "NIOCTXSYNC and NIOCRXSYNC in CSB mode: EBUSY");
-    PENDING(csb_sync(&polled) != -1 && polled == POLLERR, "poll in CSB mode: POLLERR");
-    PENDING(refuse_csb(atok, ktoa, 0) == EINVAL, "NETMAP_REQ_OPT_CSB without NR_EXCLUSIVE: EINVAL, also as the status");
-    PENDING(refuse_csb((char *)atok + 4, ktoa, NR_EXCLUSIVE) == EINVAL, "unaligned arrays: EINVAL, also as the status");
-    PENDING(refuse_csb(NULL, NULL, NR_EXCLUSIVE) == EFAULT, "no arrays: EFAULT, also as the status");
+    CHECK(csb_is_filled(), "NETMAP_REQ_OPT_CSB: positions are exchanged through the program's arrays, which are filled in");
+    CHECK(csb_sync(&polled) == EBUSY, "NIOCTXSYNC and NIOCRXSYNC in CSB mode: EBUSY");
+    CHECK(csb_sync(&polled) != -1 && polled == POLLERR, "poll in CSB mode: POLLERR");
+    CHECK(refuse_csb(atok, ktoa, 0) == EINVAL, "NETMAP_REQ_OPT_CSB without NR_EXCLUSIVE: EINVAL, also as the status");
+    CHECK(refuse_csb((char *)atok + 4, ktoa, NR_EXCLUSIVE) == EINVAL, "unaligned arrays: EINVAL, also as the status");
+    CHECK(refuse_csb(NULL, NULL, NR_EXCLUSIVE) == EFAULT, "no arrays: EFAULT, also as the status");
     struct nmreq_opt_csb csb = csb_option(atok, ktoa);
-    PENDING(enable_csb(&csb) == 0 && csb.nro_opt.nro_status == 0, "NETMAP_REQ_CSB_ENABLE");
+    CHECK(enable_csb(&csb) == 0 && csb.nro_opt.nro_status == 0, "NETMAP_REQ_CSB_ENABLE");
     CHECK(enable_csb(NULL) == EINVAL, "NETMAP_REQ_CSB_ENABLE without the option: EINVAL");
 }
 
@@ -331,21 +331,21 @@ static int refuse_loop(bool csb, uint32_t sleep_us, void *options) {
 }
 
 static void kloop(void) {
-    PENDING(loop_runs(NULL, -1), "NETMAP_REQ_SYNC_KLOOP_START: a loop that sleeps, until NETMAP_REQ_SYNC_KLOOP_STOP");
-    PENDING(loop_runs_with_events(0), "NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS: a loop that is woken");
-    PENDING(loop_runs_with_events(NM_OPT_SYNC_KLOOP_DIRECT_TX | NM_OPT_SYNC_KLOOP_DIRECT_RX),
+    CHECK(loop_runs(NULL, -1), "NETMAP_REQ_SYNC_KLOOP_START: a loop that sleeps, until NETMAP_REQ_SYNC_KLOOP_STOP");
+    CHECK(loop_runs_with_events(0), "NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS: a loop that is woken");
+    CHECK(loop_runs_with_events(NM_OPT_SYNC_KLOOP_DIRECT_TX | NM_OPT_SYNC_KLOOP_DIRECT_RX),
             "NETMAP_REQ_OPT_SYNC_KLOOP_MODE: rings that are synced by who wakes the loop");
     struct nmreq_sync_kloop_start body = {0};
-    PENDING(ask(NETMAP_REQ_SYNC_KLOOP_START, "", &body) == ENXIO, "NETMAP_REQ_SYNC_KLOOP_START without a port: ENXIO");
-    PENDING(ask(NETMAP_REQ_SYNC_KLOOP_STOP, "", NULL) == ENXIO, "NETMAP_REQ_SYNC_KLOOP_STOP without a port: ENXIO");
-    PENDING(refuse_loop(false, 100, NULL) == EINVAL, "NETMAP_REQ_SYNC_KLOOP_START without CSB mode: EINVAL");
-    PENDING(refuse_loop(true, 1000001, NULL) == EINVAL, "a sleep of more than a second: EINVAL");
+    CHECK(ask(NETMAP_REQ_SYNC_KLOOP_START, "", &body) == ENXIO, "NETMAP_REQ_SYNC_KLOOP_START without a port: ENXIO");
+    CHECK(ask(NETMAP_REQ_SYNC_KLOOP_STOP, "", NULL) == ENXIO, "NETMAP_REQ_SYNC_KLOOP_STOP without a port: ENXIO");
+    CHECK(refuse_loop(false, 100, NULL) == EINVAL, "NETMAP_REQ_SYNC_KLOOP_START without CSB mode: EINVAL");
+    CHECK(refuse_loop(true, 1000001, NULL) == EINVAL, "a sleep of more than a second: EINVAL");
     struct nmreq_opt_sync_kloop_mode mode = {.nro_opt = option(NETMAP_REQ_OPT_SYNC_KLOOP_MODE, NULL), .mode = 8};
-    PENDING(refuse_loop(true, 100, &mode) == EINVAL && mode.nro_opt.nro_status == EINVAL,
+    CHECK(refuse_loop(true, 100, &mode) == EINVAL && mode.nro_opt.nro_status == EINVAL,
             "a mode of the loop that does not exist: EINVAL, also as the status");
     struct nmreq_opt_sync_kloop_eventfds none = {.nro_opt = option(NETMAP_REQ_OPT_SYNC_KLOOP_EVENTFDS, NULL)};
     none.nro_opt.nro_size = sizeof none;
-    PENDING(refuse_loop(true, 100, &none) == EINVAL && none.nro_opt.nro_status == EINVAL,
+    CHECK(refuse_loop(true, 100, &none) == EINVAL && none.nro_opt.nro_status == EINVAL,
             "eventfds of other rings than the port's: EINVAL, also as the status");
 }
 

@@ -62,7 +62,9 @@ fn options(_: &[String]) {
     let register = |kinds: &[u32], back| with_options(nm::REGISTER, "x{1", kinds, back);
     let [unsupported, invalid] = [libc::EOPNOTSUPP, libc::EINVAL];
     assert_eq!(register(&[5], None), (unsupported, vec![unsupported]));
-    assert_eq!(register(&[1, any, 3, any], None), (unsupported, vec![unsupported; 4]));
+    assert_eq!(register(&[1, any, 5, any], None), (unsupported, vec![unsupported; 4]));
+    // A CSB needs an exclusive port.
+    assert_eq!(register(&[any, 3], None), (invalid, vec![unsupported, invalid]));
     assert_eq!(register(&[any, none, 3], None), (invalid, vec![0, invalid, BEFORE]));
     assert_eq!(register(&[twice, any, twice, any], None), (invalid, vec![invalid, 0, invalid, BEFORE]));
     assert_eq!(register(&[any], Some(0)), (libc::EMSGSIZE, vec![BEFORE]));
@@ -100,7 +102,13 @@ fn printed(lab: &Lab, part: &str, log: &str) -> String {
 fn options_are_answered_as_by_netmap() {
     let lab = Lab::new(module_path!());
     let text = printed(&lab, "options", "1");
-    for why in ["option of kind 0", "option 3 twice", "more options than", "x{1: options are not supported"] {
+    for why in [
+        "option of kind 0",
+        "option 3 twice",
+        "more options than",
+        "option 1000 is not supported by this request",
+        "x{1: CSB mode needs NR_EXCLUSIVE",
+    ] {
         assert!(text.contains(why), "{why}: {text}");
     }
     let text = printed(&lab, "options", "0");
