@@ -3,8 +3,8 @@
 use netmap::Direction;
 use netmap::protocol::{BODY, Reply, Request};
 use netmap::request::{
-    Header, InvalidRequest, Kind, LegacyRequest, Mode, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC, NIOCTXSYNC, NewPort,
-    PortInfo, Register, ValePolling,
+    AskedOffsets, Header, InvalidRequest, Kind, LegacyRequest, Mode, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC,
+    NIOCTXSYNC, NewPort, PortInfo, Register, ValePolling,
 };
 use rustix::io::Errno;
 
@@ -91,13 +91,17 @@ fn execute(
     header: &Header,
     body: Vec<u8>,
     options: &mut Options,
-    program: &impl UserMemory,
+    program: &mut impl UserMemory,
 ) -> Result<Reply, Refusal> {
     let no_port = || Refusal::new(Errno::NXIO, "a descriptor without a port has no loop");
     match header.kind {
         Kind::Register => {
             let asked = Register::parse(body.first_chunk().expect("56 bytes"))?;
-            let prepare = |registered: &RegisteredPort| {
+            let prepare = |registered: &mut RegisteredPort| {
+                if let Some((at, _)) = options.payload(OptionHeader::OFFSETS) {
+                    let granted = registered.set_offsets(&AskedOffsets::parse(&program.read(at)?));
+                    program.write(at, &options.used(OptionHeader::OFFSETS, granted)?.bytes())?;
+                }
                 if options.payload(OptionHeader::CSB).is_some() {
                     registered.set_csb(csb_mode::enable(registered.port(), options, program)?);
                 }

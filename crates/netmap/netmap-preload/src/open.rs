@@ -52,11 +52,11 @@ impl Open {
         &self,
         name: &str,
         asked: &Register,
-        prepare: impl FnOnce(&RegisteredPort) -> Result<(), Refusal>,
+        prepare: impl FnOnce(&mut RegisteredPort) -> Result<(), Refusal>,
     ) -> Result<Register, Refusal> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        let port = RegisteredPort::new(self.connect_port(&mut client, name, asked)?);
-        prepare(&port)?;
+        let mut port = RegisteredPort::new(self.connect_port(&mut client, name, asked)?);
+        prepare(&mut port)?;
         Ok(self.port.get_or_init(|| port).port().granted().clone())
     }
 

@@ -1,5 +1,7 @@
 //! Options of a request.
 
+use netmap::request::AskedOffsets;
+
 /// Header of an option (`struct nmreq_option`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OptionHeader {
@@ -22,6 +24,8 @@ impl OptionHeader {
     pub const CSB: u32 = 3;
     /// Kind of the option with the mode of a sync loop.
     pub const LOOP_MODE: u32 = 4;
+    /// Kind of the option with offsets of frames in their buffers.
+    pub const OFFSETS: u32 = 5;
 
     /// Parses a header. Its status is an output.
     pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
@@ -39,8 +43,7 @@ impl OptionHeader {
             Self::EVENTFDS => usize::try_from(self.size).unwrap_or(usize::MAX).saturating_sub(Self::LEN),
             Self::CSB => 16,
             Self::LOOP_MODE => 8,
-            // Offsets in slots.
-            5 => 32,
+            Self::OFFSETS => AskedOffsets::LEN,
             _ => 0,
         }
     }

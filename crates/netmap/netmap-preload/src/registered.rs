@@ -4,17 +4,19 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
-use netmap::client::Port;
+use netmap::client::{Error, Port};
 use netmap::csb::Csb;
 use netmap::layout::TIMESTAMP;
-use netmap::request::PortName;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
+use netmap::request::{AskedOffsets, PortName};
 use netmap::{Direction, PortRing, SyncError};
 use ringpass_port::AdaptiveSpin;
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::indirect::copy_frames;
 use crate::loop_control::LoopControl;
+use crate::refusal::Refusal;
 use crate::wait_queue::WaitQueue;
 
 /// A port that a program has registered.
@@ -76,6 +78,14 @@ impl RegisteredPort {
             wait_queue: Default::default(),
             spin: Default::default(),
         }
+    }
+
+    /// Sets where frames begin in the buffers of its rings. Returns what was granted.
+    pub fn set_offsets(&mut self, asked: &AskedOffsets) -> Result<AskedOffsets, Refusal> {
+        self.port.set_offsets(asked).map_err(|error| match error {
+            Error::Refused { errno, why } => Refusal::new(errno, why),
+            error => Refusal::new(Errno::NXIO, error),
+        })
     }
 
     /// The port.

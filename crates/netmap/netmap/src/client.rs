@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{FDS, Reply, Request, RingPeer};
 use crate::request::register::{MONITOR_RX, MONITOR_TX};
-use crate::request::{PortName, Register};
+use crate::request::{AskedOffsets, PortName, Register};
 use crate::{Buffers, Notifier, Pools, PortRing, SyncError, Tap, attach_each, attach_monitor, attach_pipe};
 
 /// An error between a program and the serving process.
@@ -339,6 +339,12 @@ impl Port {
     /// The registration as granted.
     pub fn granted(&self) -> &Register {
         &self.register
+    }
+
+    /// Sets where frames begin in the buffers of its rings. Returns what was granted.
+    pub fn set_offsets(&mut self, asked: &AskedOffsets) -> Result<AskedOffsets, Error> {
+        let (reply, _) = self.client.ask(&Request::offsets(asked))?;
+        Ok(AskedOffsets::parse(reply.body.first_chunk().expect("64 bytes")))
     }
 
     /// Programs that had the port already when it was registered, in words; empty if there were none. Programs

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::csb::{Csb, Released};
-use crate::{Direction, Positions, Ring, SyncError};
+use crate::{Direction, Offsets, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the serving side (netmap's `netmap_kring`). Belongs to the thread that serves
 /// it.
@@ -17,6 +17,7 @@ pub struct Kring {
     csb: Arc<Csb>,
     entry: usize,
     positions: Positions,
+    offsets: Offsets,
 }
 
 impl Kring {
@@ -28,7 +29,7 @@ impl Kring {
         let positions = Positions::new(direction, ring.slots());
         csb.write_atok(entry, positions.hwcur(), positions.hwcur(), 0);
         csb.write_ktoa(entry, positions.hwcur(), positions.hwtail());
-        Self { ring, direction, csb: csb.clone(), entry, positions }
+        Self { ring, direction, csb: csb.clone(), entry, positions, offsets: Offsets::default() }
     }
 
     /// The ring.
@@ -40,6 +41,17 @@ impl Kring {
     /// Direction of its frames.
     pub fn direction(&self) -> Direction {
         self.direction
+    }
+
+    /// Where frames begin in the ring's buffers.
+    #[inline]
+    pub fn offsets(&self) -> Offsets {
+        self.offsets
+    }
+
+    /// Sets where frames begin in the ring's buffers from now on.
+    pub fn set_offsets(&mut self, offsets: Offsets) {
+        self.offsets = offsets;
     }
 
     /// Index of its CSB entry.

@@ -11,12 +11,13 @@
 //! from another core.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use crate::csb::Csb;
 use crate::layout::RESERVED_BUFFERS;
 use crate::position_cache::PositionCache;
 use crate::tap::TapWriter;
-use crate::{Flags, Notifier, Positions, Ring, Slot, SyncError};
+use crate::{Flags, Notifier, Positions, Ring, SyncError};
 
 /// State that both ends of one direction share.
 pub(crate) struct PipeChannel {
@@ -124,7 +125,8 @@ impl Sender {
             {
                 // A copy, so that the loop above can keep the positions in registers.
                 let sent = positions;
-                tap.write((0..given).map(move |n| sender.slot(sent.after(first, n))));
+                let offsets = sender.header().offset_mask.load(Relaxed);
+                tap.write((0..given).map(move |n| sender.slot(sent.after(first, n))), offsets);
             }
             positions.advance_hwcur(given);
             csb.write_atok(*entry, positions.hwcur(), cur, 0);
@@ -176,7 +178,8 @@ impl Receiver {
         for position in (0..given).map(|n| positions.after(first, n)) {
             let slot = receiver.slot(position);
             if slot.flags.any(Flags::BUFFER_CHANGED) && slot.buffer >= RESERVED_BUFFERS {
-                sender.set(position, Slot { len: 0, pointer: 0, flags: Flags::BUFFER_CHANGED, ..slot });
+                // Its pointer stays, as it may have an offset.
+                sender.set_frame(position, slot.buffer, 0, Flags::BUFFER_CHANGED);
             }
         }
         if given > 0 {

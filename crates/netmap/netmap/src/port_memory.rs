@@ -12,7 +12,7 @@ use crate::csb::{Csb, ENTRY};
 use crate::layout::{Interface, RING_OFFSETS, RingHeader};
 use crate::pipe::NEED_KICK_OFFSET;
 use crate::tap::{Follower, TapWriter};
-use crate::{Direction, Error, Flags, Kring, Notifier, PortRing, Region, Ring, Tap};
+use crate::{Direction, Error, Flags, Kring, Notifier, Offsets, PortRing, Region, Ring, Slot, Tap};
 
 /// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all, those of the host's stack included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,8 @@ pub struct PortMemory {
     interface: usize,
     /// Offsets of the Tx rings, the host's Tx ring, the Rx rings and the host's Rx ring.
     rings: Vec<usize>,
+    /// Where frames begin in the buffers of each ring, in the order of CSB entries.
+    offsets: Vec<Offsets>,
     csb: Arc<DmaRegion>,
 }
 
@@ -130,7 +132,15 @@ impl PortMemory {
         }
         let name = name.to_owned();
         let interface = region.interface(&name, shape.counts(), private)?;
-        let mut port = Self { name, shape, private, interface, rings: Vec::new(), csb };
+        let mut port = Self {
+            name,
+            shape,
+            private,
+            interface,
+            rings: Vec::new(),
+            offsets: vec![Offsets::default(); shape.all_rings()],
+            csb,
+        };
         match port.fill(region, filled) {
             Ok(rings) => Ok((port, rings)),
             Err(error) => {
@@ -190,6 +200,56 @@ impl PortMemory {
             region.set_ring(interface, number, bound.then_some(offset));
         }
         Ok(interface)
+    }
+
+    /// Sets where frames begin in the buffers of rings: bit N of `entries` stands for entry N of the CSB. Rings that have offsets
+    /// already keep them. Slots of the rings in `initial` get that offset, except those with received frames. Returns the offsets
+    /// that the rings have; `None`, with nothing changed, if a ring has others that do not allow these.
+    pub fn set_offsets(
+        &mut self,
+        region: &Region,
+        entries: u64,
+        asked: Offsets,
+        initial: Option<(u64, u64)>,
+    ) -> Option<Offsets> {
+        let wanted = |entry: usize| entries & 1 << entry != 0;
+        let mut known = self.offsets.iter().enumerate().filter(|&(entry, offsets)| wanted(entry) && offsets.any());
+        if !known.clone().all(|(_, offsets)| offsets.allow(asked)) {
+            return None;
+        }
+        let granted = known.next_back().map_or(asked, |(_, offsets)| *offsets);
+        let places: Vec<_> = self.places().collect();
+        for (entry, (direction, place)) in places.into_iter().enumerate().filter(|&(entry, _)| wanted(entry)) {
+            let offsets = if self.offsets[entry].any() { self.offsets[entry] } else { asked };
+            self.offsets[entry] = offsets;
+            let ring = region.ring_at(place).expect("a ring of this port");
+            ring.header().offset_mask.store(offsets.mask(), Relaxed);
+            let initial = initial.filter(|(of, _)| of & 1 << entry != 0);
+            for position in initial.into_iter().flat_map(|_| 0..ring.slots()) {
+                let slot = ring.slot(position);
+                if direction == Direction::Tx || slot.len == 0 {
+                    let pointer = slot.pointer & !offsets.mask() | initial.map_or(0, |(_, initial)| initial);
+                    ring.set(position, Slot { pointer, ..slot });
+                }
+            }
+        }
+        Some(granted)
+    }
+
+    /// Where frames begin in the buffers of the ring with an entry of the CSB.
+    pub fn offsets(&self, entry: usize) -> Offsets {
+        self.offsets.get(entry).copied().unwrap_or_default()
+    }
+
+    /// Returns direction and offset of each ring in the order of CSB entries.
+    fn places(&self) -> impl Iterator<Item = (Direction, usize)> {
+        let host = self.shape.described_host_rings();
+        let [tx, _] = self.shape.rings.map(usize::from);
+        let behind_tx = tx + usize::from(host[0]);
+        self.shape.each_ring().map(move |(direction, id)| {
+            let first = if direction == Direction::Tx { 0 } else { behind_tx };
+            (direction, self.rings[first + usize::from(id)])
+        })
     }
 
     /// Sets whether frames are monitored that the first end of this pipe sends by a ring, or the second end.

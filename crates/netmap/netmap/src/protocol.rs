@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 
 use crate::Pools;
-use crate::request::{Fields, Header, InvalidRequest, Kind, Register};
+use crate::request::{AskedOffsets, Fields, Header, InvalidRequest, Kind, Register};
 
 /// A request as the program made it: its header, and its body padded with zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub const BODY: usize = 64;
 
 /// Kind of request that netmap does not have: asks for the server's status as JSON, in pages.
 pub const STATUS: u16 = 0x8000;
+
+/// Kind of request that netmap does not have: sets where frames begin in the buffers of the rings of the connection's registration,
+/// as `NETMAP_REQ_OPT_OFFSETS` does.
+pub const OFFSETS: u16 = 0x8001;
 
 impl Request {
     /// Bytes of a request.
@@ -47,6 +51,19 @@ impl Request {
         let mut body = [0; BODY];
         body[..8].copy_from_slice(&offset.to_le_bytes());
         Self { header: Header::bytes(STATUS, ""), body }
+    }
+
+    /// Creates a request for offsets.
+    pub fn offsets(asked: &AskedOffsets) -> Self {
+        let mut body = [0; BODY];
+        body[..AskedOffsets::LEN].copy_from_slice(&asked.bytes());
+        Self { header: Header::bytes(OFFSETS, ""), body }
+    }
+
+    /// Returns the offsets that it asks for; `None` if it asks for something else.
+    pub fn as_offsets(&self) -> Option<AskedOffsets> {
+        let asked = AskedOffsets::parse(self.body.first_chunk().expect("64 bytes"));
+        (self.header[2..4] == OFFSETS.to_le_bytes()).then_some(asked)
     }
 
     /// Parses a request.
@@ -204,6 +221,8 @@ mod tests {
         assert_eq!(request.as_register(), Ok(register.clone()));
         assert_eq!(Header::parse(&request.header).unwrap().name, "vale0:1");
         assert_eq!((Request::status(5).as_status(), request.as_status()), (Some(5), None));
+        let asked = AskedOffsets { max: 128, initial: 64, bits: 16, ..AskedOffsets::default() };
+        assert_eq!((Request::offsets(&asked).as_offsets(), request.as_offsets()), (Some(asked), None));
         let peer = [
             RingPeer::Server,
             RingPeer::Pipe { other: 77, first: true },

@@ -184,6 +184,7 @@ impl Region {
         for word in [&header.head, &header.cur, &header.flags] {
             word.store(0, Relaxed);
         }
+        header.offset_mask.store(0, Relaxed);
         header.tail.store(if direction == Direction::Tx { slots - 1 } else { 0 }, Relaxed);
         for position in 0..slots {
             let buffer = if filled { self.alloc_buffer().expect("counted above") } else { 0 };
@@ -191,6 +192,11 @@ impl Region {
         }
         self.rings.insert(offset, Ring::new(&self.memory, offset, slots).expect("in the pool"));
         Ok((ring, offset))
+    }
+
+    /// Returns the ring at an offset, if there is one.
+    pub(crate) fn ring_at(&self, offset: usize) -> Option<&Ring> {
+        self.rings.get(&offset)
     }
 
     /// Frees rings, and the buffers in their slots that no other ring of the region names: programs may have

@@ -113,7 +113,9 @@ impl TapWriter {
     /// Writes the frames of these slots; of more than there are entries, the last ones.
     #[cold]
     #[inline(never)]
-    pub(crate) fn write(&self, slots: impl ExactSizeIterator<Item = Slot>) {
+    ///
+    /// `offsets` are the bits of the slots' pointers that are an offset.
+    pub(crate) fn write(&self, slots: impl ExactSizeIterator<Item = Slot>, offsets: u64) {
         let Tap { words, frames, own, entries, .. } = &*self.tap;
         let all = slots.len() as u64;
         let kept = all.min(*entries);
@@ -127,7 +129,7 @@ impl TapWriter {
             // Who reads one of the new bytes also reads the new number.
             fence(Release);
             let len = usize::from(slot.len).min(MAX_FRAME);
-            let frame = own.raw(slot.buffer, 0, len);
+            let frame = own.raw(slot.buffer, (slot.pointer & offsets) as usize, len);
             let is_valid = frame.is_some_and(|frame| frames.put(place as u32, 64, frame));
             words[1].store(clock, Relaxed);
             words[2].store(if is_valid { len as u64 } else { 0 } | u64::from(slot.flags.0) << 16, Relaxed);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use ringpass::{Address, Burst, Config, Flags, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_host_ports::cable;
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
-use ringpass_netmap::{Buffers, Kring, Region};
+use ringpass_netmap::{Buffers, Kring, Offsets, Region};
 use ringpass_netmap_server::RingPort;
 use ringpass_netmap_server::{
     Budget, RequestError, Reservation, ServedPort, SwitchLinks, SwitchPlace, Switches, Watched,
@@ -422,6 +422,10 @@ impl ServedPort for ProgramMember {
 
     fn unsubscribe(&mut self, number: u64) {
         self.port.unsubscribe(number);
+    }
+
+    fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
+        self.port.set_offsets(offsets);
     }
 
     fn counters(&self) -> Value {

@@ -76,7 +76,7 @@ fn errors(_: &[String]) {
     assert_eq!(nm::control(fd, 14, nm::REGISTER, "x{1", null_mut(), &mut []), libc::EINVAL, "no body");
     assert_eq!(nm::errno(nm::ioctl(fd, nm::NIOCCTRL, null_mut())), libc::EFAULT);
     let mut option = [0_u8; 32];
-    option[8] = 5;
+    option[8] = 77;
     let mut body = nm::registration(nm::ALL_NIC, 0, 0, 0);
     let error = nm::control(fd, 14, nm::REGISTER, "x{1", option.as_mut_ptr().cast(), &mut body);
     assert_eq!((error, i32::from(option[12])), (libc::EOPNOTSUPP, libc::EOPNOTSUPP));

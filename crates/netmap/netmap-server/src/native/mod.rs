@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::Mempool;
-use ringpass_netmap::{Direction, Kring, Region};
+use ringpass_netmap::{Direction, Kring, Offsets, Region};
 use ringpass_port::{Error, QueuePair};
 use serde_json::{Value, json};
 
@@ -209,6 +209,10 @@ impl ServedPort for AttachedRings {
         self.all.iter().for_each(|rings| rings.unsubscribe(number));
         self.programs.retain(|(other, _)| *other != number);
         self.note_use();
+    }
+
+    fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
+        self.all.iter().for_each(|rings| rings.set_offsets(offsets));
     }
 
     /// Counters of each queue and of the host's stack, since the port was created. Received frames are those that programs have

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use ringpass_ipc::EventNotifier;
 use ringpass_memory::Memory;
-use ringpass_netmap::{Kring, Notifier, PortMemory, Region, Shape, SyncError, Tap, attach_pipe};
+use ringpass_netmap::{Kring, Notifier, Offsets, PortMemory, Region, Shape, SyncError, Tap, attach_pipe};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -149,6 +149,9 @@ impl ServedPort for PipeMonitor {
     fn subscribe(&mut self, _: u64, _: u64, _: EventNotifier) {}
 
     fn unsubscribe(&mut self, _: u64) {}
+
+    /// Its program copies the frames, to the start of each buffer.
+    fn set_offsets(&mut self, _: &dyn Fn(usize) -> Offsets) {}
 
     fn counters(&self) -> Value {
         json!({})

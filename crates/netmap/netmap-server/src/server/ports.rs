@@ -5,6 +5,7 @@ mod attach;
 mod monitors;
 mod natives;
 mod nulls;
+mod offsets;
 mod persistent;
 mod pipe_ends;
 

@@ -160,6 +160,11 @@ impl Session {
                 if let Some(offset) = request.as_status() {
                     return page_of_status(status, offset, program.uid, ports).map(|page| Some((page, Vec::new())));
                 }
+                if let Some(asked) = request.as_offsets() {
+                    let none = || RequestError::new(Errno::NXIO, "offsets of a connection without a port");
+                    let granted = ports.set_offsets(registration.as_ref().ok_or_else(none)?, &asked)?;
+                    return Ok(Some((Reply::granted(&granted.bytes()), Vec::new())));
+                }
                 execute(&request, registration, ports, &mut requester).map(Some)
             });
             // Allocated, but not needed any more.
@@ -186,7 +191,7 @@ fn make_memory(
     requester: &Requester,
     made: &Arc<OwnedFd>,
 ) -> Result<Option<PendingMemory>, RequestError> {
-    if request.as_status().is_some() {
+    if request.as_status().is_some() || request.as_offsets().is_some() {
         return Ok(None);
     }
     let header = Header::parse(&request.header)?;

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use ringpass_ipc::EventNotifier;
-use ringpass_netmap::{Buffers, Kring, Region};
+use ringpass_netmap::{Buffers, Kring, Offsets, Region};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -112,6 +112,9 @@ pub trait ServedPort {
 
     /// Removes a program that wanted to be woken.
     fn unsubscribe(&mut self, number: u64);
+
+    /// Sets where frames begin in the buffers of each ring, by its entry in the CSB.
+    fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets);
 
     /// Counters, by name.
     fn counters(&self) -> Value;

@@ -54,6 +54,13 @@ impl Users {
         self.programs.retain(|user| user.number != number);
     }
 
+    /// Returns the rings of a registration: all, and those that no other one has.
+    pub fn rings_of(&self, number: u64) -> Option<(u64, u64)> {
+        let own = self.programs.iter().find(|user| user.number == number)?.rings;
+        let others = self.programs.iter().filter(|user| user.number != number).fold(0, |all, user| all | user.rings);
+        Some((own, own & !others))
+    }
+
     /// Number of registrations.
     pub fn count(&self) -> usize {
         self.programs.len()

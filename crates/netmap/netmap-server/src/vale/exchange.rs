@@ -26,6 +26,8 @@ pub(super) fn receive(
     let mut done = if ring.skipping { ring.skip(0, given) } else { 0 };
     while done < given && burst.room() > 0 {
         let (before, most) = (done, ((given - done) as usize).min(burst.room()).min(MAGAZINE));
+        // Where frames have offsets, none is plain.
+        let most = if ring.kring.offsets().any() { 0 } else { most };
         receive_run(exchange, cache, ring, (&mut done, most), burst, tally);
         if done == before {
             // The frame is not a plain one, or there was no buffer for it.
@@ -103,15 +105,15 @@ pub(super) fn receive_special(
             frame.set_len(0);
             frame.add_flags(known);
             let mut whole = true;
-            for (n, &(buffer, len)) in (first..).zip(&reader.fragments) {
+            for (n, fragment) in (first..).zip(&reader.fragments) {
                 let (position, slots) = (ring.kring.hwcur_plus(n), ring.kring.ring());
-                if let Some(claim) = exchange.claim(buffer) {
+                if let Some(claim) = exchange.claim(fragment.buffer) {
                     let other = claim.swap(&mut piece);
-                    slots.set_frame(position, other, len, Flags::BUFFER_CHANGED);
-                    piece.set_len(len.into());
+                    slots.set_frame(position, other, fragment.len, Flags::BUFFER_CHANGED);
+                    piece.set_len(fragment.end());
                     let filled = frame.len();
-                    frame.set_len(filled + piece.len());
-                    frame.write_raw(filled, piece.bytes());
+                    frame.set_len(filled + usize::from(fragment.len));
+                    frame.write_raw(filled, piece.bytes().range(fragment.offset.into()..fragment.end()));
                 } else {
                     clear_slot(slots, position, tally);
                     whole = false;
@@ -137,6 +139,9 @@ impl Sending<'_> {
     /// packets get those of the slots. Returns how many packets are done.
     #[inline]
     pub(super) fn exchange(&mut self, ring: &mut ValeRing, exchange: &SharedPool, packets: &mut [Packet]) -> usize {
+        if ring.kring.offsets().any() {
+            return self.copy_behind_offsets(ring, exchange, packets);
+        }
         self.open(ring);
         let room = ring.room();
         let flags = slots(1) | Flags::BUFFER_CHANGED | self.mark;
@@ -154,6 +159,47 @@ impl Sending<'_> {
             } else {
                 break;
             }
+            done += 1;
+        }
+        ring.kring.advance_hwtail(used);
+        self.close(ring);
+        done
+    }
+
+    /// Sends packets to a program whose slots have offsets: a copy of each, in a buffer of its own, behind the slot's offset. Packets
+    /// that do not fit there are dropped. Returns how many packets are done.
+    #[cold]
+    fn copy_behind_offsets(&mut self, ring: &mut ValeRing, exchange: &SharedPool, packets: &[Packet]) -> usize {
+        self.open(ring);
+        let (room, size) = (ring.room(), exchange.pool().buffer_size());
+        let mut cache = exchange.pool().cache();
+        let (mut done, mut used) = (0, 0);
+        for packet in packets {
+            let len = packet.len();
+            if !exchange.can_swap(packet) || len < MIN_FRAME_LEN {
+                self.tally.drops += 1;
+                done += 1;
+                continue;
+            }
+            let Some(mut copy) = cache.packets(1).next() else { break };
+            let Some((claim, position)) = self.next(ring, exchange, &mut used, room) else { break };
+            let offset = usize::from(ring.kring.offsets().at(ring.kring.ring().slot(position).pointer));
+            if offset + len > size {
+                // The slot stays the server's.
+                used -= 1;
+                drop(claim);
+                self.tally.drops += 1;
+                done += 1;
+                continue;
+            }
+            self.monitors.mirror(ring.number, std::slice::from_ref(packet));
+            copy.set_len(offset + len);
+            copy.write_raw(offset, packet.bytes());
+            let buffer = claim.swap(&mut copy);
+            // The cast is lossless, because a buffer is shorter than 64 KiB.
+            let flags = slots(1) | Flags::BUFFER_CHANGED | self.mark;
+            ring.kring.ring().set_frame(position, buffer, len as u16, flags);
+            self.tally.bytes += len;
             done += 1;
         }
         ring.kring.advance_hwtail(used);

@@ -3,9 +3,9 @@
 use std::convert::Infallible;
 
 use ringpass_memory::{Cache, Flags as PacketFlags, Packet};
-use ringpass_netmap::fragments;
+use ringpass_netmap::fragments::{self, Fragment};
 use ringpass_netmap::run::{MAX_FRAME_LEN, MIN_FRAME_LEN};
-use ringpass_netmap::{Buffers, Flags, Slot};
+use ringpass_netmap::{Buffers, Flags, Kring};
 
 use super::ring_set::ValeRing;
 
@@ -35,8 +35,8 @@ pub(crate) enum ReadResult {
 /// Reads frames off the fast path.
 #[derive(Default)]
 pub(crate) struct Reader {
-    /// Buffers and lengths of the frame's slots.
-    pub(crate) fragments: Vec<(u32, u16)>,
+    /// Bytes of the frame's slots.
+    pub(crate) fragments: Vec<Fragment>,
 }
 
 impl Reader {
@@ -87,13 +87,15 @@ impl Reader {
                 break;
             }
             let slot = ring.kring.ring().slot(ring.kring.hwcur_plus(first + slots));
-            bad += usize::from(slot.flags.any(Flags::INDIRECT) || !holds(slot.buffer, slot.len.into()));
+            let offset = ring.kring.offsets().at(slot.pointer);
+            let fragment = Fragment { buffer: slot.buffer, offset, len: slot.len };
+            bad += usize::from(slot.flags.any(Flags::INDIRECT) || !holds(slot.buffer, fragment.end()));
             if slot.flags.any(Flags::NO_LEARN) {
                 known = PacketFlags::NO_LEARN;
             }
             total += usize::from(slot.len);
             slots += 1;
-            self.fragments.push((slot.buffer, slot.len));
+            self.fragments.push(fragment);
             if !slot.flags.any(Flags::MORE_FRAGMENTS) {
                 if bad > 0 || !(MIN_FRAME_LEN..=longest).contains(&total) {
                     return FrameScan::Dropped { slots, bad };
@@ -131,8 +133,8 @@ pub(crate) struct Frame<'a> {
 /// Writes frames off the fast path.
 #[derive(Default)]
 pub(crate) struct Writer {
-    /// Buffers of the frame's slots.
-    buffers: Vec<u32>,
+    /// Parts of buffers in which the frame has room.
+    rooms: Vec<Fragment>,
 }
 
 impl Writer {
@@ -149,39 +151,51 @@ impl Writer {
         bad: &mut usize,
     ) -> WriteResult {
         let (total, kring) = (header.len() + packet.total_len(), &ring.kring);
-        let need = total.div_ceil(bytes.size()) as u32;
-        if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&total) || need > MAX_FRAGMENTS.min(kring.ring().slots() - 1) {
+        let most = MAX_FRAGMENTS.min(kring.ring().slots() - 1);
+        // Where offsets leave less of each buffer, a frame may turn out to be too long only below.
+        if !(MIN_FRAME_LEN..=MAX_FRAME_LEN).contains(&total) || total.div_ceil(bytes.size()) as u32 > most {
             return WriteResult::Rejected;
         }
-        self.buffers.clear();
-        while self.buffers.len() < need as usize {
-            let next = *used + self.buffers.len() as u32;
+        self.rooms.clear();
+        let mut left = total;
+        while left > 0 {
+            let found = self.rooms.len() as u32;
+            if found == most {
+                return WriteResult::Rejected;
+            }
+            let next = *used + found;
             if next == room {
                 return WriteResult::Retry;
             }
-            let buffer = kring.ring().slot(kring.hwtail_plus(next)).buffer;
-            if bytes.holds(buffer, 0) {
-                self.buffers.push(buffer);
+            let slot = kring.ring().slot(kring.hwtail_plus(next));
+            let offset = kring.offsets().at(slot.pointer);
+            // Behind its offset a slot has room for a byte at least.
+            if bytes.holds(slot.buffer, usize::from(offset) + 1) {
+                // The cast is lossless: `Buffers::size` limits each fragment to 65,535 bytes, even in a buffer of 65,536.
+                let len = left.min(bytes.size() - usize::from(offset)) as u16;
+                self.rooms.push(Fragment { buffer: slot.buffer, offset, len });
+                left -= usize::from(len);
             } else {
-                (*used..=next).for_each(|n| kring.ring().set(kring.hwtail_plus(n), self.empty(n - *used)));
-                self.buffers.clear();
-                (*used, *bad) = (next + 1, *bad + 1);
+                (*used..=next).for_each(|n| self.clear(kring, n, (n - *used) as usize));
+                self.rooms.clear();
+                (left, *used, *bad) = (total, next + 1, *bad + 1);
             }
         }
-        let Ok(()) = fragments::write::<Infallible>(header, packet, bytes, |n, len, flags| {
-            let (position, buffer) = (kring.hwtail_plus(*used + n), self.buffers[n as usize]);
-            // The cast is lossless: `Buffers::size` limits each fragment to 65,535 bytes, even in a buffer of
-            // 65,536.
-            kring.ring().set_frame(position, buffer, len as u16, slots(need as usize) | flags | mark);
-            Ok(buffer)
+        let need = self.rooms.len();
+        let Ok(()) = fragments::write::<Infallible>(header, packet, bytes, |n, left| {
+            let (position, fragment) = (kring.hwtail_plus(*used + n), self.rooms[n as usize]);
+            let flags = slots(need) | fragments::flags(fragment.len.into(), left) | mark;
+            kring.ring().set_frame(position, fragment.buffer, fragment.len, flags);
+            Ok(fragment)
         });
-        *used += need;
+        *used += need as u32;
         WriteResult::Frame
     }
 
-    /// An empty slot that keeps the `n`-th buffer found, if there is one.
-    fn empty(&self, n: u32) -> Slot {
-        Slot { buffer: self.buffers.get(n as usize).copied().unwrap_or(0), ..Slot::default() }
+    /// Empties a free slot, which keeps the `found`-th buffer found, if there is one.
+    fn clear(&self, kring: &Kring, free: u32, found: usize) {
+        let buffer = self.rooms.get(found).map_or(0, |room| room.buffer);
+        kring.ring().set_frame(kring.hwtail_plus(free), buffer, 0, Flags::default());
     }
 }
 

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::Mempool;
 use ringpass_netmap::run::MAX_FRAME_LEN;
-use ringpass_netmap::{Buffers, Direction, Kring, Region};
+use ringpass_netmap::{Buffers, Direction, Kring, Offsets, Region};
 use ringpass_port::{Error, QueuePair, Stats};
 use serde_json::Value;
 
@@ -128,6 +128,15 @@ impl Shared {
         }
     }
 
+    /// Sets where frames begin in the buffers of each ring, by its entry in the CSB.
+    pub(crate) fn set_offsets(&self, offsets: &dyn Fn(usize) -> Offsets) {
+        for ring_set in &self.ring_sets {
+            for ring in ring_set.lock().iter_mut().flat_map(|ring_set| &mut ring_set.rings) {
+                ring.kring.set_offsets(offsets(ring.kring.entry()));
+            }
+        }
+    }
+
     /// Bytes of the header in front of each frame.
     #[inline]
     fn header_len(&self) -> usize {
@@ -191,6 +200,10 @@ impl ServedPort for RingPort {
 
     fn unsubscribe(&mut self, number: u64) {
         self.shared.unsubscribe(number);
+    }
+
+    fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
+        self.shared.set_offsets(offsets);
     }
 
     fn counters(&self) -> Value {

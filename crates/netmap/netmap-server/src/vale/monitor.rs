@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ringpass_ipc::EventNotifier;
 use ringpass_memory::Packet;
-use ringpass_netmap::{Flags, Kring, Region};
+use ringpass_netmap::{Flags, Kring, Offsets, Region};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -116,6 +116,10 @@ impl ServedPort for Monitor {
 
     fn unsubscribe(&mut self, number: u64) {
         self.own.unsubscribe(number);
+    }
+
+    fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
+        self.own.set_offsets(offsets);
     }
 
     fn counters(&self) -> Value {

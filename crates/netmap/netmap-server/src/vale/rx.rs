@@ -110,8 +110,10 @@ impl Receiver {
         tally: &mut Tally,
     ) -> u32 {
         let mut done = if ring.skipping { ring.skip(0, given) } else { 0 };
+        // Where frames have offsets, none is plain.
+        let plain = if ring.kring.offsets().any() { 0 } else { MAGAZINE };
         while done < given && burst.room() > 0 {
-            let some = (done..given).take(MAGAZINE).map(|n| ring.kring.ring().slot(ring.kring.hwcur_plus(n)));
+            let some = (done..given).take(plain).map(|n| ring.kring.ring().slot(ring.kring.hwcur_plus(n)));
             let (run, copied) = read_run(bytes, some, &mut self.cache, burst);
             (done, tally.bytes) = (done + run as u32, tally.bytes + copied);
             if done < given && run < MAGAZINE && burst.room() > 0 {

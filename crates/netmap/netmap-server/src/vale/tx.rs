@@ -179,6 +179,7 @@ impl Sending<'_> {
         let BufferAccess::Copied(bytes) = self.buffer_access else { return 0 };
         let room = ring.room();
         let flags = slots(1) | self.mark;
+        let at_start = self.header_len == 0 && !ring.kring.offsets().any();
         let mut done = 0;
         let mut used = 0;
         let mut copied = 0;
@@ -189,7 +190,7 @@ impl Sending<'_> {
             }
             let (len, position) = (packet.len(), ring.kring.hwtail_plus(used));
             let buffer = ring.kring.ring().slot(position).buffer;
-            let plain = self.header_len == 0 && !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
+            let plain = at_start && !packet.flags().any(PacketFlags::CHAINED) && len >= MIN_FRAME_LEN;
             if plain && bytes.put(buffer, 0, packet) {
                 // The cast is lossless, because a buffer of the pool is shorter than 64 KiB.
                 ring.kring.ring().set_frame(position, buffer, len as u16, flags);

@@ -9,6 +9,7 @@ use crate::programs::{BROADCAST, frame, mac};
 use crate::wires::{Port, link};
 use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_netmap::csb::Csb;
+use ringpass_netmap::{Flags, Offsets, Slot};
 use ringpass_netmap_server::{PollingMode, RingForwarder, SwitchLinks};
 use ringpass_port::{Idle, WakeSource, Wakeable};
 
@@ -34,6 +35,7 @@ either_way! {
     rings_are_those_of_queues, 3;
     attached_to_a_switch, 2;
     queues_polled_by_threads, 3;
+    frames_have_offsets, 1;
     sleep, 2;
     programs_that_write_anything, 2;
 }
@@ -106,6 +108,61 @@ fn rings_are_those_of_queues(mut port: Port) {
     assert!(program.put(1, &frame(mac(2), mac(9), 60)));
     port.work();
     assert_eq!(port.wires[1].sent().len(), 1, "it goes on");
+    port.close(program);
+    port.assert_all_is_back();
+}
+
+/// Frames begin behind the offset in their slot's pointer, of which larger ones are cropped; those that do not fit there are not
+/// passed on.
+fn frames_have_offsets(mut port: Port) {
+    let mut program = port.open(64);
+    let offsets = Offsets::new(100, 16).unwrap();
+    assert_eq!(program.memory.set_offsets(&port.region, 0b11, offsets, Some((0b11, 64))), Some(offsets));
+    let memory = &program.memory;
+    program.joined.set_offsets(&|entry| memory.offsets(entry));
+    let [tx, rx] = [&program.tx[0], &program.rx[0]];
+    assert!((0..64).all(|n| tx.ring().slot(n).pointer == 64 && rx.ring().slot(n).pointer == 64));
+    let sent = frame(mac(1), mac(2), 90);
+    // Pointers, and where the frame lies then.
+    for (pointer, offset) in [(0, 0), (64, 64), (100, 100), (5 << 16 | 10, 10), (0xffff, 100)] {
+        let slot = Slot { len: 90, pointer, flags: Flags::default(), ..tx.ring().slot(tx.position(0)) };
+        assert!(program.buffers.put(slot.buffer, offset, &sent[..]));
+        tx.ring().set(tx.position(0), slot);
+        tx.release_slots(1);
+        tx.sync().unwrap();
+        port.wires[0].take(1);
+        port.work();
+        tx.sync().unwrap();
+        assert_eq!(port.wires[0].sent(), [&sent[..]], "at {pointer:#x}");
+    }
+    // The longest that a buffer has room for, and one byte more.
+    for len in [2048 - 64, 2048 - 64 + 1] {
+        let slot = Slot { len, pointer: 64, flags: Flags::default(), ..tx.ring().slot(tx.position(0)) };
+        assert!(program.buffers.put(slot.buffer, 64, &frame(mac(1), mac(2), 2048 - 64)[..]));
+        tx.ring().set(tx.position(0), slot);
+        tx.release_slots(1);
+        tx.sync().unwrap();
+        port.wires[0].take(1);
+        port.work();
+        tx.sync().unwrap();
+        assert_eq!(port.wires[0].sent().len(), usize::from(len == 2048 - 64));
+    }
+    for len in [60, 1500, 2048 - 64] {
+        let frame = frame(mac(3), mac(4), len);
+        port.wires[0].bring(frame.clone());
+        port.work();
+        rx.sync().unwrap();
+        let slot = rx.ring().slot(rx.position(0));
+        let mut bytes = vec![0; slot.len.into()];
+        assert!(program.buffers.get(slot.buffer, 64, &mut bytes));
+        assert_eq!((rx.own(), slot.pointer, bytes), (1, 64, frame));
+        rx.release_slots(1);
+        rx.sync().unwrap();
+    }
+    // Another program wants no more than there is.
+    let [less, more] = [(64, 8), (128, 16)].map(|(max, bits)| Offsets::new(max, bits).unwrap());
+    assert_eq!(program.memory.set_offsets(&port.region, 0b01, less, None), Some(offsets));
+    assert_eq!(program.memory.set_offsets(&port.region, 0b01, more, None), None);
     port.close(program);
     port.assert_all_is_back();
 }

@@ -6,7 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use crate::programs::*;
 use proptest::prelude::*;
 use ringpass_memory::MempoolConfig;
-use ringpass_netmap::{Flags, Pools, Shape, Slot};
+use ringpass_netmap::{Flags, Offsets, Pools, Shape, Slot};
+use ringpass_netmap_server::ServedPort;
 use ringpass_switch::Counter;
 
 #[test]
@@ -292,6 +293,65 @@ fn udp(flow: u8, number: u8) -> Vec<u8> {
     let ip = [0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
     let udp = [0x10, flow, 0, 7, 0, 26, 0, 0, flow, number];
     [&mac(1)[..], &mac(0), &[8, 0], &ip, &udp, &[0; 16]].concat()
+}
+
+/// Frames that begin behind offsets, which leave less room in each slot, or none.
+#[test]
+fn offsets_leave_less_room() {
+    let mut vale = Vale::new();
+    let [mut from, mut to] = [0, 1].map(|place| vale.open(place, pair(64)));
+    let set = |program: &mut Program, max| {
+        let offsets = Offsets::new(max, 0).unwrap();
+        let Program { memory, region, control, .. } = program;
+        assert_eq!(memory.set_offsets(region, 0b11, offsets, None), Some(offsets));
+        control.set_offsets(&|entry| memory.offsets(entry));
+    };
+    set(&mut from, 2048);
+    set(&mut to, 2048);
+    for (offset, len, slots) in [(0, 2048, 1), (1, 2048, 2), (1000, 4000, 4), (2047, 50, 50), (2047, 63, 63)] {
+        for position in 0..64 {
+            let slot = to.rx[0].ring().slot(position);
+            to.rx[0].ring().set(position, Slot { pointer: offset, ..slot });
+        }
+        // Sent in two pieces, behind offsets of their own.
+        let sent = frame(mac(1), mac(0), len);
+        let ring = &from.tx[0];
+        for (n, piece, offset, flags) in
+            [(0, &sent[..20], 30, Flags::MORE_FRAGMENTS), (1, &sent[20..], 0, Flags::default())]
+        {
+            let slot = ring.ring().slot(ring.position(n));
+            let slot = Slot { len: piece.len() as u16, pointer: offset, flags, ..slot };
+            assert!(from.buffers.put(slot.buffer, offset as usize, &piece[..piece.len().min(2048)]));
+            ring.ring().set(ring.position(n), slot);
+        }
+        let fits = len - 20 <= 2048;
+        ring.release_slots(2);
+        from.sync();
+        vale.work();
+        let ring = &to.rx[0];
+        ring.sync().unwrap();
+        let mut received = Vec::new();
+        for n in 0..ring.own() {
+            let slot = ring.ring().slot(ring.position(n));
+            let mut piece = vec![0; slot.len.into()];
+            assert!(to.buffers.get(slot.buffer, offset as usize, &mut piece));
+            assert_eq!(slot.pointer, offset);
+            received.extend(piece);
+        }
+        let expected = if fits { (slots, sent) } else { (0, Vec::new()) };
+        assert_eq!((ring.own(), received), expected, "{len} bytes behind {offset}");
+        ring.release_slots(ring.own());
+        ring.sync().unwrap();
+    }
+    // Slots without room are returned empty, and the frame does not come.
+    for position in 0..64 {
+        let slot = to.rx[0].ring().slot(position);
+        to.rx[0].ring().set(position, Slot { pointer: 2048, ..slot });
+    }
+    from.send(&frame(mac(1), mac(0), 60));
+    vale.work();
+    assert_eq!(to.receive().len(), 0);
+    assert!(to.control.bad_slots() > 0);
 }
 
 #[test]

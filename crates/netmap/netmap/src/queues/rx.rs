@@ -9,7 +9,7 @@ use ringpass_port::{MAX_L2_HEADER_LEN, PortStatus, RxQueue, WakeSource, Wakeable
 
 use super::Counts;
 use super::cursor::RingCursor;
-use crate::fragments;
+use crate::fragments::{self, Fragment};
 use crate::{Buffers, Flags, SyncError};
 
 /// Largest number of slots that are read of a ring in one call, more than a burst of frames takes. Only a server
@@ -168,7 +168,7 @@ impl Receiver {
             slots += 1;
             total += len;
             if self.buffers.holds(slot.buffer, len) && total <= longest {
-                fragments.push((slot.buffer, slot.len));
+                fragments.push(Fragment { buffer: slot.buffer, offset: 0, len: slot.len });
             } else {
                 // Too long or invalid: its remaining slots still have to be counted.
                 total = longest + 1;

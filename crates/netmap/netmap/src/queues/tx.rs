@@ -7,7 +7,7 @@ use ringpass_port::{PortStatus, TxQueue, frame_fits_mtu};
 
 use super::Counts;
 use super::cursor::RingCursor;
-use crate::fragments;
+use crate::fragments::{self, Fragment};
 use crate::{Buffers, Flags, Slot};
 
 /// Sends through one ring.
@@ -84,7 +84,12 @@ impl Tx {
     /// Copies a packet in several buffers, or for several slots.
     #[cold]
     fn put_fragments(&self, used: u32, packet: &Packet) -> Result<(), Slot> {
-        fragments::write(&[], packet, &self.buffers, |n, len, flags| self.buffer(used + n, len, flags))
+        fragments::write(&[], packet, &self.buffers, |n, left| {
+            // The cast is lossless, as a slot has at most 65,535 bytes.
+            let len = left.min(self.buffers.size());
+            let buffer = self.buffer(used + n, len, fragments::flags(len, left))?;
+            Ok(Fragment { buffer, offset: 0, len: len as u16 })
+        })
     }
 
     /// Fills in the `n`-th slot. Returns its buffer, which exists and holds `len` bytes; otherwise the slot as
