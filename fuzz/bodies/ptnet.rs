@@ -38,7 +38,7 @@ impl Harness {
         let (port, served) = PortMemory::new(&mut region, "p", shape, true).unwrap_or_else(|error| panic!("{error}"));
         let csb: Memory = port.csb().clone().into();
         let rings = attach(region.memory(), port.interface(), &csb, &(Arc::new(|| ()) as Notifier)).unwrap();
-        let file = region.file().file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
+        let file = region.file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
         let memdev = Memdev::new(SharedRegion { file, memory: region.memory().clone(), pools, id: 5 });
         let guest_port = GuestPort {
             interface: port.interface() as u32,

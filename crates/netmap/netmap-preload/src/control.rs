@@ -1,14 +1,18 @@
 //! `ioctl` on a descriptor of `/dev/netmap`, with requests in the program's memory.
 
+use std::cell::RefCell;
+
 use netmap::Direction;
+use netmap::client::Client;
 use netmap::protocol::{BODY, Reply, Request};
 use netmap::request::{
-    AskedOffsets, Header, InvalidRequest, Kind, LegacyRequest, Mode, NIOCCTRL, NIOCGINFO, NIOCREGIF, NIOCRXSYNC,
-    NIOCTXSYNC, NewPort, PortInfo, Register, ValePolling,
+    AskedMemory, AskedOffsets, Header, InvalidRequest, Kind, LegacyRequest, Mode, NIOCCTRL, NIOCGINFO, NIOCREGIF,
+    NIOCRXSYNC, NIOCTXSYNC, NewPort, PortInfo, Register, ValePolling,
 };
 use rustix::io::Errno;
 
 use crate::csb_mode;
+use crate::external_memory::MemoryFile;
 use crate::open::Open;
 use crate::option_header::OptionHeader;
 use crate::options::Options;
@@ -97,7 +101,13 @@ fn execute(
     match header.kind {
         Kind::Register => {
             let asked = Register::parse(body.first_chunk().expect("56 bytes"))?;
+            let options = RefCell::new(options);
+            let program = RefCell::new(program);
+            let connected = |client: &mut Client, asked: &mut Register| {
+                bring_memory(client, asked, &mut options.borrow_mut(), *program.borrow_mut())
+            };
             let prepare = |registered: &mut RegisteredPort| {
+                let (options, program) = (&mut **options.borrow_mut(), &mut **program.borrow_mut());
                 if let Some((at, _)) = options.payload(OptionHeader::OFFSETS) {
                     let granted = registered.set_offsets(&AskedOffsets::parse(&program.read(at)?));
                     program.write(at, &options.used(OptionHeader::OFFSETS, granted)?.bytes())?;
@@ -107,7 +117,7 @@ fn execute(
                 }
                 options.all_used()
             };
-            Ok(Reply::granted(&open.register(&header.name, &asked, prepare)?.bytes()))
+            Ok(Reply::granted(&open.register(&header.name, &asked, connected, prepare)?.bytes()))
         }
         Kind::CsbEnable => {
             let registered = open.port().ok_or_else(|| Refusal::new(Errno::INVAL, "CSB mode without a port"))?;
@@ -131,6 +141,26 @@ fn execute(
         }
         kind => open.ask(&Request::new(kind, &header.name, &body)),
     }
+}
+
+/// Gives the program's own memory to the server, if an option names some: the registration will lie there.
+fn bring_memory(
+    client: &mut Client,
+    asked: &mut Register,
+    options: &mut Options,
+    program: &mut impl UserMemory,
+) -> Result<(), Refusal> {
+    let Some((at, _)) = options.payload(OptionHeader::EXTERNAL) else { return Ok(()) };
+    let mut bring = || {
+        let start = u64::from_le_bytes(program.read(at)?);
+        let memory = AskedMemory::parse(&program.read(at.wrapping_add(8))?);
+        let MemoryFile { file, offset } = program.file_of(start, memory.size)?;
+        client.bring_memory(file, offset, &memory).map_err(Refusal::from)
+    };
+    let result = bring();
+    let granted = options.used(OptionHeader::EXTERNAL, result)?;
+    asked.memory_id = granted.id;
+    Ok(program.write(at.wrapping_add(8), &granted.bytes())?)
 }
 
 /// Commands of legacy requests.
@@ -173,7 +203,7 @@ fn legacy(open: &Open, request: u64, at: u64, program: &mut impl UserMemory) -> 
             let PortInfo { memory_size, slots, rings, memory_id, .. } = info;
             legacy.register = Register { memory_size, slots, rings, memory_id, ..legacy.register };
         }
-        (_, 0) => legacy.register = open.register(&port, &legacy.register, |_| Ok(()))?,
+        (_, 0) => legacy.register = open.register(&port, &legacy.register, |_, _| Ok(()), |_| Ok(()))?,
         (_, command::NEWIF) => {
             let Register { slots, rings, memory_id, .. } = legacy.register;
             let reply = ask(Kind::ValeNewif, &NewPort { slots, rings, memory_id }.bytes())?;
@@ -232,6 +262,10 @@ pub mod tests {
         }
 
         fn map(&self, _: u64, _: usize) -> Result<ringpass_memory::Memory, Errno> {
+            Err(Errno::FAULT)
+        }
+
+        fn file_of(&mut self, _: u64, _: u64) -> Result<MemoryFile, Errno> {
             Err(Errno::FAULT)
         }
 

@@ -20,6 +20,8 @@ mod change_lock;
 mod control;
 mod csb_mode;
 mod epoll;
+#[allow(unsafe_code, reason = "pages of the program that are replaced by those of a file")]
+mod external_memory;
 #[allow(unsafe_code, reason = "functions of the C library, with the pointers of programs")]
 mod hooks;
 #[allow(unsafe_code, reason = "a copy from an address that the program has written")]

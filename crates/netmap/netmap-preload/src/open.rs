@@ -46,30 +46,39 @@ impl Open {
         self.port.get()
     }
 
-    /// Registers a port, and has `prepare` prepare it; if that fails, the registration ends at once. Returns the registration as
-    /// granted.
+    /// Registers a port: `connected` may change the registration before, and `prepare` prepares the port; if that fails, the
+    /// registration ends at once. Returns the registration as granted.
     pub fn register(
         &self,
         name: &str,
         asked: &Register,
+        connected: impl FnOnce(&mut Client, &mut Register) -> Result<(), Refusal>,
         prepare: impl FnOnce(&mut RegisteredPort) -> Result<(), Refusal>,
     ) -> Result<Register, Refusal> {
         let mut client = self.client.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut port = RegisteredPort::new(self.connect_port(&mut client, name, asked)?);
+        let mut port = RegisteredPort::new(self.connect_port(&mut client, name, asked, connected)?);
         prepare(&mut port)?;
         Ok(self.port.get_or_init(|| port).port().granted().clone())
     }
 
-    fn connect_port(&self, client: &mut Option<Client>, name: &str, asked: &Register) -> Result<Port, Refusal> {
+    fn connect_port(
+        &self,
+        client: &mut Option<Client>,
+        name: &str,
+        asked: &Register,
+        prepare: impl FnOnce(&mut Client, &mut Register) -> Result<(), Refusal>,
+    ) -> Result<Port, Refusal> {
         if self.port.get().is_some() {
             return Err(Refusal::new(Errno::BUSY, "this descriptor has a port already; open another one"));
         }
         // A refused registration has used up the connection, and the program may try again.
-        let connected = match client.take() {
+        let mut connected = match client.take() {
             Some(client) => client,
             None => start::connect().map_err(printed)?,
         };
-        connected.register(name, asked).map_err(printed)
+        let mut asked = asked.clone();
+        prepare(&mut connected, &mut asked)?;
+        connected.register(name, &asked).map_err(printed)
     }
 
     /// Sends a request that is not part of the registration, and returns the reply.

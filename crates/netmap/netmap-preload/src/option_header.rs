@@ -1,6 +1,6 @@
 //! Options of a request.
 
-use netmap::request::AskedOffsets;
+use netmap::request::{AskedMemory, AskedOffsets};
 
 /// Header of an option (`struct nmreq_option`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ impl OptionHeader {
     pub const LEN: usize = 24;
     /// Number of kinds, with 0, which is none.
     pub const KINDS: u32 = 6;
+    /// Kind of the option with a memory of the program.
+    pub const EXTERNAL: u32 = 1;
     /// Kind of the option with the eventfds of a sync loop.
     pub const EVENTFDS: u32 = 2;
     /// Kind of the option with a CSB.
@@ -37,8 +39,7 @@ impl OptionHeader {
     /// Returns the bytes behind the header.
     pub fn payload(&self) -> usize {
         match self.kind {
-            // External memory.
-            1 => 72,
+            Self::EXTERNAL => 8 + AskedMemory::LEN,
             // As many as the program says.
             Self::EVENTFDS => usize::try_from(self.size).unwrap_or(usize::MAX).saturating_sub(Self::LEN),
             Self::CSB => 16,

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::OnceLock;
 
+use netmap::client::Error;
 use netmap::request::InvalidRequest;
 use rustix::io::Errno;
 
@@ -41,6 +42,15 @@ impl Refusal {
 impl From<Errno> for Refusal {
     fn from(errno: Errno) -> Self {
         Self::new(errno, errno)
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Refused { errno, why } => Self::new(errno, why),
+            error => Self::new(Errno::NXIO, error),
+        }
     }
 }
 

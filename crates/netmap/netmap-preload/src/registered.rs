@@ -4,14 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
-use netmap::client::{Error, Port};
+use netmap::client::Port;
 use netmap::csb::Csb;
 use netmap::layout::TIMESTAMP;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
 use netmap::request::{AskedOffsets, PortName};
 use netmap::{Direction, PortRing, SyncError};
 use ringpass_port::AdaptiveSpin;
-use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::indirect::copy_frames;
@@ -82,10 +81,7 @@ impl RegisteredPort {
 
     /// Sets where frames begin in the buffers of its rings. Returns what was granted.
     pub fn set_offsets(&mut self, asked: &AskedOffsets) -> Result<AskedOffsets, Refusal> {
-        self.port.set_offsets(asked).map_err(|error| match error {
-            Error::Refused { errno, why } => Refusal::new(errno, why),
-            error => Refusal::new(Errno::NXIO, error),
-        })
+        Ok(self.port.set_offsets(asked)?)
     }
 
     /// The port.

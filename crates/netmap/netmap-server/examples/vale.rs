@@ -37,7 +37,7 @@ fn port(switch: &mut Switch, place: usize, pool: &Mempool, buffer_size: u32) -> 
         let fd = file.file().expect("memory that is shared").try_clone_to_owned().expect("a descriptor");
         ForeignMemory::map_shared(fd, 0, file.len()).expect("a mapping").into()
     };
-    let mapped = theirs(region.file());
+    let mapped = theirs(region.allocated().expect("a region of this process"));
     let [tx, rx] = attach(&mapped, memory.interface(), &theirs(memory.csb()), &notifier).expect("rings");
     let (tx, rx) = (tx.into_iter().next().expect("a ring"), rx.into_iter().next().expect("a ring"));
     Port { _control: control, tx, rx, region }

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::protocol::{FDS, Reply, Request, RingPeer};
 use crate::request::register::{MONITOR_RX, MONITOR_TX};
-use crate::request::{AskedOffsets, PortName, Register};
+use crate::request::{AskedMemory, AskedOffsets, PortName, Register};
 use crate::{Buffers, Notifier, Pools, PortRing, SyncError, Tap, attach_each, attach_monitor, attach_pipe};
 
 /// An error between a program and the serving process.
@@ -117,6 +117,8 @@ fn check_own(folder: &Path, user: u32) -> Result<(), String> {
 /// A connection to the serving process.
 pub struct Client {
     stream: Stream,
+    /// Number of the memory that the program has brought along, and where it begins in its file.
+    external: Option<(u16, u64)>,
 }
 
 /// Time until the server accepts the connection.
@@ -143,7 +145,8 @@ impl Client {
                         );
                         return Err(Error::Refused { errno: Errno::ACCESS, why });
                     }
-                    return Ok(Self { stream: Stream::new(socket, 1 << 16, Descriptors::Trusted) });
+                    let stream = Stream::new(socket, 1 << 16, Descriptors::Trusted);
+                    return Ok(Self { stream, external: None });
                 }
                 Connecting::Queued if start.elapsed() < CONNECT_TIMEOUT => {
                     check_interrupt().map_err(|error| Error::Os(error.to_string()))?;
@@ -162,7 +165,11 @@ impl Client {
     /// Sends a request and waits for the reply, for at most 30 seconds. Returns it with the descriptors that
     /// came with it.
     pub fn ask(&mut self, request: &Request) -> Result<(Reply, Vec<OwnedFd>), Error> {
-        match self.stream.send(request.bytes(), Vec::new()) {
+        self.ask_with(request, Vec::new())
+    }
+
+    fn ask_with(&mut self, request: &Request, fds: Vec<OwnedFd>) -> Result<(Reply, Vec<OwnedFd>), Error> {
+        match self.stream.send(request.bytes(), fds) {
             // The server may have sent a reason before it closed the connection.
             Ok(()) | Err(ConnectionLost::Closed) => {}
             Err(lost) => return Err(lost.into()),
@@ -218,6 +225,18 @@ impl Client {
         }
     }
 
+    /// Makes a memory of a file of the program, from `offset` on, in which the connection's registration will lie if it names the
+    /// memory's number. Returns it as granted.
+    ///
+    /// # Errors
+    /// `EINVAL` or `ENOMEM` for a file that is not in memory, or too short, and for pools that do not fit.
+    pub fn bring_memory(&mut self, file: OwnedFd, offset: u64, asked: &AskedMemory) -> Result<AskedMemory, Error> {
+        let (reply, _) = self.ask_with(&Request::external(asked, offset), vec![file])?;
+        let granted = AskedMemory::parse(&reply.body);
+        self.external = Some((granted.id, offset));
+        Ok(granted)
+    }
+
     /// Registers a port. The connection belongs to the port from then on.
     pub fn register(mut self, port: &str, register: &Register) -> Result<Port, Error> {
         let (reply, fds) = self.ask(&Request::register(port, register))?;
@@ -265,6 +284,7 @@ pub struct Port {
     rx: Vec<PortRing>,
     buffers: Buffers,
     memory: OwnedFd,
+    memory_offset: u64,
     call_event: EventWaiter,
     /// How often the other side was woken.
     kicks_sent: Arc<AtomicU64>,
@@ -289,12 +309,14 @@ impl Port {
         let mut fds = fds.into_iter();
         let first: Vec<_> = fds.by_ref().take(FDS).collect();
         let [memory, csb, call_event, other] = <[OwnedFd; FDS]>::try_from(first).map_err(|_| wrong())?;
-        let map = |fd: BorrowedFd<'_>, len| {
-            let mapped = ForeignMemory::map_kept(fd, 0, len).map_err(|error| Error::Os(error.to_string()))?;
+        let map = |fd: BorrowedFd<'_>, offset, len| {
+            let mapped = ForeignMemory::map_kept(fd, offset, len).map_err(|error| Error::Os(error.to_string()))?;
             Ok::<Memory, Error>(mapped.into())
         };
-        let mapped = map(memory.as_fd(), register.memory_size as usize)?;
-        let csb = map(csb.as_fd(), 2 * 4096)?;
+        let external = client.external.filter(|&(id, _)| id == register.memory_id);
+        let memory_offset = external.map_or(0, |(_, offset)| offset);
+        let mapped = map(memory.as_fd(), memory_offset, register.memory_size as usize)?;
+        let csb = map(csb.as_fd(), 0, 2 * 4096)?;
         let (call_event, other) =
             (EventWaiter::on(call_event).map_err(|_| wrong())?, EventNotifier::new(other).map_err(|_| wrong())?);
         let kicks_sent = Arc::new(AtomicU64::new(0));
@@ -306,7 +328,7 @@ impl Port {
         let own = register.offset as usize;
         let buffers = Buffers::of(&mapped, &reply.pools).ok_or_else(wrong)?;
         let mut map_tap = |rings| {
-            let mapped = map(fds.next().ok_or_else(wrong)?.as_fd(), Tap::bytes(rings))?;
+            let mapped = map(fds.next().ok_or_else(wrong)?.as_fd(), 0, Tap::bytes(rings))?;
             Tap::new(&mapped, rings, &buffers).ok_or_else(wrong)
         };
         let rings = match reply.peer {
@@ -328,7 +350,21 @@ impl Port {
         let spin = AdaptiveSpin::default();
         let (pools, others) = (reply.pools, with_names(&reply.text));
         let name = name.to_owned();
-        Ok(Self { name, register, tx, rx, buffers, memory, call_event, kicks_sent, spin, pools, others, client })
+        Ok(Self {
+            name,
+            register,
+            tx,
+            rx,
+            buffers,
+            memory,
+            memory_offset,
+            call_event,
+            kicks_sent,
+            spin,
+            pools,
+            others,
+            client,
+        })
     }
 
     /// Name of the port; as in a request's header if it was registered by that.
@@ -379,9 +415,14 @@ impl Port {
         &self.buffers
     }
 
-    /// File of the memory, to be mapped again.
+    /// File of the memory, to be mapped again from [`memory_offset`](Self::memory_offset) on.
     pub fn memory(&self) -> BorrowedFd<'_> {
         self.memory.as_fd()
+    }
+
+    /// Where the memory begins in its file, in bytes.
+    pub fn memory_offset(&self) -> u64 {
+        self.memory_offset
     }
 
     /// Eventfd that is signalled when an armed ring has news. The server and programs with the same port share

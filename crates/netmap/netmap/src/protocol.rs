@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 
 use crate::Pools;
-use crate::request::{AskedOffsets, Fields, Header, InvalidRequest, Kind, Register};
+use crate::request::{AskedMemory, AskedOffsets, Fields, Header, InvalidRequest, Kind, Register};
 
 /// A request as the program made it: its header, and its body padded with zeros.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub const BODY: usize = 64;
 
 /// Kind of request that netmap does not have: asks for the server's status as JSON, in pages.
 pub const STATUS: u16 = 0x8000;
+
+/// Kind of request that netmap does not have: makes a memory of the file that comes with it, for the connection's registration, as
+/// `NETMAP_REQ_OPT_EXTMEM` does. The offset of the first pool is that of the memory in the file.
+pub const EXTERNAL: u16 = 0x8002;
 
 /// Kind of request that netmap does not have: sets where frames begin in the buffers of the rings of the connection's registration,
 /// as `NETMAP_REQ_OPT_OFFSETS` does.
@@ -53,6 +57,20 @@ impl Request {
         Self { header: Header::bytes(STATUS, ""), body }
     }
 
+    /// Creates a request for a memory from `offset` on of the file that is sent with it.
+    pub fn external(asked: &AskedMemory, offset: u64) -> Self {
+        let mut asked = *asked;
+        asked.pools[0].offset = offset;
+        let body = asked.bytes().try_into().expect("64 bytes");
+        Self { header: Header::bytes(EXTERNAL, ""), body }
+    }
+
+    /// Returns the memory that it asks for, and where that is in its file; `None` if it asks for something else.
+    pub fn as_external(&self) -> Option<(AskedMemory, u64)> {
+        let asked = AskedMemory::parse(&self.body);
+        (self.kind() == EXTERNAL).then_some((asked, asked.pools[0].offset))
+    }
+
     /// Creates a request for offsets.
     pub fn offsets(asked: &AskedOffsets) -> Self {
         let mut body = [0; BODY];
@@ -63,7 +81,7 @@ impl Request {
     /// Returns the offsets that it asks for; `None` if it asks for something else.
     pub fn as_offsets(&self) -> Option<AskedOffsets> {
         let asked = AskedOffsets::parse(self.body.first_chunk().expect("64 bytes"));
-        (self.header[2..4] == OFFSETS.to_le_bytes()).then_some(asked)
+        (self.kind() == OFFSETS).then_some(asked)
     }
 
     /// Parses a request.
@@ -77,10 +95,15 @@ impl Request {
         [&self.header[..], &self.body].concat()
     }
 
+    /// Kind of the request, netmap's or one of those above.
+    pub fn kind(&self) -> u16 {
+        u16::from_le_bytes([self.header[2], self.header[3]])
+    }
+
     /// Offset in bytes at which it asks for the [`STATUS`]; `None` if it asks for something else.
     pub fn as_status(&self) -> Option<u64> {
         let offset = u64::from_le_bytes(*self.body.first_chunk().expect("64 bytes"));
-        (self.header[2..4] == STATUS.to_le_bytes()).then_some(offset)
+        (self.kind() == STATUS).then_some(offset)
     }
 
     /// Parses the body as a registration.

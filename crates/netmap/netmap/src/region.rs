@@ -5,11 +5,12 @@ mod extra;
 mod owners;
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ringpass_memory::{DmaRegion, Memory, RegionConfig, SwapPoolConfig};
+use ringpass_memory::{DmaRegion, ForeignMemory, Memory, RegionConfig, SwapPoolConfig};
 
 use crate::layout::{API, Interface, PRIVATE, RESERVED_BUFFERS, RING_OFFSETS};
 use crate::pools::Pools;
@@ -50,7 +51,7 @@ const INTERFACE_BYTES: usize = 1024;
 
 /// A region, for its owner: which objects are allocated is kept outside of the shared memory.
 pub struct Region {
-    file: Arc<DmaRegion>,
+    file: SharedFile,
     memory: Memory,
     pools: Pools,
     free_interfaces: Vec<u32>,
@@ -62,13 +63,39 @@ pub struct Region {
     rings: BTreeMap<usize, Ring>,
 }
 
+/// The file by which others map a region.
+enum SharedFile {
+    /// Memory that this process has allocated.
+    Own(Arc<DmaRegion>),
+    /// Memory of a program, which keeps its file.
+    External(Arc<ForeignMemory>),
+}
+
 impl Region {
     /// Creates a region with nothing allocated.
     pub fn new(pools: Pools, config: &RegionConfig) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
         let pools = pools.checked()?;
         let file = DmaRegion::new(pools.buffers_at() + pools.buffers as usize * pools.buffer_size as usize, config)?;
         let owners = BufferOwners::Own(vec![false; pools.buffers as usize]);
-        Ok(Self::with(pools, file.clone().into(), file, owners, pools.buffers))
+        Ok(Self::with(pools, file.clone().into(), SharedFile::Own(file), owners, pools.buffers))
+    }
+
+    /// Creates a region with nothing allocated in memory of a program, which was [mapped with its file](ForeignMemory::map_shared).
+    ///
+    /// # Errors
+    /// The pools are invalid, or the memory has too little room for them.
+    pub fn external(
+        pools: Pools,
+        memory: Arc<ForeignMemory>,
+    ) -> Result<Self, Box<dyn std::error::Error + Send + Sync>> {
+        let pools = pools.checked()?;
+        let buffers = (pools.buffers as usize).checked_mul(pools.buffer_size as usize);
+        let end = buffers.and_then(|bytes| bytes.checked_add(pools.buffers_at()));
+        if end.is_none_or(|end| end > memory.len()) || memory.file().is_none() {
+            return Err(Error::Pools.into());
+        }
+        let owners = BufferOwners::Own(vec![false; pools.buffers as usize]);
+        Ok(Self::with(pools, memory.clone().into(), SharedFile::External(memory), owners, pools.buffers))
     }
 
     /// Like [`new`](Self::new), with the last `own` buffers as a pool of packets. Buffers of slots are
@@ -85,11 +112,12 @@ impl Region {
         let (buffers, own) = (pools.buffers as usize, own as usize);
         let exchange = SharedPool::new(&SwapPoolConfig { front, buffers, own, size, region: *config })?;
         let file = exchange.pool().region().clone();
-        Ok(Self::with(pools, Memory::first(&file, front), file, BufferOwners::ZeroCopy(exchange), free))
+        let memory = Memory::first(&file, front);
+        Ok(Self::with(pools, memory, SharedFile::Own(file), BufferOwners::ZeroCopy(exchange), free))
     }
 
     /// Creates the region with the buffers before `end` free.
-    fn with(pools: Pools, memory: Memory, file: Arc<DmaRegion>, owners: BufferOwners, end: u32) -> Self {
+    fn with(pools: Pools, memory: Memory, file: SharedFile, owners: BufferOwners, end: u32) -> Self {
         Self {
             memory,
             file,
@@ -117,10 +145,36 @@ impl Region {
         &self.memory
     }
 
-    /// The region's memory, to be mapped by others. In a region with a pool of packets, this process must not
-    /// access buffers through it.
-    pub fn file(&self) -> &Arc<DmaRegion> {
-        &self.file
+    /// Returns the file of the region's memory, to be mapped by others, from [`file_offset`](Self::file_offset) on.
+    pub fn file(&self) -> Result<BorrowedFd<'_>, ringpass_memory::Error> {
+        match &self.file {
+            SharedFile::Own(region) => region.file(),
+            SharedFile::External(memory) => Ok(memory.file().expect("checked when it was created").0),
+        }
+    }
+
+    /// Returns the region's memory if this process has allocated it; `None` for a program's own.
+    pub fn allocated(&self) -> Option<&Arc<DmaRegion>> {
+        match &self.file {
+            SharedFile::Own(region) => Some(region),
+            SharedFile::External(_) => None,
+        }
+    }
+
+    /// Returns where the region begins in its file, in bytes.
+    pub fn file_offset(&self) -> u64 {
+        match &self.file {
+            SharedFile::Own(_) => 0,
+            SharedFile::External(memory) => memory.file().map_or(0, |(_, offset)| offset),
+        }
+    }
+
+    /// Returns the bytes of the region's memory.
+    pub fn bytes(&self) -> usize {
+        match &self.file {
+            SharedFile::Own(region) => region.len(),
+            SharedFile::External(memory) => memory.len(),
+        }
     }
 
     /// Allocates an interface descriptor and fills it in. `rings` counts Tx, host Tx, Rx and host Rx rings;
@@ -310,8 +364,13 @@ impl Pools {
         self.ring_bytes <= MAX_RING_BYTES && self.buffer_size <= MAX_BUFFER_BYTES
     }
 
+    /// Returns [`buffers_at`](Self::buffers_at); `None` if no region can have such pools.
+    pub(crate) fn checked_buffers_at(&self) -> Option<usize> {
+        self.are_bounded().then(|| self.buffers_at())
+    }
+
     /// Validates the pools, and rounds the room for rings up to cache lines.
-    fn checked(self) -> Result<Self, Error> {
+    pub(crate) fn checked(self) -> Result<Self, Error> {
         let Self { interfaces, ring_bytes, buffers, buffer_size } = self;
         let sizes = self.are_bounded() && buffer_size >= 64 && (buffer_size as usize).is_multiple_of(LINE);
         if !sizes || interfaces == 0 || buffers <= RESERVED_BUFFERS || ring_bytes < Ring::bytes(2) {

@@ -1,6 +1,7 @@
 //! Requests that programs make by `ioctl`, as bytes: netmap's requests of API 14 and 15, and the legacy ones
 //! before them. Parsing is pure: it follows no address and trusts no value.
 
+mod asked_memory;
 mod asked_offsets;
 mod legacy;
 mod name;
@@ -8,6 +9,7 @@ mod new_port;
 mod port_info;
 mod vale_polling;
 
+pub use asked_memory::{AskedMemory, AskedPool};
 pub use asked_offsets::AskedOffsets;
 pub use legacy::LegacyRequest;
 pub use name::PortName;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::{Entry, TABLE, answer, netmap, register_atfork};
 use crate::control;
+use crate::external_memory::{self, MemoryFile};
 use crate::indirect::read_own;
 use crate::open::Open;
 use crate::refusal::Refusal;
@@ -122,6 +123,11 @@ impl UserMemory for Memory {
         Ok(unsafe { ringpass_memory::Memory::borrowed(start, len) })
     }
 
+    fn file_of(&mut self, at: u64, len: u64) -> Result<MemoryFile, Errno> {
+        // SAFETY: the program gives this memory to netmap, as `of_ioctl` requires.
+        unsafe { external_memory::file_of(at, len) }
+    }
+
     fn duplicate(&self, fd: c_int) -> Result<OwnedFd, Errno> {
         // SAFETY: borrowed for the call only. A number that is not open is an error of `fcntl`; -1 is excluded by the check.
         let fd = if fd < 0 { Err(Errno::BADF) } else { Ok(unsafe { BorrowedFd::borrow_raw(fd) }) };
@@ -160,10 +166,11 @@ macro_rules! mmaps {
             offset: off_t,
         ) -> *mut c_void {
             let open = if flags & libc::MAP_ANONYMOUS == 0 { netmap(fd) } else { None };
-            let fd = match open.as_ref().map(|open| open.port()) {
-                None => fd,
+            let (fd, offset) = match open.as_ref().map(|open| open.port()) {
+                None => (fd, offset),
                 Some(Some(registered)) if fits(len, offset, registered.port().granted().memory_size) => {
-                    registered.port().memory().as_raw_fd()
+                    let port = registered.port();
+                    (port.memory().as_raw_fd(), offset + port.memory_offset() as off_t)
                 }
                 Some(_) => {
                     next::set_errno(libc::EINVAL);
@@ -171,7 +178,7 @@ macro_rules! mmaps {
                 }
             };
             // SAFETY: the arguments are passed on from the program, which upholds the contract of `$name`; only
-            // `fd` may be replaced, by a file that has `offset + len` bytes, as `fits` has checked.
+            // `fd` and `offset` may be replaced, by a file that has as many bytes from there on, as `fits` has checked.
             unsafe { next::$name(at, len, protection, flags, fd, offset) }
         }
     )*};

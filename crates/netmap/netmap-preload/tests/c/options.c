@@ -201,10 +201,10 @@ static int refuse_external(const void *memory, uint64_t size) {
 }
 
 static void external_option(void) {
-    PENDING(external_memory(), "NETMAP_REQ_OPT_EXTMEM: a port in the program's memory");
+    CHECK(external_memory(), "NETMAP_REQ_OPT_EXTMEM: a port in the program's memory");
     char *memory = anonymous();
-    PENDING(refuse_external(memory, 4096), "a memory that is too small: refused, and the status says why");
-    PENDING(refuse_external(NULL, EXTERNAL), "no memory: refused, and the status says why");
+    CHECK(refuse_external(memory, 4096), "a memory that is too small: refused, and the status says why");
+    CHECK(refuse_external(NULL, EXTERNAL), "no memory: refused, and the status says why");
     struct nmreq_opt_extmem second = external(memory, EXTERNAL), first = second;
     first.nro_opt.nro_next = (uintptr_t)&second;
     CHECK(with("vale8:e", 0, &first) == EINVAL && first.nro_opt.nro_status == EINVAL && second.nro_opt.nro_status == EINVAL,

@@ -62,7 +62,9 @@ fn options(_: &[String]) {
     let register = |kinds: &[u32], back| with_options(nm::REGISTER, "x{1", kinds, back);
     let [unsupported, invalid] = [libc::EOPNOTSUPP, libc::EINVAL];
     assert_eq!(register(&[5], None), (0, vec![0]));
-    assert_eq!(register(&[1, any, 5, any], None), (unsupported, vec![unsupported, unsupported, 0, unsupported]));
+    assert_eq!(register(&[any, 5, any], None), (unsupported, vec![unsupported, 0, unsupported]));
+    // A memory of the program, which is nowhere.
+    assert_eq!(register(&[1, any], None), (libc::EFAULT, vec![libc::EFAULT, unsupported]));
     // A CSB needs an exclusive port.
     assert_eq!(register(&[any, 3], None), (invalid, vec![unsupported, invalid]));
     assert_eq!(register(&[any, none, 3], None), (invalid, vec![0, invalid, BEFORE]));

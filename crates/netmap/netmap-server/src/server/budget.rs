@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use ringpass_ipc::{LARGE_MEMORY, drop_elsewhere};
-use ringpass_memory::RegionConfig;
+use ringpass_memory::{ForeignMemory, RegionConfig};
 use ringpass_netmap::{Pools, Region};
 use rustix::io::Errno;
 
@@ -63,16 +63,8 @@ impl Budget {
         Reservation { bytes, used: self.used.clone() }
     }
 
-    /// Starts to allocate memory with these pools for a program, which already has `held` bytes of the budget.
-    /// `made` becomes readable when it is allocated.
-    pub fn make(
-        &self,
-        name: &str,
-        pools: Vec<Pools>,
-        held: usize,
-        made: &Arc<OwnedFd>,
-    ) -> Result<PendingMemory, RequestError> {
-        let bytes = pools.iter().try_fold(0_usize, |sum, pools| sum.checked_add(pools.bytes())).unwrap_or(usize::MAX);
+    /// Checks that a program, which already has `held` bytes of the budget, may have as many more.
+    fn check(&self, name: &str, bytes: usize, held: usize) -> Result<(), RequestError> {
         let ([total, used], most) = (self.state(), self.total / PROGRAMS);
         let left = total.saturating_sub(used).min(most.saturating_sub(held));
         if bytes > left {
@@ -86,6 +78,20 @@ impl Budget {
             );
             return Err(RequestError::new(Errno::NOMEM, why));
         }
+        Ok(())
+    }
+
+    /// Starts to allocate memory with these pools for a program, which already has `held` bytes of the budget.
+    /// `made` becomes readable when it is allocated.
+    pub fn make(
+        &self,
+        name: &str,
+        pools: Vec<Pools>,
+        held: usize,
+        made: &Arc<OwnedFd>,
+    ) -> Result<PendingMemory, RequestError> {
+        let bytes = pools.iter().try_fold(0_usize, |sum, pools| sum.checked_add(pools.bytes())).unwrap_or(usize::MAX);
+        self.check(name, bytes, held)?;
         let reservation = |pools: Pools| {
             let bytes = pools.bytes();
             (pools, self.take(bytes))
@@ -142,6 +148,13 @@ pub struct PrivateMemory {
 impl PrivateMemory {
     fn new(pools: Pools, reservation: Reservation) -> Result<Self, RequestError> {
         Ok(Self { region: Region::new(pools, &RegionConfig::default())?, reservation })
+    }
+
+    /// Makes a region of a program's own memory. It counts as if it were the server's, as the server keeps books of it.
+    pub fn external(pools: Pools, memory: Arc<ForeignMemory>, budget: &Budget) -> Result<Self, RequestError> {
+        budget.check("the program's own memory", memory.len(), 0)?;
+        let reservation = budget.take(memory.len());
+        Ok(Self { region: Region::external(pools, memory)?, reservation })
     }
 
     /// Bytes of the budget.

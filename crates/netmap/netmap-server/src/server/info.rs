@@ -2,7 +2,7 @@
 
 use ringpass_ipc::Credentials;
 use ringpass_netmap::protocol::BODY;
-use ringpass_netmap::request::{PortInfo, Register};
+use ringpass_netmap::request::{AskedMemory, PortInfo, Register};
 use ringpass_netmap::{Pools, Region, Shape};
 use rustix::io::Errno;
 
@@ -29,7 +29,7 @@ pub fn port(
     if name.is_empty() {
         let (memory_id, region) = region(ports, asked.memory_id)?;
         // As in netmap, the numbers of rings and slots stay what the program has written.
-        return Ok(body(&[&PortInfo { memory_size: region.file().len() as u64, memory_id, ..asked }.bytes()]));
+        return Ok(body(&[&PortInfo { memory_size: region.bytes() as u64, memory_id, ..asked }.bytes()]));
     }
     let PortInfo { slots, rings, memory_id, .. } = asked;
     let asked = Register { slots, rings, memory_id, ..Register::default() };
@@ -48,7 +48,7 @@ fn described(
     }
     if let Some((Shape { rings, slots, host_rings }, memory_id)) = ports.find(name)? {
         let region = region(ports, memory_id)?.1;
-        let memory_size = region.file().len() as u64;
+        let memory_size = region.bytes() as u64;
         return Ok((PortInfo { memory_size, slots, rings, host_rings, memory_id }, *region.pools()));
     }
     if let Some(described) = ports.would_have(name, asked)? {
@@ -72,24 +72,34 @@ pub fn pools(
     let id = u16::from_le_bytes([asked[8], asked[9]]);
     let (id, size, pools) = if name.is_empty() {
         let (id, region) = region(ports, id)?;
-        (id, region.file().len() as u64, *region.pools())
+        (id, region.bytes() as u64, *region.pools())
     } else {
         let (info, pools) = described(ports, name, &Register { memory_id: id, ..Register::default() }, program)?;
         (info.memory_id, info.memory_size, pools)
     };
+    Ok(described_pools(id, size, pools))
+}
+
+/// Returns the pools of a memory that a program has brought along.
+pub fn external(ports: &Ports, granted: &AskedMemory) -> Result<Vec<u8>, RequestError> {
+    let (id, region) = region(ports, granted.id)?;
+    Ok(described_pools(id, granted.size, *region.pools()).to_vec())
+}
+
+fn described_pools(id: u16, size: u64, pools: Pools) -> [u8; BODY] {
     let Pools { interfaces, ring_bytes, buffers, buffer_size } = pools;
     let pool = |offset: usize, count: u32, size: u32| {
         [&(offset as u64).to_le_bytes()[..], &[count, size].map(u32::to_le_bytes).concat()].concat()
     };
     let at = [0, pools.rings_at(), pools.buffers_at()];
-    Ok(body(&[
+    body(&[
         &size.to_le_bytes(),
         &u64::from(id).to_le_bytes(),
         &pool(at[0], interfaces, (at[1] / interfaces as usize) as u32),
         // Rings vary in length, so the pool is described as one object.
         &pool(at[1], 1, ring_bytes as u32),
         &pool(at[2], buffers, buffer_size),
-    ]))
+    ])
 }
 
 fn region(ports: &Ports, id: u16) -> Result<(u16, &Region), RequestError> {

@@ -29,8 +29,19 @@ pub struct Memories {
 /// A memory that was made for a port. Pipes and further ports may lie there, too.
 struct Private {
     memory: PrivateMemory,
-    /// Number of ports and pipes in it; with the last one it is freed.
+    /// Where it lies, if it is a program's own.
+    place: Option<ExternalPlace>,
+    /// Number of ports, pipes and connections in it; with the last one it is freed.
     ports: usize,
+}
+
+/// Where a program's own memory lies. Programs that bring the same along share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExternalPlace {
+    /// Device and inode of its file.
+    pub file: (u64, u64),
+    /// First byte, and number of bytes.
+    pub range: (u64, u64),
 }
 
 impl Memories {
@@ -41,8 +52,22 @@ impl Memories {
 
     /// Adds the memory that was made for a port, which is [in](Self::enter) it. Returns its number.
     pub fn add(&mut self, memory: PrivateMemory) -> u16 {
+        self.insert(memory, None)
+    }
+
+    /// Adds a program's own memory, which the program's connection is in. Returns its number.
+    pub fn add_external(&mut self, memory: PrivateMemory, place: ExternalPlace) -> u16 {
+        self.insert(memory, Some(place))
+    }
+
+    /// Returns the number of the memory at a place, if a program has brought that along already.
+    pub fn external_at(&self, place: ExternalPlace) -> Option<u16> {
+        self.private.iter().find(|(_, private)| private.place == Some(place)).map(|(&id, _)| id)
+    }
+
+    fn insert(&mut self, memory: PrivateMemory, place: Option<ExternalPlace>) -> u16 {
         let id = self.take_number();
-        self.private.insert(id, Private { memory, ports: 1 });
+        self.private.insert(id, Private { memory, place, ports: 1 });
         id
     }
 
@@ -55,6 +80,11 @@ impl Memories {
     /// Returns the number that a further memory would get.
     pub fn free_number(&self) -> u16 {
         next_memory(self.last, |number| self.private.contains_key(&number))
+    }
+
+    /// Whether a memory was made for a port, or brought along by a program.
+    pub fn is_private(&self, id: u16) -> bool {
+        self.private.contains_key(&id)
     }
 
     /// Counts a port or pipe that lies in a memory.

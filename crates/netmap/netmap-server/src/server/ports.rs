@@ -2,6 +2,7 @@
 
 mod asked;
 mod attach;
+mod external;
 mod monitors;
 mod natives;
 mod nulls;
@@ -21,7 +22,7 @@ use ringpass_netmap::{Pools, PortMemory, Region, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, slots};
+use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, shared_region, slots};
 
 use super::budget::{Budget, PrivateMemory};
 use super::memories::Memories;
@@ -352,7 +353,7 @@ impl Ports {
         let call = call.map_err(|error| RequestError::new(Errno::NOSYS, error))?;
         let region = memories.region(memory_id);
         let fds = [
-            shared(region.file())?.try_clone_to_owned(),
+            shared_region(region)?.try_clone_to_owned(),
             shared(port.memory.csb())?.try_clone_to_owned(),
             Ok(call_event),
             port.served.kick().try_clone_to_owned(),

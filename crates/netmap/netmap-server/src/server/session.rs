@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, Stream};
-use ringpass_netmap::protocol::{Reply, Request};
-use ringpass_netmap::request::{Header, Kind, Mode, NewPort, Register, ValePolling};
+use ringpass_netmap::protocol::{EXTERNAL, OFFSETS, Reply, Request, STATUS};
+use ringpass_netmap::request::{AskedMemory, Header, Kind, Mode, NewPort, Register, ValePolling};
 use ringpass_netmap::{Pools, Shape};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -20,6 +20,8 @@ use super::{RequestError, info};
 pub struct Session {
     message_loop: MessageLoop,
     registration: Option<Registration>,
+    /// Number of the memory that the program has brought along.
+    external: Option<u16>,
     program: Credentials,
     /// A request to be executed when its memory is allocated.
     waiting: Option<Waiting>,
@@ -62,8 +64,8 @@ impl Session {
     /// Creates the session of a program that has connected.
     pub fn new(socket: OwnedFd, program: Credentials) -> Self {
         let message_loop =
-            MessageLoop::new(Stream::new(socket, 4 * Request::LEN, Descriptors::Refused), REQUEST_TIMEOUT);
-        Self { message_loop, registration: None, program, waiting: None, status: None }
+            MessageLoop::new(Stream::new(socket, 4 * Request::LEN, Descriptors::Checked), REQUEST_TIMEOUT);
+        Self { message_loop, registration: None, external: None, program, waiting: None, status: None }
     }
 
     /// User ID of the program.
@@ -139,13 +141,14 @@ impl Session {
         made: &Arc<OwnedFd>,
         mut resumed: Option<Resumed>,
     ) -> Result<usize, ConnectionLost> {
-        let Self { message_loop, registration, program, waiting, status } = self;
+        let Self { message_loop, registration, external, program, waiting, status } = self;
         message_loop.handle(1, |stream| {
+            let mut files = Vec::new();
             let Resumed { request, own } = match resumed.take() {
                 Some(resumed) => resumed,
                 None => {
                     let Some(request) = stream.arrived().first_chunk().map(Request::parse) else { return Ok(false) };
-                    stream.take(Request::LEN);
+                    (_, files) = stream.take(Request::LEN);
                     Resumed { request, own: Ok(Vec::new()) }
                 }
             };
@@ -159,6 +162,13 @@ impl Session {
                 }
                 if let Some(offset) = request.as_status() {
                     return page_of_status(status, offset, program.uid, ports).map(|page| Some((page, Vec::new())));
+                }
+                if let Some((asked, offset)) = request.as_external() {
+                    let granted = bring_memory((registration, external), ports, files, (offset, &asked))?;
+                    return Ok(Some((Reply::granted(&granted), Vec::new())));
+                }
+                if !files.is_empty() {
+                    return Err(RequestError::new(Errno::INVAL, "a request with file descriptors"));
                 }
                 if let Some(asked) = request.as_offsets() {
                     let none = || RequestError::new(Errno::NXIO, "offsets of a connection without a port");
@@ -180,7 +190,26 @@ impl Session {
     /// Ends the session: frees the registration.
     pub fn end(self, ports: &mut Ports) {
         self.registration.into_iter().for_each(|registration| ports.unregister(registration));
+        self.external.into_iter().for_each(|id| ports.leave_external(id));
     }
+}
+
+/// Makes a memory of the file that came with a request, once for each connection. Returns the body of the reply.
+fn bring_memory(
+    (registration, external): (&Option<Registration>, &mut Option<u16>),
+    ports: &mut Ports,
+    files: Vec<OwnedFd>,
+    (offset, asked): (u64, &AskedMemory),
+) -> Result<Vec<u8>, RequestError> {
+    let Ok([file]) = <[OwnedFd; 1]>::try_from(files) else {
+        return Err(RequestError::new(Errno::INVAL, "a memory without its file"));
+    };
+    if registration.is_some() || external.is_some() {
+        return Err(RequestError::new(Errno::BUSY, "this connection has a memory already; open another one"));
+    }
+    let granted = ports.bring_memory(file, offset, asked)?;
+    *external = Some(granted.id);
+    info::external(ports, &granted)
 }
 
 /// Starts to allocate the memory that a request needs and does not have yet; `None` if it needs none.
@@ -191,7 +220,7 @@ fn make_memory(
     requester: &Requester,
     made: &Arc<OwnedFd>,
 ) -> Result<Option<PendingMemory>, RequestError> {
-    if request.as_status().is_some() || request.as_offsets().is_some() {
+    if [STATUS, OFFSETS, EXTERNAL].contains(&request.kind()) {
         return Ok(None);
     }
     let header = Header::parse(&request.header)?;

@@ -80,7 +80,7 @@ fn monitors_see_what_is_sent_and_what_is_received() {
     }
     // A monitor that has ended gets nothing more, and its memory is not accessed.
     let Watcher { control, memory, mut region, rx, buffers } = sent;
-    let file = region.file().clone();
+    let file = region.allocated().unwrap().clone();
     drop((control, rx, buffers));
     memory.release(&mut region);
     assert_eq!(region.free_buffers(), 198);

@@ -402,7 +402,7 @@ fn a_port_that_ends_is_left_alone_at_once() {
     from.send(&frame(BROADCAST, mac(0), 60));
     vale.work();
     (0..5).for_each(|_| from.send(&frame(BROADCAST, mac(0), 60)));
-    let memory = from.region.file().clone();
+    let memory = from.region.allocated().unwrap().clone();
     let Program { control, memory: part, region, buffers, tx, rx, notifier, .. } = from;
     drop((control, part, region, buffers, tx, rx, notifier));
     assert_eq!(Arc::strong_count(&memory), 1, "nobody else has it, though the queues are there");

@@ -74,7 +74,7 @@ fn what_one_side_writes_the_other_finds() {
     let shape = Shape { rings: [2, 3], slots: [64, 32], host_rings: [0; 2] };
     let mut region = region(Pools::default());
     let (port, served) = PortMemory::new(&mut region, "vale0:1", shape, true).unwrap();
-    let theirs = elsewhere(region.file());
+    let theirs = elsewhere(region.allocated().unwrap());
     let rings = attach(&theirs, port.interface(), &elsewhere(port.csb()), &nobody()).expect("rings");
     let rings: Vec<PortRing> = rings.into_iter().flatten().collect();
     assert_eq!(rings.iter().map(|ring| ring.ring().slots()).collect::<Vec<_>>(), [64, 64, 32, 32, 32]);
@@ -116,13 +116,13 @@ fn rings_that_lie_elsewhere_are_none() {
     let mut region = region(Pools::default());
     let shape = Shape { rings: [1, 1], slots: [16, 16], host_rings: [0; 2] };
     let (port, _served) = PortMemory::new(&mut region, "x", shape, false).unwrap();
-    let (theirs, csb) = (elsewhere(region.file()), elsewhere(port.csb()));
+    let (theirs, csb) = (elsewhere(region.allocated().unwrap()), elsewhere(port.csb()));
     let place = port.interface();
     assert!(attach(&theirs, place, &csb, &nobody()).is_some());
-    for wrong in [place + 4, region.file().len(), usize::MAX - 8] {
+    for wrong in [place + 4, region.bytes(), usize::MAX - 8] {
         assert!(attach(&theirs, wrong, &csb, &nobody()).is_none(), "{wrong}");
     }
-    for (ring, offset) in [(0, usize::MAX / 2), (2, 3), (0, region.file().len() - 256 - place)] {
+    for (ring, offset) in [(0, usize::MAX / 2), (2, 3), (0, region.bytes() - 256 - place)] {
         region.set_ring(place, ring, Some(offset));
         assert!(attach(&theirs, place, &csb, &nobody()).is_none(), "{offset}");
         region.set_ring(place, ring, None);
@@ -141,7 +141,7 @@ fn ends_of_a_pipe_find_each_other() {
     let places = ends.each_ref().map(PortMemory::interface);
     let reading = ends[1].bind(&mut region, |direction, _| direction == ringpass_netmap::Direction::Rx).unwrap();
     let attach = |own, other, first| {
-        let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
+        let (memory, csb) = (elsewhere(region.allocated().unwrap()), elsewhere(ends[0].csb()));
         attach_pipe(&memory, (own, other), first, &csb, &nobody(), None).expect("rings")
     };
     let [tx, rx] = attach(places[0], places[1], true);
@@ -178,7 +178,7 @@ fn rings_of_a_pipe_are_apart() {
     assert_eq!(ends[1].shape(), Shape { rings: [3, most], slots: [16, 8], host_rings: [0; 2] });
     let places = ends.each_ref().map(PortMemory::interface);
     let second = ends[1].bind(&mut region, |_, id| id == 2).unwrap();
-    let (memory, csb) = (elsewhere(region.file()), elsewhere(ends[0].csb()));
+    let (memory, csb) = (elsewhere(region.allocated().unwrap()), elsewhere(ends[0].csb()));
     let attach = |own, other, first| attach_pipe(&memory, (own, other), first, &csb, &nobody(), None).expect("rings");
     let [tx, rx] = attach(places[0], places[1], true);
     let [other_tx, other_rx] = attach(places[1], places[0], false);

@@ -13,7 +13,7 @@ fn region(pools: Pools) -> Region {
 
 /// Reads a number of `bytes` bytes as another process would.
 fn number(region: &Region, offset: usize, bytes: usize) -> u64 {
-    let file = std::fs::File::from(region.file().file().unwrap().try_clone_to_owned().unwrap());
+    let file = std::fs::File::from(region.file().unwrap().try_clone_to_owned().unwrap());
     let mut word = [0; 8];
     std::os::unix::fs::FileExt::read_exact_at(&file, &mut word[..bytes], offset as u64).unwrap();
     u64::from_le_bytes(word)

@@ -169,7 +169,7 @@ fn the_memory_says_what_lies_in_it() {
     let mut region = region(2, 32);
     let second = [0, 1].map(|_| region.interface("x", [1; 4], true).unwrap())[1];
     let (_, ring) = region.ring(Direction::Tx, 0, 32, true).unwrap();
-    let (pools, len) = (*region.pools(), region.file().len());
+    let (pools, len) = (*region.pools(), region.bytes());
     let mut device = Memdev::new(shared(&region, 0x1234));
     for (at, value) in
         [(0, len), (4, 0), (8, 0x1234), (64, 0), (68, 4), (72, second), (76, ring), (80, 1), (88, pools.buffers_at())]

@@ -105,7 +105,7 @@ pub(super) fn granted(
     shape: Shape,
     memory_id: u16,
 ) -> Register {
-    let (offset, memory_size) = (interface as u64, region.file().len() as u64);
+    let (offset, memory_size) = (interface as u64, region.bytes() as u64);
     let Shape { slots, rings, host_rings } = shape;
     let extra_buffers = extra as u32;
     Register { offset, memory_size, slots, rings, host_rings, memory_id, extra_buffers, ..asked.clone() }
@@ -118,6 +118,11 @@ pub(super) fn descriptors<const N: usize>(fds: [std::io::Result<OwnedFd>; N]) ->
 
 /// Returns the file of a memory, to be passed to a program.
 pub(super) fn shared(region: &DmaRegion) -> Result<BorrowedFd<'_>, RequestError> {
+    region.file().map_err(|error| RequestError::new(Errno::PERM, error))
+}
+
+/// Returns the file of a region, to be passed to a program.
+pub(super) fn shared_region(region: &Region) -> Result<BorrowedFd<'_>, RequestError> {
     region.file().map_err(|error| RequestError::new(Errno::PERM, error))
 }
 

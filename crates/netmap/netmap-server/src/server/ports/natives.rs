@@ -16,13 +16,17 @@ impl Ports {
     pub(super) fn make_native(&mut self, name: &PortName, asked: &Register) -> Result<(), RequestError> {
         let shape = self.native_shape(name, asked)?;
         let native = self.natives.get_mut(&name.port).expect("it has a shape");
-        let id = native.memory_id();
-        if ![0, id].contains(&asked.memory_id) {
+        let usual = native.memory_id();
+        let id = if asked.memory_id == 0 { usual } else { asked.memory_id };
+        // Where buffers are exchanged, they are those of one memory. Else frames are copied to any that was made for programs.
+        if id != usual && (native.exchanges() || !self.memories.is_private(id)) {
             return Err(RequestError::new(
                 Errno::INVAL,
-                format!("{name} lies in memory {id}, not {}; write @{id}, or no memory", asked.memory_id),
+                format!("{name} lies in memory {usual}, not {id}; write @{usual}, or no memory"),
             ));
         }
+        self.memories.enter(id);
+        let native = self.natives.get_mut(&name.port).expect("it has a shape");
         let serve = |served, region: &Region| native.join(served, region);
         let port = OpenPort::new(&name.port, shape, (id, &mut self.memories), serve)?;
         self.open.insert(name.port.clone(), port);

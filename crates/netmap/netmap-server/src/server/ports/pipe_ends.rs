@@ -5,7 +5,7 @@ use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{PortName, Register};
 use rustix::io::Errno;
 
-use super::asked::{Rings, admit, bound, descriptors, granted, shared};
+use super::asked::{Rings, admit, bound, descriptors, granted, shared, shared_region};
 use super::{Ports, Registered, Registration, new_shape};
 use crate::server::open_port::OpenPort;
 use crate::server::pipes::Pipe;
@@ -67,7 +67,7 @@ impl Ports {
         let region = self.memories.region(pipe.memory_id);
         let bound = bound(&name, asked, pipe.ends[end].shape())?;
         let fds = [
-            shared(region.file())?.try_clone_to_owned(),
+            shared_region(region)?.try_clone_to_owned(),
             shared(pipe.ends[0].csb())?.try_clone_to_owned(),
             pipe.call_events[end].try_clone(),
             pipe.call_events[1 - end].try_clone(),

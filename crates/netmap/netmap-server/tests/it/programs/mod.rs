@@ -55,7 +55,7 @@ impl Vale {
         let (control, queues) = RingPort::new(served, &buffers, &self.pool).unwrap();
         self.switch.insert(place, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
         let (notifier, kicks) = notifier(&control);
-        let (mapped, csb) = (elsewhere(region.file()), elsewhere(memory.csb()));
+        let (mapped, csb) = (elsewhere(region.allocated().unwrap()), elsewhere(memory.csb()));
         let [tx, rx] = attach(&mapped, memory.interface(), &csb, &notifier).expect("rings");
         let buffers = Buffers::of(&mapped, &pools).unwrap();
         Program { control, tx, rx, buffers, csb, kicks, memory, region, notifier }

@@ -176,7 +176,7 @@ impl Port {
         let (memory, served) = PortMemory::new(&mut self.region, "x", shape, false).unwrap_or_else(|e| panic!("{e}"));
         let joined = self.control.join(served, &self.region).unwrap();
         let (notifier, kicks) = notifier(&*joined);
-        let (mapped, csb) = (elsewhere(self.region.file()), elsewhere(memory.csb()));
+        let (mapped, csb) = (elsewhere(self.region.allocated().unwrap()), elsewhere(memory.csb()));
         let [tx, rx] = attach(&mapped, memory.interface(), &csb, &notifier).expect("rings");
         let buffers = Buffers::of(&mapped, self.region.pools()).unwrap();
         Program { joined, tx, rx, buffers, csb, kicks, memory }

@@ -33,7 +33,7 @@ pub fn region(rings: u16, slots: u32) -> Region {
 
 /// Returns the memory of a region, with a number.
 pub fn shared(region: &Region, id: u16) -> SharedRegion {
-    let file = region.file().file().unwrap().try_clone_to_owned().unwrap();
+    let file = region.file().unwrap().try_clone_to_owned().unwrap();
     SharedRegion { file, memory: region.memory().clone(), pools: *region.pools(), id }
 }
 
