@@ -8,9 +8,10 @@
 //! `poll`, `select` and `epoll_wait` share one wait ([`wait`]) and differ in how they ask and answer
 //! ([`select`], [`epoll`]).
 //!
-//! Not supported: static programs, raw system calls, descriptors that are sent to other processes or kept over
-//! `exec`, and an epoll instance inside of another. A child created by `fork` shares its parent's port; the two
-//! must agree on who uses a ring when.
+//! In CSB mode ([`csb_mode`]) only the loop that the program runs ([`sync_loop`]) synchronises the rings.
+//!
+//! Not supported: static programs, raw system calls, and descriptors that are sent to other processes or kept over
+//! `exec`. A child created by `fork` shares its parent's port; the two must agree on who uses a ring when.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -1,6 +1,6 @@
 //! The wait behind `poll`, `select` and `epoll_wait`: for ports and other descriptors together.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use libc::{POLLERR, c_short, pollfd};
@@ -27,6 +27,11 @@ impl Watched {
     /// Creates one whose current state is reported.
     pub fn new(open: Arc<Open>, events: c_short) -> Self {
         Self { open, events, revents: 0, last_seen: None }
+    }
+
+    /// Whether it is this open file.
+    pub fn open_is(&self, open: &Weak<Open>) -> bool {
+        Arc::as_ptr(&self.open) == open.as_ptr()
     }
 
     /// Polls it. Returns whether there are events.

@@ -7,20 +7,23 @@ use libc::{c_int, epoll_event, pollfd, sigset_t, timespec};
 use rustix::io::Errno;
 
 use super::polls::{SignalMask, milliseconds, sleep, time};
-use super::{Entry, TABLE, answer, last_errno, netmap};
-use crate::epoll::{Change, Set};
+use super::{Entry, TABLE, answer, last_errno, netmap, register_atfork};
+use crate::epoll::{Change, Set, Watchable};
 use crate::next;
-use crate::open::Open;
 use crate::wait::wait;
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn epoll_ctl(epoll: c_int, change: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let Some(open) = netmap(fd) else {
+    let before = next::errno();
+    let port = netmap(fd).map(|open| Watchable::Port(Arc::clone(&open)));
+    if port.is_none() {
         // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of
         // `epoll_ctl`.
-        return unsafe { next::epoll_ctl(epoll, change, fd, event) };
-    };
-    let before = next::errno();
+        let result = unsafe { next::epoll_ctl(epoll, change, fd, event) };
+        if result < 0 {
+            return result;
+        }
+    }
     // SAFETY: `event` is not null, so the program passes a readable event. `epoll_event` is packed, so it may
     // be unaligned.
     let event = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
@@ -31,10 +34,61 @@ unsafe extern "C" fn epoll_ctl(epoll: c_int, change: c_int, fd: c_int, event: *m
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, None) => return answer(before, Err::<c_int, _>(Errno::FAULT)),
         _ => return answer(before, Err::<c_int, _>(Errno::INVAL)),
     };
-    answer(before, watch(epoll, fd, &open, change).map(|()| 0))
+    match port {
+        Some(port) => answer(before, watch(epoll, fd, &port, change).map(|()| 0)),
+        None => {
+            watch_nested(epoll, fd, change);
+            answer(before, Ok::<c_int, _>(0))
+        }
+    }
 }
 
-fn watch(epoll: c_int, fd: c_int, open: &Arc<Open>, change: Change) -> Result<(), Errno> {
+/// Makes a change that the kernel has made, if the descriptor is another epoll instance: ports that are, or come, inside of that have
+/// to be watched.
+fn watch_nested(epoll: c_int, fd: c_int, change: Change) {
+    let inner = match TABLE.get(fd).as_deref().and_then(|found| found.as_deref()) {
+        Some(Entry::Epoll(set)) => set.clone(),
+        Some(Entry::Netmap(_)) => return,
+        // Only what is added may be one that is not known yet.
+        None if !matches!(change, Change::Add(..)) || !is_epoll(fd, epoll) => return,
+        None => match set_of(fd) {
+            Ok(set) => set,
+            Err(_) => return,
+        },
+    };
+    // The kernel has accepted it, so what is known here is right, or out of date.
+    if let Ok(outer) = set_of(epoll) {
+        let inner = Watchable::Epoll(inner);
+        if let Change::Add(..) = change {
+            let _ = outer.change(fd, &inner, Change::Delete);
+        }
+        let _ = outer.change(fd, &inner, change);
+    }
+}
+
+/// Whether a descriptor is an epoll instance: that answers `ENOENT` for a descriptor that it does not watch.
+fn is_epoll(fd: c_int, unwatched: c_int) -> bool {
+    // SAFETY: `EPOLL_CTL_DEL` ignores the event, so null is allowed, and the kernel accesses no memory of this process.
+    let result = unsafe { next::epoll_ctl(fd, libc::EPOLL_CTL_DEL, unwatched, std::ptr::null_mut()) };
+    result < 0 && last_errno() == Errno::NOENT
+}
+
+/// Returns the set of an epoll instance, which is made if there is none.
+fn set_of(epoll: c_int) -> Result<Arc<Set>, Errno> {
+    register_atfork();
+    let _held = TABLE.lock.hold();
+    let found = TABLE.get(epoll);
+    match found.as_deref().and_then(|found| found.as_deref()) {
+        Some(Entry::Epoll(set)) => return Ok(set.clone()),
+        Some(Entry::Netmap(_)) => return Err(Errno::INVAL),
+        None => {}
+    }
+    let set = Arc::new(Set::default());
+    TABLE.set(epoll, Some(Arc::new(Entry::Epoll(set.clone())))).map_err(|_| Errno::BADF)?;
+    Ok(set)
+}
+
+fn watch(epoll: c_int, fd: c_int, port: &Watchable, change: Change) -> Result<(), Errno> {
     if netmap(epoll).is_some() {
         return Err(Errno::INVAL);
     }
@@ -42,24 +96,11 @@ fn watch(epoll: c_int, fd: c_int, open: &Arc<Open>, change: Change) -> Result<()
         if change == Change::Delete {
             return Err(Errno::NOENT);
         }
-        // Checks whether it is an epoll instance: that answers `ENOENT` for a descriptor that it does not
-        // watch.
-        // SAFETY: `EPOLL_CTL_DEL` ignores the event, so null is allowed, and the kernel accesses no memory of
-        // this process.
-        let _ = unsafe { next::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
-        if last_errno() != Errno::NOENT {
+        if !is_epoll(epoll, fd) {
             return Err(last_errno());
         }
-        let _held = TABLE.lock.hold();
-        // Another thread may have made the set meanwhile.
-        if TABLE.get(epoll).is_none() {
-            TABLE.set(epoll, Some(Arc::new(Entry::Epoll(Set::default())))).map_err(|_| Errno::BADF)?;
-        }
     }
-    match TABLE.get(epoll).as_deref().and_then(|found| found.as_deref()) {
-        Some(Entry::Epoll(set)) => set.change(fd, open, change),
-        _ => Err(Errno::BADF),
-    }
+    set_of(epoll)?.change(fd, port, change)
 }
 
 /// `epoll_wait` for an instance that watches ports.
@@ -116,6 +157,9 @@ unsafe fn answer_epoll(
 ) -> Option<c_int> {
     let found = TABLE.get(epoll)?;
     let Some(Entry::Epoll(set)) = found.as_deref() else { return None };
+    if set.is_empty() {
+        return None;
+    }
     let before = next::errno();
     // SAFETY: `events` has room for its number of events, by this function's contract.
     Some(answer(before, limit.and_then(|limit| unsafe { epoll_mixed(epoll, set, events, limit, mask) })))

@@ -27,8 +27,8 @@ use crate::wait_queue::FORKS;
 /// The object behind a descriptor of the program.
 enum Entry {
     Netmap(Arc<Open>),
-    /// An epoll instance that watches some of the former.
-    Epoll(Set),
+    /// An epoll instance that watches some of the former, or other such instances.
+    Epoll(Arc<Set>),
 }
 
 static TABLE: Table<Entry> = Table::new();
@@ -54,6 +54,14 @@ impl std::ops::Deref for FoundOpen {
 fn netmap(fd: c_int) -> Option<FoundOpen> {
     let found = TABLE.get(fd)?;
     matches!(found.as_deref(), Some(Entry::Netmap(_))).then_some(FoundOpen(found))
+}
+
+/// Returns the ports behind an epoll instance, if it has some.
+fn ports_of_epoll(fd: c_int) -> Option<Arc<Set>> {
+    match TABLE.get(fd)?.as_deref() {
+        Some(Entry::Epoll(set)) if !set.is_empty() => Some(set.clone()),
+        _ => None,
+    }
 }
 
 /// Converts a result to the return value and `errno` of a C function. Success restores the `errno` from before.

@@ -8,8 +8,9 @@ use std::{ptr, slice};
 use libc::{c_int, nfds_t, pollfd, sigset_t, size_t, timespec};
 use rustix::io::Errno;
 
-use super::{TABLE, answer, last_errno, netmap};
+use super::{TABLE, answer, last_errno, netmap, ports_of_epoll};
 use crate::next;
+use crate::registered::IN;
 use crate::wait::{Watched, wait};
 
 /// Converts a time of the program; `None` if it is negative or not normalised.
@@ -73,53 +74,76 @@ pub fn sleep(mask: SignalMask<'_>) -> impl FnMut(&mut [pollfd], Option<Duration>
 pub fn poll_mixed(fds: &mut [pollfd], limit: Option<Duration>, mask: SignalMask<'_>) -> Result<usize, Errno> {
     let mut watched = Vec::new();
     let mut others = Vec::new();
-    let mut is_port = Vec::new();
+    // For each descriptor: whether it is a port, and the ports behind an epoll instance.
+    let mut kinds = Vec::new();
     for fd in &*fds {
         let open = netmap(fd.fd);
-        is_port.push(open.is_some());
+        let behind = ports_of_epoll(fd.fd);
+        kinds.push((open.is_some(), behind.clone()));
         match open {
             Some(open) => watched.push(Watched::new(Arc::clone(&open), fd.events)),
             None => others.push(*fd),
         }
     }
+    // Behind those that are polled themselves.
+    let own = watched.len();
+    let wants_input = |fd: &pollfd| fd.events & IN != 0;
+    let behind = fds.iter().zip(&kinds).filter(|(fd, _)| wants_input(fd)).filter_map(|(_, (_, set))| set.as_ref());
+    watched.extend(behind.flat_map(|set| set.watched()));
     wait(&mut watched, &mut others, limit, &mut sleep(mask))?;
-    let (mut watched, mut others) = (watched.iter(), others.iter());
-    for (fd, is_port) in fds.iter_mut().zip(is_port) {
+    let (own, behind) = watched.split_at(own);
+    let (mut own, mut others) = (own.iter(), others.iter());
+    for (fd, (is_port, set)) in fds.iter_mut().zip(kinds) {
         fd.revents = match is_port {
-            true => watched.next().expect("as many").revents,
+            true => own.next().expect("as many").revents,
             false => others.next().expect("as many").revents,
         };
+        if wants_input(fd) && set.is_some_and(|set| set.ready(behind).is_some()) {
+            fd.revents |= fd.events & IN;
+        }
     }
     Ok(fds.iter().filter(|fd| fd.revents != 0).count())
 }
 
-/// Returns the descriptors of a `poll` if some of them are ports. A single descriptor, the common case, is
-/// polled here.
+/// Descriptors of a `poll`, some of which are ports.
+struct Polled<'a> {
+    fds: &'a mut [pollfd],
+    /// Whether it is a single port, the common case, which was polled already.
+    is_done: bool,
+}
+
+/// Returns the descriptors of a `poll` if some of them are ports, or have ports behind them.
 ///
 /// # Safety
 /// `fds` is null, or points to `count` descriptors that nobody else accesses as long as the result is used.
 #[inline]
-unsafe fn fds_with_port<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+unsafe fn fds_with_port<'a>(fds: *mut pollfd, count: nfds_t) -> Option<Polled<'a>> {
     if TABLE.is_empty() || fds.is_null() || count == 0 {
         return None;
     }
     // SAFETY: `fds` is not null, as checked above, so it points to `count` descriptors that nobody else
     // accesses, by this function's contract.
     let fds = unsafe { slice::from_raw_parts_mut(fds, count as usize) };
-    if let [one] = &mut *fds {
-        let open = netmap(one.fd)?;
+    if let [one] = &mut *fds
+        && let Some(open) = netmap(one.fd)
+    {
         one.revents = open.port().map_or(libc::POLLERR, |port| port.poll_events(one.events));
-        return Some(fds);
+        return Some(Polled { fds, is_done: true });
     }
-    fds.iter().any(|fd| netmap(fd.fd).is_some()).then_some(fds)
+    let has_ports = |fd: &pollfd| netmap(fd.fd).is_some() || ports_of_epoll(fd.fd).is_some();
+    fds.iter().any(has_ports).then_some(Polled { fds, is_done: false })
 }
 
 #[inline]
-fn answer_poll(fds: &mut [pollfd], limit: Result<Option<Duration>, Errno>, mask: SignalMask<'_>) -> c_int {
+fn answer_poll(
+    Polled { fds, is_done }: Polled<'_>,
+    limit: Result<Option<Duration>, Errno>,
+    mask: SignalMask<'_>,
+) -> c_int {
     let before = next::errno();
     let result = limit.and_then(|limit| match &*fds {
-        [one] if one.revents != 0 => Ok(1),
-        [_] if limit == Some(Duration::ZERO) => Ok(0),
+        [one] if is_done && one.revents != 0 => Ok(1),
+        [_] if is_done && limit == Some(Duration::ZERO) => Ok(0),
         _ => poll_mixed(fds, limit, mask),
     });
     answer(before, result)

@@ -7,7 +7,7 @@ use libc::{c_int, c_void, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
 use super::polls::{SignalMask, duration, poll_mixed, time};
-use super::{TABLE, answer, netmap};
+use super::{TABLE, answer, netmap, ports_of_epoll};
 use crate::{next, select};
 
 /// Returns a program's sets if one of them contains a port.
@@ -22,7 +22,7 @@ unsafe fn sets<'a>(fds: c_int, sets: [*mut c_void; 3]) -> Option<(usize, select:
         // that nobody else accesses, by this function's contract.
         (!set.is_null()).then(|| unsafe { slice::from_raw_parts_mut(set.cast::<u64>(), select::words(fds)) })
     });
-    let is_port = |fd: pollfd| netmap(fd.fd).is_some();
+    let is_port = |fd: pollfd| netmap(fd.fd).is_some() || ports_of_epoll(fd.fd).is_some();
     select::list(fds, &sets).into_iter().any(is_port).then_some((fds, sets))
 }
 
