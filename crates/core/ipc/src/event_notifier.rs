@@ -212,6 +212,11 @@ impl EventNotifier {
         Self { eventfd, slow_time: Arc::default() }
     }
 
+    /// Returns the eventfd, to be handed to the process that waits for it.
+    pub fn event(&self) -> BorrowedFd<'_> {
+        self.eventfd.as_fd()
+    }
+
     /// Adds one to the counter, which stays unchanged if it is at its maximum. Never blocks; one system call. Does
     /// nothing once the eventfd [is slow](Self::is_slow).
     pub fn notify(&self) {

@@ -33,6 +33,11 @@ pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMe
     }
 }
 
+/// Whether a number is that of an `ioctl` of netmap's.
+pub fn is_netmaps(request: u64) -> bool {
+    [NIOCTXSYNC, NIOCRXSYNC, NIOCCTRL, NIOCREGIF, NIOCGINFO].contains(&(request & 0xffff_ffff))
+}
+
 /// Synchronises the rings. A ring with invalid positions is reinitialised, which only `poll` reports.
 fn sync(open: &Open, direction: Direction) -> Result<(), Refusal> {
     let none = || Refusal::new(Errno::NXIO, "a descriptor without a port has no rings to synchronise");

@@ -3,15 +3,15 @@
 //! none.
 //!
 //! `hooks` holds the functions of the C library that this one replaces; calls that do not concern netmap are
-//! passed on ([`next`]). A descriptor of `/dev/netmap` is a real one (an empty epoll instance). [`table`] maps
-//! its number to the object behind it: an [`open`] and, once a port is registered, its rings ([`registered`]).
+//! passed on ([`next`]). A descriptor of `/dev/netmap` is a connection to the serving process, so that the kernel ends it with its last
+//! duplicate. [`table`] maps its number to the object behind it: an [`open`] and, once a port is registered, its rings ([`registered`]).
+//! A number that the table does not have may have come from another process, or over `exec`; then the server is asked what it is.
 //! `poll`, `select` and `epoll_wait` share one wait ([`wait`]) and differ in how they ask and answer
 //! ([`select`], [`epoll`]).
 //!
 //! In CSB mode ([`csb_mode`]) only the loop that the program runs ([`sync_loop`]) synchronises the rings.
 //!
-//! Not supported: static programs, raw system calls, and descriptors that are sent to other processes or kept over
-//! `exec`. A child created by `fork` shares its parent's port; the two must agree on who uses a ring when.
+//! Not supported: static programs and raw system calls. Processes that have the same port must agree on who uses a ring when.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, epoll_event, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t,
-    timespec,
+    ssize_t, timespec,
 };
 
 /// Returns the function with this name, cached in `at`; null if there is none.
@@ -71,6 +71,9 @@ next! {
     __open64_2(path: *const c_char, flags: c_int) -> c_int;
     __openat_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int;
     __openat64_2(folder: c_int, path: *const c_char, flags: c_int) -> c_int;
+    read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t;
+    __read_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t;
+    write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t;
     close(fd: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     dup(fd: c_int) -> c_int;

@@ -15,7 +15,8 @@ pub const BUFFER_SIZE: &std::ffi::CStr = c"/sys/module/netmap/parameters/buf_siz
 
 /// Returns a file with that text, for the buffers of the common memory.
 pub fn buffer_size(close_on_exec: bool) -> Result<OwnedFd, Errno> {
-    let reply = Open::new()?.ask(&Request::new(Kind::PoolsInfoGet, "", &[])).map_err(|refusal| refusal.errno)?;
+    let (open, _descriptor) = Open::new(true)?;
+    let reply = open.ask(&Request::new(Kind::PoolsInfoGet, "", &[])).map_err(|refusal| refusal.errno)?;
     // Field `nr_buf_pool_objsize` of netmap's reply.
     let size = u32::from_le_bytes(reply.body[60..64].try_into().expect("four bytes"));
     let flags = if close_on_exec { MemfdFlags::CLOEXEC } else { MemfdFlags::empty() };

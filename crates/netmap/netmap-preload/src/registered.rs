@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Rela
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
-use netmap::client::Port;
+use netmap::client::{Client, Error, Port};
 use netmap::csb::Csb;
 use netmap::layout::TIMESTAMP;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
@@ -77,6 +77,11 @@ impl RegisteredPort {
             wait_queue: Default::default(),
             spin: Default::default(),
         }
+    }
+
+    /// Ends the registration, and returns the connection.
+    pub fn unregister(self) -> Result<Client, Error> {
+        self.port.unregister()
     }
 
     /// Sets where frames begin in the buffers of its rings. Returns what was granted.

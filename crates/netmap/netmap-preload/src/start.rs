@@ -1,15 +1,19 @@
 //! Starts the process that serves netmap ports when a program first needs it.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use netmap::client::{Client, Error, default_socket};
+use netmap::client::{Client, Error, cookie, default_socket};
 use netmap::protocol::Request;
 use netmap::request::Kind;
+use rustix::net::SocketAddrUnix;
 
 /// Time until the started process listens.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
@@ -17,6 +21,25 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connects to the serving process; starts it if there is none.
 pub fn connect() -> Result<Client, Error> {
     connect_at(&default_socket()?, &std::env::var_os("RINGPASS_NETMAPD").unwrap_or("ringpass".into()))
+}
+
+/// Returns the cookie of a socket that is connected to the serving process; `None` for any other descriptor.
+pub fn cookie_of_connection(descriptor: BorrowedFd<'_>) -> Option<u64> {
+    let peer = SocketAddrUnix::try_from(rustix::net::getpeername(descriptor).ok()??).ok()?;
+    let path = Path::new(OsStr::from_bytes(peer.path_bytes()?));
+    // The server may have written the path in another way.
+    let place = |path: &Path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
+    let is_servers = place(path).ok()? == place(&default_socket().ok()?).ok()?;
+    if is_servers { cookie(descriptor).ok() } else { None }
+}
+
+/// Waits until the serving process has seen that connections were closed.
+pub fn settle() {
+    let Ok(socket) = default_socket() else { return };
+    if let Ok(mut client) = Client::connect(&socket) {
+        // It handles closed connections before the requests of others. Nobody has this cookie.
+        let _ = client.ask(&Request::adopt(0));
+    }
 }
 
 fn connect_at(socket: &Path, program: &OsString) -> Result<Client, Error> {

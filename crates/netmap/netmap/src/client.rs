@@ -117,8 +117,13 @@ fn check_own(folder: &Path, user: u32) -> Result<(), String> {
 /// A connection to the serving process.
 pub struct Client {
     stream: Stream,
-    /// Number of the memory that the program has brought along, and where it begins in its file.
-    external: Option<(u16, u64)>,
+}
+
+/// A registration that was granted, and not taken yet.
+pub struct Granted {
+    name: String,
+    reply: Reply,
+    fds: Vec<OwnedFd>,
 }
 
 /// Time until the server accepts the connection.
@@ -146,7 +151,7 @@ impl Client {
                         return Err(Error::Refused { errno: Errno::ACCESS, why });
                     }
                     let stream = Stream::new(socket, 1 << 16, Descriptors::Trusted);
-                    return Ok(Self { stream, external: None });
+                    return Ok(Self { stream });
                 }
                 Connecting::Queued if start.elapsed() < CONNECT_TIMEOUT => {
                     check_interrupt().map_err(|error| Error::Os(error.to_string()))?;
@@ -232,16 +237,55 @@ impl Client {
     /// `EINVAL` or `ENOMEM` for a file that is not in memory, or too short, and for pools that do not fit.
     pub fn bring_memory(&mut self, file: OwnedFd, offset: u64, asked: &AskedMemory) -> Result<AskedMemory, Error> {
         let (reply, _) = self.ask_with(&Request::external(asked, offset), vec![file])?;
-        let granted = AskedMemory::parse(&reply.body);
-        self.external = Some((granted.id, offset));
-        Ok(granted)
+        Ok(AskedMemory::parse(&reply.body))
     }
 
     /// Registers a port. The connection belongs to the port from then on.
     pub fn register(mut self, port: &str, register: &Register) -> Result<Port, Error> {
-        let (reply, fds) = self.ask(&Request::register(port, register))?;
-        Port::new(self, port, &reply, fds)
+        let granted = self.try_register(port, register)?;
+        self.into_port(granted)
     }
+
+    /// Registers a port, and keeps the connection if that is refused. What is granted is to be taken by
+    /// [`into_port`](Self::into_port).
+    pub fn try_register(&mut self, port: &str, register: &Register) -> Result<Granted, Error> {
+        let request = Request::register(port, register).with_cookie(cookie(self.socket())?);
+        let (reply, fds) = self.ask(&request)?;
+        Ok(Granted { name: port.to_owned(), reply, fds })
+    }
+
+    /// Takes a registration that was granted on this connection, which belongs to the port from then on.
+    pub fn into_port(self, Granted { name, reply, fds }: Granted) -> Result<Port, Error> {
+        Port::new(self, &name, &reply, fds)
+    }
+
+    /// Socket of the connection. The registration on it lasts until the last duplicate of its descriptor is closed, in any process.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.stream.socket()
+    }
+
+    /// Takes a connection that another process has made, whose `socket` this process has got, to the server at `path`. Returns
+    /// the connection, and its registration if there is one.
+    ///
+    /// # Errors
+    /// The server is gone, or the registration belongs to another user.
+    pub fn adopt(path: &Path, socket: OwnedFd) -> Result<(Self, Option<Granted>), Error> {
+        let cookie = cookie(socket.as_fd())?;
+        let client = Self { stream: Stream::new(socket, 1 << 16, Descriptors::Trusted) };
+        match Self::connect(path)?.ask(&Request::adopt(cookie)) {
+            Ok((reply, fds)) => {
+                let name = reply.text.clone();
+                Ok((client, Some(Granted { name, reply: Reply { text: String::new(), ..reply }, fds })))
+            }
+            Err(Error::Refused { errno: Errno::NOENT, .. }) => Ok((client, None)),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Returns the number by which the kernel knows a socket, in all processes.
+pub fn cookie(socket: BorrowedFd<'_>) -> Result<u64, Error> {
+    rustix::net::sockopt::socket_cookie(socket).map_err(|errno| Error::Os(format!("a socket: {errno}")))
 }
 
 /// Returns the error of a ring whose positions only this program should move, extended by who else may have
@@ -313,8 +357,7 @@ impl Port {
             let mapped = ForeignMemory::map_kept(fd, offset, len).map_err(|error| Error::Os(error.to_string()))?;
             Ok::<Memory, Error>(mapped.into())
         };
-        let external = client.external.filter(|&(id, _)| id == register.memory_id);
-        let memory_offset = external.map_or(0, |(_, offset)| offset);
+        let memory_offset = reply.memory_offset();
         let mapped = map(memory.as_fd(), memory_offset, register.memory_size as usize)?;
         let csb = map(csb.as_fd(), 0, 2 * 4096)?;
         let (call_event, other) =
@@ -375,6 +418,13 @@ impl Port {
     /// The registration as granted.
     pub fn granted(&self) -> &Register {
         &self.register
+    }
+
+    /// Ends the registration, and returns the connection for another one.
+    pub fn unregister(self) -> Result<Client, Error> {
+        let mut client = self.client;
+        client.ask(&Request::unregister())?;
+        Ok(client)
     }
 
     /// Sets where frames begin in the buffers of its rings. Returns what was granted.

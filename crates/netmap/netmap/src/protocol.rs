@@ -16,6 +16,9 @@ pub struct Request {
     pub body: [u8; BODY],
 }
 
+/// Offset of a connection's cookie in a request's header.
+const COOKIE: usize = 72;
+
 /// Bytes of the longest body.
 pub const BODY: usize = 64;
 
@@ -25,6 +28,13 @@ pub const STATUS: u16 = 0x8000;
 /// Kind of request that netmap does not have: makes a memory of the file that comes with it, for the connection's registration, as
 /// `NETMAP_REQ_OPT_EXTMEM` does. The offset of the first pool is that of the memory in the file.
 pub const EXTERNAL: u16 = 0x8002;
+
+/// Kind of request that netmap does not have: asks for the registration of another connection, for a process that has the descriptor
+/// of that, too.
+pub const ADOPT: u16 = 0x8003;
+
+/// Kind of request that netmap does not have: ends the connection's registration, after which another one may follow.
+pub const UNREGISTER: u16 = 0x8004;
 
 /// Kind of request that netmap does not have: sets where frames begin in the buffers of the rings of the connection's registration,
 /// as `NETMAP_REQ_OPT_OFFSETS` does.
@@ -69,6 +79,28 @@ impl Request {
     pub fn as_external(&self) -> Option<(AskedMemory, u64)> {
         let asked = AskedMemory::parse(&self.body);
         (self.kind() == EXTERNAL).then_some((asked, asked.pools[0].offset))
+    }
+
+    /// Tells the server the kernel's cookie of the program's end of the connection, by which other processes may [adopt](ADOPT) the
+    /// registration. It lies where netmap has an address of the program.
+    pub fn with_cookie(mut self, cookie: u64) -> Self {
+        self.header[COOKIE..COOKIE + 8].copy_from_slice(&cookie.to_le_bytes());
+        self
+    }
+
+    /// The cookie of the connection; 0 for none.
+    pub fn cookie(&self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|n| self.header[COOKIE + n]))
+    }
+
+    /// Creates a request for the registration of the connection with a cookie.
+    pub fn adopt(cookie: u64) -> Self {
+        Self { header: Header::bytes(ADOPT, ""), body: [0; BODY] }.with_cookie(cookie)
+    }
+
+    /// Creates a request to end the connection's registration.
+    pub fn unregister() -> Self {
+        Self { header: Header::bytes(UNREGISTER, ""), body: [0; BODY] }
     }
 
     /// Creates a request for offsets.
@@ -167,6 +199,18 @@ impl Reply {
         reply
     }
 
+    /// Creates a reply to a registration, whose memory begins at `offset` of its file.
+    pub fn registered(register: &Register, offset: u64) -> Self {
+        let mut reply = Self::granted(&register.bytes());
+        reply.body[Register::LEN..].copy_from_slice(&offset.to_le_bytes());
+        reply
+    }
+
+    /// Where the memory of a registration begins in its file.
+    pub fn memory_offset(&self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|n| self.body[Register::LEN + n]))
+    }
+
     /// Creates a reply with a text.
     pub fn text(errno: Option<Errno>, text: String) -> Self {
         Self { errno, body: [0; BODY], pools: Pools::default(), peer: RingPeer::Server, text }
@@ -244,6 +288,8 @@ mod tests {
         assert_eq!(request.as_register(), Ok(register.clone()));
         assert_eq!(Header::parse(&request.header).unwrap().name, "vale0:1");
         assert_eq!((Request::status(5).as_status(), request.as_status()), (Some(5), None));
+        assert_eq!((Request::adopt(77).cookie(), Request::adopt(77).kind(), request.cookie()), (77, ADOPT, 0));
+        assert_eq!(Reply::registered(&register, 4096).memory_offset(), 4096);
         let asked = AskedOffsets { max: 128, initial: 64, bits: 16, ..AskedOffsets::default() };
         assert_eq!((Request::offsets(&asked).as_offsets(), request.as_offsets()), (Some(asked), None));
         let peer = [

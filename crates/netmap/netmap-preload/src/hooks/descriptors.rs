@@ -1,8 +1,8 @@
-//! Functions that close or duplicate descriptors.
+//! Functions that close or duplicate descriptors, or read and write them.
 
-use libc::{F_DUPFD, F_DUPFD_CLOEXEC, c_int, c_long, c_uint};
+use libc::{F_DUPFD, F_DUPFD_CLOEXEC, c_int, c_long, c_uint, c_void, size_t, ssize_t};
 
-use super::{TABLE, owns_table, remove};
+use super::{TABLE, netmap, owns_table, remove};
 use crate::next;
 
 /// Duplicates `old` by `kernel`, to the number `to` if that is given. A port behind `old` is then behind the new
@@ -111,4 +111,41 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_i
     // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `fcntl64`.
     let kernel = || unsafe { next::fcntl64(fd, command, argument) };
     if duplicates(command) { duplicate(fd, None, kernel) } else { kernel() }
+}
+
+/// Whether a descriptor is one of `/dev/netmap`, which netmap neither reads nor writes; then `errno` is set.
+#[inline]
+fn is_neither_read_nor_written(fd: c_int) -> bool {
+    let refused = netmap(fd).is_some();
+    if refused {
+        next::set_errno(libc::EINVAL);
+    }
+    refused
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+    if is_neither_read_nor_written(fd) {
+        return -1;
+    }
+    // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `read`.
+    unsafe { next::read(fd, to, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __read_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    if is_neither_read_nor_written(fd) {
+        return -1;
+    }
+    // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `__read_chk`.
+    unsafe { next::__read_chk(fd, to, len, room) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+    if is_neither_read_nor_written(fd) {
+        return -1;
+    }
+    // SAFETY: all arguments are passed on unchanged from the program, which upholds the contract of `write`.
+    unsafe { next::write(fd, from, len) }
 }

@@ -6,10 +6,9 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use libc::{O_ACCMODE, O_CLOEXEC, O_RDONLY, c_char, c_int, c_ulong, c_void, mode_t, off_t, size_t};
-use rustix::event::epoll;
 use rustix::io::Errno;
 
-use super::{Entry, TABLE, answer, netmap, register_atfork};
+use super::{Entry, TABLE, adopt, answer, netmap, register_atfork};
 use crate::control;
 use crate::external_memory::{self, MemoryFile};
 use crate::indirect::read_own;
@@ -41,10 +40,7 @@ unsafe fn open_netmap(path: *const c_char, flags: c_int) -> Option<c_int> {
 
 fn opened(flags: c_int) -> Result<c_int, Errno> {
     register_atfork();
-    let open = Open::new()?;
-    let close_on_exec = if flags & O_CLOEXEC != 0 { epoll::CreateFlags::CLOEXEC } else { epoll::CreateFlags::empty() };
-    // An empty epoll instance cannot be read or written, and is never ready.
-    let fd = epoll::create(close_on_exec)?;
+    let (open, fd) = Open::new(flags & O_CLOEXEC != 0)?;
     TABLE.set(fd.as_raw_fd(), Some(Arc::new(Entry::Netmap(Arc::new(open))))).map_err(|_| Errno::MFILE)?;
     Ok(fd.into_raw_fd())
 }
@@ -137,7 +133,7 @@ impl UserMemory for Memory {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
-    if let Some(open) = netmap(fd) {
+    if let Some(open) = netmap(fd).or_else(|| control::is_netmaps(request).then(|| adopt(fd)).flatten()) {
         let before = next::errno();
         // SAFETY: `control::ioctl` accesses memory at `argument` and at addresses in structures there, as netmap's
         // interface defines them.

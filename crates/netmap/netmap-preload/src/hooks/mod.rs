@@ -10,6 +10,7 @@ mod files;
 mod polls;
 mod selects;
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::Once;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -21,6 +22,7 @@ use rustix::io::Errno;
 use crate::epoll::Set;
 use crate::next;
 use crate::open::Open;
+use crate::start;
 use crate::table::Table;
 use crate::wait_queue::FORKS;
 
@@ -55,6 +57,36 @@ fn netmap(fd: c_int) -> Option<FoundOpen> {
     let found = TABLE.get(fd)?;
     matches!(found.as_deref(), Some(Entry::Netmap(_))).then_some(FoundOpen(found))
 }
+
+/// Finds out whether a descriptor that this library does not know is one of `/dev/netmap`, which came from another process or was kept
+/// over `exec`, and enters it then.
+#[cold]
+fn adopt(fd: c_int) -> Option<FoundOpen> {
+    if fd < 0 || !owns_table() && OWNER.load(Relaxed) != 0 {
+        return None;
+    }
+    let before = next::errno();
+    register_atfork();
+    // SAFETY: borrowed for this call, in which the program passes the descriptor to `ioctl`. -1 is excluded by the check; a number that
+    // is not open is an error of the system calls.
+    let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
+    let known = start::cookie_of_connection(descriptor).and_then(open_with);
+    let open = known.or_else(|| Open::adopt(descriptor).map(Arc::new));
+    next::set_errno(before);
+    TABLE.set(fd, Some(Arc::new(Entry::Netmap(open?)))).ok()?;
+    netmap(fd)
+}
+
+/// Returns the open file whose connection has this cookie, if this process has it by another descriptor.
+fn open_with(cookie: u64) -> Option<Arc<Open>> {
+    TABLE.fds_in_range(0..=MAX_FD).into_iter().find_map(|fd| {
+        let open = netmap(fd)?;
+        (open.cookie() == cookie).then(|| Arc::clone(&open))
+    })
+}
+
+/// Largest number in the table.
+const MAX_FD: usize = (1 << 20) - 1;
 
 /// Returns the ports behind an epoll instance, if it has some.
 fn ports_of_epoll(fd: c_int) -> Option<Arc<Set>> {

@@ -190,8 +190,8 @@ static bool passed_to_itself(void) {
 }
 
 static void passing(void) {
-    PENDING(passed_to_another(), "a descriptor that was sent to another process (SCM_RIGHTS)");
-    PENDING(passed_to_itself(), "a descriptor that was sent to this process");
+    CHECK(passed_to_another(), "a descriptor that was sent to another process (SCM_RIGHTS)");
+    CHECK(passed_to_itself(), "a descriptor that was sent to this process");
 }
 
 /* What this program does if another one has executed it: sync the descriptor in its argument. */
@@ -220,8 +220,136 @@ static void executing(void) {
     struct port port = need("e{1");
     EQUAL(executed(port.fd), 1, "a program that is executed does not have a descriptor with O_CLOEXEC");
     REQUIRE(fcntl(port.fd, F_SETFD, 0) == 0);
-    PENDING(executed(port.fd) == 0, "a descriptor that is kept over exec");
+    CHECK(executed(port.fd) == 0, "a descriptor that is kept over exec");
     SUCCEEDS(tx_sync(port.fd), "the port is unchanged");
 }
 
-TOPICS("descriptors", T(duplicates), T(mappings), T(closing), T(children), T(passing), T(executing))
+/* Registrations that have ended when the last close returns. */
+static void ends_with_close(void) {
+    uint32_t right = 0;
+    for (int round = 0; round < 500; round++) {
+        struct nmreq_register reg = {.nr_mode = NR_REG_ALL_NIC, .nr_flags = NR_EXCLUSIVE};
+        int fd = device();
+        right += request(fd, NETMAP_REQ_REGISTER, round % 2 ? "x{1" : "vale11:x", &reg) == 0;
+        close(fd);
+    }
+    EQUAL(right, 500, "a port can be had exclusively again and again, as close has ended the registration");
+    struct port port;
+    SUCCEEDS(port_open(&port, "x{2", NR_REG_ALL_NIC, NR_EXCLUSIVE), "a port");
+    int go[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, go) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        _exit(recv(go[1], &byte, 1, 0) != 1);
+    }
+    port_close(&port);
+    GIVES(try_open("x{2", NR_REG_ALL_NIC, NR_EXCLUSIVE), EBUSY, "which stays with a child");
+    REQUIRE(send(go[0], "x", 1, 0) == 1 && child_status(child) == 0);
+    settle();
+    SUCCEEDS(try_open("x{2", NR_REG_ALL_NIC, NR_EXCLUSIVE), "until that ends");
+}
+
+/* A server of descriptors: it opens ports and gives them to workers, which it kills under way. */
+static void server_of_descriptors(void) {
+    enum { WORKERS = 8, FRAMES = 3000 };
+    struct port receiver = need("s}1");
+    uint32_t worked = 0, killed = 0;
+    for (int round = 0; round < WORKERS; round++) {
+        int sockets[2];
+        REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+        pid_t worker = fork();
+        REQUIRE(worker >= 0);
+        if (worker == 0) {
+            struct port port = {.fd = received_descriptor(sockets[1])};
+            /* Where the rings are, the server of descriptors has said. */
+            uint64_t place[2];
+            if (port.fd < 0 || recv(sockets[1], place, sizeof place, MSG_WAITALL) != sizeof place)
+                _exit(1);
+            port.reg.nr_offset = place[0], port.reg.nr_memsize = place[1];
+            if (tx_sync(port.fd) || port_map(&port))
+                _exit(2);
+            struct netmap_ring *ring = tx_ring(&port, 0);
+            for (uint32_t number = 0; round % 2 || number < FRAMES;) {
+                while (space(ring) == 0)
+                    if (!(poll_port(port.fd, POLLOUT, WAIT) & POLLOUT))
+                        _exit(3);
+                put_frame(ring, 255, 1, number++ % FRAMES);
+                if (tx_sync(port.fd))
+                    _exit(4);
+            }
+            while (space(ring) < ring->num_slots - 1)
+                if (usleep(1000), tx_sync(port.fd))
+                    _exit(5);
+            _exit(recv(sockets[1], place, 1, 0) != 1);
+        }
+        struct port port;
+        SUCCEEDS(port_open(&port, "s{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "a port for a worker");
+        uint64_t place[] = {port.reg.nr_offset, port.reg.nr_memsize};
+        REQUIRE(send_descriptor(sockets[0], port.fd) && send(sockets[0], place, sizeof place, 0) == sizeof place);
+        port_close(&port);
+        uint32_t right = 0;
+        for (uint32_t number = 0; number < FRAMES; number++)
+            right += next_frame(&receiver) == (int64_t)number;
+        REQUIRE(right == FRAMES);
+        GIVES(try_open("s{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), EBUSY, "it is the worker's as long as that lives");
+        if (round % 2) {
+            kill(worker, SIGKILL);
+            int status;
+            REQUIRE(waitpid(worker, &status, 0) == worker);
+            killed++;
+        } else {
+            while (next_frame_within(&receiver, 0) != -1)
+                ;
+            REQUIRE(send(sockets[0], "x", 1, 0) == 1);
+            worked += child_status(worker) == 0;
+        }
+        settle();
+        while (next_frame_within(&receiver, 0) != -1)
+            ;
+        close(sockets[0]), close(sockets[1]);
+    }
+    EQUAL(worked, WORKERS / 2, "workers that end by themselves");
+    EQUAL(killed, WORKERS / 2, "workers that are killed");
+    SUCCEEDS(try_open("s{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "after which the port is free");
+    port_close(&receiver);
+}
+
+/* Descriptors that travel before they have a port, or while the sender has it, too. */
+static void travelling(void) {
+    int sockets[2];
+    REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+    int fd = device();
+    pid_t child = fork();
+    if (child == 0) {
+        close(fd);
+        fd = received_descriptor(sockets[1]);
+        struct nmreq_register reg = {.nr_mode = NR_REG_ALL_NIC, .nr_flags = NR_EXCLUSIVE};
+        int error = request(fd, NETMAP_REQ_REGISTER, "t{1", &reg);
+        _exit(error || tx_sync(fd) || send(sockets[1], "x", 1, 0) != 1 || recv(sockets[1], &(char){0}, 1, 0) != 1);
+    }
+    REQUIRE(send_descriptor(sockets[0], fd));
+    char byte;
+    REQUIRE(recv(sockets[0], &byte, 1, 0) == 1);
+    GIVES(try_open("t{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), EBUSY, "who receives a descriptor without a port can register one");
+    REQUIRE(send(sockets[0], "x", 1, 0) == 1);
+    EQUAL(child_status(child), 0, "and has it");
+    close(fd);
+    settle();
+    SUCCEEDS(try_open("t{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "until the last descriptor is closed");
+    struct port a = need("t{2"), b = need("t}2");
+    REQUIRE(send_descriptor(sockets[0], a.fd));
+    int again = received_descriptor(sockets[1]);
+    SUCCEEDS(tx_sync(again), "a descriptor that came back");
+    send_frame(&a, 2, 1, 5);
+    EQUAL(next_frame(&b), 5, "the first one works");
+    close(a.fd);
+    a.fd = again;
+    send_frame(&a, 2, 1, 6);
+    EQUAL(next_frame(&b), 6, "and the other one after that is closed");
+    port_close(&a), port_close(&b);
+    close(sockets[0]), close(sockets[1]);
+}
+
+TOPICS("descriptors", T(duplicates), T(mappings), T(closing), T(children), T(passing), T(executing),
+       T(ends_with_close), T(server_of_descriptors), T(travelling))

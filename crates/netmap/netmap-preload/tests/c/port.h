@@ -17,8 +17,8 @@ static inline int device(void) {
     return fd;
 }
 
-/* Waits until the server knows of all descriptors that were closed. In netmap, close itself ends a registration; here the
-   server learns of it in a later round than that in which it accepts this connection. */
+/* Waits until the server knows of all descriptors that were closed by processes that have ended. Where close is called, it has ended
+   the registration itself, as in netmap. */
 static inline void settle(void) { close(device()); }
 
 /* Makes an ioctl. Returns 0 or the error number. */

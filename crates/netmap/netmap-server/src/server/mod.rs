@@ -113,23 +113,32 @@ impl Server {
             #[expect(clippy::disallowed_methods, reason = "nobody else has this eventfd")]
             let _ = rustix::io::read(&*self.made, &mut [0; 8]);
         }
-        let mut ended = Vec::new();
-        for (number, (session, events)) in self.sessions.iter_mut().zip(&events[1..]).enumerate() {
-            // Sessions without an event may have missed a deadline.
-            let due = !events.is_empty() || session.waits_for_memory() || session.is_overdue();
-            let hung_up = events.intersects(PollFlags::HUP | PollFlags::ERR);
-            if session.has_slow_eventfd() {
-                self.paused.push((session.user(), Instant::now() + SLOW_PEER_PAUSE));
-                ended.push(number);
-            } else if due && !session.handle(&mut self.ports, &self.made, hung_up) {
-                ended.push(number);
+        let mut events = events[1..=self.sessions.len()].to_vec();
+        let gone = PollFlags::HUP | PollFlags::ERR;
+        // First those that are gone: who has closed a port, and then makes a request by another connection, finds it closed.
+        for only_gone in [true, false] {
+            for number in (0..self.sessions.len()).rev() {
+                if events[number].intersects(gone) == only_gone && !self.handle(number, events[number]) {
+                    events.swap_remove(number);
+                    self.sessions.swap_remove(number).end(&mut self.ports);
+                }
             }
-        }
-        for number in ended.into_iter().rev() {
-            self.sessions.swap_remove(number).end(&mut self.ports);
         }
         self.accept_client();
         Ok(())
+    }
+
+    /// Handles a session with these events of its socket. Returns whether it continues.
+    fn handle(&mut self, number: usize, events: PollFlags) -> bool {
+        let session = &mut self.sessions[number];
+        if session.has_slow_eventfd() {
+            self.paused.push((session.user(), Instant::now() + SLOW_PEER_PAUSE));
+            return false;
+        }
+        let hung_up = events.intersects(PollFlags::HUP | PollFlags::ERR);
+        // Sessions without an event may have missed a deadline.
+        let due = !events.is_empty() || session.waits_for_memory() || session.is_overdue();
+        !due || session.handle(&mut self.ports, &self.made, hung_up)
     }
 
     fn accept_client(&mut self) {

@@ -1,5 +1,6 @@
 //! All registered ports, and the memory that they lie in.
 
+mod adopt;
 mod asked;
 mod attach;
 mod external;
@@ -28,6 +29,7 @@ use super::budget::{Budget, PrivateMemory};
 use super::memories::Memories;
 use super::open_port::{OpenPort, pools};
 use super::pipes::Pipe;
+use adopt::Adoptable;
 pub use attach::Attached;
 use attach::AttachedNative;
 use nulls::NullPort;
@@ -131,6 +133,8 @@ pub struct Ports {
     monitors: BTreeMap<u64, OpenPort>,
     /// Null ports, by the number of their registration.
     nulls: BTreeMap<u64, NullPort>,
+    /// Registrations that other processes may adopt, by the user and the cookie of their connection.
+    adoptable: BTreeMap<(u32, u64), Adoptable>,
     switches: Box<dyn Switches>,
     /// Limit of the private memory.
     pub budget: Budget,
@@ -158,6 +162,7 @@ impl Ports {
             attached: Default::default(),
             monitors: Default::default(),
             nulls: Default::default(),
+            adoptable: Default::default(),
             switches,
             budget,
             administrators: Administrators::default(),
@@ -378,6 +383,7 @@ impl Ports {
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.
     pub fn unregister(&mut self, registration: Registration) {
         let Registration { name, number, interface, extra, call: _ } = registration;
+        self.forget_adoptable(number);
         if let Some(null) = self.nulls.remove(&number) {
             self.unregister_null(null, interface, extra);
         } else if let Some(monitor) = self.monitors.remove(&number) {

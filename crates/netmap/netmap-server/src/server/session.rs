@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{ConnectionLost, Credentials, Descriptors, MessageLoop, Stream};
-use ringpass_netmap::protocol::{EXTERNAL, OFFSETS, Reply, Request, STATUS};
+use ringpass_netmap::protocol::{ADOPT, EXTERNAL, OFFSETS, Reply, Request, STATUS, UNREGISTER};
 use ringpass_netmap::request::{AskedMemory, Header, Kind, Mode, NewPort, Register, ValePolling};
-use ringpass_netmap::{Pools, Shape};
+use ringpass_netmap::{Pools, Region, Shape};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -170,6 +170,14 @@ impl Session {
                 if !files.is_empty() {
                     return Err(RequestError::new(Errno::INVAL, "a request with file descriptors"));
                 }
+                match request.kind() {
+                    ADOPT => return ports.adopt(program.uid, request.cookie()).map(Some),
+                    UNREGISTER => {
+                        registration.take().into_iter().for_each(|registration| ports.unregister(registration));
+                        return Ok(Some((Reply::granted(&[]), Vec::new())));
+                    }
+                    _ => {}
+                }
                 if let Some(asked) = request.as_offsets() {
                     let none = || RequestError::new(Errno::NXIO, "offsets of a connection without a port");
                     let granted = ports.set_offsets(registration.as_ref().ok_or_else(none)?, &asked)?;
@@ -194,7 +202,7 @@ impl Session {
     }
 }
 
-/// Makes a memory of the file that came with a request, once for each connection. Returns the body of the reply.
+/// Makes a memory of the file that came with a request, one for each connection. Returns the body of the reply.
 fn bring_memory(
     (registration, external): (&Option<Registration>, &mut Option<u16>),
     ports: &mut Ports,
@@ -204,9 +212,11 @@ fn bring_memory(
     let Ok([file]) = <[OwnedFd; 1]>::try_from(files) else {
         return Err(RequestError::new(Errno::INVAL, "a memory without its file"));
     };
-    if registration.is_some() || external.is_some() {
-        return Err(RequestError::new(Errno::BUSY, "this connection has a memory already; open another one"));
+    if registration.is_some() {
+        return Err(RequestError::new(Errno::BUSY, "this connection has a port already; open another one"));
     }
+    // In place of one that an earlier attempt has brought along.
+    external.take().into_iter().for_each(|id| ports.leave_external(id));
     let granted = ports.bring_memory(file, offset, asked)?;
     *external = Some(granted.id);
     info::external(ports, &granted)
@@ -220,7 +230,7 @@ fn make_memory(
     requester: &Requester,
     made: &Arc<OwnedFd>,
 ) -> Result<Option<PendingMemory>, RequestError> {
-    if [STATUS, OFFSETS, EXTERNAL].contains(&request.kind()) {
+    if [STATUS, OFFSETS, EXTERNAL, ADOPT, UNREGISTER].contains(&request.kind()) {
         return Ok(None);
     }
     let header = Header::parse(&request.header)?;
@@ -296,10 +306,14 @@ fn execute(
             Err(RequestError::new(Errno::BUSY, "this connection has a port already; open another one"))
         }
         Kind::Register => {
-            let Registered { registration: new, register, pools, peer, fds, others } =
-                ports.register(&header.name, &request.as_register()?, requester)?;
+            let registered = ports.register(&header.name, &request.as_register()?, requester)?;
+            if request.cookie() != 0 {
+                ports.remember(requester.program.uid, request.cookie(), &registered);
+            }
+            let Registered { registration: new, register, pools, peer, fds, others } = registered;
             *registration = Some(new);
-            Ok((Reply { pools, peer, text: others, ..Reply::granted(&register.bytes()) }, fds))
+            let offset = ports.region(register.memory_id).map_or(0, Region::file_offset);
+            Ok((Reply { pools, peer, text: others, ..Reply::registered(&register, offset) }, fds))
         }
         Kind::PortHdrGet => {
             let len = ports.header_len(&header.name)? as u32;

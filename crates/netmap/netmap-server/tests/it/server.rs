@@ -209,6 +209,39 @@ fn two_programs_exchange_frames_by_a_pipe() {
     server.free(8998);
 }
 
+/// Another process that has a descriptor of the connection adopts the registration, which lasts until that is closed.
+#[test]
+fn registrations_are_adopted_by_who_has_the_connection() {
+    let server = Running::new("adopt");
+    let adopt = |port: &Port| Client::adopt(&server.path, port.server().try_clone_to_owned().unwrap());
+    let adopted = |port: &Port| {
+        let (client, granted) = adopt(port).unwrap_or_else(|error| panic!("{error}"));
+        client.into_port(granted.expect("a registration")).unwrap_or_else(|error| panic!("{error}"))
+    };
+    let (first, second) = (server.open("netmap:x{1"), server.open("netmap:x}1"));
+    let other = adopted(&first);
+    assert_eq!((other.name(), other.granted()), ("x{1", first.granted()));
+    drop(first);
+    exchange(&other, &other.tx()[0], &second, &second.rx()[0], 5000);
+    exchange(&second, &second.tx()[0], &other, &other.rx()[0], 5000);
+    let third = adopted(&other);
+    drop(other);
+    exchange(&third, &third.tx()[0], &second, &second.rx()[0], 5000);
+    // An end that is registered anew, on the same connection.
+    let mut client = third.unregister().unwrap_or_else(|error| panic!("{error}"));
+    server.free(8998 - 2048);
+    let granted = client.try_register("y{1", &Register { mode: Mode::AllNic, ..Register::default() });
+    let port = client.into_port(granted.unwrap_or_else(|error| panic!("{error}"))).unwrap();
+    assert_eq!(adopted(&port).name(), "y{1");
+    drop((port, second));
+    server.free(8998);
+    // A connection without a registration, and a socket that is none.
+    let connection = Client::connect(&server.path).unwrap().socket().try_clone_to_owned().unwrap();
+    assert!(Client::adopt(&server.path, connection).unwrap().1.is_none());
+    let (stranger, _end) = std::os::unix::net::UnixStream::pair().unwrap();
+    assert!(Client::adopt(&server.path, stranger.into()).unwrap().1.is_none());
+}
+
 #[test]
 fn ends_begin_where_the_last_program_stood() {
     let server = Running::new("again");

@@ -12,7 +12,7 @@ use crate::server::pipes::PipeMonitor;
 use crate::server::{RequestError, ServedPort, Watched};
 
 /// Place of the eventfd that wakes the program among the descriptors of a registration.
-const CALL_EVENT: usize = 2;
+pub(super) const CALL_EVENT: usize = 2;
 
 impl Ports {
     /// Registers a monitor: rings of a program that gets copies of what others send and receive at a port. They

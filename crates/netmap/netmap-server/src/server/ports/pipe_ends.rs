@@ -1,6 +1,9 @@
 //! Registrations of pipes' ends.
 
+use std::os::fd::OwnedFd;
+
 use ringpass_ipc::Credentials;
+use ringpass_netmap::Region;
 use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{PortName, Register};
 use rustix::io::Errno;
@@ -10,6 +13,21 @@ use super::{Ports, Registered, Registration, new_shape};
 use crate::server::open_port::OpenPort;
 use crate::server::pipes::Pipe;
 use crate::server::{COMMON_MEMORY, RequestError};
+
+impl Pipe {
+    /// Returns the descriptors of an end, for a program.
+    pub(super) fn descriptors(&self, region: &Region, end: usize) -> Result<Vec<OwnedFd>, RequestError> {
+        let fds = descriptors([
+            shared_region(region)?.try_clone_to_owned(),
+            shared(self.ends[0].csb())?.try_clone_to_owned(),
+            self.call_events[end].try_clone(),
+            self.call_events[1 - end].try_clone(),
+            self.tap.try_clone(),
+            self.monitors_event.try_clone(),
+        ]);
+        fds.map(Vec::from)
+    }
+}
 
 impl Ports {
     /// Registers an end of a pipe, which is created if neither end is open.
@@ -66,15 +84,7 @@ impl Ports {
         let pipe = self.pipes.get_mut(key).expect("made before");
         let region = self.memories.region(pipe.memory_id);
         let bound = bound(&name, asked, pipe.ends[end].shape())?;
-        let fds = [
-            shared_region(region)?.try_clone_to_owned(),
-            shared(pipe.ends[0].csb())?.try_clone_to_owned(),
-            pipe.call_events[end].try_clone(),
-            pipe.call_events[1 - end].try_clone(),
-            pipe.tap.try_clone(),
-            pipe.monitors_event.try_clone(),
-        ];
-        let fds = descriptors(fds)?;
+        let fds = pipe.descriptors(region, end)?;
         let (interface, others) = admit(
             &name,
             asked,
@@ -91,7 +101,7 @@ impl Ports {
         let extra = region.alloc_extra_buffers(interface, asked.extra_buffers as usize);
         let register = granted(asked, region, (interface, extra), shape, pipe.memory_id);
         let registration = Registration { name, number, interface, extra, call: None };
-        Ok(Registered { registration, register, pools: *region.pools(), peer, fds: fds.into(), others })
+        Ok(Registered { registration, register, pools: *region.pools(), peer, fds, others })
     }
 
     /// Frees a pipe that neither a program nor a monitor uses.
