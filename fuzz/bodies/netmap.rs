@@ -5,13 +5,16 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::{DmaRegion, Memory, RegionConfig};
 use ringpass_netmap::csb::Csb;
-use ringpass_netmap::request::{Header, LegacyRequest, Mode, PortName, Register, register};
+use ringpass_netmap::protocol::{Reply, Request};
+use ringpass_netmap::request::{
+    AskedMemory, AskedOffsets, Header, LegacyRequest, Mode, NewPort, PortName, Register, ValePolling, register,
+};
 use ringpass_netmap::{Direction, Kring, Notifier, Pools, PortRing, Region, Ring, Slot};
 
 /// Runs one case of requests. The first byte selects the kind of structure that the rest is parsed as.
 pub fn requests(data: &[u8]) {
     let Some((&kind, data)) = data.split_first() else { return };
-    match kind % 4 {
+    match kind % 8 {
         0 => {
             if let Some(Ok(header)) = data.first_chunk().map(Header::parse) {
                 assert!(header.name.len() < 64);
@@ -32,6 +35,39 @@ pub fn requests(data: &[u8]) {
             {
                 let again = LegacyRequest::parse(&request.bytes()).expect("what was put together");
                 assert!(again.register == request.register && again.name == request.name);
+            }
+        }
+        4 => {
+            if let Some(bytes) = data.first_chunk() {
+                assert_eq!(NewPort::parse(&NewPort::parse(bytes).bytes()), NewPort::parse(bytes));
+                assert_eq!(ValePolling::parse(&ValePolling::parse(bytes).bytes()), ValePolling::parse(bytes));
+            }
+        }
+        5 => {
+            if let Some((bytes, pointer)) = data.split_first_chunk()
+                && let asked = AskedOffsets::parse(bytes)
+                && let Ok(offsets) = asked.offsets(2048)
+            {
+                let pointer = pointer.iter().fold(0, |pointer, &byte| pointer << 8 | u64::from(byte));
+                assert!(offsets.at(pointer) <= offsets.max() && offsets.max() <= 2048 && asked.initial <= 2048);
+                assert_eq!(asked.granted(offsets).offsets(2048), Ok(offsets), "what was granted");
+            }
+        }
+        6 => {
+            if let Some(bytes) = data.first_chunk()
+                && let asked = AskedMemory::parse(bytes)
+                && let Some(pools) = asked.fitting()
+            {
+                assert!(pools.bytes() as u64 <= asked.size.next_multiple_of(4096));
+            }
+        }
+        7 => {
+            if let Some(request) = data.first_chunk().map(Request::parse) {
+                assert_eq!(request.bytes(), data[..Request::LEN]);
+                let _ = (request.as_status(), request.as_offsets(), request.as_external(), request.cookie());
+            }
+            if let Some(reply) = Reply::parse(data) {
+                assert_eq!(Reply::parse(&reply.bytes()), Some(reply));
             }
         }
         _ => {

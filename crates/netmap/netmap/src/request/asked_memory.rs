@@ -27,6 +27,8 @@ pub struct AskedPool {
 
 /// Bytes of an interface descriptor, whatever a program requests.
 const INTERFACE: u32 = 1024;
+/// Largest number of buffers, which bounds the time that the server takes to make its books: 2 GiB of the usual size.
+const MAX_BUFFERS: u32 = 1 << 20;
 /// Numbers and bytes of objects where a program requests none.
 const USUAL: [AskedPool; 3] = [
     AskedPool { offset: 0, objects: 128, bytes: INTERFACE },
@@ -68,7 +70,8 @@ impl AskedMemory {
         let [(interfaces, _), (rings, ring), (buffers, buffer_size)] = [pool(0), pool(1), pool(2)];
         let pools = Pools { interfaces, ring_bytes: rings as usize * ring as usize, buffers, buffer_size };
         let left = self.size.checked_sub(pools.checked_buffers_at()? as u64)?;
-        let buffers = buffers.min(u32::try_from(left / u64::from(buffer_size)).unwrap_or(u32::MAX));
+        let fitting = u32::try_from(left / u64::from(buffer_size)).unwrap_or(u32::MAX);
+        let buffers = buffers.min(fitting).min(MAX_BUFFERS);
         Pools { buffers, ..pools }.checked().ok()
     }
 }
@@ -90,6 +93,10 @@ mod tests {
         assert_eq!(asked.bytes(), bytes);
     }
 
+    fn usual_sizes(buffer: u32) -> [(u32, u32); 3] {
+        [(0, 0), (0, 0), (0, buffer)]
+    }
+
     #[test]
     fn buffers_take_what_is_left() {
         let usual = [(128, 1024), (64, 36_864), (5000, 2048)];
@@ -97,6 +104,7 @@ mod tests {
         assert_eq!((pools.interfaces, pools.buffers, pools.buffer_size), (128, 5000, 2048));
         let less = asked(8 << 20, usual).fitting().unwrap();
         assert!(less.buffers < 5000 && less.buffers_at() + less.buffers as usize * 2048 <= 8 << 20);
+        assert_eq!(asked(1 << 40, usual_sizes(64)).fitting().unwrap().buffers, MAX_BUFFERS);
         assert_eq!(asked(8 << 20, [(0, 0); 3]).fitting().unwrap().buffers, less.buffers);
         for (size, pools) in [
             (0, usual),
