@@ -179,11 +179,11 @@ pub struct Cells<T: Atomics> {
     _memory: Memory,
 }
 
-// SAFETY: only `&[T]` is handed out, and `T: Atomics` implies `T: Sync`. `items` points into the mapping that
-// `_memory` keeps alive, and `Memory` is `Send`.
+// SAFETY: only `&[T]` is handed out, and `T: Atomics` implies `T: Sync`. `items` points into memory that
+// stays mapped as long as `_memory` is used, and `Memory` is `Send`.
 unsafe impl<T: Atomics> Send for Cells<T> {}
-// SAFETY: only `&[T]` is handed out, and `T: Atomics` implies `T: Sync`; `Memory`, which keeps the mapping, is
-// `Sync`.
+// SAFETY: only `&[T]` is handed out, and `T: Atomics` implies `T: Sync`; `Memory`, with which the bytes
+// stay mapped, is `Sync`.
 unsafe impl<T: Atomics> Sync for Cells<T> {}
 
 impl<T: Atomics> Deref for Cells<T> {
@@ -191,8 +191,8 @@ impl<T: Atomics> Deref for Cells<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `Memory::cells` checked the range and the alignment, and `_memory` keeps the mapping alive.
-        // `T: Atomics` is valid for any bits and consists of atomics, so others may change it behind a shared
+        // SAFETY: `Memory::cells` checked the range and the alignment, and the bytes stay mapped as long as
+        // `_memory` is used. `T: Atomics` is valid for any bits and consists of atomics, so others may change it behind a shared
         // reference.
         unsafe { self.items.as_ref() }
     }

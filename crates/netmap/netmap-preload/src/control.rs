@@ -33,7 +33,7 @@ pub fn ioctl(open: &Open, request: u64, argument: u64, program: &mut impl UserMe
     }
 }
 
-/// Whether a number is that of an `ioctl` of netmap's.
+/// Returns whether a number is that of an `ioctl` of netmap's.
 pub fn is_netmaps(request: u64) -> bool {
     [NIOCTXSYNC, NIOCRXSYNC, NIOCCTRL, NIOCREGIF, NIOCGINFO].contains(&(request & 0xffff_ffff))
 }

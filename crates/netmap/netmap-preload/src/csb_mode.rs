@@ -15,7 +15,7 @@ use crate::user_memory::UserMemory;
 /// Takes the arrays that the option of a request names, and fills them in.
 ///
 /// # Errors
-/// As netmap's: `EINVAL` for a port that is not exclusive, and for arrays that are not aligned to their entries; `EFAULT` for memory
+/// `EINVAL`, as from netmap, for a port that is not exclusive, and for arrays that are not aligned to their entries; `EFAULT` for memory
 /// that is not there.
 pub fn enable(port: &Port, options: &mut Options, program: &impl UserMemory) -> Result<Csb, Refusal> {
     let Some((at, _)) = options.payload(OptionHeader::CSB) else {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::open::Open;
 use crate::wait::Watched;
 
-/// What an epoll instance watches besides the descriptors that the kernel watches for it: ports, and epoll instances with ports.
+/// Ports, and epoll instances with ports, that an epoll instance watches; the kernel watches its other descriptors.
 #[derive(Default)]
 pub struct Set {
     watches: Mutex<Vec<Watch>>,
@@ -18,7 +18,7 @@ pub struct Set {
     turn: AtomicBool,
 }
 
-/// What a set can watch.
+/// Something that a set can watch.
 #[derive(Clone)]
 pub enum Watchable {
     /// A port.
@@ -87,7 +87,7 @@ impl Set {
         watches
     }
 
-    /// Whether it watches nothing.
+    /// Returns whether it watches nothing.
     pub fn is_empty(&self) -> bool {
         self.watches().is_empty()
     }

@@ -113,7 +113,7 @@ impl Mapped {
     }
 }
 
-/// Whether a file is one of tmpfs (a memfd, or of `/dev/shm`) or hugetlbfs.
+/// Returns whether a file is one of tmpfs (a memfd, or of `/dev/shm`) or hugetlbfs.
 fn is_in_memory(file: &OwnedFd) -> bool {
     let kind = rustix::fs::fstatfs(file.as_fd()).map_or(0, |status| status.f_type);
     [libc::TMPFS_MAGIC, libc::HUGETLBFS_MAGIC].contains(&kind)

@@ -9,74 +9,66 @@ use rustix::io::Errno;
 
 use crate::refusal::Refusal;
 
-/// Whether a port's loop runs, and is to end.
+/// State of a port's loop.
 #[derive(Default)]
 pub struct LoopControl {
-    state: Mutex<State>,
+    /// Wakes the loop, if one runs.
+    running: Mutex<Option<EventNotifier>>,
     ended: Condvar,
-    /// Copy of `State::stop`, for the loop.
+    /// Set if the loop is to end; changed with `running` locked.
     stop: AtomicBool,
-    wake: Mutex<Option<EventNotifier>>,
-}
-
-#[derive(Clone, Copy, Default)]
-struct State {
-    running: bool,
-    stop: bool,
 }
 
 /// Time within which a loop ends once it is to: much more than it needs.
 const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl LoopControl {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn running(&self) -> MutexGuard<'_, Option<EventNotifier>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wake(&self) -> MutexGuard<'_, Option<EventNotifier>> {
-        self.wake.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether a loop runs.
+    /// Returns whether a loop runs.
     pub fn is_running(&self) -> bool {
-        self.state().running
+        self.running().is_some()
     }
 
     /// Ends the loop, and waits until it has ended. As in netmap, a loop that is started later ends at once if there is none now.
     pub fn stop(&self) -> Result<(), Refusal> {
-        let mut state = self.state();
-        state.stop = true;
+        let running = self.running();
         self.stop.store(true, Relaxed);
-        self.wake().iter().for_each(EventNotifier::notify);
-        let still = |state: &mut State| state.running;
-        state = self.ended.wait_timeout_while(state, STOP_TIMEOUT, still).unwrap_or_else(PoisonError::into_inner).0;
-        if state.running { Err(Refusal::new(Errno::TIMEDOUT, "the loop does not end")) } else { Ok(()) }
+        running.iter().for_each(EventNotifier::notify);
+        let is_running = |running: &mut Option<EventNotifier>| running.is_some();
+        let (running, _) =
+            self.ended.wait_timeout_while(running, STOP_TIMEOUT, is_running).unwrap_or_else(PoisonError::into_inner);
+        match &*running {
+            Some(_) => Err(Refusal::new(Errno::TIMEDOUT, "the loop does not end")),
+            None => Ok(()),
+        }
     }
 
-    /// Whether the loop is to end.
+    /// Returns whether the loop is to end.
     pub fn is_stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
 
     /// Begins a loop, which ends when the result is dropped; [`stop`](Self::stop) signals `wake`.
     pub fn begin(&self, wake: EventNotifier) -> Result<Running<'_>, Refusal> {
-        let mut state = self.state();
-        if state.running {
+        let mut running = self.running();
+        if running.is_some() {
             return Err(Refusal::new(Errno::BUSY, "a loop runs already"));
         }
-        state.running = true;
-        *self.wake() = Some(wake);
+        *running = Some(wake);
         Ok(Running(self))
     }
 }
 
-/// Marks that a loop runs. When it is dropped, the loop has ended.
+/// A loop that runs. When it is dropped, the loop has ended.
 pub struct Running<'a>(&'a LoopControl);
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        *self.0.wake() = None;
-        *self.0.state() = State::default();
+        let mut running = self.0.running();
+        *running = None;
         self.0.stop.store(false, Relaxed);
         self.0.ended.notify_all();
     }

@@ -41,10 +41,9 @@ impl Open {
         Ok((Self { client: Mutex::new(Some(client)), port: OnceLock::new(), cookie }, descriptor))
     }
 
-    /// Takes the connection behind a descriptor that this process has got from another one, or kept over `exec`; `None` if it is no
-    /// connection to the serving process.
-    pub fn adopt(descriptor: BorrowedFd<'_>) -> Option<Self> {
-        let cookie = start::cookie_of_connection(descriptor)?;
+    /// Takes the connection to the serving process, with this cookie, behind a descriptor that this process has got from another one, or
+    /// kept over `exec`; `None` if the server is gone, or does not give it to this user.
+    pub fn adopt(descriptor: BorrowedFd<'_>, cookie: u64) -> Option<Self> {
         let own = rustix::io::fcntl_dupfd_cloexec(descriptor, 0).ok()?;
         let (client, granted) = Client::adopt(&default_socket().ok()?, own).inspect_err(log).ok()?;
         let open = Self { client: Mutex::new(None), port: OnceLock::new(), cookie };

@@ -94,7 +94,7 @@ impl RegisteredPort {
         &self.port
     }
 
-    /// Whether frames to send may lie in the program's own memory.
+    /// Returns whether frames to send may lie in the program's own memory.
     pub fn is_indirect(&self) -> bool {
         self.indirect
     }
@@ -110,7 +110,7 @@ impl RegisteredPort {
         self.csb.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Whether the program is in CSB mode, in which only the loop synchronises the rings.
+    /// Returns whether the program is in CSB mode, in which only the loop synchronises the rings.
     #[inline]
     pub fn is_in_csb_mode(&self) -> bool {
         self.csb_mode.load(Relaxed)
@@ -207,7 +207,7 @@ impl RegisteredPort {
         ready(OUT, Direction::Tx) | ready(IN, Direction::Rx)
     }
 
-    /// Whether the serving process is gone, as far as a thread has seen that waited.
+    /// Returns whether the serving process is gone, as far as a thread has seen that waited.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Relaxed)
     }

@@ -50,7 +50,7 @@ struct Asked {
 }
 
 impl Asked {
-    /// Whether the loop can be woken for each ring.
+    /// Returns whether the loop can be woken for each ring.
     fn wakes(&self) -> bool {
         !self.events.is_empty() && self.events.iter().all(|events| events.kick.is_some())
     }
@@ -59,7 +59,7 @@ impl Asked {
 /// Runs the loop until it is stopped. `pause` is what the program has written, in microseconds.
 ///
 /// # Errors
-/// As netmap's: `EINVAL` for a pause of more than a second, without CSB mode, and for invalid options; `ENXIO` without a port; `EBUSY` if a
+/// `EINVAL`, as from netmap, for a pause of more than a second, without CSB mode, and for invalid options; `ENXIO` without a port; `EBUSY` if a
 /// loop runs. `EIO` if the serving process has ended.
 pub fn run(
     registered: Option<&RegisteredPort>,
@@ -216,7 +216,7 @@ fn sleep(rings: &mut Rings<'_>, stop: &EventWaiter) -> Result<(), Refusal> {
     let kicks: Vec<_> = rings.asked.events.iter().filter_map(|events| events.kick.as_ref()).collect();
     // What came before the requests.
     if !rings.round() && !rings.registered.sync_loop.is_stopped() {
-        let fds = [waiter.as_fd(), stop.as_fd()].into_iter().chain(kicks.iter().map(|kick| kick.as_fd()));
+        let fds = [waiter.fd(), stop.as_fd()].into_iter().chain(kicks.iter().map(|kick| kick.as_fd()));
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd: BorrowedFd<'_>| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let limit = Timespec { tv_sec: MAX_SLEEP.as_secs() as i64, tv_nsec: 0 };

@@ -1,5 +1,6 @@
 //! The wait behind `poll`, `select` and `epoll_wait`: for ports and other descriptors together.
 
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -29,7 +30,7 @@ impl Watched {
         Self { open, events, revents: 0, last_seen: None }
     }
 
-    /// Whether it is this open file.
+    /// Returns whether it is this open file.
     pub fn open_is(&self, open: &Weak<Open>) -> bool {
         Arc::as_ptr(&self.open) == open.as_ptr()
     }
@@ -82,7 +83,7 @@ pub fn wait(
     let ports = sleeping.iter().filter_map(|(open, events)| Some((open.port()?, *events)));
     let waiters = ports.map(|(port, events)| WaitGuard::new(port, events)).collect::<Result<Vec<_>, _>>()?;
     let mut fds = others.to_vec();
-    fds.extend(waiters.iter().map(|waiter| pollfd { fd: waiter.fd(), events: libc::POLLIN, revents: 0 }));
+    fds.extend(waiters.iter().map(|waiter| pollfd { fd: waiter.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }));
     let asleep = Instant::now();
     let done = loop {
         if poll_events(watched) {

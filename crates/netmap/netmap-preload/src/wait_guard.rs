@@ -1,6 +1,6 @@
 //! A thread that blocks until a port has something for it.
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libc::c_short;
 use netmap::{Direction, PortRing};
@@ -43,16 +43,7 @@ impl<'a> WaitGuard<'a> {
     }
 
     /// Descriptor that becomes readable when the port's eventfd is signalled, or the serving process ends.
-    pub fn fd(&self) -> i32 {
-        self.epoll().as_raw_fd()
-    }
-
-    /// The same descriptor.
-    pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll()
-    }
-
-    fn epoll(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_ref().expect("until dropped").as_fd()
     }
 
@@ -60,7 +51,7 @@ impl<'a> WaitGuard<'a> {
     pub fn heard(&self) {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(BELL) }; 2];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let heard = epoll::wait(self.epoll(), &mut events, Some(&now)).unwrap_or(0);
+        let heard = epoll::wait(self.fd(), &mut events, Some(&now)).unwrap_or(0);
         if events[..heard].iter().any(|event| event.data.u64() == SERVER) {
             self.registered.set_lost();
         }

@@ -20,7 +20,7 @@ impl Offsets {
         Some(Self { mask, max })
     }
 
-    /// Whether frames may begin elsewhere than at the start of their buffers.
+    /// Returns whether frames may begin elsewhere than at the start of their buffers.
     #[inline(always)]
     pub fn any(self) -> bool {
         self.mask != 0
@@ -47,7 +47,7 @@ impl Offsets {
         (pointer & self.mask).min(self.max.into()) as u16
     }
 
-    /// Whether a program that wants `other` can use a ring that has these.
+    /// Returns whether a program that wants `other` can use a ring that has these.
     pub fn allow(self, other: Self) -> bool {
         self.mask & other.mask == other.mask && self.max >= other.max
     }

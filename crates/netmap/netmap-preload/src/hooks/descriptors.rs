@@ -113,7 +113,7 @@ unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_i
     if duplicates(command) { duplicate(fd, None, kernel) } else { kernel() }
 }
 
-/// Whether a descriptor is one of `/dev/netmap`, which netmap neither reads nor writes; then `errno` is set.
+/// Returns whether a descriptor is one of `/dev/netmap`, which netmap neither reads nor writes; then `errno` is set.
 #[inline]
 fn is_neither_read_nor_written(fd: c_int) -> bool {
     let refused = netmap(fd).is_some();

@@ -66,7 +66,7 @@ fn watch_nested(epoll: c_int, fd: c_int, change: Change) {
     }
 }
 
-/// Whether a descriptor is an epoll instance: that answers `ENOENT` for a descriptor that it does not watch.
+/// Returns whether a descriptor is an epoll instance: that answers `ENOENT` for a descriptor that it does not watch.
 fn is_epoll(fd: c_int, unwatched: c_int) -> bool {
     // SAFETY: `EPOLL_CTL_DEL` ignores the event, so null is allowed, and the kernel accesses no memory of this process.
     let result = unsafe { next::epoll_ctl(fd, libc::EPOLL_CTL_DEL, unwatched, std::ptr::null_mut()) };

@@ -70,8 +70,8 @@ fn adopt(fd: c_int) -> Option<FoundOpen> {
     // SAFETY: borrowed for this call, in which the program passes the descriptor to `ioctl`. -1 is excluded by the check; a number that
     // is not open is an error of the system calls.
     let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
-    let known = start::cookie_of_connection(descriptor).and_then(open_with);
-    let open = known.or_else(|| Open::adopt(descriptor).map(Arc::new));
+    let open = start::cookie_of_connection(descriptor)
+        .and_then(|cookie| open_with(cookie).or_else(|| Open::adopt(descriptor, cookie).map(Arc::new)));
     next::set_errno(before);
     TABLE.set(fd, Some(Arc::new(Entry::Netmap(open?)))).ok()?;
     netmap(fd)

@@ -108,7 +108,7 @@ pub fn poll_mixed(fds: &mut [pollfd], limit: Option<Duration>, mask: SignalMask<
 /// Descriptors of a `poll`, some of which are ports.
 struct Polled<'a> {
     fds: &'a mut [pollfd],
-    /// Whether it is a single port, the common case, which was polled already.
+    /// Set for a single port, the common case, which was polled already.
     is_done: bool,
 }
 

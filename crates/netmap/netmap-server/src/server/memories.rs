@@ -82,7 +82,7 @@ impl Memories {
         next_memory(self.last, |number| self.private.contains_key(&number))
     }
 
-    /// Whether a memory was made for a port, or brought along by a program.
+    /// Returns whether a memory was made for a port, or brought along by a program.
     pub fn is_private(&self, id: u16) -> bool {
         self.private.contains_key(&id)
     }

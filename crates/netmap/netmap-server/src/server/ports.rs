@@ -23,7 +23,7 @@ use ringpass_netmap::{Pools, PortMemory, Region, Shape};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use asked::{Rings, admit, bound, descriptors, entries, granted, out_of_descriptors, shared, shared_region, slots};
+use asked::{Rings, admit, bound, entries, granted, slots};
 
 use super::budget::{Budget, PrivateMemory};
 use super::memories::Memories;
@@ -353,17 +353,10 @@ impl Ports {
         }
         let (shape, memory_id) = (port.memory.shape(), port.memory_id());
         let bound = bound(&name, asked, shape)?;
-        let call_event = super::eventfd()?;
-        let call = EventNotifier::new(call_event.try_clone().map_err(out_of_descriptors)?);
+        let call = EventNotifier::new(super::eventfd()?);
         let call = call.map_err(|error| RequestError::new(Errno::NOSYS, error))?;
         let region = memories.region(memory_id);
-        let fds = [
-            shared_region(region)?.try_clone_to_owned(),
-            shared(port.memory.csb())?.try_clone_to_owned(),
-            Ok(call_event),
-            port.served.kick().try_clone_to_owned(),
-        ];
-        let fds = descriptors(fds)?;
+        let fds = port.descriptors(region, &call)?;
         let entries = entries(shape, &bound);
         let (interface, others) = admit(
             &name,
@@ -377,7 +370,7 @@ impl Ports {
         let register = granted(asked, region, (interface, extra), shape, memory_id);
         let pools = *region.pools();
         let registration = Registration { name, number, interface, extra, call: Some(call) };
-        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds: fds.into(), others })
+        Ok(Registered { registration, register, pools, peer: RingPeer::Server, fds, others })
     }
 
     /// Ends a registration, whose program is gone. Ports that are unused then are closed.

@@ -122,30 +122,28 @@ fn frames_have_offsets(mut port: Port) {
     program.joined.set_offsets(&|entry| memory.offsets(entry));
     let [tx, rx] = [&program.tx[0], &program.rx[0]];
     assert!((0..64).all(|n| tx.ring().slot(n).pointer == 64 && rx.ring().slot(n).pointer == 64));
+    // Sends the frame of a slot, and returns what comes.
+    let send = |port: &mut Port, slot| {
+        tx.ring().set(tx.position(0), slot);
+        tx.release_slots(1);
+        tx.sync().unwrap();
+        port.wires[0].take(1);
+        port.work();
+        tx.sync().unwrap();
+        port.wires[0].sent()
+    };
     let sent = frame(mac(1), mac(2), 90);
     // Pointers, and where the frame lies then.
     for (pointer, offset) in [(0, 0), (64, 64), (100, 100), (5 << 16 | 10, 10), (0xffff, 100)] {
         let slot = Slot { len: 90, pointer, flags: Flags::default(), ..tx.ring().slot(tx.position(0)) };
         assert!(program.buffers.put(slot.buffer, offset, &sent[..]));
-        tx.ring().set(tx.position(0), slot);
-        tx.release_slots(1);
-        tx.sync().unwrap();
-        port.wires[0].take(1);
-        port.work();
-        tx.sync().unwrap();
-        assert_eq!(port.wires[0].sent(), [&sent[..]], "at {pointer:#x}");
+        assert_eq!(send(&mut port, slot), [&sent[..]], "at {pointer:#x}");
     }
     // The longest that a buffer has room for, and one byte more.
     for len in [2048 - 64, 2048 - 64 + 1] {
         let slot = Slot { len, pointer: 64, flags: Flags::default(), ..tx.ring().slot(tx.position(0)) };
         assert!(program.buffers.put(slot.buffer, 64, &frame(mac(1), mac(2), 2048 - 64)[..]));
-        tx.ring().set(tx.position(0), slot);
-        tx.release_slots(1);
-        tx.sync().unwrap();
-        port.wires[0].take(1);
-        port.work();
-        tx.sync().unwrap();
-        assert_eq!(port.wires[0].sent().len(), usize::from(len == 2048 - 64));
+        assert_eq!(send(&mut port, slot).len(), usize::from(len == 2048 - 64));
     }
     for len in [60, 1500, 2048 - 64] {
         let frame = frame(mac(3), mac(4), len);

@@ -8,8 +8,8 @@ use ringpass_netmap::request::{PortName, Register};
 use ringpass_netmap::{Pools, Region};
 use rustix::io::Errno;
 
-use super::asked::{descriptors, shared, shared_region};
-use super::monitors::CALL_EVENT;
+use super::asked::{descriptors, shared};
+use super::monitors::PipeDescriptors;
 use super::{Ports, Registered};
 use crate::server::RequestError;
 use crate::server::open_port::OpenPort;
@@ -57,11 +57,10 @@ impl Ports {
         let pipe = name.pipe().and_then(|(parent, pipe)| self.pipes.get(&(parent.to_owned(), pipe.to_owned())));
         let (region, fds) = if let Some(port) = self.monitors.get(number).or_else(|| self.open.get(&name.port)) {
             let region = self.memories.find(port.memory_id()).ok_or_else(none)?;
-            let mut fds = Vec::from(port_descriptors(port, region, call.as_ref())?);
+            let call = call.as_ref().expect("a port with served rings wakes its programs");
+            let mut fds = port.descriptors(region, call)?;
             if let Some(pipe) = pipe {
-                let [event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
-                fds[CALL_EVENT] = event;
-                fds.push(tap);
+                PipeDescriptors::of(pipe)?.complete(&mut fds);
             }
             (region, fds)
         } else if let Some(pipe) = pipe {
@@ -79,18 +78,15 @@ impl Ports {
     }
 }
 
-/// Returns the descriptors of a port with served rings, for a further program.
-fn port_descriptors(
-    port: &OpenPort,
-    region: &Region,
-    call: Option<&EventNotifier>,
-) -> Result<[OwnedFd; 4], RequestError> {
-    let call: &EventNotifier =
-        call.ok_or_else(|| RequestError::new(Errno::OPNOTSUPP, "a registration that nobody wakes"))?;
-    descriptors([
-        shared_region(region)?.try_clone_to_owned(),
-        shared(port.memory.csb())?.try_clone_to_owned(),
-        call.event().try_clone_to_owned(),
-        port.served.kick().try_clone_to_owned(),
-    ])
+impl OpenPort {
+    /// Returns the descriptors of the port for a program, which `call` wakes.
+    pub(super) fn descriptors(&self, region: &Region, call: &EventNotifier) -> Result<Vec<OwnedFd>, RequestError> {
+        let fds = descriptors([
+            shared(region.file())?.try_clone_to_owned(),
+            shared(self.memory.csb().file())?.try_clone_to_owned(),
+            call.event().try_clone_to_owned(),
+            self.served.kick().try_clone_to_owned(),
+        ]);
+        fds.map(Vec::from)
+    }
 }

@@ -3,7 +3,7 @@
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use ringpass_ipc::Credentials;
-use ringpass_memory::DmaRegion;
+use ringpass_memory::Error as MemoryError;
 use ringpass_netmap::request::{Mode, PortName, Register, register};
 use ringpass_netmap::{Direction, PortMemory, Region, Shape};
 use rustix::io::Errno;
@@ -116,14 +116,9 @@ pub(super) fn descriptors<const N: usize>(fds: [std::io::Result<OwnedFd>; N]) ->
     Ok(fds.try_into().unwrap_or_else(|_| unreachable!("as many as came")))
 }
 
-/// Returns the file of a memory, to be passed to a program.
-pub(super) fn shared(region: &DmaRegion) -> Result<BorrowedFd<'_>, RequestError> {
-    region.file().map_err(|error| RequestError::new(Errno::PERM, error))
-}
-
-/// Returns the file of a region, to be passed to a program.
-pub(super) fn shared_region(region: &Region) -> Result<BorrowedFd<'_>, RequestError> {
-    region.file().map_err(|error| RequestError::new(Errno::PERM, error))
+/// Returns the file of a memory, to be passed to a program, unless there is none.
+pub(super) fn shared(file: Result<BorrowedFd<'_>, MemoryError>) -> Result<BorrowedFd<'_>, RequestError> {
+    file.map_err(|error| RequestError::new(Errno::PERM, error))
 }
 
 pub(super) fn out_of_descriptors(error: std::io::Error) -> RequestError {

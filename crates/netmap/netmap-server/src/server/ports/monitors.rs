@@ -1,5 +1,7 @@
 //! Registrations that monitor a port.
 
+use std::os::fd::OwnedFd;
+
 use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{PortName, Register, register};
 use ringpass_netmap::{Direction, Pools, Region, Shape};
@@ -8,11 +10,32 @@ use rustix::io::Errno;
 use super::asked::{bound, descriptors, slots};
 use super::{MAX_SLOTS, Memories, Ports, Registered, Requester};
 use crate::server::open_port::{OpenPort, pools};
-use crate::server::pipes::PipeMonitor;
+use crate::server::pipes::{Pipe, PipeMonitor};
 use crate::server::{RequestError, ServedPort, Watched};
 
 /// Place of the eventfd that wakes the program among the descriptors of a registration.
-pub(super) const CALL_EVENT: usize = 2;
+const CALL_EVENT: usize = 2;
+
+/// Descriptors that a monitor of a pipe has besides those of its rings.
+pub(super) struct PipeDescriptors {
+    /// Eventfd that wakes the monitor, in place of that of its registration.
+    event: OwnedFd,
+    /// Memory in which the frames are.
+    tap: OwnedFd,
+}
+
+impl PipeDescriptors {
+    pub(super) fn of(pipe: &Pipe) -> Result<Self, RequestError> {
+        let [event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
+        Ok(Self { event, tap })
+    }
+
+    /// Completes the descriptors of a monitor's rings.
+    pub(super) fn complete(self, fds: &mut Vec<OwnedFd>) {
+        fds[CALL_EVENT] = self.event;
+        fds.push(self.tap);
+    }
+}
 
 impl Ports {
     /// Registers a monitor: rings of a program that gets copies of what others send and receive at a port. They
@@ -72,7 +95,7 @@ impl Ports {
         let Asked { receiving, watched, shape, pools } = asked;
         let end = usize::from(!name.is_first_end());
         let pipe = self.pipes.get_mut(key).expect("it has rings");
-        let [monitors_event, tap] = descriptors([pipe.monitors_event.try_clone(), pipe.tap.try_clone()])?;
+        let of_pipe = PipeDescriptors::of(pipe)?;
         let (rings, memory_id) = (pipe.ends[0].shape().rings, pipe.memory_id);
         let serving = PipeMonitor::new()?;
         let id = Self::monitors_memory(&mut self.memories, memory_id, &receiving, &pools, requester)?;
@@ -82,8 +105,7 @@ impl Ports {
         let monitor = self.monitors.entry(number).or_insert(monitor);
         let program = (number, requester.program);
         let mut registered = Self::register_rings(&mut self.memories, monitor, program, name, &receiving)?;
-        registered.fds[CALL_EVENT] = monitors_event;
-        registered.fds.push(tap);
+        of_pipe.complete(&mut registered.fds);
         registered.peer = RingPeer::Monitored { rings, first: end == 0 };
         Ok(registered)
     }

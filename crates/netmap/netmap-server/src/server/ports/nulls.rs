@@ -7,7 +7,7 @@ use ringpass_netmap::request::{PortName, Register};
 use ringpass_netmap::{PortMemory, Region, Shape};
 use rustix::io::Errno;
 
-use super::asked::{bound, descriptors, granted, shared, shared_region};
+use super::asked::{bound, descriptors, granted, shared};
 use super::{Ports, Registered, Registration};
 use crate::server::RequestError;
 
@@ -76,8 +76,8 @@ impl Ports {
         [call, kick]: [OwnedFd; 2],
     ) -> Result<[OwnedFd; FDS], RequestError> {
         descriptors([
-            shared_region(region)?.try_clone_to_owned(),
-            shared(memory.csb())?.try_clone_to_owned(),
+            shared(region.file())?.try_clone_to_owned(),
+            shared(memory.csb().file())?.try_clone_to_owned(),
             Ok(call),
             Ok(kick),
         ])

@@ -8,7 +8,7 @@ use ringpass_netmap::protocol::RingPeer;
 use ringpass_netmap::request::{PortName, Register};
 use rustix::io::Errno;
 
-use super::asked::{Rings, admit, bound, descriptors, granted, shared, shared_region};
+use super::asked::{Rings, admit, bound, descriptors, granted, shared};
 use super::{Ports, Registered, Registration, new_shape};
 use crate::server::open_port::OpenPort;
 use crate::server::pipes::Pipe;
@@ -18,8 +18,8 @@ impl Pipe {
     /// Returns the descriptors of an end, for a program.
     pub(super) fn descriptors(&self, region: &Region, end: usize) -> Result<Vec<OwnedFd>, RequestError> {
         let fds = descriptors([
-            shared_region(region)?.try_clone_to_owned(),
-            shared(self.ends[0].csb())?.try_clone_to_owned(),
+            shared(region.file())?.try_clone_to_owned(),
+            shared(self.ends[0].csb().file())?.try_clone_to_owned(),
             self.call_events[end].try_clone(),
             self.call_events[1 - end].try_clone(),
             self.tap.try_clone(),
