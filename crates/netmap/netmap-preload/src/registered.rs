@@ -1,6 +1,6 @@
 //! A registered port: what `ioctl` and `poll` do with its rings.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libc::{POLLERR, POLLIN, POLLOUT, POLLRDNORM, POLLWRNORM, c_short};
@@ -23,8 +23,6 @@ pub struct RegisteredPort {
     port: Port,
     /// Set on a VALE port, where frames to send may lie in the program's own memory (`NS_INDIRECT`).
     indirect: bool,
-    /// Whether a thread is synchronising the ring; for each Tx ring, and for each Rx ring.
-    busy: [Vec<AtomicBool>; 2],
     /// Whether the serving process is gone.
     lost: AtomicBool,
     /// How many syncs found nothing for a program that does not block.
@@ -57,18 +55,13 @@ pub struct Synced {
 
 /// Syncs that find nothing for the program before the thread yields its CPU.
 const YIELD_INTERVAL: u32 = 32;
-/// Rounds of waiting for another thread that synchronises a ring, which takes microseconds unless it is
-/// preempted.
-const SPIN_LIMIT: u32 = 10_000;
 
 impl RegisteredPort {
     /// Takes a port that was just registered.
     pub fn new(port: Port) -> Self {
-        let busy = [port.tx(), port.rx()].map(|rings| rings.iter().map(|_| AtomicBool::new(false)).collect());
         Self {
             indirect: PortName::in_header(port.name()).is_ok_and(|name| name.vale().is_some() && name.pipe().is_none()),
             port,
-            busy,
             lost: Default::default(),
             idle: Default::default(),
             csb: Default::default(),
@@ -125,15 +118,13 @@ impl RegisteredPort {
         }
     }
 
-    /// Synchronises the rings of a direction. Several threads may do so at the same time.
+    /// Synchronises the rings of a direction. Several threads and processes may do so at the same time; as in netmap, a ring is left to the
+    /// one that has it.
     #[inline]
     pub fn sync(&self, direction: Direction) -> Synced {
         let mut synced = Synced::default();
-        let busy = &self.busy[usize::from(direction == Direction::Rx)];
-        for (ring, busy) in self.rings(direction).iter().zip(busy) {
-            if busy.swap(true, Acquire) && !acquire_ring(busy) {
-                continue;
-            }
+        for ring in self.rings(direction) {
+            let Some(_locked) = ring.lock() else { continue };
             if direction == Direction::Tx && self.indirect {
                 copy_frames(ring, self.port.buffers());
             }
@@ -149,7 +140,6 @@ impl RegisteredPort {
             if requested || direction == Direction::Rx && ring.is_ready() {
                 stamp(ring);
             }
-            busy.store(false, Release);
         }
         synced
     }
@@ -223,16 +213,6 @@ impl RegisteredPort {
         let rings = of(OUT, Direction::Tx).iter().chain(of(IN, Direction::Rx));
         rings.fold(1, |sum, ring| u64::wrapping_mul(sum, 65_537) + u64::from(ring.ring().header().tail.load(Relaxed)))
     }
-}
-
-/// Waits for a ring that another thread synchronises. Returns whether this thread has it now. The wait is
-/// bounded: this may be a signal handler that has interrupted the thread which has the ring.
-#[cold]
-fn acquire_ring(busy: &AtomicBool) -> bool {
-    (0..SPIN_LIMIT).any(|round| {
-        AdaptiveSpin::spin_or_yield(round);
-        !busy.swap(true, Acquire)
-    })
 }
 
 /// Stores the time of this sync in the ring's header.

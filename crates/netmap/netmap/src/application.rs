@@ -5,7 +5,8 @@
 
 use std::sync::Arc;
 
-use crate::csb::Csb;
+use crate::csb::{Csb, Locked};
+use crate::ring_lock::Owned;
 use crate::{Notifier, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the application's side.
@@ -57,6 +58,12 @@ impl Application {
             (self.kick)();
         }
         self.positions()
+    }
+
+    /// Takes the ring's lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Option<Owned<'_>>, Locked> {
+        self.csb.lock(self.entry)
     }
 
     pub(crate) fn set_need_kick(&self, call: bool) {

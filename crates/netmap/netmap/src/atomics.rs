@@ -13,5 +13,7 @@ unsafe impl Atomics for crate::csb::CsbAtok {}
 // SAFETY: sixteen `AtomicU32`, without padding: `csb` asserts the size of 64 bytes.
 #[cfg(not(loom))]
 unsafe impl Atomics for crate::csb::CsbKtoa {}
+// SAFETY: two `AtomicU32` and seven `AtomicU64`, 64 bytes without padding, which `ring_lock` asserts as the size.
+unsafe impl Atomics for crate::ring_lock::SharedRing {}
 // SAFETY: atomic integers that add up to 256 bytes, which `layout` asserts as the size, so there is no padding.
 unsafe impl Atomics for RingHeader {}

@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::port_memory::CSB_BYTES;
 use crate::protocol::{FDS, Reply, Request, RingPeer};
 use crate::request::register::{MONITOR_RX, MONITOR_TX};
 use crate::request::{AskedMemory, AskedOffsets, PortName, Register};
@@ -359,7 +360,7 @@ impl Port {
         };
         let memory_offset = reply.memory_offset();
         let mapped = map(memory.as_fd(), memory_offset, register.memory_size as usize)?;
-        let csb = map(csb.as_fd(), 0, 2 * 4096)?;
+        let csb = map(csb.as_fd(), 0, CSB_BYTES)?;
         let (call_event, other) =
             (EventWaiter::on(call_event).map_err(|_| wrong())?, EventNotifier::new(other).map_err(|_| wrong())?);
         let kicks_sent = Arc::new(AtomicU64::new(0));

@@ -6,7 +6,9 @@
 //! requests a kick. Both sides have a full barrier between the write and the read, so at least one of the two
 //! sees the other. The woken side clears its own request when it continues; the other side does not.
 
-use ringpass_memory::Memory;
+use ringpass_memory::{Cells, Memory};
+
+use crate::ring_lock::{Owned, SharedRing};
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU32, Ordering::*, fence};
@@ -49,10 +51,15 @@ pub(crate) struct CsbKtoa {
     spare: [AtomicU32; 12],
 }
 
+/// The lock of a ring has another owner.
+pub(crate) struct Locked;
+
 /// Both halves of the CSB entries of all rings of a port: Tx rings, then Rx rings.
 pub struct Csb {
     atok: Halves<CsbAtok>,
     ktoa: Halves<CsbKtoa>,
+    /// What the processes of an application share, in the CSB of a port.
+    shared: Option<Cells<SharedRing>>,
 }
 
 #[cfg(not(loom))]
@@ -70,7 +77,25 @@ impl Csb {
 
     /// Like [`new`](Self::new), with each half in a memory of its own.
     pub fn from_halves(atok: (&Memory, usize), ktoa: (&Memory, usize), entries: usize) -> Option<Self> {
-        Some(Self { atok: halves(atok, entries)?, ktoa: halves(ktoa, entries)? })
+        Some(Self { atok: halves(atok, entries)?, ktoa: halves(ktoa, entries)?, shared: None })
+    }
+
+    /// Adds what the processes of an application share, at this offset, if the memory reaches that far: a guest's does not.
+    pub(crate) fn with_shared(mut self, memory: &Memory, offset: usize) -> Self {
+        self.shared = memory.cells(offset, self.entries());
+        self
+    }
+
+    /// What the processes that use a ring share, if it is a port's.
+    #[inline]
+    pub(crate) fn shared(&self, entry: usize) -> Option<&SharedRing> {
+        self.shared.as_ref().map(|shared| &shared[entry])
+    }
+
+    /// Takes the lock of a ring; `Err` if another owner has it. Without a lock, nobody else uses the ring.
+    #[inline]
+    pub(crate) fn lock(&self, entry: usize) -> Result<Option<Owned<'_>>, Locked> {
+        self.shared(entry).map(|shared| shared.sync.acquire().ok_or(Locked)).transpose()
     }
 
     /// Number of entries.

@@ -55,6 +55,7 @@ mod region;
 mod relay;
 pub mod request;
 mod ring;
+mod ring_lock;
 #[allow(unsafe_code, reason = "copies from memory that several processes share to packets")]
 pub mod run;
 #[allow(unsafe_code, reason = "buffers that a table says are nobody else's")]
@@ -73,5 +74,6 @@ pub use positions::{Direction, Positions, SyncError};
 pub use region::{Error, Region};
 pub use relay::{Relay, Relayed};
 pub use ring::{Flags, Ring, Slot};
+pub use ring_lock::{LockedRing, forked};
 pub use shared_pool::{Claim, SharedPool};
 pub use tap::Tap;

@@ -13,9 +13,10 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::csb::Csb;
+use crate::csb::{Csb, Locked};
 use crate::layout::RESERVED_BUFFERS;
 use crate::position_cache::PositionCache;
+use crate::ring_lock::Owned;
 use crate::tap::TapWriter;
 use crate::{Flags, Notifier, Positions, Ring, SyncError};
 
@@ -51,6 +52,17 @@ impl PipeChannel {
     /// First slot that was not released.
     fn released(&self) -> u32 {
         self.csb.read_ktoa(self.entry).0
+    }
+
+    /// Takes the lock of an end, which has its own entry. Returns it after the end has forgotten what another process may have
+    /// changed.
+    #[inline]
+    fn lock(&self, entry: usize, cache: &PositionCache) -> Result<Option<Owned<'_>>, Locked> {
+        let owned = self.csb.lock(entry)?;
+        if owned.as_ref().is_some_and(|owned| owned.handed_over) {
+            cache.clear();
+        }
+        Ok(owned)
     }
 
     /// Number of slots that both rings have.
@@ -96,6 +108,12 @@ impl Sender {
 
     pub(crate) fn passed(&self) -> u32 {
         self.0.sent()
+    }
+
+    /// Takes the lock of this end.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Option<Owned<'_>>, Locked> {
+        self.0.lock(self.0.entry, &self.1)
     }
 
     /// Sends the slots that the program has released, up to the last complete frame.
@@ -165,6 +183,12 @@ impl Receiver {
 
     pub(crate) fn passed(&self) -> u32 {
         self.0.released()
+    }
+
+    /// Takes the lock of this end.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Option<Owned<'_>>, Locked> {
+        self.0.lock(self.0.entry + NEED_KICK_OFFSET, &self.1)
     }
 
     /// Returns the slots that the program has released to the sender.

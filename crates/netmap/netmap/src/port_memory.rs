@@ -51,9 +51,11 @@ impl Shape {
     }
 }
 
-/// Entries of a CSB: one page for each half.
+/// Entries of a CSB: one page for each half, and one for what the processes of an application share.
 const ENTRIES: usize = 64;
 const PAGE: usize = ENTRIES * ENTRY;
+/// Bytes of the memory of a port's CSB.
+pub(crate) const CSB_BYTES: usize = 3 * PAGE;
 /// Entries of a pipe's CSB for each Tx ring and Rx ring of a number: two with positions, and two with kick requests.
 const PIPE_ENTRIES: usize = 4;
 
@@ -265,7 +267,7 @@ impl PortMemory {
     }
 
     fn mapped_csb(&self) -> Arc<Csb> {
-        Arc::new(csb(&self.csb.clone().into()).expect("two pages"))
+        Arc::new(csb(&self.csb.clone().into()).expect("three pages"))
     }
 
     /// Frees all of it.
@@ -277,11 +279,11 @@ impl PortMemory {
 
 /// Creates the memory of a CSB; zeros are the initial state of a pipe.
 fn new_csb() -> Result<Arc<DmaRegion>, ringpass_memory::Error> {
-    DmaRegion::new(2 * PAGE, &RegionConfig::default())
+    DmaRegion::new(CSB_BYTES, &RegionConfig::default())
 }
 
 fn csb(memory: &Memory) -> Option<Csb> {
-    Csb::new(memory, 0, PAGE, ENTRIES)
+    Some(Csb::new(memory, 0, PAGE, ENTRIES)?.with_shared(memory, 2 * PAGE))
 }
 
 /// Rings of a descriptor.

@@ -7,13 +7,15 @@ use crate::application::Application;
 use crate::csb::Csb;
 use crate::pipe::{PipeChannel, Receiver, Sender};
 use crate::positions::{Positions, SyncError};
+use crate::ring_lock::LockedRing;
 use crate::tap::{Follower, Tap, TapWriter, Watcher};
 use crate::{Buffers, Notifier, Ring, Slot};
 
 /// A ring to send or to receive, by netmap's rules: the program owns the slots from `head` to `tail`, and
 /// [`sync`](Self::sync) passes on those that it has moved `head` over.
 ///
-/// It may be shared by threads. Threads that use it at the same time must agree on which of them moves `head`.
+/// It may be shared by threads, and with other processes. Those that synchronise it at the same time take its [`lock`](Self::lock), and
+/// must agree on which of them moves `head`.
 pub struct PortRing(Side);
 
 /// The other side of the ring.
@@ -75,6 +77,14 @@ impl PortRing {
     /// in its initial state, or in that of an earlier monitor.
     pub(crate) fn watcher(ring: Ring, csb: (&Arc<Csb>, usize), tap: &Arc<Tap>, followers: Vec<Follower>) -> Self {
         Self(Side::Watcher(Box::new(Watcher::new(ring, csb, tap, followers))))
+    }
+
+    /// Takes the ring's lock, which all programs share that have registered the ring, and all processes with the registration. `None`
+    /// if another thread or process has it, even after a bounded wait; the ring is then to be left to that one. Calls of the same
+    /// thread that nest find it taken.
+    #[inline]
+    pub fn lock(&self) -> Option<LockedRing<'_>> {
+        each!(self, ring => ring.lock()).ok().map(LockedRing)
     }
 
     /// The ring.

@@ -26,6 +26,11 @@ impl PositionCache {
         Positions::at(slots, cur, both as u32).filter(|_| (both >> 32) as u32 == cur)
     }
 
+    /// Forgets the positions. To be called when another process may have advanced `hwcur`, which can have come back to the same slot.
+    pub fn clear(&self) {
+        self.0.store(NOTHING, Relaxed);
+    }
+
     /// Stores the positions that were just read.
     #[inline]
     pub fn set(&self, positions: &Positions) {

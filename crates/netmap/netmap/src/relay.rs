@@ -81,7 +81,13 @@ impl<R: Borrow<PortRing>> Relay<R> {
         if self.passed == Some(released) {
             return (self.ring().positions(), false);
         }
-        match self.ring().pass(released.head, released.cur, released.sync_flags) {
+        let ring = self.ring.borrow();
+        // If another process has the ring, the positions are passed on in the next round.
+        let result = match ring.lock() {
+            Some(_locked) => ring.pass(released.head, released.cur, released.sync_flags),
+            None => return (ring.positions(), false),
+        };
+        match result {
             Err(SyncError::Program { .. }) => {
                 let is_new = self.refused.replace(released) != Some(released);
                 (self.ring().positions(), is_new)

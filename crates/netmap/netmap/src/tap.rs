@@ -10,12 +10,13 @@
 //! whose two reserved ones have those bytes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*, fence};
 
 use ringpass_memory::{Cells, Memory};
 
-use crate::csb::Csb;
+use crate::csb::{Csb, Locked};
 use crate::layout::RESERVED_BUFFERS;
+use crate::ring_lock::{Owned, SharedRing};
 use crate::{Buffers, Flags, Notifier, Positions, Ring, Slot, SyncError};
 
 /// Memory with the logs of a pipe.
@@ -146,6 +147,7 @@ impl TapWriter {
 /// What a monitor has read of a log.
 pub(crate) struct Follower {
     log: usize,
+    /// Number of the next entry, while this process fills the ring.
     next: AtomicU64,
     /// Flags of each slot with a frame.
     mark: Flags,
@@ -203,16 +205,22 @@ pub(crate) struct Watcher {
     entry: usize,
     tap: Arc<Tap>,
     followers: Vec<Follower>,
-    /// Whether a thread is filling the ring. Others leave it to that thread.
-    filling: AtomicBool,
     calls: AtomicU32,
 }
 
 impl Watcher {
     pub(crate) fn new(ring: Ring, (csb, entry): (&Arc<Csb>, usize), tap: &Arc<Tap>, followers: Vec<Follower>) -> Self {
-        let (csb, tap) = (csb.clone(), tap.clone());
-        let (filling, calls) = (AtomicBool::new(false), AtomicU32::new(0));
-        Self { ring, csb, entry, tap, followers, filling, calls }
+        // Another process may have followed the logs before.
+        for (follower, followed) in followers.iter().zip(csb.shared(entry).iter().flat_map(|shared| &shared.followed)) {
+            let _ = followed.compare_exchange(0, follower.next.load(Relaxed).wrapping_add(1), Relaxed, Relaxed);
+        }
+        Self { ring, csb: csb.clone(), entry, tap: tap.clone(), followers, calls: AtomicU32::new(0) }
+    }
+
+    /// Takes the ring's lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> Result<Option<Owned<'_>>, Locked> {
+        self.csb.lock(self.entry)
     }
 
     pub(crate) fn ring(&self) -> &Ring {
@@ -239,15 +247,16 @@ impl Watcher {
 
     /// Takes back the slots before `head`, if it is given, with `cur`, and fills free ones.
     fn fill(&self, released: Option<(u32, u32)>) -> Result<Positions, SyncError> {
-        if self.filling.swap(true, Acquire) {
-            return self.stored();
+        let shared = self.csb.shared(self.entry).expect("a port's CSB");
+        // Threads and processes that find another one filling leave the ring to that one.
+        let Some(_filling) = shared.fill.acquire() else { return self.stored() };
+        for (follower, followed) in self.followers.iter().zip(&shared.followed) {
+            follower.next.store(followed.load(Relaxed).wrapping_sub(1), Relaxed);
         }
-        let filled = self.fill_alone(released);
-        self.filling.store(false, Release);
-        filled
+        self.fill_alone(released, shared)
     }
 
-    fn fill_alone(&self, released: Option<(u32, u32)>) -> Result<Positions, SyncError> {
+    fn fill_alone(&self, released: Option<(u32, u32)>, shared: &SharedRing) -> Result<Positions, SyncError> {
         let mut positions = self.stored()?;
         if let Some((head, cur)) = released {
             let given = positions.check(head, cur)?;
@@ -255,6 +264,9 @@ impl Watcher {
             positions.advance_hwcur(given);
         }
         positions.advance_hwtail(self.copy(&positions));
+        for (follower, followed) in self.followers.iter().zip(&shared.followed) {
+            followed.store(follower.next.load(Relaxed).wrapping_add(1), Relaxed);
+        }
         self.csb.write_ktoa(self.entry, positions.hwcur(), positions.hwtail());
         Ok(positions)
     }

@@ -135,13 +135,14 @@ fn register_atfork() {
     extern "C" fn in_child() {
         OWNER.store(std::process::id() as i32, Relaxed);
         FORKS.fetch_add(1, Relaxed);
+        ::netmap::forked();
         // SAFETY: this thread is the copy of the one on which `before` has acquired the lock.
         unsafe { TABLE.lock.release() };
     }
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         OWNER.store(std::process::id() as i32, Relaxed);
-        // SAFETY: `in_child` may run in the child of a process with several threads: it stores two atomics, calls
+        // SAFETY: `in_child` may run in the child of a process with several threads: it stores atomics, calls
         // `getpid` and `sigprocmask`, which are async-signal-safe, and unlocks a mutex that its thread has locked.
         let _ = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     });

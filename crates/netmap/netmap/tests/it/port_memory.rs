@@ -209,3 +209,32 @@ fn rings_of_a_pipe_are_apart() {
     ends.into_iter().for_each(|end| end.release(&mut region));
     assert_eq!(region.free_buffers(), all);
 }
+
+/// Two processes have a pipe's sending end. One comes back to the slot at which it was when it last looked, a round of the ring later.
+#[test]
+fn what_another_process_has_sent() {
+    const LAST_OWNER: usize = 2 * 4096;
+    let shape = Shape { rings: [1, 1], slots: [8; 2], host_rings: [0; 2] };
+    let mut region = region(Pools { interfaces: 4, ring_bytes: 1 << 20, ..Pools::default() });
+    let ends = PortMemory::pipe(&mut region, ["x{1", "x}1"], shape).unwrap();
+    let [own, other] = ends.each_ref().map(PortMemory::interface);
+    let (memory, csb) = (elsewhere(region.allocated().unwrap()), elsewhere(ends[0].csb()));
+    let attach = |places, first| attach_pipe(&memory, places, first, &csb, &nobody(), None).expect("rings");
+    let [a, b] = [attach((own, other), true), attach((own, other), true)].map(|[mut tx, _]| tx.remove(0));
+    let [_, mut receiver] = attach((other, own), false);
+    let receiver = receiver.remove(0);
+    let last_owner = csb.cells::<AtomicU32>(LAST_OWNER, 1).unwrap();
+    let send = |ring: &PortRing, head| {
+        let _locked = ring.lock().expect("nobody else has it");
+        ring.pass(head, head, 0).map(|positions| positions.hwtail())
+    };
+    assert_eq!(send(&a, 0), Ok(7), "seven slots are free");
+    let process = last_owner[0].swap(2 * 4_000_000, Relaxed);
+    assert_eq!(process, std::process::id() << 1, "the last owner of the lock");
+    assert_eq!(send(&b, 7), Ok(7));
+    assert_eq!(receiver.pass(1, 1, 0).map(|positions| positions.hwtail()), Ok(7));
+    assert_eq!(send(&b, 0), Ok(0), "and all are sent, all but one not received");
+    last_owner[0].store(2 * 4_000_000, Relaxed);
+    assert!(send(&a, 3).is_err(), "slots that the receiver has are sent again");
+    assert_eq!(send(&a, 0), Ok(0));
+}
