@@ -52,7 +52,7 @@ const EXAMPLES: &str = "EXAMPLES:
   two switches as one:
       ringpass bridge vale0:up vale1:down
   two pipes, without a copy:
-      ringpass bridge netmap:a}1 netmap:b{1";
+      ringpass bridge netmap:a}1 netmap:a{2";
 
 /// Opens a netmap port by name; `more` has what its name does not say.
 pub fn open(name: &str, socket: Option<&PathBuf>, more: Register) -> Result<Port, Error> {

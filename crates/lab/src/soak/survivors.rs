@@ -145,7 +145,7 @@ impl Survivors {
     }
 
     /// Waits until descriptors, threads and mappings have not changed for a second, at most half a minute.
-    /// Returns the resource usages, and the number of free buffers in the memory of pipes.
+    /// Returns the resource usages, and the number of free buffers for ports and pipes.
     pub fn wait_until_stable(&mut self, launcher: &Launcher) -> (Vec<ResourceUsage>, Option<u64>) {
         let start = Instant::now();
         let (mut same, mut last) = (Instant::now(), Vec::new());
@@ -181,7 +181,7 @@ impl Survivors {
             compared.map(|(long_lived, (before, after))| Growth { process: long_lived.name, before, after }).collect();
         match (before.1, left) {
             (Some(before), Some(after)) => summary.buffers.push(Buffers {
-                whose: "pipes of netmapd",
+                whose: "ports and pipes of netmapd",
                 missing: before.saturating_sub(after),
                 all: before,
             }),
@@ -208,9 +208,12 @@ impl Survivors {
     }
 }
 
-/// Returns the number of free buffers in the memory of pipes.
+/// Returns the number of free buffers in the common memory and in what is left for other memory of ports and pipes.
 fn free_buffers(launcher: &Launcher) -> Option<u64> {
-    launcher.netmap_status()?["common"]["free"].as_u64()
+    let status = launcher.netmap_status()?;
+    let number = |of: &str, what: &str| status[of][what].as_u64();
+    let left = number("memory", "total")?.saturating_sub(number("memory", "used")?);
+    Some(number("common", "free")? + left / number("common", "buffer_size")?)
 }
 
 /// Starts a generator that creates the socket to which its back-ends connect.

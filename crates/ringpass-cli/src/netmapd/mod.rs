@@ -53,7 +53,7 @@ pub struct Args {
     /// attach, detach and delete them. Read when this starts; the socket must let them connect, too
     #[arg(long, value_name = "GROUP", value_parser = group)]
     admin_group: Option<Group>,
-    /// Buffers of 2 KiB in the memory of pipes and of ports whose programs ask for it; cards that exchange
+    /// Buffers of 2 KiB in the memory of native ports, and of ports and pipes whose programs ask for it; cards that exchange
     /// buffers have as many for programs in their memory
     #[arg(long, value_name = "N", default_value = "16384", value_parser = within(256..=1 << 20))]
     buffers: usize,

@@ -215,11 +215,11 @@ fn killed_programs_cost_nobody_else_a_frame() {
 #[test]
 fn a_bridge_joins_ports() {
     let netmapd = Netmapd::new(&[]);
-    for (ends, how) in [(["vale0:left", "vale1:right"], "copied"), (["netmap:a}1", "netmap:b{1"], "exchanged")] {
+    for (ends, how) in [(["vale0:left", "vale1:right"], "copied"), (["netmap:a}1", "netmap:a{2"], "exchanged")] {
         let bridge = netmapd.spawn(&["bridge", ends[0], ends[1]]);
         let line = bridge.line();
         assert!(line.contains(how), "{line}");
-        let names = if how == "copied" { ["vale0:from", "vale1:to"] } else { ["netmap:a{1", "netmap:b}1"] };
+        let names = if how == "copied" { ["vale0:from", "vale1:to"] } else { ["netmap:a{1", "netmap:a}2"] };
         let [from, to] = names.map(|name| netmapd.open(name));
         let mut next = 0;
         while next < 5000 {

@@ -428,7 +428,8 @@ fn a_second_program_at_one_end_of_a_pipe_is_told_of_the_first() {
 fn pipes_take_their_part_of_the_budget() {
     let netmapd = Netmapd::new(&["--hugepages", "off", "--memory", "16M"]);
     let open = |pipe: usize| {
-        let name = format!("netmap:x{{{pipe}").parse().expect("a name");
+        // Not in memory of their own, which is in the budget, too.
+        let name = format!("netmap:x{{{pipe}@1").parse().expect("a name");
         Port::open(&name, &netmapd.socket, Register::default())
     };
     let pipes: Vec<_> = (0..3).map(|pipe| open(pipe).unwrap_or_else(|error| panic!("{error}"))).collect();

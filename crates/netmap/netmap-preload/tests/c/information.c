@@ -81,6 +81,7 @@ static void pools(void) {
     }
     struct nmreq_pools_info got = {0};
     SUCCEEDS(ask(NETMAP_REQ_POOLS_INFO_GET, "i{2", &got), "of a pipe that is not open");
+    got.nr_mem_id = 0;
     GIVES(ask(NETMAP_REQ_POOLS_INFO_GET, "nothing", &got), ENXIO, "of a port that does not exist: ENXIO");
 }
 

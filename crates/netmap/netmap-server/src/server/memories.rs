@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::budget::PrivateMemory;
 
-/// Number of the memory for pipes whose port does not exist, and for ports whose programs request it. All
-/// programs that have it trust each other.
+/// Number of the memory of native ports that copy frames, and of ports whose programs request it. All programs that have it
+/// trust each other.
 pub const COMMON_MEMORY: u16 = 1;
 /// Number of the memory whose buffers are exchanged with packets of native ports. All programs that have it
 /// trust each other.

@@ -91,6 +91,25 @@ pub fn pools(Shape { rings, slots, host_rings }: Shape, extra_buffers: u32) -> P
     Pools { interfaces: 64, ring_bytes, buffers: 2 + filled + spare + extra, ..Pools::default() }
 }
 
+/// Pools of the memory of pipes whose port does not exist: room for four pipes of this shape, or fewer large ones. Further pipes get
+/// another memory.
+pub fn pools_of_pipes(shape: Shape, extra_buffers: u32) -> Pools {
+    let Shape { rings, slots, .. } = shape;
+    let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
+    // The two ends have the same rings, the other way round. Those that send have buffers.
+    let pipes = (BUFFERS_OF_PIPES / buffers_of_pipe(shape)).clamp(1, 4);
+    let ring_bytes = pipes as usize * 2 * rings.into_iter().zip(slots).map(bytes).sum::<usize>();
+    let buffers = 2 + pipes * buffers_of_pipe(shape) + extra_buffers.min(MAX_EXTRA_BUFFERS);
+    Pools { interfaces: 64, ring_bytes, buffers, ..Pools::default() }
+}
+
+/// Number of buffers of a pipe of this shape.
+pub fn buffers_of_pipe(Shape { rings, slots, .. }: Shape) -> u32 {
+    rings.into_iter().zip(slots).map(|(rings, slots)| u32::from(rings) * slots).sum()
+}
+
+/// Buffers in a memory of pipes, unless a single one needs more.
+const BUFFERS_OF_PIPES: u32 = 4 * 2 * SLOTS;
 /// Pipes that have room in a port's private memory, as in netmap.
 const PIPES: usize = 2;
 const MAX_EXTRA_BUFFERS: u32 = 1 << 16;

@@ -183,6 +183,8 @@ impl Ports {
         if name.pipe().is_some() {
             if monitor && asked.flags & register::ZERO_COPY_MONITOR == 0 {
                 needs.push(self.monitor_memory(&name, asked)?.1);
+            } else if !monitor {
+                needs.extend(self.needs_of_pipe(&name, asked)?);
             }
             return Ok(needs);
         }
@@ -196,8 +198,8 @@ impl Ports {
         Ok(needs)
     }
 
-    /// Returns the properties that a VALE port would have if a program registered it, and the pools of its memory;
-    /// `None` if it exists, or is no such port.
+    /// Returns the properties that a VALE port or a pipe would have if a program registered it, and the pools of its memory;
+    /// `None` if it, or its memory, exists, or it is no such port.
     pub fn would_have(&self, name: &str, asked: &Register) -> Result<Option<(PortInfo, Pools)>, RequestError> {
         let needs = self.needs(name, asked)?;
         let Some(pools) = needs.first() else { return Ok(None) };
@@ -236,7 +238,7 @@ impl Ports {
             return self.register_monitor(name, asked, requester);
         }
         if name.pipe().is_some() {
-            self.register_pipe(name, asked, requester.program)
+            self.register_pipe(name, asked, requester)
         } else {
             self.register_open(name, asked, requester)
         }

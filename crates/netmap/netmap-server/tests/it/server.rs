@@ -194,7 +194,7 @@ fn exchange(port: &Port, from: &PortRing, other: &Port, to: &PortRing, count: u6
 #[test]
 fn two_programs_exchange_frames_by_a_pipe() {
     let server = Running::new("pipe");
-    let (first, second) = (server.open("netmap:x{1"), server.open("netmap:x}1"));
+    let (first, second) = (server.open("netmap:x{1@1"), server.open("netmap:x}1@1"));
     assert_eq!(first.granted().memory_id, second.granted().memory_id);
     assert_eq!((first.granted().slots, first.granted().rings), ([1024; 2], [1; 2]));
     exchange(&first, &first.tx()[0], &second, &second.rx()[0], 200_000);
@@ -202,7 +202,7 @@ fn two_programs_exchange_frames_by_a_pipe() {
     server.free(8998 - 2048);
     drop(first);
     // The second end keeps the pipe; the first end continues where it was.
-    let first = server.open("netmap:x{1");
+    let first = server.open("netmap:x{1@1");
     exchange(&first, &first.tx()[0], &second, &second.rx()[0], 5000);
     assert!(!second.wait(second.rx().iter(), Duration::from_millis(20)).unwrap(), "nothing more");
     drop((first, second));
@@ -218,7 +218,7 @@ fn registrations_are_adopted_by_who_has_the_connection() {
         let (client, granted) = adopt(port).unwrap_or_else(|error| panic!("{error}"));
         client.into_port(granted.expect("a registration")).unwrap_or_else(|error| panic!("{error}"))
     };
-    let (first, second) = (server.open("netmap:x{1"), server.open("netmap:x}1"));
+    let (first, second) = (server.open("netmap:x{1@1"), server.open("netmap:x}1@1"));
     let other = adopted(&first);
     assert_eq!((other.name(), other.granted()), ("x{1", first.granted()));
     drop(first);
@@ -245,14 +245,14 @@ fn registrations_are_adopted_by_who_has_the_connection() {
 #[test]
 fn ends_begin_where_the_last_program_stood() {
     let server = Running::new("again");
-    let (first, second) = (server.open("netmap:x{1"), server.open("netmap:x}1"));
+    let (first, second) = (server.open("netmap:x{1@1"), server.open("netmap:x}1@1"));
     exchange(&first, &first.tx()[0], &second, &second.rx()[0], 10);
     // A program that dies with invalid positions.
     first.tx()[0].ring().header().head.store(77_777, Ordering::Relaxed);
     drop(first);
     server.free(8998 - 2048);
     std::thread::sleep(Duration::from_millis(50));
-    let first = server.open("netmap:x{1");
+    let first = server.open("netmap:x{1@1");
     exchange(&first, &first.tx()[0], &second, &second.rx()[0], 10);
 }
 
@@ -260,7 +260,7 @@ fn ends_begin_where_the_last_program_stood() {
 #[test]
 fn programs_ask_for_more_than_there_can_be() {
     let server = Running::new("more");
-    let pipe = |slots, rings| server.open_with("netmap:x{1", Register { slots, rings, ..Register::default() });
+    let pipe = |slots, rings| server.open_with("netmap:x{1@1", Register { slots, rings, ..Register::default() });
     let granted = |slots, rings| {
         let port = pipe(slots, rings).unwrap_or_else(|error| panic!("{error}"));
         let second = server.open("netmap:x}1");
@@ -322,9 +322,12 @@ fn ports_and_memories_tell_what_they_have() {
     let mut client = server.client();
     let mut ask =
         |kind: Kind, name: &str, body: &[u8]| client.ask(&Request::new(kind, name, body)).map(|(reply, _)| reply.body);
-    let port = server.open_with("netmap:x{1/x", Register { slots: [64; 2], ..Register::default() }).unwrap();
+    let asked = Register { slots: [64; 2], ..Register::default() };
+    let port = server.open_with("netmap:x{1@1/x", asked).unwrap();
+    let info = PortInfo::parse(ask(Kind::PortInfoGet, "y{1", &[]).unwrap().first_chunk().unwrap());
+    assert_eq!((info.slots, info.rings, info.memory_id), ([1024; 2], [1; 2], 3), "a memory of its own");
     let memory_size = port.granted().memory_size;
-    for (name, slots, rings) in [("x}1", [64; 2], [1; 2]), ("y{1", [1024; 2], [1; 2]), ("", [0; 2], [0; 2])] {
+    for (name, slots, rings) in [("x}1", [64; 2], [1; 2]), ("x{2", [1024; 2], [1; 2]), ("", [0; 2], [0; 2])] {
         let info = PortInfo::parse(ask(Kind::PortInfoGet, name, &[]).unwrap().first_chunk().unwrap());
         assert_eq!(info, PortInfo { memory_size, slots, rings, host_rings: [0; 2], memory_id: 1 }, "{name}");
     }
@@ -346,12 +349,12 @@ fn ports_and_memories_tell_what_they_have() {
 fn bound_rings_and_extra_buffers() {
     let server = Running::new("extra");
     let asked = Register { extra_buffers: 100, slots: [64, 64], ..Register::default() };
-    let port = server.open_with("netmap:x{1/T", asked.clone()).unwrap();
+    let port = server.open_with("netmap:x{1@1/T", asked.clone()).unwrap();
     assert_eq!((port.tx().len(), port.rx().len(), port.granted().extra_buffers), (1, 0, 100));
     server.free(8998 - 128 - 100);
-    let reader = server.open("netmap:x{1/R");
+    let reader = server.open("netmap:x{1@1/R");
     assert_eq!((reader.tx().len(), reader.rx().len()), (0, 1));
-    let null = server.open_with("netmap:x}1", Register { extra_buffers: 10_000, ..Register::default() }).unwrap();
+    let null = server.open_with("netmap:x}1@1", Register { extra_buffers: 10_000, ..Register::default() }).unwrap();
     assert_eq!(null.granted().extra_buffers as u64, 8998 - 228, "what there is");
     server.free(0);
     drop(null);

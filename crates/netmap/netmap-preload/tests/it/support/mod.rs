@@ -63,13 +63,13 @@ impl Lab {
         }
     }
 
-    /// Waits until this many buffers are free.
+    /// Waits until this many buffers are free, and no port or pipe has memory of its own.
     pub fn free(&self, awaited: u64) {
         let start = Instant::now();
         loop {
             let status = Client::connect(&self.socket).and_then(|mut client| client.status()).expect("a status");
             let status: Value = serde_json::from_str(&status).expect("JSON");
-            if status["common"]["free"] == awaited {
+            if status["common"]["free"] == awaited && status["memory"]["used"] == 0 {
                 return;
             }
             assert!(start.elapsed() < Duration::from_secs(30), "not {awaited} free: {status}");
