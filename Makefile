@@ -65,7 +65,7 @@ bench: ## Measure the driver: cycles per packet of each stage
 	cargo run --release -p ringpass-bench -- driver
 
 soak: ## Kill and restart peers at random for SECONDS=60, beside pairs that may not lose a frame (docs/campaigns.md)
-	cargo build --release -p ringpass-cli
+	cargo build --release -p ringpass-cli -p ringpass-netmap-preload
 	cargo run --release -p ringpass-lab --example soak -- --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED))
 
 fuzz: ## Run each fuzz target for its share of SECONDS=600 (docs/campaigns.md)

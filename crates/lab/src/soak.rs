@@ -46,7 +46,7 @@ const WARM_UP: (u32, Duration) = (5, Duration::from_secs(30));
 /// Fails if the long-lived processes cannot be started. Later failures are part of the summary.
 pub fn run(settings: &Settings, stop: &AtomicBool, progress: &mut dyn FnMut(&Summary)) -> io::Result<Summary> {
     let folder = tempfile::tempdir()?;
-    let launcher = Launcher::new(settings, folder.path());
+    let launcher = Launcher::new(settings, folder.path())?;
     let mut survivors = Survivors::start(&launcher)?;
     let mut victims = victims::all(&launcher, settings.seed);
     let mut summary = Summary { seed: settings.seed, judge_stalls: settings.judge_stalls, ..Summary::default() };

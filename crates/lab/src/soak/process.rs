@@ -16,6 +16,8 @@ use crate::Program;
 /// Starts the processes of the soak.
 pub struct Launcher {
     ringpass: PathBuf,
+    /// The server of descriptors, a netmap program.
+    descriptor_server: PathBuf,
     folder: PathBuf,
     /// Seconds after which a process ends on its own in case the soak is killed: for peers, and for long-lived
     /// processes.
@@ -23,9 +25,16 @@ pub struct Launcher {
 }
 
 impl Launcher {
-    pub fn new(settings: &Settings, folder: &Path) -> Self {
+    /// Compiles the netmap program among the processes.
+    pub fn new(settings: &Settings, folder: &Path) -> io::Result<Self> {
         let limits = [120, settings.time.as_secs() + 1200];
-        Self { ringpass: settings.ringpass.clone(), folder: folder.to_owned(), limits }
+        let descriptor_server = folder.join("descriptor-server");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O1", "-pthread", "-o"]).arg(&descriptor_server).arg(DESCRIPTOR_SERVER);
+        if !compiler.status()?.success() {
+            return Err(io::Error::other("the server of descriptors does not compile"));
+        }
+        Ok(Self { ringpass: settings.ringpass.clone(), descriptor_server, folder: folder.to_owned(), limits })
     }
 
     /// Returns the path of a socket in the soak's folder.
@@ -45,7 +54,14 @@ impl Launcher {
     /// and not for a CPU.
     pub fn peer(&self, arguments: &[String], netmap: &str) -> io::Result<Program> {
         let mut nice = Command::new("nice");
-        nice.args(["-n", "19"]).arg(&self.ringpass);
+        nice.args(["-n", "19"]);
+        if arguments == [SERVE_DESCRIPTORS] {
+            let library = self.ringpass.with_file_name("libringpass_netmap.so");
+            return Program::start(
+                self.command(nice, &[], netmap).arg(&self.descriptor_server).env("LD_PRELOAD", library),
+            );
+        }
+        nice.arg(&self.ringpass);
         let mut command = self.command(nice, arguments, netmap);
         Program::start(command.args(["--json", "--time", &self.limits[0].to_string()]))
     }
@@ -74,6 +90,11 @@ impl Launcher {
     }
 }
 
+/// Source of the server of descriptors.
+const DESCRIPTOR_SERVER: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../netmap/netmap-preload/tests/c/descriptor_server.c");
+/// Command of the server of descriptors.
+pub const SERVE_DESCRIPTORS: &str = "serve descriptors";
 /// Socket name of the long-lived netmap server.
 pub const NETMAP: &str = "netmap";
 

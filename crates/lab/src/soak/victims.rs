@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::process::{Launcher, NETMAP, lock};
+use super::process::{Launcher, NETMAP, SERVE_DESCRIPTORS, lock};
 use crate::Program;
 
 /// A pseudo-random number generator (xorshift64*).
@@ -235,6 +235,7 @@ pub fn all(launcher: &Launcher, seed: u64) -> Vec<VictimSlot<'_>> {
     add("VALE programs", NETMAP, generates("vale0:peer2", 3));
     add("netmap pipes", NETMAP, vec![echoes("netmap:soak{1")]);
     add("netmap pipes", NETMAP, generates("netmap:soak}1", 1));
+    add("servers of descriptors", NETMAP, vec![words(&[SERVE_DESCRIPTORS])]);
     let socket = at("netmap-killed");
     add("netmapd itself", "netmap-killed", vec![words(&["netmapd", "--socket", &socket])]);
     add("netmapd itself", "netmap-killed", vec![echoes("vale0:a"), echoes("netmap:pipe{1")]);

@@ -1,8 +1,7 @@
 /* Descriptors of ports: duplicates, children, other programs and processes, and the order in which things are closed. */
-#include "port.h"
+#include "passing.h"
 
 #include <signal.h>
-#include <sys/socket.h>
 
 static void duplicates(void) {
     struct port port = need("d{1");
@@ -126,40 +125,6 @@ static void children(void) {
     EQUAL(child_status(child), 0, "until it ends");
     settle();
     SUCCEEDS(try_open("f}1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "then it is free");
-}
-
-static bool send_descriptor(int socket, int fd) {
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    char byte = 0;
-    struct iovec data = {.iov_base = &byte, .iov_len = 1};
-    struct msghdr message = {
-        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
-    part->cmsg_level = SOL_SOCKET, part->cmsg_type = SCM_RIGHTS, part->cmsg_len = CMSG_LEN(sizeof fd);
-    memcpy(CMSG_DATA(part), &fd, sizeof fd);
-    return sendmsg(socket, &message, 0) == 1;
-}
-
-static int received_descriptor(int socket) {
-    union {
-        char bytes[CMSG_SPACE(sizeof(int))];
-        struct cmsghdr align;
-    } control = {{0}};
-    char byte;
-    struct iovec data = {.iov_base = &byte, .iov_len = 1};
-    struct msghdr message = {
-        .msg_iov = &data, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
-    struct pollfd readable = {.fd = socket, .events = POLLIN};
-    if (poll(&readable, 1, WAIT) != 1 || recvmsg(socket, &message, 0) != 1)
-        return -1;
-    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
-    int fd = -1;
-    if (part && part->cmsg_type == SCM_RIGHTS)
-        memcpy(&fd, CMSG_DATA(part), sizeof fd);
-    return fd;
 }
 
 /* Whether a process that receives the descriptor of a port has the port. */
