@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use netmap::csb::Csb;
-use netmap::{Direction, PortRing, Relay, Relayed};
+use netmap::{Direction, PortRing, SyncLoop};
 use ringpass_ipc::{EventNotifier, EventWaiter};
 use ringpass_port::AdaptiveSpin;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -132,47 +132,37 @@ fn take_events(numbers: [u8; 8], program: &impl UserMemory) -> Result<RingEvents
 
 /// The rings of a loop.
 struct Rings<'a> {
-    relays: Vec<Relay<&'a PortRing>>,
+    rings: SyncLoop<'a>,
     registered: &'a RegisteredPort,
-    csb: &'a Csb,
     asked: &'a Asked,
 }
 
-impl<'a> Rings<'a> {
-    fn direction(&self, entry: usize) -> Direction {
-        if entry < self.registered.port().tx().len() { Direction::Tx } else { Direction::Rx }
-    }
-
+impl Rings<'_> {
     /// Synchronises each ring once. Returns whether one has moved.
     fn round(&mut self) -> bool {
-        let mut moved = false;
-        for entry in 0..self.relays.len() {
-            if self.registered.is_indirect() && self.direction(entry) == Direction::Tx {
-                let head = self.csb.read_atok(entry).head;
-                copy_frames_until(self.relays[entry].ring(), head, self.registered.port().buffers());
+        let before_tx = |ring: &PortRing, head| {
+            if self.registered.is_indirect() {
+                copy_frames_until(ring, head, self.registered.port().buffers());
             }
-            let Relayed { moved: has_moved, call, .. } = self.relays[entry].pass(self.csb);
-            moved |= has_moved;
-            if call && let Some(call) = self.asked.events.get(entry).and_then(|events| events.call.as_ref()) {
+        };
+        let call = |entry| {
+            if let Some(call) = self.asked.events.get(entry).and_then(|events: &RingEvents| events.call.as_ref()) {
                 call.notify();
             }
-        }
-        moved
+        };
+        self.rings.round(before_tx, call)
     }
 
     /// Says in the CSB of each ring whether the loop is to be kicked.
     fn request_kicks(&self, wanted: bool) {
         let [tx, rx] = self.asked.direct;
-        for entry in 0..self.relays.len() {
-            let direct = if self.direction(entry) == Direction::Tx { tx } else { rx };
-            self.csb.set_kern_need_kick(entry, wanted || direct);
-        }
+        self.rings.request_kicks(wanted, |direction| if direction == Direction::Tx { tx } else { rx });
     }
 }
 
 fn synchronise(registered: &RegisteredPort, csb: &Csb, asked: &Asked, stop: &EventWaiter) -> Result<(), Refusal> {
-    let relays = rings(registered.port()).enumerate().map(|(entry, ring)| Relay::new(ring, entry)).collect();
-    let mut rings = Rings { relays, registered, csb, asked };
+    let port = registered.port();
+    let mut rings = Rings { rings: SyncLoop::new(port.tx(), port.rx(), csb), registered, asked };
     let is_stopped = || registered.sync_loop.is_stopped();
     let (wakes, spin) = (asked.wakes(), AdaptiveSpin::default());
     rings.request_kicks(false);

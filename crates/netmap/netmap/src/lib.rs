@@ -60,6 +60,7 @@ mod ring_lock;
 pub mod run;
 #[allow(unsafe_code, reason = "buffers that a table says are nobody else's")]
 mod shared_pool;
+mod sync_loop;
 mod tap;
 
 pub use buffers::Buffers;
@@ -76,4 +77,5 @@ pub use relay::{Relay, Relayed};
 pub use ring::{Flags, Ring, Slot};
 pub use ring_lock::{LockedRing, forked};
 pub use shared_pool::{Claim, SharedPool};
+pub use sync_loop::SyncLoop;
 pub use tap::Tap;

@@ -7,6 +7,7 @@ mod guests;
 mod paper;
 mod report;
 mod rig;
+mod sync_loop;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,6 +18,7 @@ use serde::Serialize;
 use self::end::EndReport;
 use self::guests::GuestCase;
 use self::rig::Rig;
+use self::sync_loop::Syncs;
 use super::cores::{core_to_core_cycles, distance_during};
 use super::folder::TempDir;
 use super::process::Process;
@@ -30,9 +32,14 @@ use ringpass_cli::options::{seconds, within};
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Experiments: throughput (figures 6, 7), queues (8), cascade (11), rtt (table 1), load; and guests (6,
-    /// 7), which needs root and 'make lab'
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "throughput,queues,cascade,rtt,load")]
+    /// Experiments: throughput (figures 6, 7), queues (8), cascade (11), rtt (table 1), load, sync-loop (a loop that
+    /// synchronises the rings, beside none); and guests (6, 7), which needs root and 'make lab'
+    #[arg(
+        long,
+        value_name = "LIST",
+        value_delimiter = ',',
+        default_value = "throughput,queues,cascade,rtt,load,sync-loop"
+    )]
     only: Vec<Experiment>,
     /// Connections: pipe, vale
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "pipe,vale")]
@@ -70,6 +77,7 @@ enum Experiment {
     Cascade,
     Rtt,
     Load,
+    SyncLoop,
     Guests,
 }
 
@@ -100,6 +108,7 @@ pub enum Case {
     Cascade { bridges: usize, copy: bool },
     Rtt { what: Medium, mode: Mode },
     Load { what: Medium, rate: f64 },
+    SyncLoop { syncs: Syncs, batch: u32 },
     Guests(GuestCase),
 }
 
@@ -208,6 +217,11 @@ impl Args {
                     let rates = [0.0, 1e3, 1e4, 1e5, 1e6];
                     cases.extend(self.what.iter().flat_map(|&what| rates.map(|rate| Case::Load { what, rate })));
                 }
+                Experiment::SyncLoop => {
+                    let all = [Syncs::Direct, Syncs::Loop].into_iter();
+                    let all = all.flat_map(|syncs| self.batch.iter().map(move |&batch| (syncs, batch)));
+                    cases.extend(all.map(|(syncs, batch)| Case::SyncLoop { syncs, batch }));
+                }
                 Experiment::Guests => {
                     cases.extend(guests::settings(&self.what, &self.batch).into_iter().map(Case::Guests))
                 }
@@ -279,7 +293,8 @@ fn measure(rig: &Rig, folder: &Path, cases: &[Case], time: Duration) -> Result<V
         }
         Case::Load { what, .. } => idle(rig, what, time),
         Case::Cascade { bridges, copy } => {
-            let name = |pipe: usize, end: char| format!("netmap:bench{end}{pipe}");
+            // In one memory, so that they can exchange buffers.
+            let name = |pipe: usize, end: char| format!("netmap:bench{end}{pipe}@1");
             let mut more = vec!["--batch", "32", "--slots", "2048"];
             let ends = more.clone();
             more.extend(copy.then_some("--copy"));
@@ -305,6 +320,7 @@ fn measure(rig: &Rig, folder: &Path, cases: &[Case], time: Duration) -> Result<V
             let eventfd = eventfd::round_trips(rig.cores, time / 4)?;
             Ok(Sample { rtt: [rtt_us_min, rtt_us_avg, rtt_us_median], eventfd, ..Sample::default() })
         }
+        Case::SyncLoop { syncs, batch } => sync_loop::measure(rig, syncs, batch, time),
         Case::Guests(_) => {
             let settings: Vec<GuestCase> = cases.iter().filter_map(Case::setting).collect();
             return guests::measure(rig, folder, &settings, 4 * time);

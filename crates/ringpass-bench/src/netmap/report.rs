@@ -86,6 +86,7 @@ impl<'a> Row<'a> {
         let possible = !samples.iter().any(|sample| sample.impossible);
         let time = |of: fn(&Sample) -> f64| median(of).filter(|_| possible);
         let rtt = matches!(case, Case::Rtt { .. });
+        let sync_loop = matches!(case, Case::SyncLoop { .. });
         let idle = matches!(case, Case::Load { rate: 0.0, .. });
         let streams = !rtt && !idle;
         let guests = case.setting();
@@ -107,13 +108,15 @@ impl<'a> Row<'a> {
             mpps: streams.then_some(middle),
             mpps_min: streams.then_some(least),
             mpps_max: streams.then_some(most),
-            rung_per_million: median(|sample| sample.rung_per_million).filter(|_| streams && guests.is_none()),
+            rung_per_million: median(|sample| sample.rung_per_million)
+                .filter(|_| streams && !sync_loop && guests.is_none()),
             worker_ns_per_packet: time(|sample| sample.worker_ns).filter(|_| served && streams),
-            cpu: time(|sample| sample.cpu).filter(|_| !rtt && !matches!(case, Case::Load { .. } | Case::Guests(_))),
+            cpu: time(|sample| sample.cpu)
+                .filter(|_| !rtt && !sync_loop && !matches!(case, Case::Load { .. } | Case::Guests(_))),
             receiving_cpu: time(|sample| sample.receiving_cpu).filter(|_| matches!(case, Case::Load { .. })),
-            rtt_us_min: median(|sample| sample.rtt[0]).filter(|_| rtt),
-            rtt_us_avg: median(|sample| sample.rtt[1]).filter(|_| rtt),
-            rtt_us_median: median(|sample| sample.rtt[2]).filter(|_| rtt),
+            rtt_us_min: median(|sample| sample.rtt[0]).filter(|_| rtt || sync_loop),
+            rtt_us_avg: median(|sample| sample.rtt[1]).filter(|_| rtt || sync_loop),
+            rtt_us_median: median(|sample| sample.rtt[2]).filter(|_| rtt || sync_loop),
             eventfd_us_min: median(|sample| sample.eventfd[0]).filter(|_| rtt),
             eventfd_us_avg: median(|sample| sample.eventfd[1]).filter(|_| rtt),
             // The kernel's virtio-net does not report its kicks.
@@ -179,6 +182,7 @@ fn tables(rows: &[Row<'_>]) {
     });
     round_trips(rows);
     load(rows);
+    sync_loops(rows);
     guests(rows);
 }
 
@@ -233,6 +237,20 @@ fn load(rows: &[Row<'_>]) {
     }
     if lines.len() > 1 {
         table::print("Processor time against load", &lines);
+    }
+}
+
+fn sync_loops(rows: &[Row<'_>]) {
+    let mut lines =
+        vec![row(["syncs", "batch", "Mpps", "least", "most", "round trip in µs: least", "average", "median"])];
+    for row in rows {
+        let Case::SyncLoop { syncs, batch } = row.case else { continue };
+        let numbers = [row.mpps, row.mpps_min, row.mpps_max, row.rtt_us_min, row.rtt_us_avg, row.rtt_us_median];
+        let what = [format!("{syncs:?}").to_lowercase(), batch.to_string()];
+        lines.push([what.to_vec(), numbers.map(cell).to_vec()].concat());
+    }
+    if lines.len() > 1 {
+        table::print("A pipe, by the application itself and by a loop on the core of the other end", &lines);
     }
 }
 

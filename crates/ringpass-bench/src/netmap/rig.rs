@@ -28,6 +28,11 @@ impl Rig {
         Ok(Self { served, socket, cores })
     }
 
+    /// Returns the socket at which its ports are served.
+    pub fn socket(&self) -> &PathBuf {
+        &self.socket
+    }
+
     /// Returns the process ID of the serving process.
     pub fn process(&self) -> u32 {
         self.served.id()
