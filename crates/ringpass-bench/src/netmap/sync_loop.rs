@@ -110,7 +110,10 @@ pub fn measure(rig: &Rig, syncs: Syncs, batch: u32, time: Duration) -> Result<Sa
     for (entry, ring) in near.tx().iter().chain(near.rx()).enumerate() {
         Relay::new(ring, entry).begin(&csb).map_err(failed)?;
     }
-    let (over, returns, arrived) = (AtomicBool::new(false), AtomicBool::new(true), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    // Whether the far end sends frames back.
+    let returns = AtomicBool::new(true);
+    let arrived = AtomicU64::new(0);
     let other_core = || -> Result<(), Error> {
         core_affinity::set_for_current(cores[1]);
         let mut rings = SyncLoop::new(near.tx(), near.rx(), &csb);
