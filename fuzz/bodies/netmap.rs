@@ -9,7 +9,7 @@ use ringpass_netmap::protocol::{Reply, Request};
 use ringpass_netmap::request::{
     AskedMemory, AskedOffsets, Header, LegacyRequest, Mode, NewPort, PortName, Register, ValePolling, register,
 };
-use ringpass_netmap::{Direction, Kring, Notifier, Pools, PortRing, Region, Ring, Slot};
+use ringpass_netmap::{Direction, Kring, Notifier, Pools, PortRing, Region, Ring, Slot, SyncLoop};
 
 /// Runs one case of requests. The first byte selects the kind of structure that the rest is parsed as.
 pub fn requests(data: &[u8]) {
@@ -186,6 +186,48 @@ pub fn pipes(data: &[u8]) {
             6 => _ = to.sync(),
             7 => _ = from.arm(),
             _ => _ = to.arm(),
+        }
+    }
+}
+
+/// Runs one case with a loop between an application and a pipe, both of which may write any values: into the application's CSB, the pipe's,
+/// and slots.
+pub fn sync_loops(data: &[u8]) {
+    let Some((&shape, data)) = data.split_first() else { return };
+    let slots = 2 + u32::from(shape) % 60;
+    let (mut region, _, sender) = ring(Direction::Tx, slots);
+    let (_, receiver) = region.ring(Direction::Rx, 0, slots, false).unwrap();
+    let memory = || Memory::from(DmaRegion::new(8192, &RegionConfig::default()).unwrap());
+    let (of_pipe, csb) = (Arc::new(Csb::new(&memory(), 0, 4096, 4).unwrap()), Csb::new(&memory(), 0, 4096, 2).unwrap());
+    let rings = || [sender, receiver].map(|offset| Ring::new(region.memory(), offset, slots).unwrap());
+    let nobody: Notifier = Arc::new(|| ());
+    // The pipe leads back to the application, so that it sees its own frames.
+    let tx = [PortRing::sender(rings(), &of_pipe, 0, &nobody)];
+    let rx = [PortRing::receiver(rings(), &of_pipe, 0, &nobody)];
+    let mut rings = SyncLoop::new(&tx, &rx, &csb);
+    for (what, a, b) in steps(data) {
+        let entry = (b & 1) as usize;
+        match what % 9 {
+            0 => csb.write_atok(entry, a, b, what.into()),
+            1 => csb.write_atok(entry, a % slots, a % slots, 0),
+            2 => csb.write_ktoa(entry, a, b),
+            3 => csb.set_appl_need_kick(entry, a & 1 != 0),
+            4 => of_pipe.write_atok(0, a, b, 0),
+            5 => of_pipe.write_ktoa(0, a, b),
+            6 => tx[0]
+                .ring()
+                .set(a % slots, Slot { buffer: b, flags: ringpass_netmap::Flags(a as u16), ..Slot::default() }),
+            7 => rings.request_kicks(a & 1 != 0, |direction| direction == Direction::Tx && b & 2 != 0),
+            _ => {
+                let mut calls = 0;
+                let before = [0, 1].map(|entry| csb.read_ktoa(entry));
+                rings.round(|ring, _| assert_eq!(ring.ring().slots(), slots), |entry| calls += entry + 1);
+                assert!(calls <= 3, "each ring's application is called once");
+                for (entry, before) in before.into_iter().enumerate() {
+                    let (cur, tail) = csb.read_ktoa(entry);
+                    assert!((cur, tail) == before || cur < slots && tail < slots, "positions that do not exist");
+                }
+            }
         }
     }
 }

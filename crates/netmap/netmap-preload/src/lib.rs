@@ -11,7 +11,7 @@
 //!
 //! In CSB mode ([`csb_mode`]) only the loop that the program runs ([`sync_loop`]) synchronises the rings.
 //!
-//! Not supported: static programs and raw system calls. Processes that have the same port must agree on who uses a ring when.
+//! Not supported: static programs and raw system calls.
 
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -23,6 +23,8 @@ mod csb_mode;
 mod epoll;
 #[allow(unsafe_code, reason = "pages of the program that are replaced by those of a file")]
 mod external_memory;
+#[cfg(test)]
+mod fuzz;
 #[allow(unsafe_code, reason = "functions of the C library, with the pointers of programs")]
 mod hooks;
 #[allow(unsafe_code, reason = "a copy from an address that the program has written")]

@@ -215,12 +215,4 @@ mod tests {
         assert!(Options::read(64, 56, &mut list(&options(127), 0)).is_ok());
         assert_eq!(refused(&options(128), 0), (Errno::MSGSIZE, vec![BEFORE; 128]));
     }
-
-    proptest::proptest! {
-        /// The loop ends, whatever the memory contains.
-        #[test]
-        fn options_of_any_kind_end(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400), first in 0_u64..600) {
-            let _ = Options::read(first, 56, &mut Memory(bytes));
-        }
-    }
 }

@@ -1,6 +1,7 @@
 /* Descriptors of ports: duplicates, children, other programs and processes, and the order in which things are closed. */
 #include "passing.h"
 
+#include <pthread.h>
 #include <signal.h>
 
 static void duplicates(void) {
@@ -316,5 +317,43 @@ static void travelling(void) {
     close(sockets[0]), close(sockets[1]);
 }
 
+static void *sync_until_closed(void *fd) {
+    intptr_t error, count = 0;
+    do
+        error = count++ % 2 ? tx_sync(*(int *)fd) : rx_sync(*(int *)fd);
+    while (!error);
+    return (void *)error;
+}
+
+/* A descriptor that is closed while another thread syncs it, and another process has a copy. */
+static void closed_beside_syncs(void) {
+    enum { ROUNDS = 30 };
+    struct port b = need("c}1");
+    uint32_t ended = 0, passed = 0;
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        struct port a = need("c{1");
+        pid_t child = fork();
+        if (child == 0) {
+            usleep(10000);
+            send_frame(&a, 255, 1, round);
+            _exit(0);
+        }
+        pthread_t thread;
+        REQUIRE(pthread_create(&thread, NULL, sync_until_closed, &a.fd) == 0);
+        usleep(100 * round);
+        REQUIRE(close(a.fd) == 0);
+        void *error;
+        REQUIRE(pthread_join(thread, &error) == 0);
+        ended += (intptr_t)error == EBADF;
+        passed += next_frame(&b) == round && child_status(child) == 0;
+        munmap(a.memory, a.reg.nr_memsize);
+    }
+    EQUAL(ended, ROUNDS, "syncs of a descriptor that another thread closes: EBADF");
+    EQUAL(passed, ROUNDS, "while another process's copy works");
+    settle();
+    SUCCEEDS(try_open("c{1", NR_REG_ALL_NIC, NR_EXCLUSIVE), "then the port is free");
+    port_close(&b);
+}
+
 TOPICS("descriptors", T(duplicates), T(mappings), T(closing), T(children), T(passing), T(executing),
-       T(ends_with_close), T(server_of_descriptors), T(travelling))
+       T(ends_with_close), T(server_of_descriptors), T(travelling), T(closed_beside_syncs))

@@ -302,13 +302,16 @@ static void rewritten(void) {
     port_close(&guest.port), port_close(&b);
 }
 
-/* A program that unmaps its arrays under its own loop. */
-static void unmapped(void) {
+/* A program that takes its arrays away under its own loop: it unmaps them, or truncates their file. */
+static void taken_away(bool truncated) {
     struct port b = need("u}1");
     pid_t child = fork();
     if (child == 0) {
         struct guest guest;
-        char *arrays = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        int file = memfd_create("arrays", MFD_CLOEXEC);
+        if (ftruncate(file, 8192))
+            _exit(1);
+        char *arrays = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         struct nmreq_opt_csb csb = {.nro_opt = option(NETMAP_REQ_OPT_CSB, NULL),
                                     .csb_atok = (uintptr_t)arrays,
                                     .csb_ktoa = (uintptr_t)arrays + 4096};
@@ -317,7 +320,8 @@ static void unmapped(void) {
             _exit(1);
         guest_start(&guest, SLEEPS);
         usleep(50000);
-        munmap(arrays, 8192);
+        if (truncated ? ftruncate(file, 0) : munmap(arrays, 8192))
+            _exit(1);
         usleep(2000000);
         _exit(2);
     }
@@ -331,5 +335,28 @@ static void unmapped(void) {
     port_close(&a), port_close(&b);
 }
 
+static void unmapped(void) { taken_away(false); }
+static void truncated(void) { taken_away(true); }
+
+/* Eventfds that are full, so that a write would block. */
+static void full_eventfds(void) {
+    struct guest guest;
+    struct port b = need("e}1");
+    guest_open(&guest, "e{1", EVENTS);
+    for (uint32_t ring = 0; ring < 2; ring++)
+        REQUIRE(eventfd_write(guest.events.fds[ring].irqfd, UINT64_MAX - 1) == 0);
+    STORE(atok[1].appl_need_kick, 1);
+    uint32_t right = 0;
+    for (uint32_t number = 0; number < 100; number++) {
+        send_frame(&b, 255, 1, number);
+        guest_send(&guest, 1);
+        right += next_frame(&b) == 0;
+        STORE(atok[1].appl_need_kick, 1);
+    }
+    EQUAL(right, 100, "a loop whose eventfds are full goes on");
+    SUCCEEDS(guest_stop(&guest), "and ends");
+    port_close(&guest.port), port_close(&b);
+}
+
 TOPICS("kloop", T(pipe_with_events), T(pipe_with_sleeps), T(pipe_directly), T(monitored_pipe), T(vale), T(conflicts), T(idle),
-       T(rewritten), T(unmapped))
+       T(rewritten), T(unmapped), T(truncated), T(full_eventfds))

@@ -76,7 +76,7 @@ macro_rules! programs {
     )*};
 }
 
-programs! { &[]; registers information names pipes native options extmem kloop rings descriptors sharing }
+programs! { &[]; registers information names pipes native options extmem kloop rings descriptors sharing kills }
 // A port that programs may attach is opened when they do so, for which there is no way in the sandbox.
 programs! { &["--no-sandbox", "--allow", "null"]; vale legacy }
 

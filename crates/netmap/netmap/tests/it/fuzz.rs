@@ -16,6 +16,11 @@ fn rings() {
 }
 
 #[test]
+fn sync_loops() {
+    mutations::run("netmap_sync_loops", 50_000, netmap::sync_loops);
+}
+
+#[test]
 fn pipes() {
     mutations::run("netmap_pipes", 50_000, netmap::pipes);
 }
