@@ -13,9 +13,11 @@ mod options;
 #[allow(dead_code, reason = "nothing is printed")]
 #[path = "../../crates/netmap/netmap-preload/src/refusal.rs"]
 mod refusal;
+#[allow(dead_code, reason = "only options use the rest")]
 #[path = "../../crates/netmap/netmap-preload/src/user_memory.rs"]
 mod user_memory;
 
+#[allow(dead_code, reason = "it is never made")]
 mod external_memory {
     /// In the place of a file of the program, which no option of this target has.
     pub struct MemoryFile;

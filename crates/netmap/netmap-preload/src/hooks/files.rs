@@ -161,7 +161,18 @@ macro_rules! mmaps {
             fd: c_int,
             offset: off_t,
         ) -> *mut c_void {
-            let open = if flags & libc::MAP_ANONYMOUS == 0 { netmap(fd) } else { None };
+            // SAFETY: the arguments are passed on from the program, which upholds the contract of `$name`; only
+            // `fd` and `offset` may be replaced, by a file that has as many bytes from there on, as `fits` has checked.
+            let map = |fd, offset| unsafe { next::$name(at, len, protection, flags, fd, offset) };
+            let mut open = if flags & libc::MAP_ANONYMOUS == 0 { netmap(fd) } else { None };
+            if open.is_none() {
+                let mapped = map(fd, offset);
+                if mapped != libc::MAP_FAILED || next::errno() != libc::ENODEV {
+                    return mapped;
+                }
+                // Connections cannot be mapped; this one may be a port that came from another process.
+                open = adopt(fd);
+            }
             let (fd, offset) = match open.as_ref().map(|open| open.port()) {
                 None => (fd, offset),
                 Some(Some(registered)) if fits(len, offset, registered.port().granted().memory_size) => {
@@ -173,9 +184,7 @@ macro_rules! mmaps {
                     return libc::MAP_FAILED;
                 }
             };
-            // SAFETY: the arguments are passed on from the program, which upholds the contract of `$name`; only
-            // `fd` and `offset` may be replaced, by a file that has as many bytes from there on, as `fits` has checked.
-            unsafe { next::$name(at, len, protection, flags, fd, offset) }
+            map(fd, offset)
         }
     )*};
 }

@@ -67,7 +67,7 @@ fn adopt(fd: c_int) -> Option<FoundOpen> {
     }
     let before = next::errno();
     register_atfork();
-    // SAFETY: borrowed for this call, in which the program passes the descriptor to `ioctl`. -1 is excluded by the check; a number that
+    // SAFETY: borrowed for this call, in which the program passes the descriptor to `ioctl` or `mmap`. -1 is excluded by the check; a number that
     // is not open is an error of the system calls.
     let descriptor = unsafe { BorrowedFd::borrow_raw(fd) };
     let open = start::cookie_of_connection(descriptor)

@@ -233,7 +233,8 @@ static void server_of_descriptors(void) {
             if (port.fd < 0 || recv(sockets[1], place, sizeof place, MSG_WAITALL) != sizeof place)
                 _exit(1);
             port.reg.nr_offset = place[0], port.reg.nr_memsize = place[1];
-            if (tx_sync(port.fd) || port_map(&port))
+            /* Some workers map the port first. */
+            if ((round & 2 && tx_sync(port.fd)) || port_map(&port))
                 _exit(2);
             struct netmap_ring *ring = tx_ring(&port, 0);
             for (uint32_t number = 0; round % 2 || number < FRAMES;) {
