@@ -27,9 +27,12 @@ static void work(const int fds[PORTS]) {
     }
 }
 
-static void worker(char *program, int socket, bool again) {
+static void worker(char *program, pid_t server, int socket, bool again) {
     int fds[PORTS];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
+    /* It may have been killed before. */
+    if (getppid() != server)
+        _exit(0);
     for (int port = 0; port < PORTS; port++)
         if ((fds[port] = received_descriptor(socket)) < 0)
             fail("a descriptor", errno);
@@ -61,13 +64,13 @@ int main(int count, char **arguments) {
             if (error)
                 fail(names[port], error);
         }
-        pid_t child = fork();
+        pid_t server = getpid(), child = fork();
         REQUIRE(child >= 0);
         if (child == 0) {
             for (int port = 0; port < PORTS; port++)
                 close(ports[port].fd);
             close(sockets[0]);
-            worker(arguments[0], sockets[1], round % 2);
+            worker(arguments[0], server, sockets[1], round % 2);
         }
         for (int port = 0; port < PORTS; port++) {
             REQUIRE(send_descriptor(sockets[0], ports[port].fd));
