@@ -63,6 +63,8 @@ PORT ADDRESSES:
   netmap:x{1, netmap:x}1  the two ends of a pipe, likewise
   tap:NAME                a TAP interface of the kernel, made if need be
   packet:NAME             a kernel interface, through a packet socket
+  xdp:NAME                a kernel interface, through an XDP socket
+                          [,mode=native|generic] [,copy]
   pcap:FILE               a capture file to receive from
                           [,loop=N] [,speed=recorded|max|FACTOR] [,out=FILE]
   pcap:,out=FILE          a capture file to send to

@@ -134,7 +134,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Whether a port keeps the memory of the packets to this process (and its cards).
 fn keeps_private(address: &Address) -> bool {
     match address {
-        Address::Pci(_) | Address::Tap(_) | Address::Packet(_) | Address::Pcap(_) | Address::Null => true,
+        Address::Pci(_) | Address::Tap(_) | Address::Packet(_) | Address::Xdp(_) | Address::Pcap(_) | Address::Null => {
+            true
+        }
         // What guests send is copied into the pool.
         Address::Vhost(_) => true,
         Address::Model(_, inner) | Address::Capture(_, inner) | Address::Faults(_, inner) => keeps_private(inner),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap};
+use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, Xdp};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_netmap::client::default_socket;
 use ringpass_pci::{PciDevice, SysfsPci, VfioUser, addressing_of, open_pci};
@@ -216,6 +216,7 @@ pub fn open_with_wire(
         }
         Address::Tap(name) => Box::new(Tap::open(name, port_config, pool)?),
         Address::Packet(name) => Box::new(PacketSocket::open(name, port_config, pool)?),
+        Address::Xdp(xdp) => Box::new(Xdp::open(xdp, port_config, pool)?),
         Address::Pcap(pcap) => Box::new(Pcap::open(pcap, port_config, pool)?),
         Address::Null => Box::new(Null::open(port_config)),
         Address::Capture(file, inner) => Box::new(Capture::wrap(open_inner(inner)?, file)?),

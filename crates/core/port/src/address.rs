@@ -4,6 +4,7 @@
 //! `KIND[,OPTION=VALUE…]:ADDRESS`.
 
 mod vhost;
+mod xdp;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use std::str::FromStr;
 use crate::{Error, MacAddress};
 
 pub use vhost::{Role, VhostConfig, VirtioUserConfig};
+pub use xdp::{XdpConfig, XdpMode};
 
 /// A parsed port address.
 ///
@@ -45,6 +47,8 @@ pub enum Address {
     Tap(String),
     /// `packet:NAME`: a kernel interface, through a packet socket.
     Packet(String),
+    /// `xdp:NAME[,copy][,mode=native|generic]`: a kernel interface, through an XDP socket.
+    Xdp(XdpConfig),
     /// `pcap:FILE[,loop=N][,speed=S]`: receives from a capture file. `pcap:,out=FILE` writes sent frames to one.
     Pcap(PcapConfig),
     /// `null`: receives nothing and drops everything that is sent.
@@ -107,7 +111,7 @@ pub struct FaultsConfig {
     pub seed: u64,
 }
 
-const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, vhost:PATH, virtio-user:PATH, vale0:PORT, netmap:X{PIPE, tap:NAME, packet:NAME, \
+const KINDS: &str = "0000:01:00.0, model:PORT, vfio-user:PATH, vhost:PATH, virtio-user:PATH, vale0:PORT, netmap:X{PIPE, tap:NAME, packet:NAME, xdp:NAME, \
                      pcap:FILE, null, capture,file=FILE:PORT or faults,drop=0.01:PORT";
 
 impl FromStr for Address {
@@ -128,19 +132,7 @@ impl FromStr for Address {
             let missing = || wrong(format!("'{kind}' wraps another port; write {kind}:PORT, such as {kind}:null"));
             if argument.is_empty() { Err(missing()) } else { argument.parse().map(Box::new) }
         };
-        let interface = || match argument {
-            "" => Err(wrong(format!("the interface is missing; write {kind}:NAME"))),
-            // The kernel would turn a name with '%' into another one (a number for %d), and refuses the other names.
-            name if name.len() > 15
-                || matches!(name, "." | "..")
-                || name.contains(|c: char| "/,%:".contains(c) || c.is_whitespace() || c.is_control()) =>
-            {
-                Err(wrong(format!(
-                    "'{name}' is not an interface name; those have 1 to 15 characters, no '/', ',', '%', ':' or space"
-                )))
-            }
-            name => Ok(name.to_owned()),
-        };
+        let interface = || interface(kind, argument).map_err(wrong);
         match kind {
             "null" if argument.is_empty() && options.is_empty() => Ok(Self::Null),
             "vfio-user" if options.is_empty() && !argument.is_empty() => Ok(Self::VfioUser(argument.into())),
@@ -149,11 +141,12 @@ impl FromStr for Address {
             "virtio-user" if options.is_empty() => vhost::virtio_user(argument).map(Self::VirtioUser).map_err(wrong),
             "tap" if options.is_empty() => Ok(Self::Tap(interface()?)),
             "packet" if options.is_empty() => Ok(Self::Packet(interface()?)),
+            "xdp" if options.is_empty() => xdp::xdp(argument).map(Self::Xdp).map_err(wrong),
             "pcap" if options.is_empty() => pcap(argument).map(Self::Pcap).map_err(wrong),
             "model" => Ok(Self::Model(model(options).map_err(wrong)?, inner()?)),
             "capture" => Ok(Self::Capture(capture(options).map_err(wrong)?, inner()?)),
             "faults" => Ok(Self::Faults(faults(options).map_err(wrong)?, inner()?)),
-            "null" | "tap" | "packet" | "pcap" | "vfio-user" | "vhost" | "virtio-user" => {
+            "null" | "tap" | "packet" | "xdp" | "pcap" | "vfio-user" | "vhost" | "virtio-user" => {
                 Err(wrong(format!("options of '{kind}' go behind its argument")))
             }
             vale if vale.starts_with("vale") => Err(wrong(format!("the port is missing; write {vale}:PORT"))),
@@ -180,6 +173,23 @@ fn pairs(text: &str) -> impl Iterator<Item = Result<(&str, &str), String>> {
     text.split(',').filter(|option| !option.is_empty()).map(|option| {
         option.split_once('=').ok_or_else(|| format!("option '{option}' has no value; write {option}=VALUE"))
     })
+}
+
+/// Checks the name of an interface.
+fn interface(kind: &str, name: &str) -> Result<String, String> {
+    match name {
+        "" => Err(format!("the interface is missing; write {kind}:NAME")),
+        // The kernel would turn a name with '%' into another one (a number for %d), and refuses the other names.
+        name if name.len() > 15
+            || matches!(name, "." | "..")
+            || name.contains(|c: char| "/,%:".contains(c) || c.is_whitespace() || c.is_control()) =>
+        {
+            Err(format!(
+                "'{name}' is not an interface name; those have 1 to 15 characters, no '/', ',', '%', ':' or space"
+            ))
+        }
+        name => Ok(name.to_owned()),
+    }
 }
 
 fn number<T: FromStr>(key: &str, value: &str, example: &str) -> Result<T, String> {
@@ -278,6 +288,7 @@ impl fmt::Display for Address {
             Self::Netmap(name) => f.write_str(name),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Packet(name) => write!(f, "packet:{name}"),
+            Self::Xdp(config) => write!(f, "xdp:{}", config.interface),
             Self::Pcap(PcapConfig { input: Some(path), .. }) => write!(f, "pcap:{}", path.display()),
             Self::Pcap(PcapConfig { output: Some(path), .. }) => write!(f, "pcap:,out={}", path.display()),
             Self::Pcap(_) => write!(f, "pcap:"),
@@ -302,6 +313,9 @@ mod tests {
         assert_eq!(parse("AF:00.1"), Address::Pci("0000:af:00.1".into()));
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
+        let xdp = |mode| Address::Xdp(XdpConfig { interface: "eth0".into(), mode });
+        assert_eq!(parse("xdp:eth0,mode=generic,copy"), xdp(Some(XdpMode::Generic)));
+        assert_eq!((parse("xdp:eth0"), parse("xdp:eth0").to_string()), (xdp(None), "xdp:eth0".into()));
         for name in ["vale0:a", "vale0:a{1", "netmap:x}1/R"] {
             assert_eq!(parse(name), Address::Netmap(name.into()));
         }
@@ -327,6 +341,10 @@ mod tests {
             ("tap:", "tap:NAME"),
             ("tap:a-name-that-is-too-long", "1 to 15"),
             ("tap,queues=2:x", "behind"),
+            ("xdp:", "xdp:NAME"),
+            ("xdp:a b", "not an interface"),
+            ("xdp:eth0,mode=fast", "mode=native"),
+            ("xdp:eth0,zerocopy", "not supported yet"),
             ("model", "model:PORT"),
             ("model,mac=1:null", "six bytes"),
             ("model,speed=1:null", "mac, device, features and lie"),

@@ -24,7 +24,10 @@ mod timer;
 mod yielding_mutex;
 
 pub use adaptive_spin::AdaptiveSpin;
-pub use address::{Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig};
+pub use address::{
+    Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig, XdpConfig,
+    XdpMode,
+};
 pub use chain::{chain, copy_flags, copy_packet};
 pub use decorator::{PortDecorator, RxDecorator};
 pub use error::Error;

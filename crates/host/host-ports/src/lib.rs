@@ -1,9 +1,9 @@
-//! Ports backed by the host: TAP interfaces ([`Tap`]), packet sockets ([`PacketSocket`]), capture files
+//! Ports backed by the host: TAP interfaces ([`Tap`]), packet sockets ([`PacketSocket`]), XDP sockets ([`Xdp`]), capture files
 //! ([`Pcap`]), [`Null`], the in-process [`cable`], and decorators that wrap any other port ([`Capture`],
 //! [`Faults`]).
 //!
-//! `unsafe` is confined to `ring` (the cable's ring), `tpacket_ring` (the packet socket's) and `sys` (system
-//! calls that rustix lacks).
+//! `unsafe` is confined to `ring` (the cable's ring), `tpacket_ring` (the packet socket's), `xdp::ring` and
+//! `xdp::program` (an XDP socket's) and `sys` (system calls that rustix lacks).
 
 #![deny(unsafe_code)]
 
@@ -21,6 +21,7 @@ mod ring;
 mod sys;
 mod tap;
 mod tpacket_ring;
+mod xdp;
 
 pub use cable::{CableEnd, cable};
 pub use capture::Capture;
@@ -30,3 +31,4 @@ pub use packet_socket::PacketSocket;
 pub use pcap::Pcap;
 pub use sys::max_ring_sizes;
 pub use tap::Tap;
+pub use xdp::Xdp;

@@ -17,7 +17,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::buffers::{SparePackets, drop_front};
 use crate::presence::{Presence, RejoinTimer};
-use crate::sys::{Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option};
+use crate::sys::{
+    Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option,
+    set_promiscuous_membership,
+};
 use crate::tpacket_ring::TpacketRing;
 
 /// The port `packet:NAME`. Frames that the kernel itself sends through the interface are not received.
@@ -200,20 +203,14 @@ impl PacketSocket {
         }
         (self.index, self.mac) = (index, mac);
         if self.promiscuous.load(Relaxed) {
-            self.set_membership(libc::PACKET_ADD_MEMBERSHIP)?;
+            self.set_membership(true)?;
         }
         Ok(true)
     }
 
     /// Enters or leaves promiscuous mode.
-    fn set_membership(&self, option: i32) -> io::Result<()> {
-        let request = libc::packet_mreq {
-            mr_ifindex: self.index,
-            mr_type: libc::PACKET_MR_PROMISC as u16,
-            mr_alen: 0,
-            mr_address: [0; 8],
-        };
-        set_packet_option(self.sockets[0].as_fd(), option, request)
+    fn set_membership(&self, on: bool) -> io::Result<()> {
+        set_promiscuous_membership(self.sockets[0].as_fd(), self.index, on)
     }
 
     /// Returns the flags of the interface, by its present name, as it may have been renamed.
@@ -223,12 +220,17 @@ impl PacketSocket {
 }
 
 fn open_socket(interface: &str) -> Result<OwnedFd, Error> {
+    open_packet_socket(&format!("packet:{interface}"))
+}
+
+/// Opens a packet socket that receives nothing yet, for the port with this name.
+pub(crate) fn open_packet_socket(port: &str) -> Result<OwnedFd, Error> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None).map_err(|errno| match errno {
-        Errno::PERM | Errno::ACCESS => Error::Permission(format!(
-            "packet:{interface}: packet sockets are not permitted; run as root or with CAP_NET_RAW"
-        )),
-        errno => Error::os(format!("packet:{interface}: a packet socket"), errno),
+        Errno::PERM | Errno::ACCESS => {
+            Error::Permission(format!("{port}: packet sockets are not permitted; run as root or with CAP_NET_RAW"))
+        }
+        errno => Error::os(format!("{port}: a packet socket"), errno),
     })
 }
 
@@ -463,8 +465,7 @@ impl Port for PacketSocket {
         if self.promiscuous.load(Relaxed) == on {
             return Ok(());
         }
-        let option = if on { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
-        self.set_membership(option).map_err(|source| Error::os(format!("{}: promiscuous mode", self.name), source))?;
+        self.set_membership(on).map_err(|source| Error::os(format!("{}: promiscuous mode", self.name), source))?;
         self.promiscuous.store(on, Relaxed);
         Ok(())
     }

@@ -162,14 +162,28 @@ impl Interfaces {
 pub fn max_ring_sizes(interface: &str) -> Option<(u32, u32)> {
     const ETHTOOL_GRINGPARAM: u32 = 0x10;
     // struct ethtool_ringparam: command; largest Rx, mini, jumbo and Tx ring; present sizes of these.
-    let mut rings = [ETHTOOL_GRINGPARAM, 0, 0, 0, 0, 0, 0, 0, 0];
-    let mut request = IfReq::new(interface, (&raw mut rings).expose_provenance().to_ne_bytes()).ok()?;
+    let rings = ethtool(interface, ETHTOOL_GRINGPARAM)?;
+    Some((rings[1], rings[4]))
+}
+
+/// Returns the number of Rx queues of a kernel interface, if its driver reports them.
+pub(crate) fn rx_queues(interface: &str) -> Option<u32> {
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    // struct ethtool_channels: command; largest number of Rx, Tx, other and combined channels; present numbers of these.
+    let channels = ethtool(interface, ETHTOOL_GCHANNELS)?;
+    Some(channels[5].saturating_add(channels[8]))
+}
+
+/// Asks the driver of an interface for a structure of nine 32-bit numbers, which the first one, the command, selects.
+fn ethtool(interface: &str, command: u32) -> Option<[u32; 9]> {
+    let mut numbers = [command, 0, 0, 0, 0, 0, 0, 0, 0];
+    let mut request = IfReq::new(interface, (&raw mut numbers).expose_provenance().to_ne_bytes()).ok()?;
     let socket = Interfaces::new().ok()?.0;
-    // SAFETY: `request` is an `ifreq` whose data is a pointer to `rings`. That has the size and layout that the
-    // kernel reads and writes for this command, and both outlive the call.
+    // SAFETY: `request` is an `ifreq` whose data is a pointer to `numbers`. That has the size and layout that the
+    // kernel reads and writes for these commands, and both outlive the call.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) } {
         -1 => None,
-        _ => Some((rings[1], rings[4])),
+        _ => Some(numbers),
     }
 }
 
@@ -193,6 +207,18 @@ pub(crate) fn packet_option<const N: usize>(socket: BorrowedFd, option: c_int) -
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(value),
     }
+}
+
+/// Makes an interface enter promiscuous mode, or leave it; it also leaves it when the packet socket is closed.
+pub(crate) fn set_promiscuous_membership(socket: BorrowedFd, interface: c_int, on: bool) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: interface,
+        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    let option = if on { libc::PACKET_ADD_MEMBERSHIP } else { libc::PACKET_DROP_MEMBERSHIP };
+    set_packet_option(socket, option, request)
 }
 
 /// Binds a packet socket to an interface. The socket receives frames of `protocol`; none if it is 0.

@@ -198,9 +198,18 @@ fn the_program_says_its_name_and_all_kinds_of_ports() {
     assert_eq!((status, out), (Some(0), format!("ringpass {}", env!("CARGO_PKG_VERSION"))));
     let (status, out, _) = ringpass(&["--help"]);
     assert_eq!(status, Some(0));
-    for kind in
-        ["0000:01:00.0", "model:", "vfio-user:", "vhost:", "virtio-user:", "vale0:", "netmap:", "tap:", "packet:"]
-    {
+    for kind in [
+        "0000:01:00.0",
+        "model:",
+        "vfio-user:",
+        "vhost:",
+        "virtio-user:",
+        "vale0:",
+        "netmap:",
+        "tap:",
+        "packet:",
+        "xdp:",
+    ] {
         assert!(out.contains(&format!("  {kind}")), "{kind}: {out}");
     }
 }

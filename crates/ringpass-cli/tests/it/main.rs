@@ -39,3 +39,4 @@ mod vhost_restart;
 mod virtio_user;
 mod virtio_user_dpdk;
 mod virtio_user_passt;
+mod xdp;

@@ -75,8 +75,9 @@ fn arg_rules() -> Vec<ArgRule> {
         arg64(libc::SYS_mprotect, 2, executable, 0),
         // Only to the peer of a connected socket: no destination address.
         arg64(libc::SYS_sendto, 4, u64::MAX, 0),
-        // Drop counters of a packet socket, and a pending error that would keep it readable.
+        // Drop counters of a packet or XDP socket, and a pending error that would keep it readable.
         arg32(libc::SYS_getsockopt, 1, libc::SOL_PACKET as u64),
+        arg32(libc::SYS_getsockopt, 1, libc::SOL_XDP as u64),
         arg32(libc::SYS_getsockopt, 1, libc::SOL_SOCKET as u64),
         // Pairs of connected sockets, which reach nobody else: answers of the process that receives descriptors.
         arg32(libc::SYS_socketpair, 1, (libc::SOCK_STREAM | libc::SOCK_CLOEXEC) as u64),

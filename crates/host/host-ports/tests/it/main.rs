@@ -12,3 +12,4 @@ mod packet_socket;
 mod pcap;
 mod tap;
 mod waiting;
+mod xdp;

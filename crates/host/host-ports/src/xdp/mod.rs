@@ -1,0 +1,256 @@
+//! The port `xdp:NAME`: an interface that any driver of the kernel drives, through an AF_XDP socket. Frames pass between the kernel and
+//! the pool's own memory by rings, without a packet of the kernel's for each.
+
+mod held;
+mod program;
+mod ring;
+mod rx;
+mod socket;
+mod tx;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use ringpass_memory::{Burst, Flags, MAGAZINE, Mempool};
+use ringpass_port::{
+    Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats, XdpConfig, XdpMode,
+};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+
+use self::held::SharedSocket;
+use self::program::{Attachment, Program, attach_any};
+use self::rx::Rx;
+use self::socket::{Socket, Umem, wrong};
+use self::tx::Tx;
+use crate::packet_socket::open_packet_socket;
+use crate::sys::{Interfaces, rx_queues, set_promiscuous_membership};
+
+const GONE: &str = "the interface was deleted or moved to another network namespace";
+const BROKEN: &str = "the kernel has returned a buffer that it does not have";
+
+/// The port `xdp:NAME`. It receives what the kernel receives on its queue, which the kernel does not see then.
+pub struct Xdp {
+    name: String,
+    index: i32,
+    mac: MacAddress,
+    interfaces: Interfaces,
+    socket: Arc<SharedSocket>,
+    /// Removed from the interface when the port is dropped.
+    _program: Program,
+    /// A socket by which the interface is in promiscuous mode.
+    members: OwnedFd,
+    promiscuous: Arc<AtomicBool>,
+    status: Arc<PortStatus>,
+    /// Frames that the kernel had dropped when it was last asked.
+    dropped: u64,
+    queues: Vec<QueuePair>,
+    notes: Vec<String>,
+}
+
+impl Xdp {
+    /// Opens a port on an Ethernet interface. The pool's memory is shared with the kernel, so packets of other ports are sent from where
+    /// they are.
+    ///
+    /// # Errors
+    /// There is no such interface; it has another XDP program or socket; the kernel, the user's rights or the limit of locked
+    /// memory do not allow it; the MTU does not fit into a buffer; several queues, and `rejoin`, are not supported.
+    pub fn open(config: &XdpConfig, port_config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
+        let interface = &config.interface[..];
+        let wrong = |what| wrong(interface, what);
+        let unsupported = |what: &str| Err(Error::Unsupported(format!("xdp:{interface}: {what}")));
+        if port_config.queues > 1 {
+            return unsupported("several queues are not supported yet; take one");
+        }
+        if port_config.offloads.tso {
+            return unsupported("segments cannot be received; leave out the offload tso");
+        }
+        let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
+        let index = interfaces.index(interface).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NODEV) => {
+                Error::NotFound(format!("xdp:{interface}: no such interface; 'ip link' shows those there are"))
+            }
+            _ => wrong("looking for the interface")(error),
+        })?;
+        let (kind, mac) = interfaces.hardware(interface).map_err(wrong("reading the hardware address"))?;
+        if kind != libc::ARPHRD_ETHER {
+            return unsupported("no Ethernet interface; take one that is");
+        }
+        let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
+        let ways = match config.mode {
+            None => &[Attachment::Native, Attachment::Generic][..],
+            Some(XdpMode::Native) => &[Attachment::Native],
+            Some(XdpMode::Generic) => &[Attachment::Generic],
+        };
+        let (program, attachment) = attach_any(index, ways).map_err(|error| refused(interface, config.mode, error))?;
+        let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
+        let Socket { fd, fill, rx, tx, completion } = Socket::open(interface, (index, 0), umem, rings)?;
+        let members = open_packet_socket(&format!("xdp:{interface}"))?;
+        let socket = Arc::new(SharedSocket::new(fd));
+        let status = Arc::new(PortStatus::new(1));
+        let promiscuous = Arc::new(AtomicBool::new(false));
+        let mut rx = Rx {
+            fill,
+            ring: rx,
+            umem,
+            cache: pool.cache(),
+            posted: VecDeque::with_capacity(port_config.rx_ring),
+            target: port_config.rx_ring,
+            mac,
+            promiscuous: promiscuous.clone(),
+            status: status.clone(),
+            queue: 0,
+            mtu: port_config.mtu,
+            socket: socket.clone(),
+        };
+        // The kernel drops what it has no buffer for.
+        (0..port_config.rx_ring.div_ceil(MAGAZINE)).for_each(|_| rx.post());
+        program.redirect(0, socket.fd()).map_err(wrong("redirecting frames to the socket"))?;
+        let tx = Tx {
+            ring: tx,
+            completion,
+            umem,
+            cache: pool.cache(),
+            in_flight: VecDeque::with_capacity(port_config.tx_ring),
+            limit: port_config.tx_ring,
+            sent: Burst::new(MAGAZINE),
+            down: false,
+            status: status.clone(),
+            queue: 0,
+            mtu: port_config.mtu,
+            socket: socket.clone(),
+        };
+        let tx = Box::new(SoftwareOffload::new(tx, Flags::default(), pool));
+        let notes = notes(&interfaces, interface, port_config, attachment);
+        let mut port = Self {
+            name: format!("xdp:{interface}"),
+            index,
+            mac,
+            interfaces,
+            socket,
+            _program: program,
+            members,
+            promiscuous,
+            status,
+            dropped: 0,
+            queues: vec![QueuePair { rx: Box::new(rx), tx }],
+            notes: notes.map_err(wrong("reading the interface's state"))?,
+        };
+        port.set_promiscuous(port_config.promiscuous)?;
+        Ok(port)
+    }
+
+    /// Counts what the kernel has dropped since the last call.
+    fn count_drops(&mut self) {
+        let Ok(statistics) = sockopt::xdp_statistics(self.socket.fd()) else { return };
+        let dropped = statistics.rx_dropped + statistics.rx_ring_full.unwrap_or(0);
+        self.status.rx(0).count(0, 0, dropped.saturating_sub(self.dropped) as usize);
+        self.dropped = dropped;
+    }
+}
+
+/// Returns why a program cannot be attached.
+fn refused(interface: &str, mode: Option<XdpMode>, error: std::io::Error) -> Error {
+    let mode = mode.map(|mode| if mode == XdpMode::Native { "native" } else { "generic" });
+    match (Errno::from_io_error(&error), mode) {
+        (Some(Errno::PERM | Errno::ACCESS), _) => Error::Permission(format!(
+            "xdp:{interface}: XDP programs are not permitted; run as root or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
+        )),
+        (Some(Errno::BUSY | Errno::EXIST), _) => Error::Busy(format!(
+            "xdp:{interface}: the interface has an XDP program already, as 'ip link show {interface}' shows; end who attached it, or \
+             take packet:{interface}"
+        )),
+        (Some(Errno::OPNOTSUPP), Some(mode)) => {
+            Error::Unsupported(format!("xdp:{interface}: the driver has no {mode} mode; leave mode={mode} out"))
+        }
+        (Some(Errno::NOSYS), _) => {
+            Error::Unsupported(format!("xdp:{interface}: this kernel has no bpf(2); take packet:{interface}"))
+        }
+        _ => wrong(interface, "attaching an XDP program")(error),
+    }
+}
+
+fn notes(
+    interfaces: &Interfaces,
+    interface: &str,
+    config: &PortConfig,
+    attachment: Attachment,
+) -> std::io::Result<Vec<String>> {
+    let mut notes = vec![format!("XDP in {} mode, copy mode: the kernel copies each frame", attachment.name())];
+    if interfaces.flags(interface)? & libc::IFF_UP == 0 {
+        // The first note is the one that everybody sees.
+        notes.insert(0, format!("the interface is down; bring it up: ip link set {interface} up"));
+    }
+    if let Some(queues @ 2..) = rx_queues(interface) {
+        notes.push(format!(
+            "the interface has {queues} queues, and frames of all but the first go to the kernel; for all frames: ethtool -L \
+             {interface} combined 1"
+        ));
+    }
+    let mtu = interfaces.mtu(interface)?;
+    if mtu != config.mtu {
+        notes.push(format!("the interface's MTU is {mtu}, the port's {}; the smaller one counts", config.mtu));
+    }
+    if config.rejoin {
+        notes.push("the port ends when the interface is deleted".into());
+    }
+    notes.push(
+        "frames of a veth's peer may come without their checksums, which cards complete; for complete ones, at the peer: ethtool -K PEER tx off"
+            .into(),
+    );
+    Ok(notes)
+}
+
+impl Port for Xdp {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn mac(&self) -> MacAddress {
+        self.mac
+    }
+
+    fn link(&mut self) -> Link {
+        const BOTH: i32 = libc::IFF_UP | libc::IFF_RUNNING;
+        let flags = self.interfaces.name(self.index).and_then(|name| self.interfaces.flags(&name));
+        Link { up: flags.is_ok_and(|flags| flags & BOTH == BOTH), mbps: 0 }
+    }
+
+    fn stats(&mut self) -> Stats {
+        self.count_drops();
+        self.status.stats()
+    }
+
+    fn queue_stats(&mut self) -> Vec<Stats> {
+        self.count_drops();
+        self.status.queue_stats()
+    }
+
+    fn state(&mut self) -> State {
+        // By its index, as it may have been renamed.
+        if self.interfaces.name(self.index).is_err() {
+            self.status.set_gone(|| GONE.into());
+        }
+        self.status.state()
+    }
+
+    fn take_queues(&mut self) -> Vec<QueuePair> {
+        std::mem::take(&mut self.queues)
+    }
+
+    fn set_promiscuous(&mut self, on: bool) -> Result<(), Error> {
+        if self.promiscuous.load(Relaxed) == on {
+            return Ok(());
+        }
+        set_promiscuous_membership(self.members.as_fd(), self.index, on)
+            .map_err(|source| Error::os(format!("{}: promiscuous mode", self.name), source))?;
+        self.promiscuous.store(on, Relaxed);
+        Ok(())
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.notes.clone()
+    }
+}

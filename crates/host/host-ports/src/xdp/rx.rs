@@ -1,0 +1,124 @@
+//! The receiving queue: posts buffers of the pool on the fill ring, and takes frames from the Rx ring.
+
+use std::collections::VecDeque;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use ringpass_memory::{Burst, Cache, MAGAZINE, Packet};
+use ringpass_port::{MacAddress, PortStatus, RxQueue, WakeSource, Wakeable, fits_mtu};
+use rustix::net::xdp::{XSK_UNALIGNED_BUF_ADDR_MASK, XSK_UNALIGNED_BUF_OFFSET_SHIFT, XdpDesc, XdpDescOptions};
+use rustix::net::{RecvFlags, recv, sockopt};
+
+use super::BROKEN;
+use super::held::{Held, SharedSocket, take_held};
+use super::ring::{Consumer, Producer};
+use super::socket::Umem;
+
+pub(super) struct Rx {
+    pub(super) fill: Producer<u64>,
+    pub(super) ring: Consumer<XdpDesc>,
+    pub(super) umem: Umem,
+    pub(super) cache: Cache,
+    /// Buffers that the kernel may fill.
+    pub(super) posted: VecDeque<Held>,
+    /// Number of buffers to post.
+    pub(super) target: usize,
+    pub(super) mac: MacAddress,
+    pub(super) promiscuous: Arc<AtomicBool>,
+    pub(super) status: Arc<PortStatus>,
+    pub(super) queue: usize,
+    pub(super) mtu: usize,
+    /// Dropped behind the rings.
+    pub(super) socket: Arc<SharedSocket>,
+}
+
+impl Drop for Rx {
+    fn drop(&mut self) {
+        self.socket.keep(&mut self.posted);
+    }
+}
+
+impl Rx {
+    /// Posts as many buffers as are missing, if the pool has them.
+    pub(super) fn post(&mut self) {
+        let missing = (self.target - self.posted.len()).min(MAGAZINE);
+        let room = self.fill.free(missing as u32) as usize;
+        let mut posted = false;
+        for packet in self.cache.packets(missing.min(room)) {
+            let start = packet.as_ptr().wrapping_sub(packet.headroom());
+            let address = self.umem.address(start, packet.headroom() + packet.len());
+            let address = address.expect("a buffer of the pool that is registered");
+            self.fill.push(address);
+            self.posted.push_back(Held { address, packet });
+            posted = true;
+        }
+        if posted {
+            self.fill.submit();
+            if self.fill.needs_wakeup() {
+                // Whatever it returns, the kernel goes on.
+                let _ = recv(self.socket.fd(), &mut [0; 0], RecvFlags::DONTWAIT);
+            }
+        }
+    }
+
+    /// Takes the frame of a descriptor. `None` if there is no such buffer, or not that many bytes.
+    #[inline]
+    fn take(&mut self, XdpDesc { addr, len, options }: XdpDesc) -> Option<Packet> {
+        let (base, offset) = (addr & XSK_UNALIGNED_BUF_ADDR_MASK, addr >> XSK_UNALIGNED_BUF_OFFSET_SHIFT);
+        let mut packet = take_held(&mut self.posted, base)?;
+        // The kernel counts from the start of the buffer, a packet from the end of its headroom.
+        let front = (offset as usize).checked_sub(packet.headroom())?;
+        let end = front.checked_add(len as usize).filter(|end| *end <= packet.capacity())?;
+        packet.set_len(end);
+        let is_whole = packet.trim_front(front) && !options.contains(XdpDescOptions::XDP_PKT_CONTD);
+        is_whole.then_some(packet)
+    }
+
+    #[inline]
+    fn is_wanted(&self, packet: &Packet) -> bool {
+        let to = packet.array::<6>(0).unwrap_or_default();
+        to[0] & 1 != 0 || to == self.mac.0
+    }
+}
+
+impl Wakeable for Rx {
+    fn disarm(&mut self) {
+        // An interface that goes down leaves an error on the socket, which would keep waking the queue.
+        let _ = sockopt::socket_error(self.socket.fd());
+    }
+
+    fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
+        each(WakeSource::Readable(self.socket.fd().as_fd()));
+    }
+}
+
+impl RxQueue for Rx {
+    fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let promiscuous = self.promiscuous.load(Relaxed);
+        let mut packets = 0;
+        let mut bytes = 0;
+        let mut drops = 0;
+        let filled = self.ring.filled(burst.room() as u32);
+        for _ in 0..filled {
+            let descriptor = self.ring.take();
+            match self.take(descriptor) {
+                None => self.status.set_gone(|| BROKEN.into()),
+                Some(packet) if !promiscuous && !self.is_wanted(&packet) => {}
+                Some(packet) if !fits_mtu(&packet, self.mtu) => drops += 1,
+                Some(packet) => {
+                    (packets, bytes) = (packets + 1, bytes + packet.len());
+                    burst.push(packet);
+                }
+            }
+        }
+        if filled > 0 {
+            self.ring.release();
+        }
+        if self.posted.len() < self.target {
+            self.post();
+        }
+        self.status.rx(self.queue).count(packets, bytes, drops);
+        packets
+    }
+}

@@ -1,0 +1,147 @@
+//! An AF_XDP socket, with the pool's memory as its umem.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use ringpass_memory::{HEADROOM, Mempool};
+use ringpass_port::{Error, MAX_L2_HEADER_LEN};
+use rustix::io::Errno;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+
+use super::ring::{Consumer, Producer};
+
+/// Bytes that the kernel keeps free in front of a received frame (`XDP_PACKET_HEADROOM`).
+const KERNEL_HEADROOM: usize = 256;
+/// Smallest and largest size of a chunk of a umem (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
+const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
+/// For how long a queue may stay busy: the kernel frees that of a process that has ended a moment later.
+const BUSY: Duration = Duration::from_secs(3);
+
+/// The pool's memory as the kernel knows it.
+#[derive(Clone, Copy)]
+pub(super) struct Umem {
+    /// Address of its first byte in this process, from which the kernel's addresses count.
+    start: u64,
+    len: u64,
+    /// Bytes of a buffer that the kernel may use.
+    chunk: u32,
+}
+
+impl Umem {
+    /// Describes the memory of a pool for frames of this MTU.
+    ///
+    /// # Errors
+    /// The buffers are too short.
+    pub(super) fn new(pool: &Mempool, mtu: usize) -> Result<Self, String> {
+        let chunk = (HEADROOM + pool.buffer_size()).min(*CHUNKS.end());
+        let room = chunk.saturating_sub(KERNEL_HEADROOM);
+        if chunk < *CHUNKS.start() || mtu + MAX_L2_HEADER_LEN > room {
+            let most = room.saturating_sub(MAX_L2_HEADER_LEN);
+            return Err(format!(
+                "the kernel receives frames in one buffer each, of {chunk} bytes here, so the MTU is {most} at most; for longer \
+                 frames take packet:NAME"
+            ));
+        }
+        let region = pool.region();
+        Ok(Self { start: region.at(0) as u64, len: region.len() as u64, chunk: chunk as u32 })
+    }
+
+    /// The kernel's address of `len` bytes; `None` if they are not in this memory.
+    #[inline]
+    pub(super) fn address(&self, at: *const u8, len: usize) -> Option<u64> {
+        let offset = (at as u64).wrapping_sub(self.start);
+        (offset < self.len && len as u64 <= self.len - offset).then_some(offset)
+    }
+}
+
+/// An AF_XDP socket with its rings, bound to a queue.
+pub(super) struct Socket {
+    pub(super) fd: OwnedFd,
+    pub(super) fill: Producer<u64>,
+    pub(super) rx: Consumer<XdpDesc>,
+    pub(super) tx: Producer<XdpDesc>,
+    pub(super) completion: Consumer<u64>,
+}
+
+/// Returns how to turn a refusal of the kernel into an error.
+pub(super) fn wrong(interface: &str, what: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::os(format!("xdp:{interface}: {what}"), source)
+}
+
+impl Socket {
+    /// Opens a socket on a queue of an interface, with rings of these numbers of entries, powers of two.
+    pub(super) fn open(
+        name: &str,
+        (interface, queue): (i32, u32),
+        umem: Umem,
+        [rx_ring, tx_ring]: [u32; 2],
+    ) -> Result<Self, Error> {
+        let fd = new_socket(name)?;
+        register(name, &fd, umem)?;
+        let sizes = [
+            sockopt::set_xdp_umem_fill_ring_size(&fd, rx_ring),
+            sockopt::set_xdp_umem_completion_ring_size(&fd, tx_ring),
+            sockopt::set_xdp_rx_ring_size(&fd, rx_ring),
+            sockopt::set_xdp_tx_ring_size(&fd, tx_ring),
+        ];
+        sizes.into_iter().try_for_each(|set| set).map_err(|errno| wrong(name, "rings of a socket")(errno.into()))?;
+        let rings = wrong(name, "mapping the rings of a socket");
+        let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(|errno| rings(errno.into()))?;
+        let fill = Producer::map(&fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, rx_ring).map_err(&rings)?;
+        let completion = Consumer::map(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, tx_ring).map_err(&rings)?;
+        let rx = Consumer::map(&fd, XDP_PGOFF_RX_RING, offsets.rx, rx_ring).map_err(&rings)?;
+        let tx = Producer::map(&fd, XDP_PGOFF_TX_RING, offsets.tx, tx_ring).map_err(&rings)?;
+        let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        bind_within(name, &fd, &SocketAddrXdp::new(flags, interface as u32, queue))?;
+        Ok(Self { fd, fill, rx, tx, completion })
+    }
+}
+
+fn new_socket(name: &str) -> Result<OwnedFd, Error> {
+    socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(|errno| match errno {
+        Errno::AFNOSUPPORT => Error::Unsupported(format!(
+            "xdp:{name}: this kernel has no XDP sockets (CONFIG_XDP_SOCKETS); take packet:{name}"
+        )),
+        Errno::PERM | Errno::ACCESS => {
+            Error::Permission(format!("xdp:{name}: XDP sockets are not permitted; run as root or with CAP_NET_RAW"))
+        }
+        errno => Error::os(format!("xdp:{name}: an XDP socket"), errno),
+    })
+}
+
+fn register(name: &str, fd: &OwnedFd, umem: Umem) -> Result<(), Error> {
+    let Umem { start: addr, len, chunk: chunk_size } = umem;
+    // The pool's buffers have an odd number of cache lines.
+    let flags = XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
+    let registration = XdpUmemReg { addr, len, chunk_size, headroom: 0, flags, tx_metadata_len: 0 };
+    sockopt::set_xdp_umem_reg(fd, registration).map_err(|errno| match errno {
+        Errno::NOBUFS | Errno::NOMEM => Error::Config(format!(
+            "xdp:{name}: the kernel may not lock the {} MiB of packet memory; raise 'ulimit -l', or run with CAP_IPC_LOCK",
+            len >> 20
+        )),
+        errno => Error::os(format!("xdp:{name}: the memory of packets"), errno),
+    })
+}
+
+/// Binds a socket, for some time also to a queue that is busy.
+fn bind_within(name: &str, fd: &OwnedFd, address: &SocketAddrXdp) -> Result<(), Error> {
+    let start = Instant::now();
+    loop {
+        match bind(fd, address) {
+            Err(Errno::BUSY) if start.elapsed() < BUSY => std::thread::sleep(Duration::from_millis(20)),
+            Ok(()) => return Ok(()),
+            Err(Errno::BUSY) => {
+                let queue = address.queue_id();
+                return Err(Error::Busy(format!(
+                    "xdp:{name}: another program has an XDP socket on queue {queue}; end it first"
+                )));
+            }
+            Err(errno) => return Err(wrong(name, "binding to the interface")(errno.into())),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Tests of XDP sockets against the kernel, over veth pairs between network namespaces.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crate::common::*;
+use ringpass_host_ports::{PacketSocket, Xdp};
+use ringpass_memory::{Mempool, MempoolConfig};
+use ringpass_port::{Error, Port, PortConfig, State, WakeSource, XdpConfig, XdpMode};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+const MODES: [Option<XdpMode>; 3] = [None, Some(XdpMode::Native), Some(XdpMode::Generic)];
+
+fn try_open(
+    namespace: &Namespace,
+    interface: &str,
+    mode: Option<XdpMode>,
+    config: &PortConfig,
+    pool: &Mempool,
+) -> Result<Xdp, Error> {
+    let address = XdpConfig { interface: interface.into(), mode };
+    namespace.enter(|| Xdp::open(&address, config, pool))
+}
+
+fn open(namespace: &Namespace, interface: &str, mode: Option<XdpMode>, pool: &Mempool) -> Xdp {
+    try_open(namespace, interface, mode, &PortConfig::default(), pool).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Whether an interface has an XDP program.
+fn has_program(namespace: &Namespace, interface: &str) -> bool {
+    namespace.ip(&["-d", "link", "show", interface]).contains("prog/xdp")
+}
+
+#[test]
+fn ten_thousand_frames_cross_byte_for_byte_in_both_directions() {
+    for mode in MODES {
+        let (a, b) = veth();
+        let pool = pool();
+        let (mut port_a, mut port_b) = (open(&a, "va", mode, &pool), open(&b, "vb", mode, &pool));
+        assert!(has_program(&a, "va") && has_program(&b, "vb"));
+        let (mut at_a, mut at_b) = (queues(&mut port_a), queues(&mut port_b));
+        let frames = frames(10_000);
+        for some in frames.chunks(100) {
+            send(&mut at_a, &pool, some);
+            assert!(receive_exactly(&mut at_b, some.len()) == some);
+            send(&mut at_b, &pool, some);
+            assert!(receive_exactly(&mut at_a, some.len()) == some);
+        }
+        let bytes = frames.iter().map(|frame| frame.len() as u64).sum();
+        for port in [&mut port_a, &mut port_b] {
+            let stats = port.stats();
+            assert_eq!((stats.rx_packets, stats.rx_bytes, stats.rx_drops), (10_000, bytes, 0), "{mode:?}");
+            assert_eq!((stats.tx_packets, stats.tx_bytes, stats.tx_drops), (10_000, bytes, 0), "{mode:?}");
+            assert!(matches!(port.state(), State::Running));
+        }
+        drop((port_a, port_b));
+        assert!(!has_program(&a, "va") && !has_program(&b, "vb"), "the interfaces are as they were");
+        drop((at_a, at_b));
+        assert_eq!(pool.outstanding(1), 0, "all buffers are back");
+    }
+}
+
+#[test]
+fn a_packet_socket_sees_the_same_frames() {
+    let (a, b) = veth();
+    let pool = pool();
+    let mut xdp = open(&a, "va", None, &pool);
+    let mut packet = b.enter(|| PacketSocket::open("vb", &PortConfig::default(), &pool)).expect("a packet socket");
+    let (mut at_a, mut at_b) = (queues(&mut xdp), queues(&mut packet));
+    let mut frames = frames(1000);
+    // VLAN tags are in the bytes.
+    frames.iter_mut().step_by(3).for_each(|frame| _ = frame.splice(12..12, [0x81, 0, 0x60, 42]));
+    for some in frames.chunks(50) {
+        send(&mut at_a, &pool, some);
+        assert!(receive_exactly(&mut at_b, some.len()) == some);
+        send(&mut at_b, &pool, some);
+        assert!(receive_exactly(&mut at_a, some.len()) == some);
+    }
+}
+
+#[test]
+fn packets_of_another_pool_are_copied() {
+    let (a, b) = veth();
+    let (own, other) = (pool(), pool());
+    let (mut port_a, mut port_b) = (open(&a, "va", None, &own), open(&b, "vb", None, &own));
+    let (mut at_a, mut at_b) = (queues(&mut port_a), queues(&mut port_b));
+    let frames = frames(100);
+    send(&mut at_a, &other, &frames);
+    assert_eq!(other.outstanding(1), 0, "the kernel does not have them");
+    assert!(receive_exactly(&mut at_b, 100) == frames);
+}
+
+#[test]
+fn the_kernels_tcp_runs_through_two_xdp_sockets() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let ((a, left), (b, right)) = (veth(), veth());
+        for (namespace, address) in [(&a, "10.9.0.1/24"), (&b, "10.9.0.2/24")] {
+            namespace.ip(&["addr", "add", address, "dev", "va"]);
+            namespace.run(&["ethtool", "-K", "va", "tx", "off", "tso", "off", "gso", "off"]);
+        }
+        let pool = Mempool::new(&MempoolConfig { buffers: 16_384, ..Default::default() }).expect("memory");
+        let config = PortConfig { rx_ring: 4096, ..Default::default() };
+        let open = |namespace| try_open(namespace, "vb", Some(mode), &config, &pool).expect("an XDP socket");
+        let (mut port_left, mut port_right) = (open(&left), open(&right));
+        let (at_left, at_right) = (queues(&mut port_left), queues(&mut port_right));
+        let stop = AtomicBool::new(false);
+        let content: Vec<u8> = (0..4u32 << 20).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        std::thread::scope(|scope| {
+            scope.spawn(|| forward(at_left, at_right, &stop));
+            let listener = b.enter(|| TcpListener::bind("10.9.0.2:5000")).expect("a TCP socket");
+            listener.set_nonblocking(true).expect("accepting with a limit");
+            let content = &content;
+            let server = scope.spawn(move || {
+                let mut accepted = None;
+                poll_until("a connection", || {
+                    accepted = listener.accept().ok();
+                    accepted.is_some()
+                });
+                let (mut stream, _) = accepted.expect("a connection");
+                stream.set_nonblocking(false).expect("a stream that waits");
+                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+                let mut received = vec![0; content.len()];
+                stream.read_exact(&mut received).expect("all bytes arrive");
+                received
+            });
+            let address = "10.9.0.2:5000".parse().expect("an address");
+            let stream = a.enter(|| TcpStream::connect_timeout(&address, Duration::from_secs(60)));
+            let sent = stream.and_then(|mut stream| stream.write_all(content));
+            let received = server.join();
+            stop.store(true, Ordering::Relaxed);
+            sent.expect("a connection");
+            assert!(received.expect("the server does not panic") == *content);
+        });
+        assert!(port_left.stats().rx_packets > 1500, "{mode:?}");
+    }
+}
+
+#[test]
+fn strangers_are_received_only_when_promiscuous() {
+    let (a, b) = veth();
+    let pool = pool();
+    let config = PortConfig { promiscuous: false, ..Default::default() };
+    let mut port_a = open(&a, "va", None, &pool);
+    let mut port_b = try_open(&b, "vb", None, &config, &pool).expect("an XDP socket");
+    let (mut at_a, mut at_b) = (queues(&mut port_a), queues(&mut port_b));
+    let mut own = frame(3, 60);
+    own[..6].copy_from_slice(&port_b.mac().0);
+    let mut stranger = frame(1, 60);
+    stranger[..6].copy_from_slice(&[2, 9, 9, 9, 9, 9]);
+    let sent = [stranger.clone(), own.clone(), frame(2, 60)];
+    send(&mut at_a, &pool, &sent);
+    assert_eq!(receive_exactly(&mut at_b, 2), [own, frame(2, 60)]);
+    port_b.set_promiscuous(true).expect("promiscuous mode");
+    assert!(b.ip(&["-d", "link", "show", "vb"]).contains("promiscuity 1"));
+    send(&mut at_a, &pool, &sent);
+    assert_eq!(receive_exactly(&mut at_b, 3), sent);
+    port_b.set_promiscuous(false).expect("no promiscuous mode");
+    assert!(b.ip(&["-d", "link", "show", "vb"]).contains("promiscuity 0"));
+}
+
+#[test]
+fn what_is_not_received_is_counted_and_waits_are_woken() {
+    let (a, b) = veth();
+    let pool = pool();
+    let config = PortConfig { rx_ring: 64, ..Default::default() };
+    let (mut port_a, mut port_b) =
+        (open(&a, "va", None, &pool), try_open(&b, "vb", None, &config, &pool).expect("an XDP socket"));
+    let (mut at_a, mut at_b) = (queues(&mut port_a), queues(&mut port_b));
+    let readable = |at_b: &ringpass_port::QueuePair| {
+        let sources = WakeSource::all(&*at_b.rx);
+        let [WakeSource::Readable(fd)] = sources[..] else { panic!("{sources:?}") };
+        let limit = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&limit)).expect("poll") == 1
+    };
+    assert!(!readable(&at_b), "nothing was sent");
+    send(&mut at_a, &pool, &frames(200));
+    assert!(readable(&at_b));
+    poll_until("all frames to be received or dropped", || {
+        receive(&mut at_b);
+        let stats = port_b.stats();
+        stats.rx_packets >= 64 && stats.rx_packets + stats.rx_drops == 200
+    });
+    send(&mut at_a, &pool, &frames(50));
+    assert!(receive_exactly(&mut at_b, 50) == frames(50), "it goes on");
+    let mut burst = burst(&pool, &[vec![0; 13], frame(1, 1515), frame(2, 60)]);
+    assert_eq!(at_a.tx.tx_burst(&mut burst), 3);
+    assert_eq!(port_a.stats().tx_drops, 2, "too short, and longer than the MTU");
+    assert_eq!(receive_exactly(&mut at_b, 1), [frame(2, 60)]);
+}
+
+#[test]
+fn an_interface_that_goes_down_and_away() {
+    let (a, b) = veth();
+    let pool = pool();
+    let (mut port_a, mut port_b) = (open(&a, "va", None, &pool), open(&b, "vb", None, &pool));
+    let (mut at_a, mut at_b) = (queues(&mut port_a), queues(&mut port_b));
+    a.ip(&["link", "set", "va", "down"]);
+    assert!(!port_a.link().up);
+    for _ in 0..3 {
+        send(&mut at_a, &pool, &frames(20));
+    }
+    assert!(matches!(port_a.state(), State::Running) && port_a.stats().tx_drops > 0, "{:?}", port_a.stats());
+    a.ip(&["link", "set", "va", "up"]);
+    poll_until("the link", || port_a.link().up);
+    receive(&mut at_b);
+    poll_until("frames after that", || {
+        send(&mut at_a, &pool, &[frame(9, 60)]);
+        receive(&mut at_b).contains(&frame(9, 60))
+    });
+    b.ip(&["link", "set", "vb", "name", "renamed"]);
+    assert!(matches!(port_b.state(), State::Running), "a name may change");
+    a.ip(&["link", "del", "va"]);
+    for port in [&mut port_a, &mut port_b] {
+        assert!(matches!(port.state(), State::Gone(why) if why.contains("deleted")));
+    }
+    send(&mut at_a, &pool, &frames(20));
+    receive(&mut at_b);
+    drop((at_a, at_b, port_a, port_b));
+    assert_eq!(pool.outstanding(1), 0, "all buffers are back");
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let (a, b) = veth();
+    let pool = pool();
+    let error = |namespace: &Namespace, interface: &str, config: PortConfig| {
+        let error = try_open(namespace, interface, None, &config, &pool).map(drop).expect_err("it is refused");
+        let text = error.to_string();
+        assert!(text.starts_with(&format!("xdp:{interface}: ")) && !text.contains('\n'), "{text}");
+        text
+    };
+    assert!(error(&a, "nothing", PortConfig::default()).contains("ip link"));
+    assert!(error(&a, "lo", PortConfig::default()).contains("no Ethernet"));
+    assert!(error(&a, "va", PortConfig { queues: 2, ..Default::default() }).contains("several queues"));
+    assert!(error(&a, "va", PortConfig { mtu: 9000, ..Default::default() }).contains("MTU is 1902 at most"));
+    let first = open(&a, "va", None, &pool);
+    assert!(error(&a, "va", PortConfig::default()).contains("has an XDP program already"));
+    drop(first);
+    assert!(!has_program(&a, "va"));
+    let refused = std::thread::scope(|scope| {
+        let unprivileged = scope.spawn(|| {
+            b.enter(|| {
+                without_capabilities();
+                Xdp::open(&XdpConfig { interface: "vb".into(), mode: None }, &PortConfig::default(), &pool).map(drop)
+            })
+        });
+        unprivileged.join().expect("no panic")
+    });
+    assert!(matches!(&refused, Err(Error::Permission(why)) if why.contains("CAP_BPF")), "{refused:?}");
+    assert!(!has_program(&b, "vb"));
+    assert_eq!(pool.outstanding(1), 0);
+}
