@@ -31,23 +31,29 @@ use crate::sys::{Interfaces, rx_queues, set_promiscuous_membership};
 const GONE: &str = "the interface was deleted or moved to another network namespace";
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
 
-/// The port `xdp:NAME`. It receives what the kernel receives on its queue, which the kernel does not see then.
+/// The port `xdp:NAME`. It receives what the kernel receives on its queues, which the kernel does not see then.
 pub struct Xdp {
     name: String,
     index: i32,
     mac: MacAddress,
     interfaces: Interfaces,
-    socket: Arc<SharedSocket>,
+    /// The socket of each queue.
+    sockets: Vec<OpenSocket>,
     /// Removed from the interface when the port is dropped.
     _program: Program,
     /// A socket by which the interface is in promiscuous mode.
     members: OwnedFd,
     promiscuous: Arc<AtomicBool>,
     status: Arc<PortStatus>,
-    /// Frames that the kernel had dropped when it was last asked.
-    dropped: u64,
     queues: Vec<QueuePair>,
     notes: Vec<String>,
+}
+
+/// The socket of a queue.
+struct OpenSocket {
+    socket: Arc<SharedSocket>,
+    /// Frames that the kernel had dropped when it was last asked.
+    dropped: u64,
 }
 
 impl Xdp {
@@ -56,14 +62,11 @@ impl Xdp {
     ///
     /// # Errors
     /// There is no such interface; it has another XDP program or socket; the kernel, the user's rights or the limit of locked
-    /// memory do not allow it; the MTU does not fit into a buffer; several queues, and `rejoin`, are not supported.
+    /// memory do not allow it; the MTU does not fit into a buffer; it has fewer queues; `rejoin` is not supported.
     pub fn open(config: &XdpConfig, port_config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let interface = &config.interface[..];
         let wrong = |what| wrong(interface, what);
         let unsupported = |what: &str| Err(Error::Unsupported(format!("xdp:{interface}: {what}")));
-        if port_config.queues > 1 {
-            return unsupported("several queues are not supported yet; take one");
-        }
         if port_config.offloads.tso {
             return unsupported("segments cannot be received; leave out the offload tso");
         }
@@ -84,58 +87,43 @@ impl Xdp {
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
-        let (program, attachment) = attach_any(index, ways).map_err(|error| refused(interface, config.mode, error))?;
+        let rx_queues = rx_queues(interface);
+        if let Some(there) = rx_queues.filter(|there| (*there as usize) < port_config.queues) {
+            let wanted = port_config.queues;
+            return Err(Error::Config(format!(
+                "xdp:{interface}: the interface has {there} queue(s), not {wanted}; take as many, or give it more: ethtool -L \
+                 {interface} combined {wanted}"
+            )));
+        }
+        let (program, attachment) = attach_any(index, port_config.queues as u32, ways)
+            .map_err(|error| refused(interface, config.mode, error))?;
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
-        let Socket { fd, fill, rx, tx, completion } = Socket::open(interface, (index, 0), umem, rings)?;
         let members = open_packet_socket(&format!("xdp:{interface}"))?;
-        let socket = Arc::new(SharedSocket::new(fd));
-        let status = Arc::new(PortStatus::new(1));
+        let status = Arc::new(PortStatus::new(port_config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
-        let mut rx = Rx {
-            fill,
-            ring: rx,
-            umem,
-            cache: pool.cache(),
-            posted: VecDeque::with_capacity(port_config.rx_ring),
-            target: port_config.rx_ring,
-            mac,
-            promiscuous: promiscuous.clone(),
-            status: status.clone(),
-            queue: 0,
-            mtu: port_config.mtu,
-            socket: socket.clone(),
-        };
-        // The kernel drops what it has no buffer for.
-        (0..port_config.rx_ring.div_ceil(MAGAZINE)).for_each(|_| rx.post());
-        program.redirect(0, socket.fd()).map_err(wrong("redirecting frames to the socket"))?;
-        let tx = Tx {
-            ring: tx,
-            completion,
-            umem,
-            cache: pool.cache(),
-            in_flight: VecDeque::with_capacity(port_config.tx_ring),
-            limit: port_config.tx_ring,
-            sent: Burst::new(MAGAZINE),
-            down: false,
-            status: status.clone(),
-            queue: 0,
-            mtu: port_config.mtu,
-            socket: socket.clone(),
-        };
-        let tx = Box::new(SoftwareOffload::new(tx, Flags::default(), pool));
-        let notes = notes(&interfaces, interface, port_config, attachment);
+        let parts = Parts { umem, pool, mac, promiscuous: &promiscuous, status: &status, config: port_config };
+        let mut sockets: Vec<OpenSocket> = Vec::new();
+        let mut queues = Vec::new();
+        for queue in 0..port_config.queues {
+            let first = sockets.first().map(|first| first.socket.fd());
+            let socket = Socket::open(interface, (index, queue as u32), (umem, first), rings)?;
+            let (socket, pair) = parts.queue_pair(queue, socket);
+            program.redirect(queue as u32, socket.fd()).map_err(wrong("redirecting frames to a socket"))?;
+            sockets.push(OpenSocket { socket, dropped: 0 });
+            queues.push(pair);
+        }
+        let notes = notes(&interfaces, interface, port_config, attachment, rx_queues);
         let mut port = Self {
             name: format!("xdp:{interface}"),
             index,
             mac,
             interfaces,
-            socket,
+            sockets,
             _program: program,
             members,
             promiscuous,
             status,
-            dropped: 0,
-            queues: vec![QueuePair { rx: Box::new(rx), tx }],
+            queues,
             notes: notes.map_err(wrong("reading the interface's state"))?,
         };
         port.set_promiscuous(port_config.promiscuous)?;
@@ -144,10 +132,63 @@ impl Xdp {
 
     /// Counts what the kernel has dropped since the last call.
     fn count_drops(&mut self) {
-        let Ok(statistics) = sockopt::xdp_statistics(self.socket.fd()) else { return };
-        let dropped = statistics.rx_dropped + statistics.rx_ring_full.unwrap_or(0);
-        self.status.rx(0).count(0, 0, dropped.saturating_sub(self.dropped) as usize);
-        self.dropped = dropped;
+        for (queue, OpenSocket { socket, dropped }) in self.sockets.iter_mut().enumerate() {
+            let Ok(statistics) = sockopt::xdp_statistics(socket.fd()) else { continue };
+            let now = statistics.rx_dropped + statistics.rx_ring_full.unwrap_or(0);
+            self.status.rx(queue).count(0, 0, now.saturating_sub(*dropped) as usize);
+            *dropped = now;
+        }
+    }
+}
+
+/// What the queues of a port have in common.
+struct Parts<'a> {
+    umem: Umem,
+    pool: &'a Mempool,
+    mac: MacAddress,
+    promiscuous: &'a Arc<AtomicBool>,
+    status: &'a Arc<PortStatus>,
+    config: &'a PortConfig,
+}
+
+impl Parts<'_> {
+    /// Makes the queues of a socket, with buffers for received frames.
+    fn queue_pair(&self, queue: usize, socket: Socket) -> (Arc<SharedSocket>, QueuePair) {
+        let Socket { fd, fill, rx, tx, completion } = socket;
+        let (umem, PortConfig { rx_ring, tx_ring, mtu, .. }) = (self.umem, *self.config);
+        let socket = Arc::new(SharedSocket::new(fd));
+        let mut rx = Rx {
+            fill,
+            ring: rx,
+            umem,
+            cache: self.pool.cache(),
+            posted: VecDeque::with_capacity(rx_ring),
+            target: rx_ring,
+            mac: self.mac,
+            promiscuous: self.promiscuous.clone(),
+            status: self.status.clone(),
+            queue,
+            mtu,
+            socket: socket.clone(),
+        };
+        // The kernel drops what it has no buffer for.
+        (0..rx_ring.div_ceil(MAGAZINE)).for_each(|_| rx.post());
+        let tx = Tx {
+            ring: tx,
+            completion,
+            umem,
+            cache: self.pool.cache(),
+            in_flight: VecDeque::with_capacity(tx_ring),
+            limit: tx_ring,
+            sent: Burst::new(MAGAZINE),
+            down: false,
+            status: self.status.clone(),
+            queue,
+            mtu,
+            socket: socket.clone(),
+        };
+        let tx = Box::new(SoftwareOffload::new(tx, Flags::default(), self.pool));
+        (socket, QueuePair { rx: Box::new(rx), tx })
     }
 }
 
@@ -177,16 +218,18 @@ fn notes(
     interface: &str,
     config: &PortConfig,
     attachment: Attachment,
+    rx_queues: Option<u32>,
 ) -> std::io::Result<Vec<String>> {
     let mut notes = vec![format!("XDP in {} mode, copy mode: the kernel copies each frame", attachment.name())];
     if interfaces.flags(interface)? & libc::IFF_UP == 0 {
         // The first note is the one that everybody sees.
         notes.insert(0, format!("the interface is down; bring it up: ip link set {interface} up"));
     }
-    if let Some(queues @ 2..) = rx_queues(interface) {
+    let own = config.queues;
+    if let Some(there) = rx_queues.filter(|there| *there as usize > own) {
         notes.push(format!(
-            "the interface has {queues} queues, and frames of all but the first go to the kernel; for all frames: ethtool -L \
-             {interface} combined 1"
+            "the interface has {there} queues, and frames of all but the first {own} go to the kernel; for all frames: --queues {there}, or \
+             ethtool -L {interface} combined {own}"
         ));
     }
     let mtu = interfaces.mtu(interface)?;

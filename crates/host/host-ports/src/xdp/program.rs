@@ -54,8 +54,6 @@ const LINK_CREATE: i64 = 28;
 const XSKMAP: u32 = 17;
 const XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// Queues that may have a socket. Frames of others go to the kernel.
-const QUEUES: u32 = 1;
 /// Result of a program: the frame goes to the kernel's stack.
 const XDP_PASS: i32 = 2;
 /// Helper function `bpf_redirect_map`.
@@ -112,15 +110,15 @@ fn redirect_all(map: i32) -> [u64; 6] {
 }
 
 impl Program {
-    /// Attaches the program to an interface. As long as no queue has a [socket](Self::redirect), the kernel gets all frames.
+    /// Attaches the program to an interface, for sockets on this many of its queues. As long as no queue has a [socket](Self::redirect), the kernel gets all frames.
     ///
     /// # Errors
     /// Those of bpf(2): EPERM, EBUSY if another program is attached, EOPNOTSUPP if the driver has no native mode.
-    pub(super) fn attach(interface: i32, attachment: Attachment) -> io::Result<Self> {
+    pub(super) fn attach(interface: i32, queues: u32, attachment: Attachment) -> io::Result<Self> {
         const LICENSE: &CStr = c"Apache-2.0";
         let mut arguments = Arguments::default();
         // Type and size of a key; size of a value and number of entries.
-        (arguments[0], arguments[1]) = (words(XSKMAP, 4), words(4, QUEUES));
+        (arguments[0], arguments[1]) = (words(XSKMAP, 4), words(4, queues));
         let map = new_fd(MAP_CREATE, &arguments)?;
         let program = redirect_all(map.as_raw_fd());
         let mut arguments = Arguments::default();
@@ -147,10 +145,10 @@ impl Program {
 }
 
 /// Attaches the program in one of these ways, the first that works.
-pub(super) fn attach_any(interface: i32, ways: &[Attachment]) -> io::Result<(Program, Attachment)> {
+pub(super) fn attach_any(interface: i32, queues: u32, ways: &[Attachment]) -> io::Result<(Program, Attachment)> {
     let mut refused = Errno::OPNOTSUPP.into();
     for &attachment in ways {
-        match Program::attach(interface, attachment) {
+        match Program::attach(interface, queues, attachment) {
             Ok(program) => return Ok((program, attachment)),
             Err(error) => refused = error,
         }

@@ -1,15 +1,15 @@
 //! An AF_XDP socket, with the pool's memory as its umem.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{HEADROOM, Mempool};
 use ringpass_port::{Error, MAX_L2_HEADER_LEN};
 use rustix::io::Errno;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
-    XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
@@ -74,15 +74,18 @@ pub(super) fn wrong(interface: &str, what: &'static str) -> impl Fn(io::Error) -
 }
 
 impl Socket {
-    /// Opens a socket on a queue of an interface, with rings of these numbers of entries, powers of two.
+    /// Opens a socket on a queue of an interface, with rings of these numbers of entries, powers of two. The first one of an interface
+    /// registers the umem, which the others share.
     pub(super) fn open(
         name: &str,
         (interface, queue): (i32, u32),
-        umem: Umem,
+        (umem, first): (Umem, Option<&OwnedFd>),
         [rx_ring, tx_ring]: [u32; 2],
     ) -> Result<Self, Error> {
         let fd = new_socket(name)?;
-        register(name, &fd, umem)?;
+        if first.is_none() {
+            register(name, &fd, umem)?;
+        }
         let sizes = [
             sockopt::set_xdp_umem_fill_ring_size(&fd, rx_ring),
             sockopt::set_xdp_umem_completion_ring_size(&fd, tx_ring),
@@ -96,8 +99,12 @@ impl Socket {
         let completion = Consumer::map(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, tx_ring).map_err(&rings)?;
         let rx = Consumer::map(&fd, XDP_PGOFF_RX_RING, offsets.rx, rx_ring).map_err(&rings)?;
         let tx = Producer::map(&fd, XDP_PGOFF_TX_RING, offsets.tx, tx_ring).map_err(&rings)?;
-        let flags = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        bind_within(name, &fd, &SocketAddrXdp::new(flags, interface as u32, queue))?;
+        let flags = match first {
+            None => SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
+            // The rest is as the first socket has it.
+            Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
+        };
+        bind_within(name, &fd, SocketAddrXdp::new(flags, interface as u32, queue), first)?;
         Ok(Self { fd, fill, rx, tx, completion })
     }
 }
@@ -129,10 +136,17 @@ fn register(name: &str, fd: &OwnedFd, umem: Umem) -> Result<(), Error> {
 }
 
 /// Binds a socket, for some time also to a queue that is busy.
-fn bind_within(name: &str, fd: &OwnedFd, address: &SocketAddrXdp) -> Result<(), Error> {
+fn bind_within(name: &str, fd: &OwnedFd, address: SocketAddrXdp, first: Option<&OwnedFd>) -> Result<(), Error> {
     let start = Instant::now();
     loop {
-        match bind(fd, address) {
+        let bound = match first {
+            None => bind(fd, &address),
+            Some(first) => {
+                let shared_umem_fd = first.as_fd();
+                bind(fd, &SocketAddrXdpWithSharedUmem { addr: address.clone(), shared_umem_fd })
+            }
+        };
+        match bound {
             Err(Errno::BUSY) if start.elapsed() < BUSY => std::thread::sleep(Duration::from_millis(20)),
             Ok(()) => return Ok(()),
             Err(Errno::BUSY) => {

@@ -138,6 +138,61 @@ fn the_kernels_tcp_runs_through_two_xdp_sockets() {
 }
 
 #[test]
+fn each_queue_has_a_socket_and_the_kernel_gets_the_others() {
+    let (a, b) = (Namespace::new(), Namespace::new());
+    let four = ["numrxqueues", "4", "numtxqueues", "4"];
+    let add =
+        ["link", "add", "name", "va", "numrxqueues", "4", "numtxqueues", "4", "type", "veth", "peer", "name", "vb"];
+    a.ip(&[&add[..], &four, &["netns", &b.0]].concat());
+    for (namespace, interface) in [(&a, "va"), (&b, "vb")] {
+        namespace.run(&["ethtool", "-L", interface, "rx", "4", "tx", "4"]);
+        namespace.ip(&["link", "set", interface, "up"]);
+    }
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let pool = Mempool::new(&MempoolConfig { buffers: 16_384, ..Default::default() }).expect("memory");
+        let open = |namespace, interface, queues| {
+            let config = PortConfig { queues, ..Default::default() };
+            try_open(namespace, interface, Some(mode), &config, &pool).unwrap_or_else(|error| panic!("{error}"))
+        };
+        let (mut port_a, mut port_b) = (open(&a, "va", 4), open(&b, "vb", 3));
+        assert!(port_b.notes().iter().any(|note| note.contains("all but the first 3")), "{:?}", port_b.notes());
+        let (mut at_a, mut at_b) = (port_a.take_queues(), port_b.take_queues());
+        poll_until("the link", || port_a.link().up && port_b.link().up);
+        // It sees what the kernel gets.
+        let mut packet = b.enter(|| PacketSocket::open("vb", &PortConfig::default(), &pool)).expect("a packet socket");
+        at_b.push(queues(&mut packet));
+        let mut sent = Vec::new();
+        for (queue, pair) in at_a.iter_mut().enumerate() {
+            let frames: Vec<_> = (0..100).map(|number| frame(1000 * queue + number, 60)).collect();
+            send(pair, &pool, &frames);
+            sent.extend(frames);
+        }
+        let mut received = vec![Vec::new(); at_b.len()];
+        poll_until("all frames", || {
+            received.iter_mut().zip(&mut at_b).for_each(|(of_queue, pair)| of_queue.extend(receive(pair)));
+            received.iter().map(Vec::len).sum::<usize>() >= sent.len()
+        });
+        let counts: Vec<usize> = received.iter().map(Vec::len).collect();
+        // A veth gives what a queue has sent to the same queue of its peer; the kernel's stack counts queues otherwise.
+        match mode {
+            XdpMode::Native => assert_eq!(counts, [100; 4]),
+            XdpMode::Generic => assert!(counts[..3].iter().all(|count| *count >= 100), "{counts:?}"),
+        }
+        let mut all = received.concat();
+        all.sort();
+        sent.sort();
+        assert!(all == sent, "each frame once: {counts:?}");
+        let packets: Vec<u64> = port_b.queue_stats().iter().map(|stats| stats.rx_packets).collect();
+        assert!(
+            packets.iter().zip(&counts).all(|(of_queue, count)| *of_queue == *count as u64),
+            "{packets:?}, {counts:?}"
+        );
+        drop((port_a, port_b, packet, at_a, at_b));
+        assert_eq!(pool.outstanding(1), 0, "all buffers are back");
+    }
+}
+
+#[test]
 fn strangers_are_received_only_when_promiscuous() {
     let (a, b) = veth();
     let pool = pool();
@@ -233,7 +288,7 @@ fn errors_say_what_to_do() {
     };
     assert!(error(&a, "nothing", PortConfig::default()).contains("ip link"));
     assert!(error(&a, "lo", PortConfig::default()).contains("no Ethernet"));
-    assert!(error(&a, "va", PortConfig { queues: 2, ..Default::default() }).contains("several queues"));
+    assert!(error(&a, "va", PortConfig { queues: 2, ..Default::default() }).contains("1 queue(s), not 2"));
     assert!(error(&a, "va", PortConfig { mtu: 9000, ..Default::default() }).contains("MTU is 1902 at most"));
     let first = open(&a, "va", None, &pool);
     assert!(error(&a, "va", PortConfig::default()).contains("has an XDP program already"));
