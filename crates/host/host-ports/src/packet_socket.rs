@@ -16,9 +16,9 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with, sockopt};
 
 use crate::buffers::{SparePackets, drop_front};
-use crate::presence::{Presence, RejoinTimer};
+use crate::presence::{GONE, Presence, RejoinTimer};
 use crate::sys::{
-    Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option,
+    Interface, Interfaces, bind_packet, packet_interface_exists, packet_option, send_frames, set_packet_option,
     set_promiscuous_membership,
 };
 use crate::tpacket_ring::TpacketRing;
@@ -119,14 +119,8 @@ impl PacketSocket {
     pub fn open(interface: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let wrong = |what| wrong(interface, what);
         let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
-        let index = interfaces.index(interface).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::NODEV) => {
-                Error::NotFound(format!("packet:{interface}: no such interface; 'ip link' shows those there are"))
-            }
-            _ => wrong("looking for the interface")(error),
-        })?;
-        let (kind, mac) = interfaces.hardware(interface).map_err(wrong("reading the hardware address"))?;
-        if !matches!(kind, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
+        let Interface { index, hardware, mac } = interfaces.look_up("packet", interface)?;
+        if !matches!(hardware, libc::ARPHRD_ETHER | libc::ARPHRD_LOOPBACK) {
             return Err(Error::Unsupported(format!("packet:{interface}: no Ethernet interface; take one that is")));
         }
         let mut notes = notes(&interfaces, interface, config).map_err(wrong("reading the interface's state"))?;
@@ -211,11 +205,6 @@ impl PacketSocket {
     /// Enters or leaves promiscuous mode.
     fn set_membership(&self, on: bool) -> io::Result<()> {
         set_promiscuous_membership(self.sockets[0].as_fd(), self.index, on)
-    }
-
-    /// Returns the flags of the interface, by its present name, as it may have been renamed.
-    fn flags(&self) -> io::Result<i32> {
-        self.interfaces.flags(&self.interfaces.name(self.index)?)
     }
 }
 
@@ -409,8 +398,6 @@ impl TxQueue for Tx {
     }
 }
 
-const GONE: &str = "the interface was deleted or moved to another network namespace";
-
 impl PacketSocket {
     /// Counts what the kernel has dropped since the last call.
     fn count_drops(&self) {
@@ -433,8 +420,7 @@ impl Port for PacketSocket {
     }
 
     fn link(&mut self) -> Link {
-        const BOTH: i32 = libc::IFF_UP | libc::IFF_RUNNING;
-        Link { up: self.flags().is_ok_and(|flags| flags & BOTH == BOTH), mbps: 0 }
+        Link { up: self.interfaces.is_running(self.index), mbps: 0 }
     }
 
     fn stats(&mut self) -> Stats {

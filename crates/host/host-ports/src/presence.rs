@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use ringpass_port::PortStatus;
 
+/// Reason for the end of a port whose interface is gone.
+pub(crate) const GONE: &str = "the interface was deleted or moved to another network namespace";
+
 /// State shared by a port and its queues.
 pub(crate) struct Presence {
     name: String,

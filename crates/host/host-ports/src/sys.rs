@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use ringpass_memory::{Packet, RawBytes};
-use ringpass_port::{MacAddress, Offloads};
+use ringpass_port::{Error, MacAddress, Offloads};
 use ringpass_virtio::net_header;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -100,6 +100,14 @@ pub(crate) fn tap_name(tun: BorrowedFd) -> io::Result<String> {
 /// machine by an address, which no filter of system calls can read.
 pub(crate) struct Interfaces(OwnedFd);
 
+/// An interface, as it was looked up.
+pub(crate) struct Interface {
+    pub(crate) index: c_int,
+    /// Hardware type (`ARPHRD_…`).
+    pub(crate) hardware: u16,
+    pub(crate) mac: MacAddress,
+}
+
 impl Interfaces {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?))
@@ -124,6 +132,29 @@ impl Interfaces {
 
     pub(crate) fn mtu(&self, name: &str) -> io::Result<usize> {
         Ok(self.ask(name, libc::SIOCGIFMTU)?.int().max(0) as usize)
+    }
+
+    /// Returns whether the interface with this index is up and has a link. Its name may have changed.
+    pub(crate) fn is_running(&self, index: c_int) -> bool {
+        const BOTH: c_int = libc::IFF_UP | libc::IFF_RUNNING;
+        self.name(index).and_then(|name| self.flags(&name)).is_ok_and(|flags| flags & BOTH == BOTH)
+    }
+
+    /// Looks up an interface, for the port of a kind such as `packet`.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub(crate) fn look_up(&self, kind: &str, interface: &str) -> Result<Interface, Error> {
+        let wrong = |what: &str, source| Error::os(format!("{kind}:{interface}: {what}"), source);
+        let index = self.index(interface).map_err(|error| match Errno::from_io_error(&error) {
+            Some(Errno::NODEV) => {
+                Error::NotFound(format!("{kind}:{interface}: no such interface; 'ip link' shows those there are"))
+            }
+            _ => wrong("looking for the interface", error),
+        })?;
+        let hardware = self.hardware(interface);
+        let (hardware, mac) = hardware.map_err(|error| wrong("reading the hardware address", error))?;
+        Ok(Interface { index, hardware, mac })
     }
 
     /// Sets the MTU. Needs CAP_NET_ADMIN, unless the MTU is the same already.

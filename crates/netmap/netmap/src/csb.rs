@@ -58,7 +58,7 @@ pub(crate) struct Locked;
 pub struct Csb {
     atok: Halves<CsbAtok>,
     ktoa: Halves<CsbKtoa>,
-    /// What the processes of an application share, in the CSB of a port.
+    /// Words that the processes of an application share, in the CSB of a port.
     shared: Option<Cells<SharedRing>>,
 }
 
@@ -86,7 +86,7 @@ impl Csb {
         self
     }
 
-    /// What the processes that use a ring share, if it is a port's.
+    /// Returns the words that the processes of a ring share, if it is a port's.
     #[inline]
     pub(crate) fn shared(&self, entry: usize) -> Option<&SharedRing> {
         self.shared.as_ref().map(|shared| &shared[entry])

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
 
-/// What those who use a ring share, besides its positions: a cache line for each ring.
+/// Words that those who use a ring share, besides its positions: a cache line for each ring.
 #[repr(C)]
 #[derive(Default)]
 pub(crate) struct SharedRing {
@@ -20,7 +20,7 @@ pub(crate) struct SharedRing {
     pub(crate) sync: RingLock,
     /// Owned by who fills the ring of a monitor.
     pub(crate) fill: RingLock,
-    /// Of a monitor's ring: numbers of the entries that were read last, plus one, of one or two logs; 0 before the first.
+    /// Numbers, plus one, of the next entries that a monitor's ring takes from one or two logs; 0 before the first.
     pub(crate) followed: [AtomicU64; 2],
     spare: [AtomicU64; 5],
 }

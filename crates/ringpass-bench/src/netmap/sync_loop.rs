@@ -1,4 +1,4 @@
-//! What it costs that a loop synchronises the rings, as a hypervisor's back-end has it: an application on one core, whose positions are in a
+//! The cost of a loop that synchronises the rings, as a hypervisor's back-end has it: an application on one core, whose positions are in a
 //! CSB of its own, and on the other core the loop and the pipe's far end. Beside it the same without a loop.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::rig::Rig;
 use super::{Medium, Sample};
 
-/// Who synchronises the rings of the application.
+/// Side that synchronises the rings of the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Syncs {

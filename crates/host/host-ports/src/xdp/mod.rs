@@ -26,9 +26,9 @@ use self::rx::Rx;
 use self::socket::{Socket, Umem, wrong};
 use self::tx::Tx;
 use crate::packet_socket::open_packet_socket;
-use crate::sys::{Interfaces, rx_queues, set_promiscuous_membership};
+use crate::presence::GONE;
+use crate::sys::{Interface, Interfaces, rx_queues, set_promiscuous_membership};
 
-const GONE: &str = "the interface was deleted or moved to another network namespace";
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
 
 /// The port `xdp:NAME`. It receives what the kernel receives on its queues, which the kernel does not see then.
@@ -61,7 +61,7 @@ impl Xdp {
     /// they are.
     ///
     /// # Errors
-    /// There is no such interface; it has another XDP program or socket; the kernel, the user's rights or the limit of locked
+    /// The interface does not exist; it has another XDP program or socket; the kernel, the user's rights or the limit of locked
     /// memory do not allow it; the MTU does not fit into a buffer; it has fewer queues; `rejoin` is not supported.
     pub fn open(config: &XdpConfig, port_config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let interface = &config.interface[..];
@@ -71,14 +71,8 @@ impl Xdp {
             return unsupported("segments cannot be received; leave out the offload tso");
         }
         let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
-        let index = interfaces.index(interface).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::NODEV) => {
-                Error::NotFound(format!("xdp:{interface}: no such interface; 'ip link' shows those there are"))
-            }
-            _ => wrong("looking for the interface")(error),
-        })?;
-        let (kind, mac) = interfaces.hardware(interface).map_err(wrong("reading the hardware address"))?;
-        if kind != libc::ARPHRD_ETHER {
+        let Interface { index, hardware, mac } = interfaces.look_up("xdp", interface)?;
+        if hardware != libc::ARPHRD_ETHER {
             return unsupported("no Ethernet interface; take one that is");
         }
         let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
@@ -141,7 +135,7 @@ impl Xdp {
     }
 }
 
-/// What the queues of a port have in common.
+/// Parts that the queues of a port have in common.
 struct Parts<'a> {
     umem: Umem,
     pool: &'a Mempool,
@@ -256,9 +250,7 @@ impl Port for Xdp {
     }
 
     fn link(&mut self) -> Link {
-        const BOTH: i32 = libc::IFF_UP | libc::IFF_RUNNING;
-        let flags = self.interfaces.name(self.index).and_then(|name| self.interfaces.flags(&name));
-        Link { up: flags.is_ok_and(|flags| flags & BOTH == BOTH), mbps: 0 }
+        Link { up: self.interfaces.is_running(self.index), mbps: 0 }
     }
 
     fn stats(&mut self) -> Stats {

@@ -9,10 +9,11 @@ use rustix::io::Errno;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{SendFlags, send};
 
+use super::BROKEN;
 use super::held::{Held, SharedSocket, take_held};
 use super::ring::{Consumer, Producer};
 use super::socket::Umem;
-use super::{BROKEN, GONE};
+use crate::presence::GONE;
 
 /// Frames that the kernel sends in one system call (`TX_BATCH_SIZE`).
 const FRAMES_PER_CALL: u32 = 32;
@@ -29,7 +30,7 @@ pub(super) struct Tx {
     pub(super) limit: usize,
     /// Frames that were sent, to be freed together.
     pub(super) sent: Burst,
-    /// Whether the interface was down when frames were to be sent last.
+    /// Set if the interface was down when frames were to be sent last.
     pub(super) down: bool,
     pub(super) status: Arc<PortStatus>,
     pub(super) queue: usize,

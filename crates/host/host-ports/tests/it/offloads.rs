@@ -103,17 +103,9 @@ fn echo(left: (Kind, Offloads), right: (Kind, Offloads), network: Network, mtu: 
     std::thread::scope(|scope| {
         scope.spawn(|| forward(at_left, at_right, &stop));
         let listener = right.host.enter(|| TcpListener::bind(address)).expect("a TCP socket");
-        listener.set_nonblocking(true).expect("accepting with a limit");
         let (content, limit) = (&content, Duration::from_secs(60));
         let server = scope.spawn(move || {
-            let mut accepted = None;
-            poll_until("a connection", || {
-                accepted = listener.accept().ok();
-                accepted.is_some()
-            });
-            let (mut stream, _) = accepted.expect("a connection");
-            stream.set_nonblocking(false).expect("a stream that waits");
-            stream.set_read_timeout(Some(limit)).expect("a timeout");
+            let mut stream = accept(&listener);
             let mut received = vec![0; content.len()];
             stream.read_exact(&mut received).expect("all bytes arrive");
             stream.write_all(&received).expect("they are sent back");

@@ -28,7 +28,7 @@ fn open(namespace: &Namespace, interface: &str, mode: Option<XdpMode>, pool: &Me
     try_open(namespace, interface, mode, &PortConfig::default(), pool).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Whether an interface has an XDP program.
+/// Returns whether an interface has an XDP program.
 fn has_program(namespace: &Namespace, interface: &str) -> bool {
     namespace.ip(&["-d", "link", "show", interface]).contains("prog/xdp")
 }
@@ -110,17 +110,9 @@ fn the_kernels_tcp_runs_through_two_xdp_sockets() {
         std::thread::scope(|scope| {
             scope.spawn(|| forward(at_left, at_right, &stop));
             let listener = b.enter(|| TcpListener::bind("10.9.0.2:5000")).expect("a TCP socket");
-            listener.set_nonblocking(true).expect("accepting with a limit");
             let content = &content;
             let server = scope.spawn(move || {
-                let mut accepted = None;
-                poll_until("a connection", || {
-                    accepted = listener.accept().ok();
-                    accepted.is_some()
-                });
-                let (mut stream, _) = accepted.expect("a connection");
-                stream.set_nonblocking(false).expect("a stream that waits");
-                stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+                let mut stream = accept(&listener);
                 let mut received = vec![0; content.len()];
                 stream.read_exact(&mut received).expect("all bytes arrive");
                 received

@@ -80,12 +80,10 @@ impl OpenPort {
 /// as the rings have or as many more as those pipes need, and descriptors for the port and 62 registrations.
 pub fn pools(Shape { rings, slots, host_rings }: Shape, extra_buffers: u32) -> Pools {
     let rings = [0, 1].map(|way| rings[way] + host_rings[way]);
-    let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
     // Each end of a pipe has a pair of rings and a pair of the host's. Those that send have buffers.
     let slots_of_pipe = slots.into_iter().max().unwrap_or_default().max(SLOTS);
-    let pipes = PIPES * 2 * 2 * bytes((1, slots_of_pipe));
-    let ring_bytes = rings.into_iter().zip(slots).map(bytes).sum::<usize>() + pipes;
-    let filled: u32 = rings.into_iter().zip(slots).map(|(rings, slots)| u32::from(rings) * slots).sum();
+    let ring_bytes = bytes_of_rings(rings, slots) + PIPES * 2 * bytes_of_rings([1; 2], [slots_of_pipe; 2]);
+    let filled = buffers_of_rings(rings, slots);
     let extra = extra_buffers.min(MAX_EXTRA_BUFFERS);
     let spare = filled.max(PIPES as u32 * 2 * slots_of_pipe);
     Pools { interfaces: 64, ring_bytes, buffers: 2 + filled + spare + extra, ..Pools::default() }
@@ -95,16 +93,26 @@ pub fn pools(Shape { rings, slots, host_rings }: Shape, extra_buffers: u32) -> P
 /// another memory.
 pub fn pools_of_pipes(shape: Shape, extra_buffers: u32) -> Pools {
     let Shape { rings, slots, .. } = shape;
-    let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
     // The two ends have the same rings, the other way round. Those that send have buffers.
     let pipes = (BUFFERS_OF_PIPES / buffers_of_pipe(shape)).clamp(1, 4);
-    let ring_bytes = pipes as usize * 2 * rings.into_iter().zip(slots).map(bytes).sum::<usize>();
+    let ring_bytes = pipes as usize * 2 * bytes_of_rings(rings, slots);
     let buffers = 2 + pipes * buffers_of_pipe(shape) + extra_buffers.min(MAX_EXTRA_BUFFERS);
     Pools { interfaces: 64, ring_bytes, buffers, ..Pools::default() }
 }
 
 /// Number of buffers of a pipe of this shape.
 pub fn buffers_of_pipe(Shape { rings, slots, .. }: Shape) -> u32 {
+    buffers_of_rings(rings, slots)
+}
+
+/// Bytes of these numbers of rings, each way with one of the host's.
+fn bytes_of_rings(rings: [u16; 2], slots: [u32; 2]) -> usize {
+    let bytes = |(rings, slots): (u16, u32)| (usize::from(rings) + 1) * Ring::bytes(slots).next_multiple_of(64);
+    rings.into_iter().zip(slots).map(bytes).sum()
+}
+
+/// Number of buffers of rings that have some in each slot.
+fn buffers_of_rings(rings: [u16; 2], slots: [u32; 2]) -> u32 {
     rings.into_iter().zip(slots).map(|(rings, slots)| u32::from(rings) * slots).sum()
 }
 

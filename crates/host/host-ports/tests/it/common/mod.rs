@@ -2,7 +2,9 @@
 
 #![allow(dead_code)]
 
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 pub use ringpass_lab::{Namespace, unique};
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
@@ -107,6 +109,20 @@ pub fn l4_sum(frame: &[u8]) -> u16 {
     let total = usize::from(u16::from_be_bytes([ip[2], ip[3]]));
     let len = ((total - header) as u16).to_be_bytes();
     sum(&[&ip[12..20], &[0, ip[9]], &len, &ip[header..total]])
+}
+
+/// Waits for a connection, whose reads have a limit.
+pub fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).expect("accepting with a limit");
+    let mut accepted = None;
+    poll_until("a connection", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (stream, _) = accepted.expect("a connection");
+    stream.set_nonblocking(false).expect("a stream that waits");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    stream
 }
 
 /// Drops this thread's capabilities.
