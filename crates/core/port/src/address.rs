@@ -13,7 +13,7 @@ use std::str::FromStr;
 use crate::{Error, MacAddress};
 
 pub use vhost::{Role, VhostConfig, VirtioUserConfig};
-pub use xdp::{XdpConfig, XdpMode};
+pub use xdp::{XdpConfig, XdpFilter, XdpMode};
 
 /// A parsed port address.
 ///
@@ -47,7 +47,7 @@ pub enum Address {
     Tap(String),
     /// `packet:NAME`: a kernel interface, through a packet socket.
     Packet(String),
-    /// `xdp:NAME[,copy][,mode=native|generic]`: a kernel interface, through an XDP socket.
+    /// `xdp:NAME[,copy][,mode=native|generic][,filter=…]`: a kernel interface, through an XDP socket.
     Xdp(XdpConfig),
     /// `pcap:FILE[,loop=N][,speed=S]`: receives from a capture file. `pcap:,out=FILE` writes sent frames to one.
     Pcap(PcapConfig),
@@ -313,9 +313,20 @@ mod tests {
         assert_eq!(parse("AF:00.1"), Address::Pci("0000:af:00.1".into()));
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
-        let xdp = |mode| Address::Xdp(XdpConfig { interface: "eth0".into(), mode });
-        assert_eq!(parse("xdp:eth0,mode=generic,copy"), xdp(Some(XdpMode::Generic)));
-        assert_eq!((parse("xdp:eth0"), parse("xdp:eth0").to_string()), (xdp(None), "xdp:eth0".into()));
+        let xdp = |mode, filters: &[XdpFilter]| {
+            Address::Xdp(XdpConfig { interface: "eth0".into(), mode, filters: filters.into() })
+        };
+        assert_eq!(parse("xdp:eth0,mode=generic,copy"), xdp(Some(XdpMode::Generic), &[]));
+        assert_eq!((parse("xdp:eth0"), parse("xdp:eth0").to_string()), (xdp(None, &[]), "xdp:eth0".into()));
+        let filters = [
+            XdpFilter::Udp(4789),
+            XdpFilter::Vlan(10),
+            XdpFilter::DstMac(MacAddress([2, 0, 0, 0, 0, 1])),
+            XdpFilter::EtherType(0x88b5),
+        ];
+        let text = "xdp:eth0,filter=udp:4789,filter=vlan:10,filter=dst-mac:02:00:00:00:00:01,filter=ethertype:0x88b5";
+        assert_eq!(parse(text), xdp(None, &filters));
+        assert_eq!(parse(&format!("{text},filter=all")), xdp(None, &[]));
         for name in ["vale0:a", "vale0:a{1", "netmap:x}1/R"] {
             assert_eq!(parse(name), Address::Netmap(name.into()));
         }
@@ -345,6 +356,14 @@ mod tests {
             ("xdp:a b", "not an interface"),
             ("xdp:eth0,mode=fast", "mode=native"),
             ("xdp:eth0,zerocopy", "not supported yet"),
+            ("xdp:eth0,filter=udp", "udp:PORT"),
+            ("xdp:eth0,filter=udp:65536", "udp:PORT"),
+            ("xdp:eth0,filter=udp:+1", "udp:PORT"),
+            ("xdp:eth0,filter=vlan:4095", "1 to 4094"),
+            ("xdp:eth0,filter=ethertype:8100", "0xN"),
+            ("xdp:eth0,filter=ethertype:0x5ff", "0x0600"),
+            ("xdp:eth0,filter=dst-mac:02:00", "02:00:00:00:00:01"),
+            (&format!("xdp:eth0{}", ",filter=udp:1".repeat(33)), "at most 32"),
             ("model", "model:PORT"),
             ("model,mac=1:null", "six bytes"),
             ("model,speed=1:null", "mac, device, features and lie"),

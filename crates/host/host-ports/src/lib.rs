@@ -3,7 +3,7 @@
 //! [`Faults`]).
 //!
 //! `unsafe` is confined to `ring` (the cable's ring), `tpacket_ring` (the packet socket's), `xdp::ring` and
-//! `xdp::program` (an XDP socket's) and `sys` (system calls that rustix lacks).
+//! `xdp::bpf` (an XDP socket's) and `sys` (system calls that rustix lacks).
 
 #![deny(unsafe_code)]
 

@@ -1,14 +1,20 @@
-//! The address `xdp:NAME[,copy][,mode=native|generic]`.
+//! The address `xdp:NAME[,copy][,mode=native|generic][,filter=…]`.
 
 use super::interface;
+use crate::MacAddress;
+
+/// Most filters of a port.
+const MAX_FILTERS: usize = 32;
 
 /// Options of `xdp`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XdpConfig {
     /// Name of the interface.
     pub interface: String,
     /// Where the program is attached; native if the driver can, else generic, if not given.
     pub mode: Option<XdpMode>,
+    /// Frames that the port receives: those that at least one filter takes, or all if there is none. The kernel gets the others.
+    pub filters: Vec<XdpFilter>,
 }
 
 /// Where an XDP program is attached to an interface.
@@ -20,21 +26,73 @@ pub enum XdpMode {
     Generic,
 }
 
+/// Frames that a port `xdp:` takes from the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpFilter {
+    /// `udp:PORT`: IPv4 and IPv6 packets to this UDP port, without VLAN tags, whole ones (no fragments), in IPv6 without extension
+    /// headers.
+    Udp(u16),
+    /// `vlan:ID`: frames whose outer VLAN tag (EtherType 0x8100 or 0x88a8) has this VLAN ID, 1 to 4094.
+    Vlan(u16),
+    /// `dst-mac:MAC`: frames to this address.
+    DstMac(MacAddress),
+    /// `ethertype:0xN`: frames with this EtherType, at least 0x0600, in front of which there is no VLAN tag.
+    EtherType(u16),
+}
+
+impl XdpFilter {
+    fn parse(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "'{text}' is not a filter; write udp:PORT, vlan:ID (1 to 4094), dst-mac:MAC, ethertype:0xN (0x0600 to 0xffff), or all"
+            )
+        };
+        let (kind, value) = text.split_once(':').ok_or_else(wrong)?;
+        // `parse` and `from_str_radix` alone would take a sign, too.
+        let decimal = || value.parse::<u16>().ok().filter(|_| !value.starts_with('+'));
+        match kind {
+            "udp" => decimal().map(Self::Udp),
+            "vlan" => decimal().filter(|id| (1..=4094).contains(id)).map(Self::Vlan),
+            "dst-mac" => return value.parse().map(Self::DstMac),
+            "ethertype" => {
+                let digits = value.strip_prefix("0x").filter(|digits| !digits.starts_with('+'));
+                let number = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
+                number.filter(|number| *number >= 0x0600).map(Self::EtherType)
+            }
+            _ => None,
+        }
+        .ok_or_else(wrong)
+    }
+}
+
 pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
     let mut parts = argument.split(',');
-    let interface = interface("xdp", parts.next().unwrap_or_default())?;
-    let mut config = XdpConfig { interface, mode: None };
+    let mut config =
+        XdpConfig { interface: interface("xdp", parts.next().unwrap_or_default())?, ..XdpConfig::default() };
+    let mut all = false;
     for option in parts {
         match option {
             // What is done in any case.
             "copy" => {}
             "mode=native" => config.mode = Some(XdpMode::Native),
             "mode=generic" => config.mode = Some(XdpMode::Generic),
+            "filter=all" => all = true,
             "zerocopy" => return Err("zero-copy is not supported yet; leave zerocopy out".into()),
             option => {
-                return Err(format!("'xdp' has no option '{option}'; it has copy, mode=native and mode=generic"));
+                let Some(filter) = option.strip_prefix("filter=") else {
+                    return Err(format!(
+                        "'xdp' has no option '{option}'; it has copy, mode=native, mode=generic and filter=…"
+                    ));
+                };
+                config.filters.push(XdpFilter::parse(filter)?);
             }
         }
+    }
+    if config.filters.len() > MAX_FILTERS {
+        return Err(format!("these are {} filters; a port has at most {MAX_FILTERS}", config.filters.len()));
+    }
+    if all {
+        config.filters.clear();
     }
     Ok(config)
 }

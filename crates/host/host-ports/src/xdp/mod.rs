@@ -1,6 +1,8 @@
 //! The port `xdp:NAME`: an interface that any driver of the kernel drives, through an AF_XDP socket. Frames pass between the kernel and
 //! the pool's own memory by rings, without a packet of the kernel's for each.
 
+mod bpf;
+mod filter;
 mod held;
 mod program;
 mod ring;
@@ -21,7 +23,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use self::held::SharedSocket;
-use self::program::{Attachment, Program, attach_any};
+use self::program::{Attachment, Program};
 use self::rx::Rx;
 use self::socket::{Socket, Umem, wrong};
 use self::tx::Tx;
@@ -31,7 +33,7 @@ use crate::sys::{Interface, Interfaces, rx_queues, set_promiscuous_membership};
 
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
 
-/// The port `xdp:NAME`. It receives what the kernel receives on its queues, which the kernel does not see then.
+/// The port `xdp:NAME`. It receives what its filters take of the frames on its queues, which the kernel does not see then.
 pub struct Xdp {
     name: String,
     index: i32,
@@ -89,7 +91,7 @@ impl Xdp {
                  {interface} combined {wanted}"
             )));
         }
-        let (program, attachment) = attach_any(index, port_config.queues as u32, ways)
+        let (program, attachment) = Program::attach(index, port_config.queues as u32, ways, &config.filters)
             .map_err(|error| refused(interface, config.mode, error))?;
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
         let members = open_packet_socket(&format!("xdp:{interface}"))?;

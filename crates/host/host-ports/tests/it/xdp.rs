@@ -1,14 +1,14 @@
 //! Tests of XDP sockets against the kernel, over veth pairs between network namespaces.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
 use ringpass_host_ports::{PacketSocket, Xdp};
 use ringpass_memory::{Mempool, MempoolConfig};
-use ringpass_port::{Error, Port, PortConfig, State, WakeSource, XdpConfig, XdpMode};
+use ringpass_port::{Error, Port, PortConfig, State, WakeSource, XdpConfig, XdpFilter, XdpMode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MODES: [Option<XdpMode>; 3] = [None, Some(XdpMode::Native), Some(XdpMode::Generic)];
@@ -20,8 +20,13 @@ fn try_open(
     config: &PortConfig,
     pool: &Mempool,
 ) -> Result<Xdp, Error> {
-    let address = XdpConfig { interface: interface.into(), mode };
+    let address = XdpConfig { interface: interface.into(), mode, ..Default::default() };
     namespace.enter(|| Xdp::open(&address, config, pool))
+}
+
+fn open_filtered(namespace: &Namespace, interface: &str, mode: XdpMode, filters: &[XdpFilter], pool: &Mempool) -> Xdp {
+    let address = XdpConfig { interface: interface.into(), mode: Some(mode), filters: filters.into() };
+    namespace.enter(|| Xdp::open(&address, &PortConfig::default(), pool)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn open(namespace: &Namespace, interface: &str, mode: Option<XdpMode>, pool: &Mempool) -> Xdp {
@@ -185,6 +190,86 @@ fn each_queue_has_a_socket_and_the_kernel_gets_the_others() {
 }
 
 #[test]
+fn a_filter_leaves_everything_else_to_the_kernel() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let (a, b) = veth();
+        for (namespace, interface, address) in [(&a, "va", "10.9.0.1/24"), (&b, "vb", "10.9.0.2/24")] {
+            namespace.ip(&["addr", "add", address, "dev", interface]);
+        }
+        let pool = pool();
+        let mut port = open_filtered(&b, "vb", mode, &[XdpFilter::Udp(4789), XdpFilter::EtherType(0x88b5)], &pool);
+        let mut at_b = queues(&mut port);
+        let mut packet = a.enter(|| PacketSocket::open("va", &PortConfig::default(), &pool)).expect("a packet socket");
+        let mut at_a = queues(&mut packet);
+        // A session of bytes to and fro, as SSH and BGP have, beside the datagrams.
+        let listener = b.enter(|| TcpListener::bind("10.9.0.2:22")).expect("a TCP socket");
+        let mut session = a.enter(|| TcpStream::connect("10.9.0.2:22")).expect("a connection to the kernel");
+        let mut server = accept(&listener);
+        let udp =
+            |namespace: &Namespace, address: &str| namespace.enter(|| UdpSocket::bind(address)).expect("a UDP socket");
+        let (sender, tunnel, other) = (udp(&a, "10.9.0.1:0"), udp(&b, "10.9.0.2:4789"), udp(&b, "10.9.0.2:4790"));
+        for socket in [&tunnel, &other] {
+            socket.set_read_timeout(Some(Duration::from_secs(10))).expect("a limit");
+        }
+        for round in 0..100_u8 {
+            let mut line = [0];
+            session.write_all(&[round]).expect("the session lasts");
+            server.read_exact(&mut line).expect("the session lasts");
+            assert_eq!(line, [round]);
+            server.write_all(&line).expect("the session lasts");
+            session.read_exact(&mut line).expect("the session lasts");
+
+            for to in ["10.9.0.2:4789", "10.9.0.2:4790"] {
+                sender.send_to(&[round; 100], to).expect("sent");
+            }
+            let mut datagram = [0; 200];
+            assert_eq!(other.recv(&mut datagram).expect("it is the kernel's"), 100);
+            let mut own = frame(usize::from(round), 60);
+            own[12..14].copy_from_slice(&[0x88, 0xb5]);
+            send(&mut at_a, &pool, &[own.clone()]);
+            let [datagram, received] = &receive_exactly(&mut at_b, 2)[..] else { panic!() };
+            assert_eq!(datagram[42..], [round; 100]);
+            assert_eq!((&datagram[36..38], received), (&4789_u16.to_be_bytes()[..], &own));
+        }
+        tunnel.set_nonblocking(true).expect("a socket");
+        assert!(tunnel.recv(&mut [0; 200]).is_err(), "the kernel has none of the port's");
+        assert_eq!(port.stats().rx_packets, 200);
+        drop((port, at_b));
+        sender.send_to(&[7; 100], "10.9.0.2:4789").expect("sent");
+        tunnel.set_nonblocking(false).expect("a socket");
+        assert_eq!(tunnel.recv(&mut [0; 200]).expect("the kernel has the interface back"), 100);
+    }
+}
+
+#[test]
+fn a_vlan_is_received_with_its_tags_and_others_are_the_kernels() {
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let (a, b) = veth();
+        let pool = pool();
+        let mut port = open_filtered(&b, "vb", mode, &[XdpFilter::Vlan(10)], &pool);
+        let packet = |namespace: &Namespace, interface| {
+            let port = namespace.enter(|| PacketSocket::open(interface, &PortConfig::default(), &pool));
+            port.expect("a packet socket")
+        };
+        let (mut sender, mut kernel) = (packet(&a, "va"), packet(&b, "vb"));
+        let (mut at_a, mut own, mut others) = (queues(&mut sender), queues(&mut port), queues(&mut kernel));
+        let tagged = |number: usize| {
+            let mut frame = frame(number, 60);
+            let tag = [[0x81, 0, 0xe0, 10], [0x88, 0xa8, 0, 10], [0x81, 0, 0, 20], [0x81, 0, 0x20, 11]][number % 4];
+            frame.splice(12..12, tag);
+            frame
+        };
+        let frames: Vec<_> = (0..400).map(tagged).collect();
+        for some in frames.chunks(40) {
+            send(&mut at_a, &pool, some);
+            let (wanted, left): (Vec<_>, Vec<_>) = some.iter().cloned().partition(|frame| frame[15] == 10);
+            assert!(receive_exactly(&mut own, wanted.len()) == wanted);
+            assert!(receive_exactly(&mut others, left.len()) == left);
+        }
+    }
+}
+
+#[test]
 fn strangers_are_received_only_when_promiscuous() {
     let (a, b) = veth();
     let pool = pool();
@@ -290,7 +375,8 @@ fn errors_say_what_to_do() {
         let unprivileged = scope.spawn(|| {
             b.enter(|| {
                 without_capabilities();
-                Xdp::open(&XdpConfig { interface: "vb".into(), mode: None }, &PortConfig::default(), &pool).map(drop)
+                let address = XdpConfig { interface: "vb".into(), ..Default::default() };
+                Xdp::open(&address, &PortConfig::default(), &pool).map(drop)
             })
         });
         unprivileged.join().expect("no panic")
