@@ -205,7 +205,7 @@ type Wires = Vec<(Arc<Card>, QueuePair)>;
 fn cards(config: &Config) -> Result<(Ports, Wires), Error> {
     // Less than a ring holds, so that no frame is dropped for lack of a descriptor.
     let limit = config.port.rx_ring.min(config.port.tx_ring) / 2;
-    let packets = pool(&[config.port; 2], None, config)?;
+    let packets = pool(&[config.port; 2], &[], config)?;
     let cards = [0, 1].map(|n| Card::new(&CardConfig { mac: mac(n), ..Default::default() }));
     let open = |n: usize| -> Result<Box<dyn Port>, Error> {
         Ok(Box::new(Ixgbe::open(cards[n].clone(), &format!("card {}", n + 1), &config.port, &packets)?))

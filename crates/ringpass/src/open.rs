@@ -63,7 +63,7 @@ pub fn open_all<A: AsRef<str>>(
 }
 
 fn open_parsed(addresses: &[Address], port_configs: &[PortConfig], config: &Config) -> Result<Ports, Error> {
-    let pool = pool(port_configs, addressing_card(addresses), config)?;
+    let pool = pool(port_configs, addresses, config)?;
     let mut needs = Needs::new(config.user);
     let open = |(address, port_config)| open_address(address, port_config, &pool, config, &mut needs);
     let ports = addresses.iter().zip(port_configs).map(open).collect::<Result<_, _>>()?;
@@ -87,13 +87,18 @@ pub fn addressing_card(addresses: &[Address]) -> Option<&str> {
     addresses.iter().filter_map(card).min_by_key(|pci| addressing_of(pci) == Addressing::Virtual)
 }
 
-/// Creates a pool for ports with these configurations. It uses huge pages unless `config` forbids them; if too few are free, it
+/// Creates a pool for ports at these addresses, with these configurations. It uses huge pages unless `config` forbids them; if too few are free, it
 /// says so and uses ordinary ones. For a real card the memory is on the card's NUMA node and has addresses that the card
 /// understands.
-pub fn pool(ports: &[PortConfig], card: Option<&str>, config: &Config) -> Result<Mempool, Error> {
+pub fn pool(ports: &[PortConfig], addresses: &[Address], config: &Config) -> Result<Mempool, Error> {
     let buffers = ports.iter().map(|port| buffers(port, config.batch)).sum();
-    with_page_fallback(ports, card, config, |region| {
-        Ok(Mempool::new(&MempoolConfig { buffers, region: *region, ..Default::default() })?)
+    let is_xdp = addresses.iter().any(|address| matches!(innermost(address), Address::Xdp(_)));
+    with_page_fallback(ports, addressing_card(addresses), config, |region| {
+        let mut pool = MempoolConfig { buffers, region: *region, ..Default::default() };
+        if is_xdp {
+            pool.size = Xdp::buffer_size(region.pages);
+        }
+        Ok(Mempool::new(&pool)?)
     })
 }
 
@@ -153,11 +158,18 @@ pub fn works_without_headroom(address: &Address) -> bool {
 
 /// Returns the PCI address of the real card behind an address, if there is one.
 fn card(address: &Address) -> Option<&str> {
-    match address {
+    match innermost(address) {
         Address::Pci(pci) => Some(pci),
-        Address::Capture(_, inner) | Address::Faults(_, inner) => card(inner),
         _ => None,
     }
+}
+
+/// Returns the address of the port that decorators are around.
+fn innermost(mut address: &Address) -> &Address {
+    while let Address::Capture(_, inner) | Address::Faults(_, inner) = address {
+        address = inner;
+    }
+    address
 }
 
 /// Opens one port with packets from `pool`, and adds what it needs of a sandbox to `needs`.

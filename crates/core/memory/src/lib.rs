@@ -59,7 +59,7 @@ pub use memory::{Cells, Memory};
 pub use out_of_order::Packets;
 pub use packet::{Buffer, Packet};
 pub use page_size::{PageSize, huge_pages_free};
-pub use pool::{HEADROOM, Mempool, MempoolConfig};
+pub use pool::{HEADROOM, Mempool, MempoolConfig, PAGE_BUFFER_SIZE};
 pub use prefetch::prefetch;
 pub use raw_bytes::RawBytes;
 pub use region::{Addressing, ContiguousRange, DmaRegion, RegionConfig};

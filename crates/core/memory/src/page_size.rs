@@ -17,7 +17,7 @@ pub enum PageSize {
 
 impl PageSize {
     /// Returns the size of a page in bytes.
-    pub fn bytes(self) -> usize {
+    pub const fn bytes(self) -> usize {
         self as usize
     }
 

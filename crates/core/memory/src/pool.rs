@@ -7,10 +7,13 @@ use std::sync::atomic::Ordering;
 use crate::depot::slot_ref;
 use crate::packet::{Shared, Slot};
 use crate::shared::{Memory, release};
-use crate::{Addressing, DmaRegion, Error, PageSize, RegionConfig};
+use crate::{DmaRegion, Error, PageSize, RegionConfig};
 
 /// Bytes kept free in front of a received frame, for headers that are added later.
 pub const HEADROOM: usize = 128;
+
+/// Size of buffers that are an ordinary page each, with their headroom, so that none straddles two.
+pub const PAGE_BUFFER_SIZE: usize = PageSize::Ordinary.bytes() - HEADROOM;
 
 /// Configuration of a [`Mempool`]. The default has 4096 buffers of 2048 bytes on ordinary pages.
 ///
@@ -26,7 +29,7 @@ pub const HEADROOM: usize = 128;
 pub struct MempoolConfig {
     /// Number of buffers: 1 to 16,777,216.
     pub buffers: usize,
-    /// Largest frame that a buffer takes behind the headroom, in bytes: 64 to 32,000.
+    /// Largest frame that a buffer takes behind the headroom, in bytes: 64 to 32,000. With [`PAGE_BUFFER_SIZE`], each buffer is a page.
     pub size: usize,
     /// Memory of the pool. Its length is derived.
     pub region: RegionConfig,
@@ -71,11 +74,14 @@ impl Mempool {
         }
         // The stride is an odd number of cache lines, so that the headers of neighbouring buffers fall into
         // different sets of the cache.
-        let stride = ((config.size + HEADROOM).div_ceil(64) | 1) * 64;
+        let stride = match config.size {
+            PAGE_BUFFER_SIZE => PageSize::Ordinary.bytes(),
+            size => ((size + HEADROOM).div_ceil(64) | 1) * 64,
+        };
         // Neighbouring huge pages need not be contiguous in physical memory, so no buffer straddles two of them.
-        let page = match config.region.addressing {
-            Addressing::Virtual => config.buffers * stride,
-            Addressing::Physical => PageSize::Huge2M.bytes(),
+        let page = match config.region.pages {
+            PageSize::Ordinary => config.buffers * stride,
+            PageSize::Huge2M | PageSize::Huge1G => PageSize::Huge2M.bytes(),
         };
         let per_page = page / stride;
         let region = DmaRegion::new(config.buffers.div_ceil(per_page) * page, &config.region)?;

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use crate::{Error, MacAddress};
 
 pub use vhost::{Role, VhostConfig, VirtioUserConfig};
-pub use xdp::{XdpConfig, XdpFilter, XdpMode};
+pub use xdp::{XdpConfig, XdpFilter, XdpMode, XdpTransfer};
 
 /// A parsed port address.
 ///
@@ -47,7 +47,7 @@ pub enum Address {
     Tap(String),
     /// `packet:NAME`: a kernel interface, through a packet socket.
     Packet(String),
-    /// `xdp:NAME[,copy][,mode=native|generic][,filter=…]`: a kernel interface, through an XDP socket.
+    /// `xdp:NAME[,zerocopy|copy][,mode=native|generic][,filter=…]`: a kernel interface, through an XDP socket.
     Xdp(XdpConfig),
     /// `pcap:FILE[,loop=N][,speed=S]`: receives from a capture file. `pcap:,out=FILE` writes sent frames to one.
     Pcap(PcapConfig),
@@ -314,9 +314,11 @@ mod tests {
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
         let xdp = |mode, filters: &[XdpFilter]| {
-            Address::Xdp(XdpConfig { interface: "eth0".into(), mode, filters: filters.into() })
+            Address::Xdp(XdpConfig { interface: "eth0".into(), transfer: None, mode, filters: filters.into() })
         };
-        assert_eq!(parse("xdp:eth0,mode=generic,copy"), xdp(Some(XdpMode::Generic), &[]));
+        assert_eq!(parse("xdp:eth0,mode=generic"), xdp(Some(XdpMode::Generic), &[]));
+        let Address::Xdp(config) = parse("xdp:eth0,copy,zerocopy") else { panic!() };
+        assert_eq!(config.transfer, Some(XdpTransfer::ZeroCopy));
         assert_eq!((parse("xdp:eth0"), parse("xdp:eth0").to_string()), (xdp(None, &[]), "xdp:eth0".into()));
         let filters = [
             XdpFilter::Udp(4789),
@@ -355,7 +357,7 @@ mod tests {
             ("xdp:", "xdp:NAME"),
             ("xdp:a b", "not an interface"),
             ("xdp:eth0,mode=fast", "mode=native"),
-            ("xdp:eth0,zerocopy", "not supported yet"),
+            ("xdp:eth0,zerocopy,mode=generic", "mode=native"),
             ("xdp:eth0,filter=udp", "udp:PORT"),
             ("xdp:eth0,filter=udp:65536", "udp:PORT"),
             ("xdp:eth0,filter=udp:+1", "udp:PORT"),

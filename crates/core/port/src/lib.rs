@@ -26,7 +26,7 @@ mod yielding_mutex;
 pub use adaptive_spin::AdaptiveSpin;
 pub use address::{
     Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig, XdpConfig,
-    XdpFilter, XdpMode,
+    XdpFilter, XdpMode, XdpTransfer,
 };
 pub use chain::{chain, copy_flags, copy_packet};
 pub use decorator::{PortDecorator, RxDecorator};

@@ -132,7 +132,7 @@ impl PacketPools {
         let wires = bare.iter().filter(|address| matches!(address, Address::Model(..)));
         let copying: Vec<_> = others.iter().chain(wires).cloned().collect();
         let alike = |addresses: &[Address]| vec![config.port; addresses.len()];
-        let copying = (!copying.is_empty()).then(|| pool(&alike(&copying), addressing_card(&copying), config));
+        let copying = (!copying.is_empty()).then(|| pool(&alike(&copying), &copying, config));
         let copying = copying.transpose()?;
         let own = (bare.len() * buffers(&config.port, config.batch)) as u32;
         let pools = Pools { buffers: programs.buffers + own, buffer_size: BUFFER, ..programs };

@@ -32,3 +32,4 @@ mod guest_virtio_buses;
 mod guest_virtio_model;
 mod guest_virtio_offloads;
 mod guest_vlan;
+mod guest_xdp;

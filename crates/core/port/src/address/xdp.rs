@@ -1,4 +1,4 @@
-//! The address `xdp:NAME[,copy][,mode=native|generic][,filter=…]`.
+//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,filter=…]`.
 
 use super::interface;
 use crate::MacAddress;
@@ -11,10 +11,21 @@ const MAX_FILTERS: usize = 32;
 pub struct XdpConfig {
     /// Name of the interface.
     pub interface: String,
+    /// How frames come into the pool's memory; without a copy if the driver can, if not given.
+    pub transfer: Option<XdpTransfer>,
     /// Where the program is attached; native if the driver can, else generic, if not given.
     pub mode: Option<XdpMode>,
     /// Frames that the port receives: those that at least one filter takes, or all if there is none. The kernel gets the others.
     pub filters: Vec<XdpFilter>,
+}
+
+/// How frames pass between a card and the memory of an XDP socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XdpTransfer {
+    /// The card reads and writes that memory.
+    ZeroCopy,
+    /// The kernel copies each frame.
+    Copy,
 }
 
 /// Where an XDP program is attached to an interface.
@@ -72,16 +83,15 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
     let mut all = false;
     for option in parts {
         match option {
-            // What is done in any case.
-            "copy" => {}
+            "zerocopy" => config.transfer = Some(XdpTransfer::ZeroCopy),
+            "copy" => config.transfer = Some(XdpTransfer::Copy),
             "mode=native" => config.mode = Some(XdpMode::Native),
             "mode=generic" => config.mode = Some(XdpMode::Generic),
             "filter=all" => all = true,
-            "zerocopy" => return Err("zero-copy is not supported yet; leave zerocopy out".into()),
             option => {
                 let Some(filter) = option.strip_prefix("filter=") else {
                     return Err(format!(
-                        "'xdp' has no option '{option}'; it has copy, mode=native, mode=generic and filter=…"
+                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic and filter=…"
                     ));
                 };
                 config.filters.push(XdpFilter::parse(filter)?);
@@ -90,6 +100,9 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
     }
     if config.filters.len() > MAX_FILTERS {
         return Err(format!("these are {} filters; a port has at most {MAX_FILTERS}", config.filters.len()));
+    }
+    if (config.transfer, config.mode) == (Some(XdpTransfer::ZeroCopy), Some(XdpMode::Generic)) {
+        return Err("in generic mode the kernel has a copy already; take mode=native with zerocopy".into());
     }
     if all {
         config.filters.clear();

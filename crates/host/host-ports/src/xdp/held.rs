@@ -6,13 +6,53 @@ use std::sync::{Mutex, PoisonError};
 
 use ringpass_memory::Packet;
 
+use super::socket::Umem;
+
 /// A buffer that the kernel has, and its address there.
 pub(super) struct Held {
     pub(super) address: u64,
     pub(super) packet: Packet,
 }
 
-/// Takes out the buffer with an address. The kernel mostly returns the oldest; it reuses those of frames that it has dropped.
+/// Buffers that the kernel may fill, each in the place of its [number](Umem::number): it returns them in any order, because it reuses those of frames
+/// that did not come here.
+pub(super) struct Posted {
+    by_number: Box<[Option<Held>]>,
+    len: usize,
+}
+
+impl Posted {
+    pub(super) fn new(umem: &Umem) -> Self {
+        Self { by_number: (0..umem.numbers()).map(|_| None).collect(), len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, held: Held) {
+        self.len += 1;
+        let number = Umem::number(held.address);
+        self.by_number[number] = Some(held);
+    }
+
+    /// Takes out the buffer that starts at an address.
+    #[inline]
+    pub(super) fn take(&mut self, address: u64) -> Option<Packet> {
+        let place = self.by_number.get_mut(Umem::number(address))?;
+        let held = place.take_if(|held| held.address == address)?;
+        self.len -= 1;
+        Some(held.packet)
+    }
+
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = Packet> {
+        self.len = 0;
+        self.by_number.iter_mut().filter_map(|place| Some(place.take()?.packet))
+    }
+}
+
+/// Takes out the frame that was sent from an address. The kernel mostly returns the oldest.
 #[inline]
 pub(super) fn take_held(held: &mut VecDeque<Held>, address: u64) -> Option<Packet> {
     if held.front()?.address != address {
@@ -41,8 +81,7 @@ impl SharedSocket {
     }
 
     /// Keeps the buffers of a queue that is dropped.
-    pub(super) fn keep(&self, held: &mut VecDeque<Held>) {
-        let packets = held.drain(..).map(|held| held.packet);
+    pub(super) fn keep(&self, packets: impl Iterator<Item = Packet>) {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).extend(packets);
     }
 }

@@ -15,14 +15,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use ringpass_memory::{Burst, Flags, MAGAZINE, Mempool};
+use ringpass_memory::{Burst, Flags, MAGAZINE, Mempool, PAGE_BUFFER_SIZE, PageSize};
 use ringpass_port::{
-    Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats, XdpConfig, XdpMode,
+    Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats, XdpConfig,
+    XdpMode, XdpTransfer,
 };
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use self::held::SharedSocket;
+use self::held::{Posted, SharedSocket};
 use self::program::{Attachment, Program};
 use self::rx::Rx;
 use self::socket::{Socket, Umem, wrong};
@@ -59,6 +60,15 @@ struct OpenSocket {
 }
 
 impl Xdp {
+    /// Returns a size for the buffers of a pool, in bytes, with which cards can receive into it without a copy, frames of the default MTU
+    /// at least. On ordinary pages each buffer is one; on others, the kernel's headroom leaves 2048 bytes, because some cards count in KiB.
+    pub fn buffer_size(pages: PageSize) -> usize {
+        match pages {
+            PageSize::Ordinary => PAGE_BUFFER_SIZE,
+            PageSize::Huge2M | PageSize::Huge1G => 2176,
+        }
+    }
+
     /// Opens a port on an Ethernet interface. The pool's memory is shared with the kernel, so packets of other ports are sent from where
     /// they are.
     ///
@@ -78,7 +88,11 @@ impl Xdp {
             return unsupported("no Ethernet interface; take one that is");
         }
         let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
+        if config.transfer == Some(XdpTransfer::ZeroCopy) && !umem.is_contiguous() {
+            return unsupported("zero-copy needs packets in huge pages, or in a page each; leave zerocopy out");
+        }
         let ways = match config.mode {
+            None if config.transfer == Some(XdpTransfer::ZeroCopy) => &[Attachment::Native][..],
             None => &[Attachment::Native, Attachment::Generic][..],
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
@@ -93,6 +107,10 @@ impl Xdp {
         }
         let (program, attachment) = Program::attach(index, port_config.queues as u32, ways, &config.filters)
             .map_err(|error| refused(interface, config.mode, error))?;
+        let transfer = match attachment {
+            Attachment::Native if umem.is_contiguous() => config.transfer,
+            Attachment::Native | Attachment::Generic => Some(XdpTransfer::Copy),
+        };
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
         let members = open_packet_socket(&format!("xdp:{interface}"))?;
         let status = Arc::new(PortStatus::new(port_config.queues));
@@ -100,15 +118,18 @@ impl Xdp {
         let parts = Parts { umem, pool, mac, promiscuous: &promiscuous, status: &status, config: port_config };
         let mut sockets: Vec<OpenSocket> = Vec::new();
         let mut queues = Vec::new();
+        let mut in_force = None;
         for queue in 0..port_config.queues {
             let first = sockets.first().map(|first| first.socket.fd());
-            let socket = Socket::open(interface, (index, queue as u32), (umem, first), rings)?;
+            let socket = Socket::open(interface, (index, queue as u32), (umem, first), transfer, rings)?;
+            in_force = Some(socket.transfer().map_err(wrong("asking for zero-copy"))?);
             let (socket, pair) = parts.queue_pair(queue, socket);
             program.redirect(queue as u32, socket.fd()).map_err(wrong("redirecting frames to a socket"))?;
             sockets.push(OpenSocket { socket, dropped: 0 });
             queues.push(pair);
         }
-        let notes = notes(&interfaces, interface, port_config, attachment, rx_queues);
+        let way = (attachment, in_force == Some(XdpTransfer::ZeroCopy));
+        let notes = notes(&interfaces, interface, port_config, way, rx_queues);
         let mut port = Self {
             name: format!("xdp:{interface}"),
             index,
@@ -158,7 +179,7 @@ impl Parts<'_> {
             ring: rx,
             umem,
             cache: self.pool.cache(),
-            posted: VecDeque::with_capacity(rx_ring),
+            posted: Posted::new(&umem),
             target: rx_ring,
             mac: self.mac,
             promiscuous: self.promiscuous.clone(),
@@ -202,6 +223,9 @@ fn refused(interface: &str, mode: Option<XdpMode>, error: std::io::Error) -> Err
         (Some(Errno::OPNOTSUPP), Some(mode)) => {
             Error::Unsupported(format!("xdp:{interface}: the driver has no {mode} mode; leave mode={mode} out"))
         }
+        (Some(Errno::OPNOTSUPP), None) => Error::Unsupported(format!(
+            "xdp:{interface}: the driver has no native mode, which zero-copy needs; leave zerocopy out"
+        )),
         (Some(Errno::NOSYS), _) => {
             Error::Unsupported(format!("xdp:{interface}: this kernel has no bpf(2); take packet:{interface}"))
         }
@@ -213,10 +237,14 @@ fn notes(
     interfaces: &Interfaces,
     interface: &str,
     config: &PortConfig,
-    attachment: Attachment,
+    (attachment, zero_copy): (Attachment, bool),
     rx_queues: Option<u32>,
 ) -> std::io::Result<Vec<String>> {
-    let mut notes = vec![format!("XDP in {} mode, copy mode: the kernel copies each frame", attachment.name())];
+    let transfer = match zero_copy {
+        true => "zero-copy: the card reads and writes the pool's memory",
+        false => "copy mode: the kernel copies each frame",
+    };
+    let mut notes = vec![format!("XDP in {} mode, {transfer}", attachment.name())];
     if interfaces.flags(interface)? & libc::IFF_UP == 0 {
         // The first note is the one that everybody sees.
         notes.insert(0, format!("the interface is down; bring it up: ip link set {interface} up"));

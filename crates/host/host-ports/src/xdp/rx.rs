@@ -1,17 +1,16 @@
 //! The receiving queue: posts buffers of the pool on the fill ring, and takes frames from the Rx ring.
 
-use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Cache, MAGAZINE, Packet};
 use ringpass_port::{MacAddress, PortStatus, RxQueue, WakeSource, Wakeable, fits_mtu};
-use rustix::net::xdp::{XSK_UNALIGNED_BUF_ADDR_MASK, XSK_UNALIGNED_BUF_OFFSET_SHIFT, XdpDesc, XdpDescOptions};
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::BROKEN;
-use super::held::{Held, SharedSocket, take_held};
+use super::held::{Held, Posted, SharedSocket};
 use super::ring::{Consumer, Producer};
 use super::socket::Umem;
 
@@ -21,7 +20,7 @@ pub(super) struct Rx {
     pub(super) umem: Umem,
     pub(super) cache: Cache,
     /// Buffers that the kernel may fill.
-    pub(super) posted: VecDeque<Held>,
+    pub(super) posted: Posted,
     /// Number of buffers to post.
     pub(super) target: usize,
     pub(super) mac: MacAddress,
@@ -35,7 +34,7 @@ pub(super) struct Rx {
 
 impl Drop for Rx {
     fn drop(&mut self) {
-        self.socket.keep(&mut self.posted);
+        self.socket.keep(self.posted.drain());
     }
 }
 
@@ -50,7 +49,7 @@ impl Rx {
             let address = self.umem.address(start, packet.headroom() + packet.len());
             let address = address.expect("a buffer of the pool that is registered");
             self.fill.push(address);
-            self.posted.push_back(Held { address, packet });
+            self.posted.push(Held { address, packet });
             posted = true;
         }
         if posted {
@@ -65,10 +64,10 @@ impl Rx {
     /// Takes the frame of a descriptor. `None` if there is no such buffer, or not that many bytes.
     #[inline]
     fn take(&mut self, XdpDesc { addr, len, options }: XdpDesc) -> Option<Packet> {
-        let (base, offset) = (addr & XSK_UNALIGNED_BUF_ADDR_MASK, addr >> XSK_UNALIGNED_BUF_OFFSET_SHIFT);
-        let mut packet = take_held(&mut self.posted, base)?;
+        let (base, offset) = self.umem.split(addr);
+        let mut packet = self.posted.take(base)?;
         // The kernel counts from the start of the buffer, a packet from the end of its headroom.
-        let front = (offset as usize).checked_sub(packet.headroom())?;
+        let front = offset.checked_sub(packet.headroom())?;
         let end = front.checked_add(len as usize).filter(|end| *end <= packet.capacity())?;
         packet.set_len(end);
         let is_whole = packet.trim_front(front) && !options.contains(XdpDescOptions::XDP_PKT_CONTD);

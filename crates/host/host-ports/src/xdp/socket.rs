@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{HEADROOM, Mempool};
-use ringpass_port::{Error, MAX_L2_HEADER_LEN};
+use ringpass_memory::{HEADROOM, Mempool, PAGE_BUFFER_SIZE, PageSize};
+use ringpass_port::{Error, MAX_L2_HEADER_LEN, XdpTransfer};
 use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
-    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpUmemReg, XdpUmemRegFlags,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XSK_UNALIGNED_BUF_ADDR_MASK,
+    XSK_UNALIGNED_BUF_OFFSET_SHIFT, XdpDesc, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
@@ -30,6 +31,10 @@ pub(super) struct Umem {
     len: u64,
     /// Bytes of a buffer that the kernel may use.
     chunk: u32,
+    /// Whether each buffer is a page. Otherwise their distance is an odd number of cache lines, and they are "unaligned chunks".
+    pages: bool,
+    /// Whether each buffer is contiguous for a card, without which the kernel neither fills nor sends it in zero-copy mode.
+    contiguous: bool,
 }
 
 impl Umem {
@@ -48,7 +53,37 @@ impl Umem {
             ));
         }
         let region = pool.region();
-        Ok(Self { start: region.at(0) as u64, len: region.len() as u64, chunk: chunk as u32 })
+        let pages = pool.buffer_size() == PAGE_BUFFER_SIZE;
+        let contiguous = pages || region.config().pages != PageSize::Ordinary;
+        Ok(Self { start: region.at(0) as u64, len: region.len() as u64, chunk: chunk as u32, pages, contiguous })
+    }
+
+    /// Whether a card may read and write this memory.
+    pub(super) fn is_contiguous(&self) -> bool {
+        self.contiguous
+    }
+
+    /// Most buffers, if each has a number of its own by [`number`](Self::number).
+    pub(super) fn numbers(&self) -> usize {
+        (self.len / *CHUNKS.start() as u64) as usize
+    }
+
+    /// A number of the buffer with this address, and of no other: no two start within the smallest size of a chunk.
+    #[inline]
+    pub(super) fn number(address: u64) -> usize {
+        (address / *CHUNKS.start() as u64) as usize
+    }
+
+    /// Splits the address of a received frame into that of its buffer and the offset in there.
+    #[inline]
+    pub(super) fn split(&self, address: u64) -> (u64, usize) {
+        let (base, offset) = if self.pages {
+            let inside = self.chunk as u64 - 1;
+            (address & !inside, address & inside)
+        } else {
+            (address & XSK_UNALIGNED_BUF_ADDR_MASK, address >> XSK_UNALIGNED_BUF_OFFSET_SHIFT)
+        };
+        (base, offset as usize)
     }
 
     /// The kernel's address of `len` bytes; `None` if they are not in this memory.
@@ -80,6 +115,7 @@ impl Socket {
         name: &str,
         (interface, queue): (i32, u32),
         (umem, first): (Umem, Option<&OwnedFd>),
+        transfer: Option<XdpTransfer>,
         [rx_ring, tx_ring]: [u32; 2],
     ) -> Result<Self, Error> {
         let fd = new_socket(name)?;
@@ -100,12 +136,25 @@ impl Socket {
         let rx = Consumer::map(&fd, XDP_PGOFF_RX_RING, offsets.rx, rx_ring).map_err(&rings)?;
         let tx = Producer::map(&fd, XDP_PGOFF_TX_RING, offsets.tx, tx_ring).map_err(&rings)?;
         let flags = match first {
-            None => SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
+            None => {
+                let transfer = match transfer {
+                    Some(XdpTransfer::ZeroCopy) => SocketAddrXdpFlags::XDP_ZEROCOPY,
+                    Some(XdpTransfer::Copy) => SocketAddrXdpFlags::XDP_COPY,
+                    None => SocketAddrXdpFlags::empty(),
+                };
+                transfer | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
+            }
             // The rest is as the first socket has it.
             Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
         };
         bind_within(name, &fd, SocketAddrXdp::new(flags, interface as u32, queue), first)?;
         Ok(Self { fd, fill, rx, tx, completion })
+    }
+
+    /// Asks the kernel how frames pass.
+    pub(super) fn transfer(&self) -> io::Result<XdpTransfer> {
+        let zero_copy = sockopt::xdp_options(&self.fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        Ok(if zero_copy { XdpTransfer::ZeroCopy } else { XdpTransfer::Copy })
     }
 }
 
@@ -122,9 +171,8 @@ fn new_socket(name: &str) -> Result<OwnedFd, Error> {
 }
 
 fn register(name: &str, fd: &OwnedFd, umem: Umem) -> Result<(), Error> {
-    let Umem { start: addr, len, chunk: chunk_size } = umem;
-    // The pool's buffers have an odd number of cache lines.
-    let flags = XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
+    let Umem { start: addr, len, chunk: chunk_size, .. } = umem;
+    let flags = if umem.pages { XdpUmemRegFlags::empty() } else { XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG };
     let registration = XdpUmemReg { addr, len, chunk_size, headroom: 0, flags, tx_metadata_len: 0 };
     sockopt::set_xdp_umem_reg(fd, registration).map_err(|errno| match errno {
         Errno::NOBUFS | Errno::NOMEM => Error::Config(format!(
@@ -153,6 +201,11 @@ fn bind_within(name: &str, fd: &OwnedFd, address: SocketAddrXdp, first: Option<&
                 let queue = address.queue_id();
                 return Err(Error::Busy(format!(
                     "xdp:{name}: another program has an XDP socket on queue {queue}; end it first"
+                )));
+            }
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if address.flags().contains(SocketAddrXdpFlags::XDP_ZEROCOPY) => {
+                return Err(Error::Unsupported(format!(
+                    "xdp:{name}: the driver has no zero-copy for these buffers; leave zerocopy out, or try --hugepages off"
                 )));
             }
             Err(errno) => return Err(wrong(name, "binding to the interface")(errno.into())),

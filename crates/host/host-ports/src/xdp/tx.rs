@@ -95,7 +95,7 @@ impl Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        self.socket.keep(&mut self.in_flight);
+        self.socket.keep(self.in_flight.drain(..).map(|held| held.packet));
     }
 }
 

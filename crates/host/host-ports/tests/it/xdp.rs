@@ -25,7 +25,8 @@ fn try_open(
 }
 
 fn open_filtered(namespace: &Namespace, interface: &str, mode: XdpMode, filters: &[XdpFilter], pool: &Mempool) -> Xdp {
-    let address = XdpConfig { interface: interface.into(), mode: Some(mode), filters: filters.into() };
+    let address =
+        XdpConfig { interface: interface.into(), mode: Some(mode), filters: filters.into(), ..Default::default() };
     namespace.enter(|| Xdp::open(&address, &PortConfig::default(), pool)).unwrap_or_else(|error| panic!("{error}"))
 }
 
