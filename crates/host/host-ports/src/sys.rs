@@ -197,21 +197,44 @@ pub fn max_ring_sizes(interface: &str) -> Option<(u32, u32)> {
     Some((rings[1], rings[4]))
 }
 
-/// Returns the number of Rx queues of a kernel interface, if its driver reports them.
-pub(crate) fn rx_queues(interface: &str) -> Option<u32> {
+/// Returns the number of Rx queues of a kernel interface, if its driver or sysfs reports them. Drivers leave out those that they have added for
+/// an XDP program.
+pub(crate) fn rx_queues(interface: &str, index: i32) -> Option<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     // struct ethtool_channels: command; largest number of Rx, Tx, other and combined channels; present numbers of these.
-    let channels = ethtool(interface, ETHTOOL_GCHANNELS)?;
-    Some(channels[5].saturating_add(channels[8]))
+    let channels = ethtool(interface, ETHTOOL_GCHANNELS);
+    let channels = channels.map(|channels| channels[5].saturating_add(channels[8]));
+    channels.max(queues_in_sysfs(interface, index))
 }
 
-/// Asks the driver of an interface for a structure of nine 32-bit numbers, which the first one, the command, selects.
-fn ethtool(interface: &str, command: u32) -> Option<[u32; 9]> {
-    let mut numbers = [command, 0, 0, 0, 0, 0, 0, 0, 0];
+fn queues_in_sysfs(interface: &str, index: i32) -> Option<u32> {
+    let folder = format!("/sys/class/net/{interface}");
+    // The folder may be that of another network namespace.
+    let number = std::fs::read_to_string(format!("{folder}/ifindex")).ok()?;
+    if number.trim().parse() != Ok(index) {
+        return None;
+    }
+    let queues = std::fs::read_dir(format!("{folder}/queues")).ok()?;
+    Some(queues.flatten().filter(|queue| queue.file_name().as_encoded_bytes().starts_with(b"rx-")).count() as u32)
+}
+
+/// Returns the name of a kernel interface's driver.
+pub(crate) fn driver(interface: &str) -> Option<String> {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    // struct ethtool_drvinfo: command; the driver's name, in 32 bytes that end with zeros.
+    let info = ethtool(interface, ETHTOOL_GDRVINFO)?;
+    let name = info[1..9].iter().flat_map(|word| word.to_ne_bytes());
+    String::from_utf8(name.take_while(|byte| *byte != 0).collect()).ok()
+}
+
+/// Asks the driver of an interface for a structure of 32-bit numbers, which the first one, the command, selects; zeros follow.
+fn ethtool(interface: &str, command: u32) -> Option<[u32; 49]> {
+    let mut numbers = [0; 49];
+    numbers[0] = command;
     let mut request = IfReq::new(interface, (&raw mut numbers).expose_provenance().to_ne_bytes()).ok()?;
     let socket = Interfaces::new().ok()?.0;
-    // SAFETY: `request` is an `ifreq` whose data is a pointer to `numbers`. That has the size and layout that the
-    // kernel reads and writes for these commands, and both outlive the call.
+    // SAFETY: `request` is an `ifreq` whose data is a pointer to `numbers`. That has the layout, and at least the
+    // size, that the kernel reads and writes for the commands of this module, and both outlive the call.
     match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as libc::Ioctl, &raw mut request) } {
         -1 => None,
         _ => Some(numbers),

@@ -1,35 +1,35 @@
-//! XDP sockets in a guest, on Linux's own drivers, whose cards read and write Ringpass's memory.
+//! XDP sockets in a guest, on Linux's own drivers.
 
 use std::path::Path;
 use std::time::Duration;
 
+use ringpass_lab::VhostUser;
 use serde_json::Value;
 
-use crate::common::guest::{Guest, Job, Wire, answered, tcp_from, up};
-use crate::common::{RINGPASS, wait_until};
+use crate::common::guest::{Guest, Job, Wire, answered, tcp_from};
+use crate::common::{Namespace, RINGPASS, folder, guest, vhost, wait_until};
 
-/// Two namespaces whose only connection is the guest: 198.18.1.1 behind the first card, 198.18.1.3 behind the second.
-struct Between {
-    wires: [Wire; 2],
-    guest: Guest,
+/// Two namespaces whose only connection is the guest: 198.18.1.1 behind its first card, 198.18.1.3 behind the second.
+struct Between<'a> {
+    hosts: [&'a Namespace; 2],
+    guest: &'a Guest,
+    /// Names of the cards in the guest.
+    cards: [&'static str; 2],
 }
 
-impl Between {
-    fn boot(device: &str) -> Self {
-        let wires = [1, 2].map(|number| Wire::new(number, &["--device", device]));
-        let [a, b] = &wires;
-        b.host.run(&["ip", "address", "replace", "198.18.1.3/24", "dev", &b.tap]);
-        a.host.neighbour(&a.tap, "198.18.1.3", &b.host.mac(&b.tap));
-        b.host.neighbour(&b.tap, "198.18.1.1", &a.host.mac(&a.tap));
-        let guest = Guest::new().memory(768).cpus(2).program(Path::new(RINGPASS));
-        let guest = guest.card(&a.socket()).card(&b.socket()).boot();
-        (0..2).for_each(|eth| up(&guest, eth, eth + 1));
-        Self { wires, guest }
+impl<'a> Between<'a> {
+    /// Connects the namespaces, where these interfaces are the cards' wires.
+    fn new(hosts: [&'a Namespace; 2], wires: [&str; 2], guest: &'a Guest, cards: [&'static str; 2]) -> Self {
+        let [a, b] = hosts;
+        b.run(&["ip", "address", "replace", "198.18.1.3/24", "dev", wires[1]]);
+        a.neighbour(wires[0], "198.18.1.3", &b.mac(wires[1]));
+        b.neighbour(wires[1], "198.18.1.1", &a.mac(wires[0]));
+        Self { hosts, guest, cards }
     }
 
-    /// Starts the forwarder between the two cards, and waits until packets pass.
+    /// Starts the forwarder between the two cards, each with these options of its address, and waits until packets pass.
     fn forward(&self, address: &str, options: &str) -> Job {
-        let [a, b] = ["eth0", "eth1"].map(|name| address.replace("NAME", name));
+        let [a, b] = self.cards.map(|card| format!("xdp:{card}{address}"));
         let job =
             self.guest.spawn(&format!("echo $$ >/run/forwarder; exec ringpass fwd {a} {b} --json -v {options} 2>&1"));
         wait_until("the forwarder's first line", || {
@@ -38,44 +38,77 @@ impl Between {
             text.contains("\"stats\"")
         });
         wait_until("the first ping", || {
-            let first = self.wires[0].host.spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.3"]);
+            let first = self.hosts[0].spawn(&["ping", "-c", "1", "-W", "1", "198.18.1.3"]);
             first.wait(Duration::from_secs(60)).status == Some(0)
         });
         job
     }
 
-    fn traffic(&self, job: &Job) -> f64 {
-        let [a, b] = &self.wires;
+    /// Sends pings, of which none may be lost, and TCP; ends the forwarder as Ctrl-C does, and returns its output, whose last line
+    /// is its summary.
+    fn pass(&self, address: &str, options: &str) -> String {
+        let job = self.forward(address, options);
+        let [a, b] = self.hosts;
         for size in ["56", "1472"] {
-            let text = a.host.run(&["ping", "-A", "-c", "100", "-s", size, "-M", "do", "-w", "60", "198.18.1.3"]);
-            assert!(answered(&text, 100), "{text}\n{}", self.guest.printed(job));
+            let text = a.run(&["ping", "-A", "-c", "100", "-s", size, "-M", "do", "-w", "60", "198.18.1.3"]);
+            assert!(answered(&text, 100), "{text}\n{}", self.guest.printed(&job));
         }
-        tcp_from(&b.host, || a.host.run(&["iperf3", "-c", "198.18.1.3", "-t", "2", "-J"]))
-    }
-
-    /// Ends the forwarder as Ctrl-C does; returns its output and its summary.
-    fn end(&self, job: &Job) -> (String, Value) {
+        let rate = tcp_from(b, || a.run(&["iperf3", "-c", "198.18.1.3", "-t", "2", "-J"]));
         self.guest.run("kill -INT $(cat /run/forwarder)");
-        let output = self.guest.wait(job, Duration::from_secs(60));
+        let output = self.guest.wait(&job, Duration::from_secs(60));
         assert_eq!(output.status, 0, "{}", output.text);
-        let summary = serde_json::from_str(output.text.lines().last().unwrap()).expect("a summary");
-        (output.text, summary)
+        eprintln!("{address} {options}: TCP {rate:.0} Mbit/s\n{}", output.text);
+        assert!(!self.guest.run("ip link").contains("xdp"), "no program is left");
+        output.text
     }
 }
 
 #[test]
 fn ixgbe_reads_and_writes_the_pools_memory() {
-    let between = Between::boot("10fb");
-    // Buffers of a page each, then unaligned ones on huge pages.
+    // An 82599, and an X540, which counts the bytes of a buffer otherwise.
+    let wires = [(1, "10fb"), (2, "1528")].map(|(number, device)| Wire::new(number, &["--device", device]));
+    let [a, b] = &wires;
+    let guest = Guest::new().memory(768).cpus(2).program(Path::new(RINGPASS));
+    let guest = guest.card(&a.socket()).card(&b.socket()).boot();
+    (0..2).for_each(|eth| guest::up(&guest, eth, eth + 1));
+    let between = Between::new([&a.host, &b.host], [&a.tap, &b.tap], &guest, ["eth0", "eth1"]);
+    // Buffers of a page each, then unaligned ones on huge pages; frames that come to either queue.
     for (pages, options) in [(0, "--queues 2 --hugepages off"), (64, "--queues 2 --hugepages on")] {
-        between.guest.run(&format!("echo {pages} >/proc/sys/vm/nr_hugepages"));
-        let job = between.forward("xdp:NAME,zerocopy", options);
-        let rate = between.traffic(&job);
-        let (text, summary) = between.end(&job);
-        eprintln!("{options}: TCP by two XDP sockets {rate:.0} Mbit/s; {summary}\n{text}");
-        for name in ["eth0", "eth1"] {
-            assert!(text.contains(&format!("xdp:{name}: XDP in native mode, zero-copy")), "{text}");
+        guest.run(&format!("echo {pages} >/proc/sys/vm/nr_hugepages"));
+        let text = between.pass(",zerocopy", options);
+        for card in between.cards {
+            assert!(text.contains(&format!("xdp:{card}: XDP in native mode, zero-copy")), "{text}");
         }
-        assert!(!between.guest.run("ip link").contains("xdp"), "no program is left");
+        let summary: Value = serde_json::from_str(text.lines().last().unwrap()).expect("a summary");
+        let queues = summary["ports"][0]["queues"].as_array().expect("its queues");
+        assert!(queues.iter().any(|queue| queue["rx_packets"].as_u64() > Some(100)), "{summary}");
     }
+    let text = between.pass(",copy", "--queues 2");
+    assert!(text.contains("copy mode"), "{text}");
+}
+
+#[test]
+fn virtio_net_on_our_back_end() {
+    let folder = folder();
+    let sockets = [1, 2].map(|number| vhost::socket(&folder, number));
+    let backends = [(1, &sockets[0]), (2, &sockets[1])];
+    let backends = backends.map(|(number, socket)| vhost::Backend::new(number, &vhost::vhost(socket), "--queues 4"));
+    let mut builder = Guest::new().memory(512).cpus(2).program(Path::new(RINGPASS));
+    for socket in &sockets {
+        // A queue for each processor, and as many for what a program redirects to the card.
+        builder = builder.vhost_user_nic("virtio-net-pci,mq=on,vectors=10", &VhostUser::at(socket).queues(4));
+    }
+    let guest = builder.boot();
+    guest.run("modprobe virtio_net");
+    (0..2).for_each(|card| vhost::up(&guest, card, card as u8 + 1));
+    let [a, b] = &backends;
+    let between = Between::new([&a.host, &b.host], [&a.tap, &b.tap], &guest, ["v1", "v2"]);
+    // With a program, the driver receives on the queues of what is redirected, too.
+    for (address, queues, says) in [("", 4, "native mode, copy mode"), (",mode=generic", 2, "generic mode, copy mode")]
+    {
+        let text = between.pass(address, &format!("--queues {queues}"));
+        assert!(text.contains(&format!("xdp:v1: XDP in {says}")), "{text}");
+    }
+    let refused = guest.output("ringpass fwd xdp:v1,zerocopy null", Duration::from_secs(60));
+    assert!(refused.status == 1 && refused.text.contains("leave zerocopy out"), "{refused:?}");
 }

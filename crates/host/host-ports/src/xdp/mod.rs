@@ -30,7 +30,7 @@ use self::socket::{Socket, Umem, wrong};
 use self::tx::Tx;
 use crate::packet_socket::open_packet_socket;
 use crate::presence::GONE;
-use crate::sys::{Interface, Interfaces, rx_queues, set_promiscuous_membership};
+use crate::sys::{Interface, Interfaces, driver, rx_queues, set_promiscuous_membership};
 
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
 
@@ -97,7 +97,10 @@ impl Xdp {
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
-        let rx_queues = rx_queues(interface);
+        let (program, attachment) = Program::attach(index, port_config.queues as u32, ways, &config.filters)
+            .map_err(|error| refused(interface, config.mode, error))?;
+        // Some drivers have more queues with a program than without.
+        let rx_queues = rx_queues(interface, index);
         if let Some(there) = rx_queues.filter(|there| (*there as usize) < port_config.queues) {
             let wanted = port_config.queues;
             return Err(Error::Config(format!(
@@ -105,8 +108,6 @@ impl Xdp {
                  {interface} combined {wanted}"
             )));
         }
-        let (program, attachment) = Program::attach(index, port_config.queues as u32, ways, &config.filters)
-            .map_err(|error| refused(interface, config.mode, error))?;
         let transfer = match attachment {
             Attachment::Native if umem.is_contiguous() => config.transfer,
             Attachment::Native | Attachment::Generic => Some(XdpTransfer::Copy),
@@ -263,10 +264,12 @@ fn notes(
     if config.rejoin {
         notes.push("the port ends when the interface is deleted".into());
     }
-    notes.push(
-        "frames of a veth's peer may come without their checksums, which cards complete; for complete ones, at the peer: ethtool -K PEER tx off"
-            .into(),
-    );
+    if driver(interface).as_deref() == Some("veth") {
+        notes.push(
+            "frames of a veth's peer may come without their checksums, which cards complete; for complete ones, at the peer: ethtool -K PEER tx off"
+                .into(),
+        );
+    }
     Ok(notes)
 }
 
