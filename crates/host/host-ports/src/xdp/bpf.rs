@@ -18,6 +18,8 @@ const LINK_CREATE: i64 = 28;
 const XSKMAP: u32 = 17;
 const XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
+/// Flag of a program (`BPF_F_XDP_HAS_FRAGS`).
+const XDP_HAS_FRAGS: u32 = 1 << 5;
 
 /// Arguments, as 64-bit words: more than any of these commands reads.
 type Arguments = [u64; 16];
@@ -60,16 +62,18 @@ pub(super) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> io::R
     bpf(MAP_UPDATE_ELEM, &mut arguments).map(drop)
 }
 
-/// Loads an XDP program.
+/// Loads an XDP program. With `in_pieces`, it may see only the first buffer of a frame.
 ///
 /// # Errors
 /// EPERM; EACCES and EINVAL if the kernel's verifier refuses it.
-pub(super) fn load(program: &[u64]) -> io::Result<OwnedFd> {
+pub(super) fn load(program: &[u64], in_pieces: bool) -> io::Result<OwnedFd> {
     const LICENSE: &CStr = c"Apache-2.0";
     let mut arguments = Arguments::default();
     // Type, number of instructions; their address; that of the license.
     arguments[0] = words(XDP, program.len() as u32);
     (arguments[1], arguments[2]) = (program.as_ptr() as u64, LICENSE.as_ptr() as u64);
+    // `prog_flags`, behind `kern_version`.
+    arguments[5] = words(0, if in_pieces { XDP_HAS_FRAGS } else { 0 });
     // `expected_attach_type`, behind `prog_ifindex`.
     arguments[8] = words(0, ATTACH_XDP);
     new_fd(PROG_LOAD, &mut arguments)

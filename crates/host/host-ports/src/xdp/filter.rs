@@ -258,7 +258,7 @@ mod tests {
     impl InKernel {
         fn new(filters: &[XdpFilter]) -> Self {
             let take = [instruction(MOVE, R0, 0, 0, TAKEN), instruction(EXIT, 0, 0, 0, 0)];
-            Self(bpf::load(&filtered(filters, &take)).expect("the verifier takes the program"))
+            Self(bpf::load(&filtered(filters, &take), false).expect("the verifier takes the program"))
         }
 
         fn takes(&self, frame: &[u8]) -> bool {

@@ -97,8 +97,9 @@ impl Xdp {
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
-        let (program, attachment) = Program::attach(index, port_config.queues as u32, ways, &config.filters)
-            .map_err(|error| refused(interface, config.mode, error))?;
+        let (program, attachment) =
+            Program::attach(index, port_config.queues as u32, ways, &config.filters, umem.is_in_pieces())
+                .map_err(|error| refused(interface, config.mode, error))?;
         // Some drivers have more queues with a program than without.
         let rx_queues = rx_queues(interface, index);
         if let Some(there) = rx_queues.filter(|there| (*there as usize) < port_config.queues) {
@@ -181,6 +182,7 @@ impl Parts<'_> {
             umem,
             cache: self.pool.cache(),
             posted: Posted::new(&umem),
+            partial: None,
             target: rx_ring,
             mac: self.mac,
             promiscuous: self.promiscuous.clone(),

@@ -43,7 +43,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Attaches a program to an interface in one of these ways, the first that works, for sockets on this many of its queues. As long as
-    /// no queue has a [socket](Self::redirect), the kernel gets all frames.
+    /// no queue has a [socket](Self::redirect), the kernel gets all frames. `in_pieces`: frames may lie in several buffers.
     ///
     /// # Errors
     /// Those of bpf(2): EPERM, EBUSY if another program is attached, EOPNOTSUPP if the driver has no native mode.
@@ -52,9 +52,10 @@ impl Program {
         queues: u32,
         ways: &[Attachment],
         filters: &[XdpFilter],
+        in_pieces: bool,
     ) -> io::Result<(Self, Attachment)> {
         let map = bpf::new_socket_map(queues)?;
-        let program = bpf::load(&filter::redirect(map.as_raw_fd(), filters))?;
+        let program = bpf::load(&filter::redirect(map.as_raw_fd(), filters), in_pieces)?;
         let mut refused = Errno::OPNOTSUPP.into();
         for &attachment in ways {
             match bpf::attach(&program, interface, attachment.flags()) {

@@ -21,6 +21,8 @@ pub(super) struct Rx {
     pub(super) cache: Cache,
     /// Buffers that the kernel may fill.
     pub(super) posted: Posted,
+    /// The first buffers of a frame whose last one has not come yet.
+    pub(super) partial: Option<Packet>,
     /// Number of buffers to post.
     pub(super) target: usize,
     pub(super) mac: MacAddress,
@@ -61,17 +63,29 @@ impl Rx {
         }
     }
 
-    /// Takes the frame of a descriptor. `None` if there is no such buffer, or not that many bytes.
+    /// Takes the buffer of a descriptor. `None` if there is no such one, or not that many bytes.
     #[inline]
-    fn take(&mut self, XdpDesc { addr, len, options }: XdpDesc) -> Option<Packet> {
+    fn take(&mut self, addr: u64, len: u32) -> Option<Packet> {
         let (base, offset) = self.umem.split(addr);
         let mut packet = self.posted.take(base)?;
         // The kernel counts from the start of the buffer, a packet from the end of its headroom.
         let front = offset.checked_sub(packet.headroom())?;
         let end = front.checked_add(len as usize).filter(|end| *end <= packet.capacity())?;
         packet.set_len(end);
-        let is_whole = packet.trim_front(front) && !options.contains(XdpDescOptions::XDP_PKT_CONTD);
-        is_whole.then_some(packet)
+        packet.trim_front(front).then_some(packet)
+    }
+
+    /// Joins a buffer to those of its frame before it; returns the frame if it is whole.
+    #[inline]
+    fn join(&mut self, packet: Packet, goes_on: bool) -> Option<Packet> {
+        if self.partial.is_none() && !goes_on {
+            return Some(packet);
+        }
+        match &mut self.partial {
+            Some(frame) => frame.append(packet),
+            None => self.partial = Some(packet),
+        }
+        self.partial.take_if(|_| !goes_on)
     }
 
     #[inline]
@@ -100,13 +114,17 @@ impl RxQueue for Rx {
         let mut drops = 0;
         let filled = self.ring.filled(burst.room() as u32);
         for _ in 0..filled {
-            let descriptor = self.ring.take();
-            match self.take(descriptor) {
-                None => self.status.set_gone(|| BROKEN.into()),
+            let XdpDesc { addr, len, options } = self.ring.take();
+            let Some(packet) = self.take(addr, len) else {
+                self.status.set_gone(|| BROKEN.into());
+                continue;
+            };
+            match self.join(packet, options.contains(XdpDescOptions::XDP_PKT_CONTD)) {
+                None => {}
                 Some(packet) if !promiscuous && !self.is_wanted(&packet) => {}
                 Some(packet) if !fits_mtu(&packet, self.mtu) => drops += 1,
                 Some(packet) => {
-                    (packets, bytes) = (packets + 1, bytes + packet.len());
+                    (packets, bytes) = (packets + 1, bytes + packet.total_len());
                     burst.push(packet);
                 }
             }

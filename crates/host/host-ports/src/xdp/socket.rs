@@ -20,6 +20,8 @@ use super::ring::{Consumer, Producer};
 const KERNEL_HEADROOM: usize = 256;
 /// Smallest and largest size of a chunk of a umem (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
 const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
+/// Most buffers of a frame (`MAX_SKB_FRAGS`).
+const MAX_PIECES: usize = 17;
 /// For how long a queue may stay busy: the kernel frees that of a process that has ended a moment later.
 const BUSY: Duration = Duration::from_secs(3);
 
@@ -33,6 +35,8 @@ pub(super) struct Umem {
     chunk: u32,
     /// Whether each buffer is a page. Otherwise their distance is an odd number of cache lines, and they are "unaligned chunks".
     pages: bool,
+    /// Whether frames may need several buffers.
+    in_pieces: bool,
     /// Whether each buffer is contiguous for a card, without which the kernel neither fills nor sends it in zero-copy mode.
     contiguous: bool,
 }
@@ -43,24 +47,36 @@ impl Umem {
     /// # Errors
     /// The buffers are too short.
     pub(super) fn new(pool: &Mempool, mtu: usize) -> Result<Self, String> {
-        let chunk = (HEADROOM + pool.buffer_size()).min(*CHUNKS.end());
+        let (chunk, longest) = ((HEADROOM + pool.buffer_size()).min(*CHUNKS.end()), mtu + MAX_L2_HEADER_LEN);
         let room = chunk.saturating_sub(KERNEL_HEADROOM);
-        if chunk < *CHUNKS.start() || mtu + MAX_L2_HEADER_LEN > room {
-            let most = room.saturating_sub(MAX_L2_HEADER_LEN);
+        if chunk < *CHUNKS.start() || longest > room * MAX_PIECES {
             return Err(format!(
-                "the kernel receives frames in one buffer each, of {chunk} bytes here, so the MTU is {most} at most; for longer \
-                 frames take packet:NAME"
+                "packet buffers of {} bytes are too short; make them {} at least",
+                pool.buffer_size(),
+                CHUNKS.start() - HEADROOM
             ));
         }
         let region = pool.region();
         let pages = pool.buffer_size() == PAGE_BUFFER_SIZE;
         let contiguous = pages || region.config().pages != PageSize::Ordinary;
-        Ok(Self { start: region.at(0) as u64, len: region.len() as u64, chunk: chunk as u32, pages, contiguous })
+        Ok(Self {
+            start: region.at(0) as u64,
+            len: region.len() as u64,
+            chunk: chunk as u32,
+            pages,
+            in_pieces: longest > room,
+            contiguous,
+        })
     }
 
     /// Whether a card may read and write this memory.
     pub(super) fn is_contiguous(&self) -> bool {
         self.contiguous
+    }
+
+    /// Whether frames may need several buffers.
+    pub(super) fn is_in_pieces(&self) -> bool {
+        self.in_pieces
     }
 
     /// Most buffers, if each has a number of its own by [`number`](Self::number).
@@ -142,7 +158,8 @@ impl Socket {
                     Some(XdpTransfer::Copy) => SocketAddrXdpFlags::XDP_COPY,
                     None => SocketAddrXdpFlags::empty(),
                 };
-                transfer | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
+                let pieces = if umem.in_pieces { SocketAddrXdpFlags::XDP_USE_SG } else { SocketAddrXdpFlags::empty() };
+                transfer | pieces | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
             }
             // The rest is as the first socket has it.
             Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
@@ -201,6 +218,11 @@ fn bind_within(name: &str, fd: &OwnedFd, address: SocketAddrXdp, first: Option<&
                 let queue = address.queue_id();
                 return Err(Error::Busy(format!(
                     "xdp:{name}: another program has an XDP socket on queue {queue}; end it first"
+                )));
+            }
+            Err(Errno::OPNOTSUPP | Errno::INVAL) if address.flags().contains(SocketAddrXdpFlags::XDP_USE_SG) => {
+                return Err(Error::Unsupported(format!(
+                    "xdp:{name}: the kernel or the driver has frames in one buffer each (Linux 6.6 has more); take a smaller --mtu, or packet:{name}"
                 )));
             }
             Err(Errno::OPNOTSUPP | Errno::INVAL) if address.flags().contains(SocketAddrXdpFlags::XDP_ZEROCOPY) => {

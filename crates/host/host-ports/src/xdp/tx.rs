@@ -58,17 +58,47 @@ impl Tx {
         }
     }
 
+    /// Number of the first packets whose buffers, copies included, find room on the ring.
+    fn fitting(&mut self, burst: &Burst) -> usize {
+        let free = |ring: u32, in_flight: usize| (ring as usize).min(self.limit.saturating_sub(in_flight));
+        if !self.umem.is_in_pieces() {
+            return free(self.ring.free(burst.len() as u32), self.in_flight.len());
+        }
+        let mut free = free(self.ring.free(u32::MAX), self.in_flight.len());
+        let size = self.cache.pool().buffer_size();
+        let fits = |packet: &&Packet| {
+            let needed = packet.segments().count().max(packet.total_len().div_ceil(size));
+            free.checked_sub(needed).inspect(|left| free = *left).is_some()
+        };
+        burst.iter().take_while(fits).count()
+    }
+
     /// Returns the packet, or a copy of it in memory that the kernel knows; `None` if it cannot be sent.
     #[inline]
-    fn in_umem(&mut self, packet: Packet) -> Option<Held> {
-        if !packet.flags().any(Flags::CHAINED)
-            && let Some(address) = self.umem.address(packet.as_ptr(), packet.len())
-        {
-            return Some(Held { address, packet });
+    fn in_umem(&mut self, packet: Packet) -> Option<Packet> {
+        let knows = |packet: &Packet| self.umem.address(packet.as_ptr(), packet.len()).is_some();
+        let is_chained = |packet: &Packet| packet.flags().any(Flags::CHAINED);
+        if !is_chained(&packet) && knows(&packet) || self.umem.is_in_pieces() && packet.segments().all(knows) {
+            return Some(packet);
         }
-        let copy = copy_packet(&packet, &mut self.cache).filter(|copy| !copy.is_chained())?;
-        let address = self.umem.address(copy.as_ptr(), copy.len())?;
-        Some(Held { address, packet: copy })
+        copy_packet(&packet, &mut self.cache).filter(|copy| self.umem.is_in_pieces() || !is_chained(copy))
+    }
+
+    /// Puts the buffers of a frame on the ring. Empty ones, which the kernel refuses, are left out.
+    #[inline]
+    fn push(&mut self, packet: Packet) {
+        let mut next = Some(packet);
+        while let Some(mut packet) = next {
+            next = packet.take_rest().filter(|rest| rest.total_len() > 0);
+            if packet.is_empty() {
+                continue;
+            }
+            let (addr, len) = (self.umem.address(packet.as_ptr(), packet.len()), packet.len() as u32);
+            let addr = addr.expect("memory that the kernel knows");
+            let options = next.as_ref().map_or(XdpDescOptions::empty(), |_| XdpDescOptions::XDP_PKT_CONTD);
+            self.ring.push(XdpDesc { addr, len, options });
+            self.in_flight.push_back(Held { address: addr, packet });
+        }
     }
 
     /// Makes the kernel send what is on the ring.
@@ -109,7 +139,7 @@ impl TxQueue for Tx {
             // Frames of before are on the ring still; the kernel tells whether the interface is up again.
             self.kick();
         }
-        let room = (self.ring.free(burst.len() as u32) as usize).min(self.limit.saturating_sub(self.in_flight.len()));
+        let room = self.fitting(burst);
         let mut taken = 0;
         let mut packets = 0;
         let mut bytes = 0;
@@ -118,11 +148,9 @@ impl TxQueue for Tx {
             if self.down || !fits_mtu(&packet, self.mtu) {
                 continue;
             }
-            if let Some(held) = self.in_umem(packet) {
-                let len = held.packet.len();
-                self.ring.push(XdpDesc { addr: held.address, len: len as u32, options: XdpDescOptions::empty() });
-                self.in_flight.push_back(held);
-                (packets, bytes) = (packets + 1, bytes + len);
+            if let Some(packet) = self.in_umem(packet) {
+                (packets, bytes) = (packets + 1, bytes + packet.total_len());
+                self.push(packet);
             }
         }
         if packets > 0 {

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 pub use ringpass_lab::{Namespace, unique};
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{Port, QueuePair};
+use ringpass_port::{Port, QueuePair, chain};
+use ringpass_testing::bytes_of;
 pub use ringpass_testing::poll_until;
 
 /// Creates two namespaces joined by a veth pair, `va` in the first and `vb` in the second, both up.
@@ -49,9 +50,7 @@ pub fn send(queues: &mut QueuePair, pool: &Mempool, frames: &[Vec<u8>]) {
 pub fn burst(pool: &Mempool, frames: &[Vec<u8>]) -> Burst {
     let mut burst = Burst::new(MAX_BATCH);
     for frame in frames {
-        let mut packet = pool.alloc().expect("the pool has a buffer");
-        assert!(packet.copy_from(frame));
-        burst.push(packet);
+        burst.push(chain([&frame[..]], || pool.alloc()).expect("the pool has buffers"));
     }
     burst
 }
@@ -61,7 +60,7 @@ pub fn receive(queues: &mut QueuePair) -> Vec<Vec<u8>> {
     let mut burst = Burst::new(MAX_BATCH);
     let received = queues.rx.rx_burst(&mut burst);
     assert_eq!(received, burst.len());
-    burst.iter().map(|packet| packet.to_vec()).collect()
+    burst.iter().map(bytes_of).collect()
 }
 
 /// Receives until there are `count` frames.
