@@ -197,17 +197,16 @@ pub fn max_ring_sizes(interface: &str) -> Option<(u32, u32)> {
     Some((rings[1], rings[4]))
 }
 
-/// Returns the number of Rx queues of a kernel interface, if its driver or sysfs reports them. Drivers leave out those that they have added for
-/// an XDP program.
-pub(crate) fn rx_queues(interface: &str, index: i32) -> Option<u32> {
+/// Returns the number of Rx queues of a kernel interface, if its driver reports them.
+pub(crate) fn rx_queues(interface: &str) -> Option<u32> {
     const ETHTOOL_GCHANNELS: u32 = 0x3c;
     // struct ethtool_channels: command; largest number of Rx, Tx, other and combined channels; present numbers of these.
-    let channels = ethtool(interface, ETHTOOL_GCHANNELS);
-    let channels = channels.map(|channels| channels[5].saturating_add(channels[8]));
-    channels.max(queues_in_sysfs(interface, index))
+    let channels = ethtool(interface, ETHTOOL_GCHANNELS)?;
+    Some(channels[5].saturating_add(channels[8]))
 }
 
-fn queues_in_sysfs(interface: &str, index: i32) -> Option<u32> {
+/// Returns the number of Rx queues of a kernel interface, with those that its driver has added for an XDP program, if sysfs shows them.
+pub(crate) fn rx_queues_in_sysfs(interface: &str, index: i32) -> Option<u32> {
     let folder = format!("/sys/class/net/{interface}");
     // The folder may be that of another network namespace.
     let number = std::fs::read_to_string(format!("{folder}/ifindex")).ok()?;

@@ -30,7 +30,7 @@ use self::socket::{Socket, Umem, wrong};
 use self::tx::Tx;
 use crate::packet_socket::open_packet_socket;
 use crate::presence::GONE;
-use crate::sys::{Interface, Interfaces, driver, rx_queues, set_promiscuous_membership};
+use crate::sys::{Interface, Interfaces, driver, rx_queues, rx_queues_in_sysfs, set_promiscuous_membership};
 
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
 
@@ -97,11 +97,7 @@ impl Xdp {
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
-        let (program, attachment) =
-            Program::attach(index, port_config.queues as u32, ways, &config.filters, umem.is_in_pieces())
-                .map_err(|error| refused(interface, config.mode, error))?;
-        // Some drivers have more queues with a program than without.
-        let rx_queues = rx_queues(interface, index);
+        let rx_queues = rx_queues(interface);
         if let Some(there) = rx_queues.filter(|there| (*there as usize) < port_config.queues) {
             let wanted = port_config.queues;
             return Err(Error::Config(format!(
@@ -109,6 +105,9 @@ impl Xdp {
                  {interface} combined {wanted}"
             )));
         }
+        let (program, attachment) =
+            Program::attach(index, port_config.queues as u32, ways, &config.filters, umem.is_in_pieces())
+                .map_err(|error| refused(interface, config.mode, error))?;
         let transfer = match attachment {
             Attachment::Native if umem.is_contiguous() => config.transfer,
             Attachment::Native | Attachment::Generic => Some(XdpTransfer::Copy),
@@ -131,6 +130,8 @@ impl Xdp {
             queues.push(pair);
         }
         let way = (attachment, in_force == Some(XdpTransfer::ZeroCopy));
+        // Some drivers receive on more queues with a program than without.
+        let rx_queues = rx_queues.max(rx_queues_in_sysfs(interface, index));
         let notes = notes(&interfaces, interface, port_config, way, rx_queues);
         let mut port = Self {
             name: format!("xdp:{interface}"),
@@ -255,8 +256,8 @@ fn notes(
     let own = config.queues;
     if let Some(there) = rx_queues.filter(|there| *there as usize > own) {
         notes.push(format!(
-            "the interface has {there} queues, and frames of all but the first {own} go to the kernel; for all frames: --queues {there}, or \
-             ethtool -L {interface} combined {own}"
+            "the interface has {there} queues, and frames of all but the first {own} go to the kernel; for all frames: ethtool -L \
+             {interface} combined {there} and --queues {there}, or ethtool -L {interface} combined {own}"
         ));
     }
     let mtu = interfaces.mtu(interface)?;
