@@ -6,6 +6,8 @@ use std::path::Path;
 use nix::sys::resource::{Resource, getrlimit};
 use ringpass::{Config, Error, PageSize, drivers, open};
 use ringpass_memory::huge_pages_free;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use serde_json::json;
 
 use crate::stats::print_line;
@@ -66,6 +68,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut checks = vec![
         software(),
         tun(),
+        xdp(),
         root(),
         supported(),
         huge_2m(),
@@ -133,6 +136,35 @@ fn tun() -> Check {
         Err(error) => (format!("{path}: {error}"), "sudo modprobe tun".into()),
     };
     check(Category::Kernel, "TAP", false, found, remedy)
+}
+
+/// Checks whether `xdp:NAME` can be opened, without any interface.
+fn xdp() -> Check {
+    let (name, kind) = ("XDP sockets", SocketType::RAW);
+    let no = |found: &str, remedy: &str| check(Category::Kernel, name, false, found, remedy);
+    match socket_with(AddressFamily::XDP, kind, SocketFlags::CLOEXEC, None) {
+        Ok(_) if has_capabilities(&[CAP_NET_ADMIN, CAP_BPF]) => {
+            check(Category::Kernel, name, true, "the kernel has them, and this user may attach programs", "")
+        }
+        Ok(_) => no("this user may open them, but not attach programs (CAP_NET_ADMIN, CAP_BPF)", "sudo ringpass …"),
+        Err(Errno::AFNOSUPPORT) => {
+            no("the kernel has none", "a kernel with CONFIG_XDP_SOCKETS; until then, packet:NAME")
+        }
+        Err(Errno::PERM | Errno::ACCESS) => no("this user may not open them (CAP_NET_RAW)", "sudo ringpass …"),
+        Err(error) => no(&error.to_string(), "packet:NAME does the same, more slowly"),
+    }
+}
+
+/// Numbers of capabilities (capabilities(7)).
+const CAP_NET_ADMIN: u32 = 12;
+const CAP_BPF: u32 = 39;
+
+/// Returns whether this process has all of these capabilities.
+fn has_capabilities(wanted: &[u32]) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
+    wanted.iter().all(|bit| effective & 1 << bit != 0)
 }
 
 fn root() -> Check {

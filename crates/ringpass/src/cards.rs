@@ -38,6 +38,20 @@ pub fn all() -> Vec<NetworkCard> {
     ringpass_pci::list_devices().into_iter().filter(network).filter_map(card).collect()
 }
 
+/// Returns the names of the kernel's Ethernet interfaces that belong to none of these cards, such as those of TAPs and veth pairs.
+pub fn other_interfaces(cards: &[NetworkCard]) -> Vec<String> {
+    let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    let is_ethernet = |name: &String| {
+        let of = |file| fs::read_to_string(format!("/sys/class/net/{name}/{file}")).unwrap_or_default();
+        let kind: u16 = of("type").trim().parse().unwrap_or_default();
+        kind == nix::libc::ARPHRD_ETHER
+    };
+    let mut names: Vec<String> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.retain(|name| is_ethernet(name) && !cards.iter().any(|card| card.interfaces.contains(name)));
+    names.sort();
+    names
+}
+
 /// Returns the kernel interfaces of a card. Those of a virtio card are below its virtio device in sysfs.
 fn interfaces(address: &str) -> Vec<String> {
     let mut names = SysfsPci::interfaces(address);

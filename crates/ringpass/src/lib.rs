@@ -71,6 +71,7 @@ pub use notice::Notices;
 #[doc(inline)]
 pub use open::{open, open_all};
 pub use ports::{Ports, check_ports};
+pub use ringpass_host_ports::{KernelInterface, XdpFeatures, kernel_interface};
 pub use ringpass_memory::{
     Buffer, Burst, Cache, Drain, Flags, Headers, L4, MAX_BATCH, Mempool, MempoolConfig, Packet, PageSize, RawBytes,
 };

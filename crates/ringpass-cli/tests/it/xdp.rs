@@ -72,3 +72,22 @@ fn nothing_stays_of_programs_that_are_killed_under_load() {
     assert_eq!((&summary["probes"], &summary["answers"]), (&5.into(), &5.into()), "{summary}");
     drop(echo);
 }
+
+#[test]
+fn list_and_doctor_say_what_can_be_done() {
+    let (a, _b) = veth("198.18.0.1/24");
+    let text = a.run(&[RINGPASS, "list", "--json"]);
+    let lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
+    let own = lines.into_iter().find(|line: &Value| line["name"] == "va").expect("the interface");
+    assert_eq!(
+        (&own["event"], &own["kernel_driver"], &own["queues"]),
+        (&"interface".into(), &"veth".into(), &1.into())
+    );
+    // Kernels before 6.3 do not say it.
+    if !own["xdp"].is_null() {
+        assert_eq!((&own["xdp"]["native"], &own["xdp"]["zero_copy"]), (&true.into(), &false.into()), "{own}");
+        assert!(a.run(&[RINGPASS, "list"]).contains("native and generic mode, copies only"));
+    }
+    let text = a.run(&[RINGPASS, "doctor"]);
+    assert!(text.contains("XDP sockets         the kernel has them, and this user may attach programs"), "{text}");
+}
