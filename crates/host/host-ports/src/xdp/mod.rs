@@ -1,6 +1,7 @@
 //! The port `xdp:NAME`: an interface that any driver of the kernel drives, through an AF_XDP socket. Frames pass between the kernel and
 //! the pool's own memory by rings, without a packet of the kernel's for each.
 
+mod attached;
 mod bpf;
 mod filter;
 mod held;
@@ -11,45 +12,65 @@ mod socket;
 mod tx;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Flags, MAGAZINE, Mempool, PAGE_BUFFER_SIZE, PageSize};
 use ringpass_port::{
     Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats, XdpConfig,
-    XdpMode, XdpTransfer,
 };
-use rustix::io::Errno;
 use rustix::net::sockopt;
 
 use self::held::{Posted, SharedSocket};
-use self::program::{Attachment, Program};
 use self::rx::Rx;
 use self::socket::{Socket, Umem, wrong};
 use self::tx::Tx;
-use crate::packet_socket::open_packet_socket;
-use crate::presence::GONE;
-use crate::sys::{Interface, Interfaces, driver, rx_queues, rx_queues_in_sysfs, set_promiscuous_membership};
 
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
 
 /// The port `xdp:NAME`. It receives what its filters take of the frames on its queues, which the kernel does not see then.
 pub struct Xdp {
     name: String,
-    index: i32,
     mac: MacAddress,
-    interfaces: Interfaces,
+    control: Box<dyn Control>,
     /// The socket of each queue.
     sockets: Vec<OpenSocket>,
-    /// Removed from the interface when the port is dropped.
-    _program: Program,
-    /// A socket by which the interface is in promiscuous mode.
-    members: OwnedFd,
     promiscuous: Arc<AtomicBool>,
     status: Arc<PortStatus>,
     queues: Vec<QueuePair>,
     notes: Vec<String>,
+}
+
+/// Control of an interface, by whom its program was attached.
+trait Control: Send {
+    /// Returns whether the interface is up and has a carrier.
+    fn is_running(&mut self) -> bool;
+
+    /// Returns why the port has ended, if it has.
+    fn gone(&mut self) -> Option<String>;
+
+    /// Enters or leaves promiscuous mode.
+    fn set_promiscuous(&mut self, on: bool) -> std::io::Result<()>;
+}
+
+/// Sockets that a port wants.
+struct Wanted {
+    umem: Umem,
+    queues: usize,
+    /// Numbers of entries of each Rx and Tx ring, powers of two.
+    rings: [u32; 2],
+}
+
+/// What a port gets.
+struct Granted {
+    mac: MacAddress,
+    /// The interface's MTU.
+    mtu: usize,
+    /// A bound socket for each queue.
+    sockets: Vec<OwnedFd>,
+    notes: Vec<String>,
+    control: Box<dyn Control>,
 }
 
 /// The socket of a queue.
@@ -74,78 +95,43 @@ impl Xdp {
     ///
     /// # Errors
     /// The interface does not exist; it has another XDP program or socket; the kernel, the user's rights or the limit of locked
-    /// memory do not allow it; the MTU does not fit into a buffer; it has fewer queues; `rejoin` is not supported.
+    /// memory do not allow it; the MTU does not fit into the buffers; it has fewer queues.
     pub fn open(config: &XdpConfig, port_config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
         let interface = &config.interface[..];
-        let wrong = |what| wrong(interface, what);
-        let unsupported = |what: &str| Err(Error::Unsupported(format!("xdp:{interface}: {what}")));
         if port_config.offloads.tso {
-            return unsupported("segments cannot be received; leave out the offload tso");
-        }
-        let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
-        let Interface { index, hardware, mac } = interfaces.look_up("xdp", interface)?;
-        if hardware != libc::ARPHRD_ETHER {
-            return unsupported("no Ethernet interface; take one that is");
+            let what = "segments cannot be received; leave out the offload tso";
+            return Err(Error::Unsupported(format!("xdp:{interface}: {what}")));
         }
         let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
-        if config.transfer == Some(XdpTransfer::ZeroCopy) && !umem.is_contiguous() {
-            return unsupported("zero-copy needs packets in huge pages, or in a page each; leave zerocopy out");
-        }
-        let ways = match config.mode {
-            None if config.transfer == Some(XdpTransfer::ZeroCopy) => &[Attachment::Native][..],
-            None => &[Attachment::Native, Attachment::Generic][..],
-            Some(XdpMode::Native) => &[Attachment::Native],
-            Some(XdpMode::Generic) => &[Attachment::Generic],
-        };
-        let rx_queues = rx_queues(interface);
-        if let Some(there) = rx_queues.filter(|there| (*there as usize) < port_config.queues) {
-            let wanted = port_config.queues;
-            return Err(Error::Config(format!(
-                "xdp:{interface}: the interface has {there} queue(s), not {wanted}; take as many, or give it more: ethtool -L \
-                 {interface} combined {wanted}"
-            )));
-        }
-        let (program, attachment) =
-            Program::attach(index, port_config.queues as u32, ways, &config.filters, umem.is_in_pieces())
-                .map_err(|error| refused(interface, config.mode, error))?;
-        let transfer = match attachment {
-            Attachment::Native if umem.is_contiguous() => config.transfer,
-            Attachment::Native | Attachment::Generic => Some(XdpTransfer::Copy),
-        };
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
-        let members = open_packet_socket(&format!("xdp:{interface}"))?;
+        let wanted = Wanted { umem, queues: port_config.queues, rings };
+        let Granted { mac, mtu, sockets, notes, control } = attached::open(config, &wanted)?;
         let status = Arc::new(PortStatus::new(port_config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
         let parts = Parts { umem, pool, mac, promiscuous: &promiscuous, status: &status, config: port_config };
-        let mut sockets: Vec<OpenSocket> = Vec::new();
-        let mut queues = Vec::new();
-        let mut in_force = None;
-        for queue in 0..port_config.queues {
-            let first = sockets.first().map(|first| first.socket.fd());
-            let socket = Socket::open(interface, (index, queue as u32), (umem, first), transfer, rings)?;
-            in_force = Some(socket.transfer().map_err(wrong("asking for zero-copy"))?);
-            let (socket, pair) = parts.queue_pair(queue, socket);
-            program.redirect(queue as u32, socket.fd()).map_err(wrong("redirecting frames to a socket"))?;
-            sockets.push(OpenSocket { socket, dropped: 0 });
-            queues.push(pair);
-        }
-        let way = (attachment, in_force == Some(XdpTransfer::ZeroCopy));
-        // Some drivers receive on more queues with a program than without.
-        let rx_queues = rx_queues.max(rx_queues_in_sysfs(interface, index));
-        let notes = notes(&interfaces, interface, port_config, way, rx_queues);
         let mut port = Self {
             name: format!("xdp:{interface}"),
-            index,
             mac,
-            interfaces,
-            sockets,
-            _program: program,
-            members,
-            promiscuous,
-            status,
-            queues,
-            notes: notes.map_err(wrong("reading the interface's state"))?,
+            control,
+            sockets: Vec::new(),
+            promiscuous: promiscuous.clone(),
+            status: status.clone(),
+            queues: Vec::new(),
+            notes,
         };
+        for (queue, fd) in sockets.into_iter().enumerate() {
+            let socket = Socket::map(fd, rings).map_err(wrong(interface, "mapping the rings of a socket"))?;
+            let (socket, pair) = parts.queue_pair(queue, socket);
+            port.sockets.push(OpenSocket { socket, dropped: 0 });
+            port.queues.push(pair);
+        }
+        if mtu != port_config.mtu {
+            let own = port_config.mtu;
+            port.notes.push(format!("the interface's MTU is {mtu}, the port's {own}; the smaller one counts"));
+        }
+        if port_config.rejoin {
+            port.notes.push("the port ends when the interface is deleted".into());
+        }
         port.set_promiscuous(port_config.promiscuous)?;
         Ok(port)
     }
@@ -213,69 +199,6 @@ impl Parts<'_> {
     }
 }
 
-/// Returns why a program cannot be attached.
-fn refused(interface: &str, mode: Option<XdpMode>, error: std::io::Error) -> Error {
-    let mode = mode.map(|mode| if mode == XdpMode::Native { "native" } else { "generic" });
-    match (Errno::from_io_error(&error), mode) {
-        (Some(Errno::PERM | Errno::ACCESS), _) => Error::Permission(format!(
-            "xdp:{interface}: XDP programs are not permitted; run as root or with CAP_BPF, CAP_NET_ADMIN and CAP_NET_RAW"
-        )),
-        (Some(Errno::BUSY | Errno::EXIST), _) => Error::Busy(format!(
-            "xdp:{interface}: the interface has an XDP program already, as 'ip link show {interface}' shows; end who attached it, or \
-             take packet:{interface}"
-        )),
-        (Some(Errno::OPNOTSUPP), Some(mode)) => {
-            Error::Unsupported(format!("xdp:{interface}: the driver has no {mode} mode; leave mode={mode} out"))
-        }
-        (Some(Errno::OPNOTSUPP), None) => Error::Unsupported(format!(
-            "xdp:{interface}: the driver has no native mode, which zero-copy needs; leave zerocopy out"
-        )),
-        (Some(Errno::NOSYS), _) => {
-            Error::Unsupported(format!("xdp:{interface}: this kernel has no bpf(2); take packet:{interface}"))
-        }
-        _ => wrong(interface, "attaching an XDP program")(error),
-    }
-}
-
-fn notes(
-    interfaces: &Interfaces,
-    interface: &str,
-    config: &PortConfig,
-    (attachment, zero_copy): (Attachment, bool),
-    rx_queues: Option<u32>,
-) -> std::io::Result<Vec<String>> {
-    let transfer = match zero_copy {
-        true => "zero-copy: the card reads and writes the pool's memory",
-        false => "copy mode: the kernel copies each frame",
-    };
-    let mut notes = vec![format!("XDP in {} mode, {transfer}", attachment.name())];
-    if interfaces.flags(interface)? & libc::IFF_UP == 0 {
-        // The first note is the one that everybody sees.
-        notes.insert(0, format!("the interface is down; bring it up: ip link set {interface} up"));
-    }
-    let own = config.queues;
-    if let Some(there) = rx_queues.filter(|there| *there as usize > own) {
-        notes.push(format!(
-            "the interface has {there} queues, and frames of all but the first {own} go to the kernel; for all frames: ethtool -L \
-             {interface} combined {there} and --queues {there}, or ethtool -L {interface} combined {own}"
-        ));
-    }
-    let mtu = interfaces.mtu(interface)?;
-    if mtu != config.mtu {
-        notes.push(format!("the interface's MTU is {mtu}, the port's {}; the smaller one counts", config.mtu));
-    }
-    if config.rejoin {
-        notes.push("the port ends when the interface is deleted".into());
-    }
-    if driver(interface).as_deref() == Some("veth") {
-        notes.push(
-            "frames of a veth's peer may come without their checksums, which cards complete; for complete ones, at the peer: ethtool -K PEER tx off"
-                .into(),
-        );
-    }
-    Ok(notes)
-}
-
 impl Port for Xdp {
     fn name(&self) -> &str {
         &self.name
@@ -286,7 +209,7 @@ impl Port for Xdp {
     }
 
     fn link(&mut self) -> Link {
-        Link { up: self.interfaces.is_running(self.index), mbps: 0 }
+        Link { up: self.control.is_running(), mbps: 0 }
     }
 
     fn stats(&mut self) -> Stats {
@@ -300,9 +223,8 @@ impl Port for Xdp {
     }
 
     fn state(&mut self) -> State {
-        // By its index, as it may have been renamed.
-        if self.interfaces.name(self.index).is_err() {
-            self.status.set_gone(|| GONE.into());
+        if let Some(why) = self.control.gone() {
+            self.status.set_gone(|| why);
         }
         self.status.state()
     }
@@ -315,7 +237,8 @@ impl Port for Xdp {
         if self.promiscuous.load(Relaxed) == on {
             return Ok(());
         }
-        set_promiscuous_membership(self.members.as_fd(), self.index, on)
+        self.control
+            .set_promiscuous(on)
             .map_err(|source| Error::os(format!("{}: promiscuous mode", self.name), source))?;
         self.promiscuous.store(on, Relaxed);
         Ok(())

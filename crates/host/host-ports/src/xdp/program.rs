@@ -43,7 +43,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Attaches a program to an interface in one of these ways, the first that works, for sockets on this many of its queues. As long as
-    /// no queue has a [socket](Self::redirect), the kernel gets all frames. `in_pieces`: frames may lie in several buffers.
+    /// no queue has a [socket](Self::redirect), the kernel gets all frames.
     ///
     /// # Errors
     /// Those of bpf(2): EPERM, EBUSY if another program is attached, EOPNOTSUPP if the driver has no native mode.
@@ -52,10 +52,11 @@ impl Program {
         queues: u32,
         ways: &[Attachment],
         filters: &[XdpFilter],
-        in_pieces: bool,
     ) -> io::Result<(Self, Attachment)> {
         let map = bpf::new_socket_map(queues)?;
-        let program = bpf::load(&filter::redirect(map.as_raw_fd(), filters), in_pieces)?;
+        let code = filter::redirect(map.as_raw_fd(), filters);
+        // Kernels before 5.18 have frames in one buffer each, and do not know the flag.
+        let program = bpf::load(&code, true).or_else(|_| bpf::load(&code, false))?;
         let mut refused = Errno::OPNOTSUPP.into();
         for &attachment in ways {
             match bpf::attach(&program, interface, attachment.flags()) {

@@ -124,54 +124,60 @@ pub(super) fn wrong(interface: &str, what: &'static str) -> impl Fn(io::Error) -
     move |source| Error::os(format!("xdp:{interface}: {what}"), source)
 }
 
-impl Socket {
-    /// Opens a socket on a queue of an interface, with rings of these numbers of entries, powers of two. The first one of an interface
-    /// registers the umem, which the others share.
-    pub(super) fn open(
-        name: &str,
-        (interface, queue): (i32, u32),
-        (umem, first): (Umem, Option<&OwnedFd>),
-        transfer: Option<XdpTransfer>,
-        [rx_ring, tx_ring]: [u32; 2],
-    ) -> Result<Self, Error> {
-        let fd = new_socket(name)?;
-        if first.is_none() {
-            register(name, &fd, umem)?;
-        }
-        let sizes = [
-            sockopt::set_xdp_umem_fill_ring_size(&fd, rx_ring),
-            sockopt::set_xdp_umem_completion_ring_size(&fd, tx_ring),
-            sockopt::set_xdp_rx_ring_size(&fd, rx_ring),
-            sockopt::set_xdp_tx_ring_size(&fd, tx_ring),
-        ];
-        sizes.into_iter().try_for_each(|set| set).map_err(|errno| wrong(name, "rings of a socket")(errno.into()))?;
-        let rings = wrong(name, "mapping the rings of a socket");
-        let offsets = sockopt::xdp_mmap_offsets(&fd).map_err(|errno| rings(errno.into()))?;
-        let fill = Producer::map(&fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, rx_ring).map_err(&rings)?;
-        let completion = Consumer::map(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, tx_ring).map_err(&rings)?;
-        let rx = Consumer::map(&fd, XDP_PGOFF_RX_RING, offsets.rx, rx_ring).map_err(&rings)?;
-        let tx = Producer::map(&fd, XDP_PGOFF_TX_RING, offsets.tx, tx_ring).map_err(&rings)?;
-        let flags = match first {
-            None => {
-                let transfer = match transfer {
-                    Some(XdpTransfer::ZeroCopy) => SocketAddrXdpFlags::XDP_ZEROCOPY,
-                    Some(XdpTransfer::Copy) => SocketAddrXdpFlags::XDP_COPY,
-                    None => SocketAddrXdpFlags::empty(),
-                };
-                let pieces = if umem.in_pieces { SocketAddrXdpFlags::XDP_USE_SG } else { SocketAddrXdpFlags::empty() };
-                transfer | pieces | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
-            }
-            // The rest is as the first socket has it.
-            Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
-        };
-        bind_within(name, &fd, SocketAddrXdp::new(flags, interface as u32, queue), first)?;
-        Ok(Self { fd, fill, rx, tx, completion })
+/// Opens a socket on a queue of an interface, with rings of these numbers of entries, powers of two. The first one of an interface registers
+/// the umem, which the others share.
+pub(super) fn bind_socket(
+    name: &str,
+    (interface, queue): (i32, u32),
+    (umem, first): (Umem, Option<&OwnedFd>),
+    transfer: Option<XdpTransfer>,
+    [rx_ring, tx_ring]: [u32; 2],
+) -> Result<OwnedFd, Error> {
+    let fd = new_socket(name)?;
+    if first.is_none() {
+        register(name, &fd, umem)?;
     }
+    let sizes = [
+        sockopt::set_xdp_umem_fill_ring_size(&fd, rx_ring),
+        sockopt::set_xdp_umem_completion_ring_size(&fd, tx_ring),
+        sockopt::set_xdp_rx_ring_size(&fd, rx_ring),
+        sockopt::set_xdp_tx_ring_size(&fd, tx_ring),
+    ];
+    sizes.into_iter().try_for_each(|set| set).map_err(|errno| wrong(name, "rings of a socket")(errno.into()))?;
+    let flags = match first {
+        None => {
+            let transfer = match transfer {
+                Some(XdpTransfer::ZeroCopy) => SocketAddrXdpFlags::XDP_ZEROCOPY,
+                Some(XdpTransfer::Copy) => SocketAddrXdpFlags::XDP_COPY,
+                None => SocketAddrXdpFlags::empty(),
+            };
+            let pieces = if umem.in_pieces { SocketAddrXdpFlags::XDP_USE_SG } else { SocketAddrXdpFlags::empty() };
+            transfer | pieces | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP
+        }
+        // The rest is as the first socket has it.
+        Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
+    };
+    bind_within(name, &fd, SocketAddrXdp::new(flags, interface as u32, queue), first)?;
+    Ok(fd)
+}
 
-    /// Asks the kernel how frames pass.
-    pub(super) fn transfer(&self) -> io::Result<XdpTransfer> {
-        let zero_copy = sockopt::xdp_options(&self.fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        Ok(if zero_copy { XdpTransfer::ZeroCopy } else { XdpTransfer::Copy })
+/// Asks the kernel how frames pass between a card and the umem of a bound socket.
+pub(super) fn transfer_of(fd: &OwnedFd) -> io::Result<XdpTransfer> {
+    let zero_copy = sockopt::xdp_options(fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+    Ok(if zero_copy { XdpTransfer::ZeroCopy } else { XdpTransfer::Copy })
+}
+
+impl Socket {
+    /// Maps the rings of a bound socket, which have these numbers of entries.
+    pub(super) fn map(fd: OwnedFd, [rx_ring, tx_ring]: [u32; 2]) -> io::Result<Self> {
+        let offsets = sockopt::xdp_mmap_offsets(&fd)?;
+        Ok(Self {
+            fill: Producer::map(&fd, XDP_UMEM_PGOFF_FILL_RING, offsets.fr, rx_ring)?,
+            completion: Consumer::map(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, offsets.cr, tx_ring)?,
+            rx: Consumer::map(&fd, XDP_PGOFF_RX_RING, offsets.rx, rx_ring)?,
+            tx: Producer::map(&fd, XDP_PGOFF_TX_RING, offsets.tx, tx_ring)?,
+            fd,
+        })
     }
 }
 
