@@ -32,6 +32,7 @@ pub mod signals;
 mod stats;
 mod switch;
 mod vale;
+mod xdp;
 
 use std::process::ExitCode;
 
@@ -97,6 +98,7 @@ enum Command {
     Vale(vale::Args),
     Bridge(bridge::Args),
     Passthrough(passthrough::Args),
+    Xdp(xdp::Args),
     Bench(bench::Args),
     #[command(hide = true)]
     Connector(connector::Args),
@@ -130,6 +132,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Vale(args) => vale::run(args),
         Command::Bridge(args) => bridge::run(args),
         Command::Passthrough(args) => passthrough::run(args),
+        Command::Xdp(args) => xdp::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Connector(args) => connector::run(args),
         #[cfg(debug_assertions)]

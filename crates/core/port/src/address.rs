@@ -314,7 +314,7 @@ mod tests {
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
         let xdp = |mode, filters: &[XdpFilter]| {
-            Address::Xdp(XdpConfig { interface: "eth0".into(), transfer: None, mode, filters: filters.into() })
+            Address::Xdp(XdpConfig { interface: "eth0".into(), mode, filters: filters.into(), ..XdpConfig::default() })
         };
         assert_eq!(parse("xdp:eth0,mode=generic"), xdp(Some(XdpMode::Generic), &[]));
         let Address::Xdp(config) = parse("xdp:eth0,copy,zerocopy") else { panic!() };
@@ -358,6 +358,8 @@ mod tests {
             ("xdp:a b", "not an interface"),
             ("xdp:eth0,mode=fast", "mode=native"),
             ("xdp:eth0,zerocopy,mode=generic", "mode=native"),
+            ("xdp:eth0,socket=/run/x,copy", "give them there"),
+            ("xdp:eth0,socket=", "socket=…"),
             ("xdp:eth0,filter=udp", "udp:PORT"),
             ("xdp:eth0,filter=udp:65536", "udp:PORT"),
             ("xdp:eth0,filter=udp:+1", "udp:PORT"),

@@ -33,4 +33,4 @@ pub use packet_socket::PacketSocket;
 pub use pcap::Pcap;
 pub use sys::max_ring_sizes;
 pub use tap::Tap;
-pub use xdp::Xdp;
+pub use xdp::{Xdp, XdpServer, XdpServerEvent};

@@ -1,11 +1,14 @@
 //! XDP sockets from the command line, with the kernel at the other end.
 
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use ringpass_lab::{Ended, Namespace, Program, wait_until};
 use serde_json::Value;
 
-use crate::common::RINGPASS;
+use crate::common::{RINGPASS, for_everybody, text};
 
 /// Joins two namespaces by a veth pair, `va` and `vb`, both up; the kernel of the first one has this address.
 fn veth(address: &str) -> (Namespace, Namespace) {
@@ -90,4 +93,102 @@ fn list_and_doctor_say_what_can_be_done() {
     }
     let text = a.run(&[RINGPASS, "doctor"]);
     assert!(text.contains("XDP sockets         the kernel has them, and this user may attach programs"), "{text}");
+}
+
+/// Starts `ringpass xdp attach vb` with a socket for everybody; returns the port's address for others.
+fn attach(namespace: &Namespace, folder: &tempfile::TempDir, options: &[&str]) -> (Program, String) {
+    let socket = folder.path().join("socket");
+    let place = format!("{},mode=0666", text(&socket));
+    let server = start(namespace, &[&["xdp", "attach", "vb", "--socket", &place], options].concat());
+    (server, format!("xdp:vb,socket={}", text(&socket)))
+}
+
+/// Returns the start of a command as a user without any privileges.
+const ORDINARY: [&str; 6] = ["setpriv", "--reuid", "61234", "--regid", "61234", "--clear-groups"];
+
+fn pings(namespace: &Namespace) {
+    let text = namespace.run(&[RINGPASS, "ping", "packet:va", "-c", "5", "--json"]);
+    let summary: Value = serde_json::from_str(text.lines().last().expect("a summary")).expect("JSON");
+    assert_eq!((&summary["probes"], &summary["answers"]), (&5.into(), &5.into()), "{summary}");
+}
+
+#[test]
+fn a_process_without_privileges_has_an_interfaces_frames() {
+    let (a, b) = veth("198.18.0.1/24");
+    let (folder, program) = for_everybody();
+    let (server, port) = attach(&b, &folder, &[]);
+    assert!(has_program(&b, "vb"));
+    let command = |arguments: &[&str]| [&ORDINARY, &[text(&program)][..], arguments].concat().join(" ");
+    let ordinary = |arguments: &[&str]| {
+        let command = command(arguments);
+        b.spawn(&["sh", "-c", &format!("ulimit -l 64; exec {command}")])
+    };
+    for _ in 0..3 {
+        let echo = ordinary(&["echo", &port, "--json"]);
+        wait_until("the first line", || !echo.line().is_empty());
+        wait_until("who has the frames", || server.line().contains("granted"));
+        pings(&a);
+        // A second one waits for a moment, as the first may be about to end.
+        let Ended { status, errors, .. } = ordinary(&["echo", &port]).wait(Duration::from_secs(20));
+        assert_eq!(status, Some(1));
+        assert!(errors.concat().contains("has the interface's frames; end it first"), "{errors:?}");
+        echo.signal("KILL");
+        echo.wait(Duration::from_secs(20));
+        wait_until("the end to be seen", || server.line().contains("ended"));
+    }
+    for (arguments, why) in [
+        (&["echo", &port, "--queues", "2"][..], "1 queue(s) are granted, not 2; attach it with --queues 2"),
+        (&["echo", &port, "--rxd", "4096", "--txd", "4096", "--queues", "17"], "16 at most"),
+        (&["echo", "xdp:vb,socket=/nothing"], "nobody serves /nothing; as root: ringpass xdp attach vb"),
+        (&["echo", "xdp:vb"], "run as root"),
+    ] {
+        let Ended { status, errors, .. } = ordinary(arguments).wait(Duration::from_secs(20));
+        assert!(status == Some(1) && errors.concat().contains(why), "{arguments:?}: {status:?} {errors:?}");
+    }
+    let echo = ordinary(&["echo", &port, "--json"]);
+    wait_until("the first line", || !echo.line().is_empty());
+    pings(&a);
+    server.signal("INT");
+    assert_eq!(server.wait(Duration::from_secs(20)).status, Some(0));
+    assert!(!has_program(&b, "vb"), "the interface is as it was");
+    let Ended { status, errors, .. } = echo.wait(Duration::from_secs(20));
+    let why = "the process that has attached the program has ended";
+    assert!(status == Some(1) && errors.concat().contains(why), "{status:?} {errors:?}");
+}
+
+#[test]
+fn peers_of_attach_that_lie_or_say_nothing() {
+    let (a, b) = veth("198.18.0.1/24");
+    let (folder, program) = for_everybody();
+    let (server, port) = attach(&b, &folder, &["--memory", "8M"]);
+    let socket = folder.path().join("socket");
+    let word = |value: u32| value.to_le_bytes();
+    let ask = |len: u32, chunk: u32| [0x5044_5801, 1, 64, 64, len, 0, chunk, 0, 0].map(word).concat();
+    let memory = |len: u64| ringpass_testing::memfd(len);
+    // Garbage; too much memory; more than the file has; chunks of a size that the kernel does not know; no memory at all.
+    let cases: [(Vec<u8>, Option<u64>); 6] = [
+        (vec![0xff; 36], Some(4096)),
+        (ask(64 << 20, 2304), Some(64 << 20)),
+        (ask(1 << 20, 2304), Some(4096)),
+        (ask(1 << 20, 9000), Some(1 << 20)),
+        (ask(1 << 20, 2304), None),
+        (vec![1], None),
+    ];
+    for (bytes, file) in cases {
+        let peer = UnixStream::connect(&socket).expect("it listens");
+        let file = file.map(memory);
+        let files: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+        ringpass_testing::send(&peer, &bytes, &files).expect("sent");
+        if bytes.len() > 1 {
+            let mut answer = [0; 4];
+            peer.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+            (&peer).read_exact(&mut answer).expect("an answer");
+            assert_eq!(u32::from_le_bytes(answer), 3, "refused");
+        }
+        drop(peer);
+        wait_until("the peer to be gone", || server.line().contains("refused"));
+    }
+    let echo = b.spawn(&[&ORDINARY[..], &[text(&program), "echo", &port, "--json"]].concat());
+    wait_until("the first line", || !echo.line().is_empty());
+    pings(&a);
 }

@@ -24,6 +24,8 @@ pub enum Sandbox {
     Server,
     /// Calls of `Server`, and those of vhost-user sessions on either side. A connector makes outgoing connections.
     Sessions,
+    /// Calls of `Server`, and those for XDP sockets that are bound for others. Three capabilities stay for it.
+    XdpServer,
     /// Calls that a connector needs: those of `Packets`, and connecting on Unix sockets.
     Connector,
     /// Calls of the processes that receive file descriptors of peers: those of `Packets`, and starting such
@@ -93,13 +95,16 @@ pub fn enter(sandbox: Sandbox, needs: &Needs) -> Result<Vec<String>, Error> {
             syscalls::restrict(Sandbox::FdReceiver, false).map(drop)
         };
         ringpass_ipc::start_fd_receiver(restrict).map_err(|error| error.to_string())?;
-        let user = privileges::drop_all(needs.user)?;
+        let user = match sandbox {
+            Sandbox::XdpServer => privileges::keep_for_xdp()?,
+            _ => format!("{}; no capabilities", privileges::drop_all(needs.user)?),
+        };
         let (no_files, missing) = files::deny_all()?;
         let sandbox = if needs.sessions { Sandbox::Sessions } else { sandbox };
         let calls = syscalls::restrict(sandbox, needs.rejoin)?;
         ENTERED.store(true, Ordering::Relaxed);
         let files = if no_files { "no files" } else { "files as before" };
-        let summary = format!("{user}; no capabilities, {files}, {calls} system calls");
+        let summary = format!("{user}, {files}, {calls} system calls");
         Ok(needs.connectors.iter().cloned().chain(missing).chain([summary]).collect())
     };
     match steps() {

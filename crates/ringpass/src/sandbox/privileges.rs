@@ -69,6 +69,14 @@ pub fn keep_for_connecting() -> Result<(), String> {
     limit_capabilities(CapabilitySet::DAC_OVERRIDE)
 }
 
+/// Keeps the user and what it takes to open XDP sockets on memory of others and to put them into a map (CAP_NET_RAW, CAP_IPC_LOCK,
+/// CAP_BPF).
+pub fn keep_for_xdp() -> Result<String, String> {
+    lock_privileges()?;
+    limit_capabilities(CapabilitySet::NET_RAW | CapabilitySet::IPC_LOCK | CapabilitySet::BPF)?;
+    Ok(format!("user {}, with CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF", geteuid()))
+}
+
 /// Gives up all ways to gain new privileges.
 fn lock_privileges() -> Result<(), String> {
     set_no_new_privs(true).map_err(|errno| format!("no_new_privs: {errno}"))?;

@@ -127,6 +127,20 @@ fn sessions() -> Vec<ArgRule> {
     IOMMU.map(|request| arg32(libc::SYS_ioctl, 1, request)).into()
 }
 
+/// Returns the further calls of a process that binds XDP sockets for others: the sockets (an address of 16 bytes), their umem, and their map
+/// (`BPF_MAP_UPDATE_ELEM`); the interface's MTU, and its promiscuous mode.
+fn xdp_server() -> Vec<ArgRule> {
+    const MAP_UPDATE: u64 = 2;
+    vec![
+        arg32(libc::SYS_socket, 0, libc::AF_XDP as u64),
+        arg32(libc::SYS_setsockopt, 1, libc::SOL_XDP as u64),
+        arg32(libc::SYS_setsockopt, 1, libc::SOL_PACKET as u64),
+        arg32(libc::SYS_bind, 2, size_of::<libc::sockaddr_xdp>() as u64),
+        arg32(libc::SYS_bpf, 0, MAP_UPDATE),
+        arg32(libc::SYS_ioctl, 1, libc::SIOCGIFMTU),
+    ]
+}
+
 /// Returns the further calls of a port that rejoins an interface which was created again: the interface's index
 /// and MAC address, a packet socket bound to it (an address of 20 bytes) that receives all of its frames, and a
 /// TAP descriptor that has lost its interface. Without capabilities, `TUNSETIFF` creates no interface.
@@ -152,6 +166,7 @@ fn rules(sandbox: Sandbox, rejoin: bool) -> Result<Rules, BackendError> {
         Sandbox::Off | Sandbox::Packets => (&[], Vec::new()),
         Sandbox::Server => (&[SERVER], Vec::new()),
         Sandbox::Sessions => (&[SERVER], sessions()),
+        Sandbox::XdpServer => (&[SERVER], xdp_server()),
         Sandbox::Connector => (&[CONNECTOR], connector()),
         Sandbox::FdReceiver => (&[FD_RECEIVER], fd_receiver()),
     };

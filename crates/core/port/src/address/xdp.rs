@@ -1,4 +1,6 @@
-//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,filter=…]`.
+//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,filter=…]`, or `xdp:NAME,socket=PATH`.
+
+use std::path::PathBuf;
 
 use super::interface;
 use crate::MacAddress;
@@ -11,6 +13,9 @@ const MAX_FILTERS: usize = 32;
 pub struct XdpConfig {
     /// Name of the interface.
     pub interface: String,
+    /// Socket of the process that has attached the program (`ringpass xdp attach`), with the rest of these options; this process
+    /// attaches one itself, if not given.
+    pub socket: Option<PathBuf>,
     /// How frames come into the pool's memory; without a copy if the driver can, if not given.
     pub transfer: Option<XdpTransfer>,
     /// Where the program is attached; native if the driver can, else generic, if not given.
@@ -89,9 +94,13 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
             "mode=generic" => config.mode = Some(XdpMode::Generic),
             "filter=all" => all = true,
             option => {
+                if let Some(path) = option.strip_prefix("socket=").filter(|path| !path.is_empty()) {
+                    config.socket = Some(path.into());
+                    continue;
+                }
                 let Some(filter) = option.strip_prefix("filter=") else {
                     return Err(format!(
-                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic and filter=…"
+                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic, filter=… and socket=…"
                     ));
                 };
                 config.filters.push(XdpFilter::parse(filter)?);
@@ -106,6 +115,10 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
     }
     if all {
         config.filters.clear();
+    }
+    let by_this_process = config.transfer.is_some() || config.mode.is_some() || all || !config.filters.is_empty();
+    if config.socket.is_some() && by_this_process {
+        return Err("with socket= the other options are those of 'ringpass xdp attach'; give them there".into());
     }
     Ok(config)
 }

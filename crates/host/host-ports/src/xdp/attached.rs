@@ -6,7 +6,7 @@ use ringpass_port::{Error, MacAddress, XdpConfig, XdpMode, XdpTransfer};
 use rustix::io::Errno;
 
 use super::program::{Attachment, Program};
-use super::socket::{bind_socket, transfer_of, wrong};
+use super::socket::{Socket, bind_socket, open_socket, transfer_of, wrong};
 use super::{Control, Granted, Wanted};
 use crate::packet_socket::open_packet_socket;
 use crate::presence::GONE;
@@ -25,12 +25,14 @@ pub(super) struct Attached {
     members: OwnedFd,
     /// Number of Rx queues, if it is known.
     rx_queues: Option<u32>,
+    is_veth: bool,
 }
 
 /// Attaches a program to an interface, with a socket for each queue.
 pub(super) fn open(config: &XdpConfig, wanted: &Wanted) -> Result<Granted, Error> {
     let attached = Attached::new(config, wanted.queues)?;
-    let sockets = attached.bind(wanted)?;
+    let map = wrong(&config.interface, "mapping the rings of a socket");
+    let sockets = attached.bind(wanted, |fd| Socket::map(fd, wanted.rings).map_err(&map))?;
     let (notes, mtu) = (attached.notes(&sockets)?, attached.mtu()?);
     Ok(Granted { mac: attached.mac, mtu, sockets, notes, control: Box::new(attached) })
 }
@@ -70,11 +72,16 @@ impl Attached {
             members: open_packet_socket(&format!("xdp:{name}"))?,
             // Some drivers receive on more queues with a program than without.
             rx_queues: rx_queues.max(rx_queues_in_sysfs(name, index)),
+            is_veth: driver(name).as_deref() == Some("veth"),
         })
     }
 
-    /// Opens a socket for each queue and redirects the queue's frames to it.
-    pub(super) fn bind(&self, wanted: &Wanted) -> Result<Vec<OwnedFd>, Error> {
+    /// Opens a socket for each queue and redirects the queue's frames to it. `prepare` gets it before it is bound.
+    pub(super) fn bind<T: AsFd>(
+        &self,
+        wanted: &Wanted,
+        prepare: impl Fn(OwnedFd) -> Result<T, Error>,
+    ) -> Result<Vec<T>, Error> {
         let Self { name, index, program, .. } = self;
         let transfer = match (self.attachment, wanted.umem.is_contiguous()) {
             (Attachment::Native, true) => self.transfer,
@@ -85,14 +92,20 @@ impl Attached {
             }
             _ => Some(XdpTransfer::Copy),
         };
-        let mut sockets: Vec<OwnedFd> = Vec::new();
+        let mut sockets: Vec<T> = Vec::new();
         for queue in 0..wanted.queues as u32 {
-            let umem = (wanted.umem, sockets.first());
-            let socket = bind_socket(name, (*index, queue), umem, transfer, wanted.rings)?;
+            let umem = (wanted.umem, sockets.first().map(AsFd::as_fd));
+            let socket = prepare(open_socket(name, umem, wanted.rings)?)?;
+            bind_socket(name, socket.as_fd(), (*index, queue), umem, transfer)?;
             program.redirect(queue, &socket).map_err(wrong(name, "redirecting frames to a socket"))?;
             sockets.push(socket);
         }
         Ok(sockets)
+    }
+
+    /// The interface's MAC address.
+    pub(super) fn mac(&self) -> MacAddress {
+        self.mac
     }
 
     /// The interface's MTU.
@@ -101,7 +114,7 @@ impl Attached {
     }
 
     /// Says what there is to know about an interface with these sockets; first what everybody sees.
-    pub(super) fn notes(&self, sockets: &[OwnedFd]) -> Result<Vec<String>, Error> {
+    pub(super) fn notes(&self, sockets: &[impl AsFd]) -> Result<Vec<String>, Error> {
         let (name, own) = (&self.name, sockets.len() as u32);
         let zero_copy = sockets.first().map(transfer_of).transpose();
         let zero_copy = zero_copy.map_err(wrong(name, "asking for zero-copy"))? == Some(XdpTransfer::ZeroCopy);
@@ -119,7 +132,7 @@ impl Attached {
                  {name} combined {there} and --queues {there}, or ethtool -L {name} combined {own}"
             ));
         }
-        if driver(name).as_deref() == Some("veth") {
+        if self.is_veth {
             notes.push(
                 "frames of a veth's peer may come without their checksums, which cards complete; for complete ones, at the peer: ethtool -K \
                  PEER tx off"

@@ -3,16 +3,18 @@
 
 mod attached;
 mod bpf;
+mod client;
 mod filter;
 mod held;
+mod messages;
 mod program;
 mod ring;
 mod rx;
+mod server;
 mod socket;
 mod tx;
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -24,7 +26,8 @@ use rustix::net::sockopt;
 
 use self::held::{Posted, SharedSocket};
 use self::rx::Rx;
-use self::socket::{Socket, Umem, wrong};
+pub use self::server::{XdpServer, XdpServerEvent};
+use self::socket::{Socket, Umem};
 use self::tx::Tx;
 
 const BROKEN: &str = "the kernel has returned a buffer that it does not have";
@@ -68,7 +71,7 @@ struct Granted {
     /// The interface's MTU.
     mtu: usize,
     /// A bound socket for each queue.
-    sockets: Vec<OwnedFd>,
+    sockets: Vec<Socket>,
     notes: Vec<String>,
     control: Box<dyn Control>,
 }
@@ -105,7 +108,11 @@ impl Xdp {
         let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
         let wanted = Wanted { umem, queues: port_config.queues, rings };
-        let Granted { mac, mtu, sockets, notes, control } = attached::open(config, &wanted)?;
+        let granted = match &config.socket {
+            None => attached::open(config, &wanted),
+            Some(path) => client::open(interface, path, &wanted, pool),
+        };
+        let Granted { mac, mtu, sockets, notes, control } = granted?;
         let status = Arc::new(PortStatus::new(port_config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
         let parts = Parts { umem, pool, mac, promiscuous: &promiscuous, status: &status, config: port_config };
@@ -119,8 +126,7 @@ impl Xdp {
             queues: Vec::new(),
             notes,
         };
-        for (queue, fd) in sockets.into_iter().enumerate() {
-            let socket = Socket::map(fd, rings).map_err(wrong(interface, "mapping the rings of a socket"))?;
+        for (queue, socket) in sockets.into_iter().enumerate() {
             let (socket, pair) = parts.queue_pair(queue, socket);
             port.sockets.push(OpenSocket { socket, dropped: 0 });
             port.queues.push(pair);

@@ -1,7 +1,7 @@
 //! An AF_XDP socket, with the pool's memory as its umem.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::{HEADROOM, Mempool, PAGE_BUFFER_SIZE, PageSize};
@@ -69,6 +69,44 @@ impl Umem {
         })
     }
 
+    /// Bits of [`flags`](Self::flags).
+    const PAGES: u32 = 1 << 0;
+    const IN_PIECES: u32 = 1 << 1;
+    const CONTIGUOUS: u32 = 1 << 2;
+
+    /// Describes the memory of another process, which is mapped at `start`, as that process describes it.
+    ///
+    /// # Errors
+    /// What is wrong with it. Where it lies about the rest, its own frames are lost.
+    pub(super) fn of_peer(start: u64, len: u64, chunk: u32, flags: u32) -> Result<Self, &'static str> {
+        let pages = flags & Self::PAGES != 0;
+        let page = *CHUNKS.end() as u64;
+        if !CHUNKS.contains(&(chunk as usize)) || pages && u64::from(chunk) != page {
+            return Err("packet buffers of 2048 to 4096 bytes, or of a page each");
+        }
+        if len == 0 || !len.is_multiple_of(page) {
+            return Err("memory of whole pages");
+        }
+        let (in_pieces, contiguous) = (flags & Self::IN_PIECES != 0, flags & Self::CONTIGUOUS != 0);
+        Ok(Self { start, len, chunk, pages, in_pieces, contiguous })
+    }
+
+    /// Length in bytes.
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Bytes of a buffer that the kernel may use.
+    pub(super) fn chunk(&self) -> u32 {
+        self.chunk
+    }
+
+    /// The rest, for another process.
+    pub(super) fn flags(&self) -> u32 {
+        let bit = |is: bool, bit| if is { bit } else { 0 };
+        bit(self.pages, Self::PAGES) | bit(self.in_pieces, Self::IN_PIECES) | bit(self.contiguous, Self::CONTIGUOUS)
+    }
+
     /// Whether a card may read and write this memory.
     pub(super) fn is_contiguous(&self) -> bool {
         self.contiguous
@@ -119,18 +157,22 @@ pub(super) struct Socket {
     pub(super) completion: Consumer<u64>,
 }
 
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// Returns how to turn a refusal of the kernel into an error.
 pub(super) fn wrong(interface: &str, what: &'static str) -> impl Fn(io::Error) -> Error {
     move |source| Error::os(format!("xdp:{interface}: {what}"), source)
 }
 
-/// Opens a socket on a queue of an interface, with rings of these numbers of entries, powers of two. The first one of an interface registers
-/// the umem, which the others share.
-pub(super) fn bind_socket(
+/// Opens a socket with rings of these numbers of entries, powers of two. The first one of an interface registers the umem, which the others
+/// share.
+pub(super) fn open_socket(
     name: &str,
-    (interface, queue): (i32, u32),
-    (umem, first): (Umem, Option<&OwnedFd>),
-    transfer: Option<XdpTransfer>,
+    (umem, first): (Umem, Option<BorrowedFd<'_>>),
     [rx_ring, tx_ring]: [u32; 2],
 ) -> Result<OwnedFd, Error> {
     let fd = new_socket(name)?;
@@ -144,6 +186,17 @@ pub(super) fn bind_socket(
         sockopt::set_xdp_tx_ring_size(&fd, tx_ring),
     ];
     sizes.into_iter().try_for_each(|set| set).map_err(|errno| wrong(name, "rings of a socket")(errno.into()))?;
+    Ok(fd)
+}
+
+/// Binds a socket to a queue of an interface.
+pub(super) fn bind_socket(
+    name: &str,
+    fd: BorrowedFd<'_>,
+    (interface, queue): (i32, u32),
+    (umem, first): (Umem, Option<BorrowedFd<'_>>),
+    transfer: Option<XdpTransfer>,
+) -> Result<(), Error> {
     let flags = match first {
         None => {
             let transfer = match transfer {
@@ -157,18 +210,20 @@ pub(super) fn bind_socket(
         // The rest is as the first socket has it.
         Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
     };
-    bind_within(name, &fd, SocketAddrXdp::new(flags, interface as u32, queue), first)?;
-    Ok(fd)
+    bind_within(name, fd, SocketAddrXdp::new(flags, interface as u32, queue), first)
 }
 
 /// Asks the kernel how frames pass between a card and the umem of a bound socket.
-pub(super) fn transfer_of(fd: &OwnedFd) -> io::Result<XdpTransfer> {
+pub(super) fn transfer_of(fd: impl AsFd) -> io::Result<XdpTransfer> {
     let zero_copy = sockopt::xdp_options(fd)?.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
     Ok(if zero_copy { XdpTransfer::ZeroCopy } else { XdpTransfer::Copy })
 }
 
 impl Socket {
-    /// Maps the rings of a bound socket, which have these numbers of entries.
+    /// Maps the rings of a socket, which have these numbers of entries.
+    ///
+    /// # Errors
+    /// EBUSY if it is bound already, before Linux 6.4.
     pub(super) fn map(fd: OwnedFd, [rx_ring, tx_ring]: [u32; 2]) -> io::Result<Self> {
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         Ok(Self {
@@ -207,15 +262,17 @@ fn register(name: &str, fd: &OwnedFd, umem: Umem) -> Result<(), Error> {
 }
 
 /// Binds a socket, for some time also to a queue that is busy.
-fn bind_within(name: &str, fd: &OwnedFd, address: SocketAddrXdp, first: Option<&OwnedFd>) -> Result<(), Error> {
+fn bind_within(
+    name: &str,
+    fd: BorrowedFd<'_>,
+    address: SocketAddrXdp,
+    first: Option<BorrowedFd<'_>>,
+) -> Result<(), Error> {
     let start = Instant::now();
     loop {
         let bound = match first {
             None => bind(fd, &address),
-            Some(first) => {
-                let shared_umem_fd = first.as_fd();
-                bind(fd, &SocketAddrXdpWithSharedUmem { addr: address.clone(), shared_umem_fd })
-            }
+            Some(shared_umem_fd) => bind(fd, &SocketAddrXdpWithSharedUmem { addr: address.clone(), shared_umem_fd }),
         };
         match bound {
             Err(Errno::BUSY) if start.elapsed() < BUSY => std::thread::sleep(Duration::from_millis(20)),
