@@ -317,8 +317,8 @@ mod tests {
             Address::Xdp(XdpConfig { interface: "eth0".into(), mode, filters: filters.into(), ..XdpConfig::default() })
         };
         assert_eq!(parse("xdp:eth0,mode=generic"), xdp(Some(XdpMode::Generic), &[]));
-        let Address::Xdp(config) = parse("xdp:eth0,copy,zerocopy") else { panic!() };
-        assert_eq!(config.transfer, Some(XdpTransfer::ZeroCopy));
+        let Address::Xdp(config) = parse("xdp:eth0,copy,zerocopy,busy-poll") else { panic!() };
+        assert_eq!((config.transfer, config.busy_poll), (Some(XdpTransfer::ZeroCopy), true));
         assert_eq!((parse("xdp:eth0"), parse("xdp:eth0").to_string()), (xdp(None, &[]), "xdp:eth0".into()));
         let filters = [
             XdpFilter::Udp(4789),

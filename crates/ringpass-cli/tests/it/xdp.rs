@@ -8,6 +8,7 @@ use std::time::Duration;
 use ringpass_lab::{Ended, Namespace, Program, wait_until};
 use serde_json::Value;
 
+use crate::common::guest::tcp_from;
 use crate::common::{RINGPASS, for_everybody, text};
 
 /// Joins two namespaces by a veth pair, `va` and `vb`, both up; the kernel of the first one has this address.
@@ -191,4 +192,48 @@ fn peers_of_attach_that_lie_or_say_nothing() {
     let echo = b.spawn(&[&ORDINARY[..], &[text(&program), "echo", &port, "--json"]].concat());
     wait_until("the first line", || !echo.line().is_empty());
     pings(&a);
+}
+
+#[test]
+fn long_frames_and_tcp_pass_four_queues() {
+    let (a, left, b) = (Namespace::new(), Namespace::new(), Namespace::new());
+    for (far, name, address) in [(&a, "vb", "198.18.0.1/24"), (&b, "vc", "198.18.0.2/24")] {
+        let queues = ["numrxqueues", "4", "numtxqueues", "4"];
+        let ends = [&["name", "va"][..], &queues, &["type", "veth", "peer", "name", name], &queues].concat();
+        far.ip(&[&["link", "add"], &ends[..], &["netns", &left.0]].concat());
+        for (namespace, interface) in [(far, "va"), (&left, name)] {
+            namespace.run(&["ethtool", "-L", interface, "rx", "4", "tx", "4"]);
+            namespace.ip(&["link", "set", interface, "mtu", "9000", "up"]);
+        }
+        far.ip(&["address", "add", address, "dev", "va"]);
+        far.run(&["ethtool", "-K", "va", "tx", "off"]);
+    }
+    for mode in ["native", "generic"] {
+        let [one, other] = ["vb", "vc"].map(|name| format!("xdp:{name},mode={mode}"));
+        let forwarder = start(&left, &["fwd", &one, &other, "--queues", "4", "--mtu", "9000"]);
+        wait_until("the link", || a.ip(&["link", "show", "va"]).contains("state UP"));
+        for size in ["56", "1472", "8972"] {
+            let text = a.run(&["ping", "-A", "-c", "200", "-s", size, "-M", "do", "-w", "60", "198.18.0.2"]);
+            assert!(text.contains(" 0% packet loss"), "{mode}, {size} bytes: {text}");
+        }
+        let rate = tcp_from(&b, || a.run(&["iperf3", "-c", "198.18.0.2", "-t", "1", "-P", "4", "-J"]));
+        eprintln!("{mode}: TCP {rate:.0} Mbit/s");
+        forwarder.signal("INT");
+        let Ended { status, lines, errors } = forwarder.wait(Duration::from_secs(20));
+        assert_eq!(status, Some(0), "{errors:?}");
+        let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
+        let queues = summary["ports"][0]["queues"].as_array().expect("its queues");
+        let used = queues.iter().filter(|queue| queue["rx_packets"].as_u64() > Some(0)).count();
+        assert!(used > 1, "{mode}: frames of several connections come on {used} queue: {summary}");
+    }
+}
+
+#[test]
+fn locked_memory_that_is_not_allowed_is_named() {
+    let (_a, b) = veth("198.18.0.1/24");
+    let command = format!("ulimit -l 64; exec {RINGPASS} echo xdp:vb --hugepages off");
+    let limited = ["setpriv", "--bounding-set", "-ipc_lock", "--inh-caps", "-ipc_lock", "sh", "-c", &command];
+    let Ended { status, errors, .. } = b.spawn(&limited).wait(Duration::from_secs(20));
+    assert!(status == Some(1) && errors.concat().contains("raise 'ulimit -l', or run with CAP_IPC_LOCK"), "{errors:?}");
+    assert!(!has_program(&b, "vb"), "the interface is as it was");
 }

@@ -1,4 +1,4 @@
-//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,filter=…]`, or `xdp:NAME,socket=PATH`.
+//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,busy-poll][,filter=…]`, or `xdp:NAME,socket=PATH`.
 
 use std::path::PathBuf;
 
@@ -20,6 +20,8 @@ pub struct XdpConfig {
     pub transfer: Option<XdpTransfer>,
     /// Where the program is attached; native if the driver can, else generic, if not given.
     pub mode: Option<XdpMode>,
+    /// Whether the port drives the card's receiving itself instead of waiting for its interrupts.
+    pub busy_poll: bool,
     /// Frames that the port receives: those that at least one filter takes, or all if there is none. The kernel gets the others.
     pub filters: Vec<XdpFilter>,
 }
@@ -92,6 +94,7 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
             "copy" => config.transfer = Some(XdpTransfer::Copy),
             "mode=native" => config.mode = Some(XdpMode::Native),
             "mode=generic" => config.mode = Some(XdpMode::Generic),
+            "busy-poll" => config.busy_poll = true,
             "filter=all" => all = true,
             option => {
                 if let Some(path) = option.strip_prefix("socket=").filter(|path| !path.is_empty()) {
@@ -100,7 +103,7 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
                 }
                 let Some(filter) = option.strip_prefix("filter=") else {
                     return Err(format!(
-                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic, filter=… and socket=…"
+                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic, busy-poll, filter=… and socket=…"
                     ));
                 };
                 config.filters.push(XdpFilter::parse(filter)?);
@@ -116,8 +119,8 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
     if all {
         config.filters.clear();
     }
-    let by_this_process = config.transfer.is_some() || config.mode.is_some() || all || !config.filters.is_empty();
-    if config.socket.is_some() && by_this_process {
+    let own = XdpConfig { interface: config.interface.clone(), socket: config.socket.clone(), ..XdpConfig::default() };
+    if config.socket.is_some() && (all || config != own) {
         return Err("with socket= the other options are those of 'ringpass xdp attach'; give them there".into());
     }
     Ok(config)

@@ -10,7 +10,9 @@ use super::socket::{Socket, bind_socket, open_socket, transfer_of, wrong};
 use super::{Control, Granted, Wanted};
 use crate::packet_socket::open_packet_socket;
 use crate::presence::GONE;
-use crate::sys::{Interface, Interfaces, driver, rx_queues, rx_queues_in_sysfs, set_promiscuous_membership};
+use crate::sys::{
+    Interface, Interfaces, driver, prefer_busy_polling, rx_queues, rx_queues_in_sysfs, set_promiscuous_membership,
+};
 
 /// An interface with our program, which is removed when this is dropped.
 pub(super) struct Attached {
@@ -26,6 +28,7 @@ pub(super) struct Attached {
     /// Number of Rx queues, if it is known.
     rx_queues: Option<u32>,
     is_veth: bool,
+    busy_poll: bool,
 }
 
 /// Attaches a program to an interface, with a socket for each queue.
@@ -34,7 +37,8 @@ pub(super) fn open(config: &XdpConfig, wanted: &Wanted) -> Result<Granted, Error
     let map = wrong(&config.interface, "mapping the rings of a socket");
     let sockets = attached.bind(wanted, |fd| Socket::map(fd, wanted.rings).map_err(&map))?;
     let (notes, mtu) = (attached.notes(&sockets)?, attached.mtu()?);
-    Ok(Granted { mac: attached.mac, mtu, sockets, notes, control: Box::new(attached) })
+    let (mac, busy_poll) = (attached.mac, attached.busy_poll);
+    Ok(Granted { mac, mtu, busy_poll, sockets, notes, control: Box::new(attached) })
 }
 
 impl Attached {
@@ -72,6 +76,7 @@ impl Attached {
             members: open_packet_socket(&format!("xdp:{name}"))?,
             // Some drivers receive on more queues with a program than without.
             rx_queues: rx_queues.max(rx_queues_in_sysfs(name, index)),
+            busy_poll: config.busy_poll,
             is_veth: driver(name).as_deref() == Some("veth"),
         })
     }
@@ -95,12 +100,21 @@ impl Attached {
         let mut sockets: Vec<T> = Vec::new();
         for queue in 0..wanted.queues as u32 {
             let umem = (wanted.umem, sockets.first().map(AsFd::as_fd));
-            let socket = prepare(open_socket(name, umem, wanted.rings)?)?;
+            let socket = open_socket(name, umem, wanted.rings)?;
+            if self.busy_poll {
+                prefer_busy_polling(socket.as_fd()).map_err(wrong(name, "busy polling (needs Linux 5.11)"))?;
+            }
+            let socket = prepare(socket)?;
             bind_socket(name, socket.as_fd(), (*index, queue), umem, transfer)?;
             program.redirect(queue, &socket).map_err(wrong(name, "redirecting frames to a socket"))?;
             sockets.push(socket);
         }
         Ok(sockets)
+    }
+
+    /// Whether the sockets drive the card's receiving.
+    pub(super) fn busy_poll(&self) -> bool {
+        self.busy_poll
     }
 
     /// The interface's MAC address.
@@ -130,6 +144,12 @@ impl Attached {
             notes.push(format!(
                 "the interface has {there} queues, and frames of all but the first {own} go to the kernel; for all frames: ethtool -L \
                  {name} combined {there} and --queues {there}, or ethtool -L {name} combined {own}"
+            ));
+        }
+        if self.busy_poll {
+            notes.push(format!(
+                "busy polling: the port drives the card's receiving; for no interrupts meanwhile: echo 2 >/sys/class/net/{name}/napi_defer_hard_irqs \
+                 and echo 200000 >/sys/class/net/{name}/gro_flush_timeout"
             ));
         }
         if self.is_veth {

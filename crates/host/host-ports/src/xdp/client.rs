@@ -44,7 +44,7 @@ pub(super) fn open(name: &str, path: &Path, wanted: &Wanted, pool: &Mempool) -> 
             let place = path.display();
             Error::Gone(format!("xdp:{name}: the process that serves {place} has not answered: {error}"))
         })?;
-        let Answer { mac, mtu, is_running, verdict } = answer;
+        let Answer { mac, mtu, is_running, busy_poll, verdict } = answer;
         match verdict {
             Verdict::Granted(notes) if sockets.len() == wanted.queues => {
                 client.is_running = is_running;
@@ -58,7 +58,7 @@ pub(super) fn open(name: &str, path: &Path, wanted: &Wanted, pool: &Mempool) -> 
                     }
                 })?;
                 let notes = notes.lines().map(str::to_owned).collect();
-                return Ok(Granted { mac, mtu: mtu as usize, sockets, notes, control: Box::new(client) });
+                return Ok(Granted { mac, mtu: mtu as usize, busy_poll, sockets, notes, control: Box::new(client) });
             }
             Verdict::Granted(_) => {
                 return Err(Error::Fault(format!("xdp:{name}: the wrong number of sockets has come")));

@@ -71,6 +71,7 @@ pub(super) struct Answer {
     pub(super) mac: MacAddress,
     pub(super) mtu: u32,
     pub(super) is_running: bool,
+    pub(super) busy_poll: bool,
     pub(super) verdict: Verdict,
 }
 
@@ -87,11 +88,11 @@ pub(super) enum Verdict {
 
 impl Answer {
     pub(super) const LEN: usize = 2048;
-    const HEADER: usize = 6 * 4;
+    const HEADER: usize = 7 * 4;
 
     /// An answer without sockets.
     pub(super) fn without_sockets(verdict: Verdict) -> Self {
-        Self { mac: MacAddress([0; 6]), mtu: 0, is_running: false, verdict }
+        Self { mac: MacAddress([0; 6]), mtu: 0, is_running: false, busy_poll: false, verdict }
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -104,7 +105,7 @@ impl Answer {
         let end = end.unwrap_or_default();
         let [a, b, c, d, e, f] = self.mac.0;
         let (high, low) = (u32::from_be_bytes([0, 0, a, b]), u32::from_be_bytes([c, d, e, f]));
-        let words = [kind, end as u32, high, low, self.mtu, u32::from(self.is_running)];
+        let words = [kind, end as u32, high, low, self.mtu, u32::from(self.is_running), u32::from(self.busy_poll)];
         let mut bytes = words.map(u32::to_le_bytes).concat();
         bytes.extend(&text.as_bytes()[..end]);
         bytes.resize(Self::LEN, 0);
@@ -112,7 +113,7 @@ impl Answer {
     }
 
     pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
-        let [kind, len, high, low, mtu, is_running] = words(bytes.first_chunk::<{ Self::HEADER }>()?);
+        let [kind, len, high, low, mtu, is_running, busy_poll] = words(bytes.first_chunk::<{ Self::HEADER }>()?);
         let text = bytes[Self::HEADER..].get(..len as usize)?;
         let text = String::from_utf8(text.to_vec()).ok()?;
         let ([_, _, a, b], [c, d, e, f]) = (high.to_be_bytes(), low.to_be_bytes());
@@ -123,7 +124,7 @@ impl Answer {
             3 => Verdict::Refused(text),
             _ => return None,
         };
-        Some(Self { mac, mtu, is_running: is_running != 0, verdict })
+        Some(Self { mac, mtu, is_running: is_running != 0, busy_poll: busy_poll != 0, verdict })
     }
 }
 
@@ -178,9 +179,11 @@ mod tests {
             Verdict::Refused("no".into()),
         ];
         for verdict in verdicts {
-            let answer = Answer { mac: MacAddress([2, 1, 3, 4, 5, 6]), mtu: 9000, is_running: true, verdict };
+            let answer =
+                Answer { mac: MacAddress([2, 1, 3, 4, 5, 6]), mtu: 9000, is_running: true, busy_poll: true, verdict };
             let back = Answer::parse(answer.bytes().first_chunk().unwrap()).unwrap();
-            assert_eq!((back.mac, back.mtu, back.is_running), (answer.mac, 9000, true));
+            assert_eq!((back.mac, back.mtu), (answer.mac, 9000));
+            assert!(back.is_running && back.busy_poll);
             assert_eq!(back.verdict, answer.verdict);
         }
         let long = Answer::without_sockets(Verdict::Refused("é".repeat(2000)));

@@ -70,6 +70,8 @@ struct Granted {
     mac: MacAddress,
     /// The interface's MTU.
     mtu: usize,
+    /// Whether the sockets drive the card's receiving.
+    busy_poll: bool,
     /// A bound socket for each queue.
     sockets: Vec<Socket>,
     notes: Vec<String>,
@@ -112,10 +114,11 @@ impl Xdp {
             None => attached::open(config, &wanted),
             Some(path) => client::open(interface, path, &wanted, pool),
         };
-        let Granted { mac, mtu, sockets, notes, control } = granted?;
+        let Granted { mac, mtu, busy_poll, sockets, notes, control } = granted?;
         let status = Arc::new(PortStatus::new(port_config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
-        let parts = Parts { umem, pool, mac, promiscuous: &promiscuous, status: &status, config: port_config };
+        let parts =
+            Parts { umem, pool, mac, busy_poll, promiscuous: &promiscuous, status: &status, config: port_config };
         let mut port = Self {
             name: format!("xdp:{interface}"),
             mac,
@@ -158,6 +161,7 @@ struct Parts<'a> {
     umem: Umem,
     pool: &'a Mempool,
     mac: MacAddress,
+    busy_poll: bool,
     promiscuous: &'a Arc<AtomicBool>,
     status: &'a Arc<PortStatus>,
     config: &'a PortConfig,
@@ -176,6 +180,7 @@ impl Parts<'_> {
             cache: self.pool.cache(),
             posted: Posted::new(&umem),
             partial: None,
+            busy_poll: self.busy_poll,
             target: rx_ring,
             mac: self.mac,
             promiscuous: self.promiscuous.clone(),

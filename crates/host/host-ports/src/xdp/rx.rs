@@ -23,6 +23,8 @@ pub(super) struct Rx {
     pub(super) posted: Posted,
     /// The first buffers of a frame whose last one has not come yet.
     pub(super) partial: Option<Packet>,
+    /// Whether the card's receiving is driven by system calls of this queue.
+    pub(super) busy_poll: bool,
     /// Number of buffers to post.
     pub(super) target: usize,
     pub(super) mac: MacAddress,
@@ -57,10 +59,15 @@ impl Rx {
         if posted {
             self.fill.submit();
             if self.fill.needs_wakeup() {
-                // Whatever it returns, the kernel goes on.
-                let _ = recv(self.socket.fd(), &mut [0; 0], RecvFlags::DONTWAIT);
+                self.wake();
             }
         }
+    }
+
+    /// Makes the kernel go on.
+    fn wake(&self) {
+        // It does, whatever this returns.
+        let _ = recv(self.socket.fd(), &mut [0; 0], RecvFlags::DONTWAIT);
     }
 
     /// Takes the buffer of a descriptor. `None` if there is no such one, or not that many bytes.
@@ -112,7 +119,11 @@ impl RxQueue for Rx {
         let mut packets = 0;
         let mut bytes = 0;
         let mut drops = 0;
-        let filled = self.ring.filled(burst.room() as u32);
+        let mut filled = self.ring.filled(burst.room() as u32);
+        if filled == 0 && self.busy_poll {
+            self.wake();
+            filled = self.ring.filled(burst.room() as u32);
+        }
         for _ in 0..filled {
             let XdpDesc { addr, len, options } = self.ring.take();
             let Some(packet) = self.take(addr, len) else {

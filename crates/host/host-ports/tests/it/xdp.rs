@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use ringpass_host_ports::{PacketSocket, Xdp};
+use ringpass_host_ports::{PacketSocket, Tap, Xdp};
 use ringpass_memory::{Mempool, MempoolConfig};
-use ringpass_port::{Error, Port, PortConfig, State, WakeSource, XdpConfig, XdpFilter, XdpMode};
+use ringpass_port::{Error, Port, PortConfig, QueuePair, State, WakeSource, XdpConfig, XdpFilter, XdpMode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MODES: [Option<XdpMode>; 3] = [None, Some(XdpMode::Native), Some(XdpMode::Generic)];
@@ -409,4 +409,87 @@ fn errors_say_what_to_do() {
     assert!(matches!(&refused, Err(Error::Permission(why)) if why.contains("CAP_BPF")), "{refused:?}");
     assert!(!has_program(&b, "vb"));
     assert_eq!(pool.outstanding(1), 0);
+}
+
+#[test]
+fn busy_polling_receives_the_same() {
+    let (a, b) = veth();
+    let pool = pool();
+    let address = XdpConfig { interface: "vb".into(), busy_poll: true, ..Default::default() };
+    let mut port = b.enter(|| Xdp::open(&address, &PortConfig::default(), &pool)).expect("an XDP socket");
+    assert!(port.notes().iter().any(|note| note.contains("napi_defer_hard_irqs")), "{:?}", port.notes());
+    let (mut port_a, mut at_b) = (open(&a, "va", None, &pool), queues(&mut port));
+    let mut at_a = queues(&mut port_a);
+    for some in frames(1000).chunks(100) {
+        send(&mut at_a, &pool, some);
+        assert!(receive_exactly(&mut at_b, some.len()) == some);
+        send(&mut at_b, &pool, some);
+        assert!(receive_exactly(&mut at_a, some.len()) == some);
+    }
+}
+
+#[test]
+fn a_tap_is_an_interface_like_others() {
+    let a = Namespace::new();
+    let pool = pool();
+    let mut tap = a.enter(|| Tap::open("tx0", &PortConfig::default(), &pool)).expect("a TAP");
+    a.ip(&["link", "set", "tx0", "up"]);
+    let mut at_tap = queues(&mut tap);
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let mut xdp = open(&a, "tx0", Some(mode), &pool);
+        poll_until("the link", || xdp.link().up);
+        let mut at_xdp = queues(&mut xdp);
+        for some in frames(1000).chunks(50) {
+            send(&mut at_tap, &pool, some);
+            assert!(receive_exactly(&mut at_xdp, some.len()) == some, "{mode:?}: the TAP's owner sends");
+            send(&mut at_xdp, &pool, some);
+            assert!(receive_exactly(&mut at_tap, some.len()) == some, "{mode:?}: the socket sends");
+        }
+    }
+}
+
+#[test]
+fn queues_and_programs_that_are_taken_away_under_way() {
+    let (a, b) = (Namespace::new(), Namespace::new());
+    let two = ["numrxqueues", "2", "numtxqueues", "2"];
+    let add =
+        ["link", "add", "name", "va", "numrxqueues", "2", "numtxqueues", "2", "type", "veth", "peer", "name", "vb"];
+    a.ip(&[&add[..], &two, &["netns", &b.0]].concat());
+    for (namespace, interface) in [(&a, "va"), (&b, "vb")] {
+        namespace.run(&["ethtool", "-L", interface, "rx", "2", "tx", "2"]);
+        namespace.ip(&["link", "set", interface, "up"]);
+    }
+    let pool = Mempool::new(&MempoolConfig { buffers: 16_384, ..Default::default() }).expect("memory");
+    let config = PortConfig { queues: 2, ..Default::default() };
+    let mut port = try_open(&b, "vb", None, &config, &pool).expect("two sockets");
+    let (mut other, mut sender) = (open(&a, "va", None, &pool), None);
+    poll_until("the link", || port.link().up && other.link().up);
+    let mut at_b = port.take_queues();
+    let at_a = sender.insert(queues(&mut other));
+    let pass = |at_a: &mut QueuePair, at_b: &mut Vec<QueuePair>| {
+        poll_until("a frame", || {
+            send(at_a, &pool, &[frame(1, 60)]);
+            at_b.iter_mut().any(|pair| !receive(pair).is_empty())
+        });
+    };
+    pass(at_a, &mut at_b);
+    // The kernel refuses that as long as there is a socket on the queue, or takes it and leaves the other queue as it is.
+    let fewer = b.enter(|| std::process::Command::new("ethtool").args(["-L", "vb", "rx", "1", "tx", "1"]).output());
+    let fewer = fewer.expect("ethtool runs");
+    eprintln!("ethtool -L: {:?} {}", fewer.status, String::from_utf8_lossy(&fewer.stderr));
+    send(&mut at_b[1], &pool, &frames(10));
+    pass(at_a, &mut at_b);
+    // Nobody else can replace the program, whose link is ours.
+    let replaced = b.enter(|| std::process::Command::new("ip").args(["link", "set", "vb", "xdp", "off"]).output());
+    assert!(!replaced.expect("ip runs").status.success(), "the program is gone");
+    pass(at_a, &mut at_b);
+    // To another namespace it goes without the port, which ends; the interface is as it was found.
+    b.ip(&["link", "set", "vb", "netns", &a.0]);
+    assert!(matches!(port.state(), State::Gone(why) if why.contains("moved")));
+    send(&mut at_b[0], &pool, &frames(10));
+    at_b.iter_mut().for_each(|pair| _ = receive(pair));
+    drop((port, at_b));
+    assert!(!has_program(&a, "vb"));
+    drop((other, sender));
+    assert_eq!(pool.outstanding(1), 0, "all buffers are back");
 }
