@@ -32,6 +32,7 @@ mod rig;
 mod table;
 mod tsc;
 mod vhost;
+mod xdp;
 
 use std::process::ExitCode;
 
@@ -58,6 +59,7 @@ enum Benchmark {
     Vhost(vhost::Args),
     Pvp(pvp::Args),
     Netmap(netmap::Args),
+    Xdp(xdp::Args),
     #[command(hide = true)]
     NetmapEnd(netmap::end::Args),
 }
@@ -70,6 +72,7 @@ const EXAMPLES: &str = "EXAMPLES:
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
   sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
   sudo ringpass bench pvp                 card, switch, network function, switch, card: the experiments of IOVTee
+  sudo ringpass bench xdp                 XDP sockets beside packet sockets on a veth pair
   ringpass bench netmap                   pipes and VALE switches: the experiments of ptnetmap
   sudo ringpass bench all --report performance.md    all of these, and a page with tables and plots";
 
@@ -88,6 +91,7 @@ fn run(what: Benchmark) -> Result<(), Error> {
         Benchmark::Vhost(args) => vhost::run(args),
         Benchmark::Pvp(args) => pvp::run(args),
         Benchmark::Netmap(args) => netmap::run(args),
+        Benchmark::Xdp(args) => xdp::run(args),
         Benchmark::NetmapEnd(args) => netmap::end::run(args),
     }
 }

@@ -26,6 +26,11 @@ impl Testpmd {
     /// Starts testpmd with one port, whose packets it forwards in a mode (`macswap`, `icmpecho`, `io`). If the
     /// port connects, the other end's socket must exist.
     pub fn start(port: &str, mode: &str, options: &[&str]) -> Self {
+        Self::start_by(Program::spawn, port, mode, options)
+    }
+
+    /// Like [`start`](Self::start), by what starts a command somewhere.
+    pub fn start_by(spawn: impl Fn(&[&str]) -> Program, port: &str, mode: &str, options: &[&str]) -> Self {
         const TESTPMD: &str = "dpdk-testpmd";
         let (port, mode) = (format!("--vdev={port}"), format!("--forward-mode={mode}"));
         let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
@@ -37,7 +42,7 @@ impl Testpmd {
         // Otherwise it drops packets that arrived before it starts.
         let own = ["--", "--no-flush-rx", "--stats-period=1", "--total-num-mbufs=8192", &mode];
         let wide = if port.contains("vectorized=1") { &["--force-max-simd-bitwidth=512"][..] } else { &[] };
-        let program = Program::spawn(&[&[TESTPMD][..], &eal, wide, &[&port], &own, options].concat());
+        let program = spawn(&[&[TESTPMD][..], &eal, wide, &[&port], &own, options].concat());
         Self { program, said: Vec::new() }
     }
 

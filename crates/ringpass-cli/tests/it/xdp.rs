@@ -6,8 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use ringpass_lab::{Ended, Namespace, Program, wait_until};
+use ringpass_testing::{bytes_of, frame};
 use serde_json::Value;
 
+use crate::common::dpdk::Testpmd;
 use crate::common::guest::tcp_from;
 use crate::common::{RINGPASS, for_everybody, text};
 
@@ -226,6 +228,44 @@ fn long_frames_and_tcp_pass_four_queues() {
         let used = queues.iter().filter(|queue| queue["rx_packets"].as_u64() > Some(0)).count();
         assert!(used > 1, "{mode}: frames of several connections come on {used} queue: {summary}");
     }
+}
+
+#[test]
+fn dpdks_xdp_sockets_return_what_ours_send() {
+    const FRAMES: u64 = 3200;
+    let (a, b) = veth("198.18.0.1/24");
+    for namespace in [&a, &b] {
+        // The kernel would send IPv6 packets of its own.
+        namespace.run(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6 || true"]);
+    }
+    let mut testpmd = Testpmd::start_by(|command| b.spawn(command), "net_af_xdp0,iface=vb", "macswap", &[]);
+    testpmd.ready();
+    assert!(has_program(&b, "vb"));
+    for port in ["xdp:va,mode=native", "xdp:va,mode=generic"] {
+        let mut ports = a.enter(|| ringpass::open([port], &ringpass::Config::default())).expect("an XDP socket");
+        let pool = ports.pool().clone();
+        wait_until("the link", || ports[0].link().up);
+        let mut queues = ports[0].take_queues().remove(0);
+        let mut burst = ringpass::Burst::new(32);
+        for number in 0..FRAMES as usize / 32 {
+            let frames: Vec<Vec<u8>> =
+                (0..32).map(|at| frame((32 * number + at) as u32, 60 + number * 11 % 1455)).collect();
+            frames.iter().for_each(|frame| burst.push(ringpass_testing::packet(&pool, frame)));
+            assert_eq!(queues.tx.tx_burst(&mut burst), 32);
+            let mut back = Vec::new();
+            wait_until("the frames to come back", || {
+                queues.rx.rx_burst(&mut burst);
+                back.extend(burst.iter().map(bytes_of));
+                burst.clear();
+                back.len() >= 32
+            });
+            // It has swapped the addresses.
+            back.iter_mut().for_each(|frame| frame[..12].rotate_left(6));
+            assert!(back == frames, "{port}: burst {number}");
+        }
+    }
+    let forwarded = testpmd.end();
+    assert_eq!((forwarded.received, forwarded.sent, forwarded.dropped), (2 * FRAMES, 2 * FRAMES, 0));
 }
 
 #[test]
