@@ -229,6 +229,29 @@ impl Packet {
         fits
     }
 
+    /// Sets the frame to `len` bytes, `front` bytes behind its present start. Returns `false` and changes nothing if they do not fit.
+    ///
+    /// ```
+    /// use ringpass_memory::{Mempool, MempoolConfig};
+    ///
+    /// let mut packet = Mempool::new(&MempoolConfig::default())?.alloc().expect("a buffer");
+    /// assert!(packet.copy_from(b"head and body") && packet.set_range(9, 4));
+    /// assert_eq!(packet.to_vec(), b"body");
+    /// assert!(!packet.set_range(0, 2048) && packet.set_range(0, 2048 - 9));
+    /// # Ok::<(), ringpass_memory::Error>(())
+    /// ```
+    #[inline]
+    #[must_use]
+    pub fn set_range(&mut self, front: usize, len: usize) -> bool {
+        let capacity = self.capacity();
+        let fits = front <= capacity && len <= capacity - front;
+        if fits {
+            self.offset += front as i16;
+            self.len = len as u32;
+        }
+        fits
+    }
+
     /// Returns the bytes of the frame, or of its part in the first buffer if [segments](Self::segments) follow.
     #[inline]
     pub fn bytes(&self) -> RawBytes<'_> {

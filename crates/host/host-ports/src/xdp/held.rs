@@ -1,6 +1,5 @@
 //! Buffers that the kernel has, and the socket by which it has them.
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
 
@@ -8,58 +7,44 @@ use ringpass_memory::Packet;
 
 use super::socket::Umem;
 
-/// A buffer that the kernel has, and its address there.
+/// Buffers that the kernel has, each in the place of its [number](Umem::number): it returns them in any order.
 pub(super) struct Held {
-    pub(super) address: u64,
-    pub(super) packet: Packet,
-}
-
-/// Buffers that the kernel may fill, each in the place of its [number](Umem::number): it returns them in any order, because it reuses those of frames
-/// that did not come here.
-pub(super) struct Posted {
-    by_number: Box<[Option<Held>]>,
+    umem: Umem,
+    by_number: Box<[Option<Packet>]>,
     len: usize,
 }
 
-impl Posted {
-    pub(super) fn new(umem: &Umem) -> Self {
-        Self { by_number: (0..umem.numbers()).map(|_| None).collect(), len: 0 }
+impl Held {
+    pub(super) fn new(umem: Umem) -> Self {
+        Self { umem, by_number: (0..umem.numbers()).map(|_| None).collect(), len: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
+    /// Keeps the packet in the buffer at an address. It must be the only one there.
     #[inline]
-    pub(super) fn push(&mut self, held: Held) {
+    pub(super) fn put(&mut self, address: u64, packet: Packet) {
         self.len += 1;
-        let number = Umem::number(held.address);
-        self.by_number[number] = Some(held);
+        let before = self.by_number[self.umem.number(address)].replace(packet);
+        debug_assert!(before.is_none(), "a buffer has one owner");
+        // Spares the check whether there is one to be dropped.
+        std::mem::forget(before);
     }
 
-    /// Takes out the buffer that starts at an address.
+    /// Takes out the packet in the buffer at an address, or with an offset in it.
     #[inline]
     pub(super) fn take(&mut self, address: u64) -> Option<Packet> {
-        let place = self.by_number.get_mut(Umem::number(address))?;
-        let held = place.take_if(|held| held.address == address)?;
+        let packet = self.by_number.get_mut(self.umem.number(address))?.take()?;
         self.len -= 1;
-        Some(held.packet)
+        Some(packet)
     }
 
     pub(super) fn drain(&mut self) -> impl Iterator<Item = Packet> {
         self.len = 0;
-        self.by_number.iter_mut().filter_map(|place| Some(place.take()?.packet))
+        self.by_number.iter_mut().filter_map(Option::take)
     }
-}
-
-/// Takes out the frame that was sent from an address. The kernel mostly returns the oldest.
-#[inline]
-pub(super) fn take_held(held: &mut VecDeque<Held>, address: u64) -> Option<Packet> {
-    if held.front()?.address != address {
-        let at = held.iter().position(|one| one.address == address)?;
-        held.swap(0, at);
-    }
-    held.pop_front().map(|one| one.packet)
 }
 
 /// The socket of a port and its queues. The kernel writes to buffers until it is closed, and the rings, which keep it open, are unmapped; so
@@ -88,21 +73,39 @@ impl SharedSocket {
 
 #[cfg(test)]
 mod tests {
-    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_memory::{Mempool, MempoolConfig, PAGE_BUFFER_SIZE, PageSize, RegionConfig};
 
     use super::*;
 
     #[test]
-    fn buffers_come_back_in_any_order() {
-        let pool = Mempool::new(&MempoolConfig { buffers: 4, ..Default::default() }).expect("a pool");
-        let mut held: VecDeque<Held> =
-            (0..4).map(|address| Held { address, packet: pool.alloc().expect("a buffer") }).collect();
-        let places: Vec<_> = held.iter().map(|held| held.packet.as_ptr()).collect();
-        for address in [0, 2, 1, 3] {
-            let packet = take_held(&mut held, address).expect("it is there");
-            assert_eq!(packet.as_ptr(), places[address as usize]);
-            assert!(take_held(&mut held, address).is_none(), "a second time");
+    fn buffers_come_back_in_any_order_and_once() {
+        let page = MempoolConfig { size: PAGE_BUFFER_SIZE, buffers: 64, ..Default::default() };
+        let odd = MempoolConfig {
+            buffers: 64,
+            region: RegionConfig { pages: PageSize::Ordinary, ..Default::default() },
+            ..Default::default()
+        };
+        for config in [page, odd] {
+            let pool = Mempool::new(&config).expect("a pool");
+            let umem = Umem::new(&pool, 1500).expect("buffers that are large enough");
+            let mut held = Held::new(umem);
+            let packets = (0..64).map(|_| pool.alloc().expect("a buffer"));
+            let places: Vec<_> = packets
+                .map(|packet| {
+                    let base = umem.base(&packet).expect("a buffer of the pool");
+                    let place = packet.as_ptr();
+                    held.put(base, packet);
+                    (base, place)
+                })
+                .collect();
+            for (number, (base, place)) in places.iter().enumerate().rev() {
+                let address = umem.with_offset(*base, 300);
+                let packet = held.take(address).expect("it is there");
+                assert_eq!((packet.as_ptr(), held.len()), (*place, number));
+                assert_eq!(umem.offset(address), base + 300);
+                assert!(held.take(address).is_none(), "a second time");
+            }
+            assert!(held.take(1 << 40).is_none() && held.take(u64::MAX).is_none(), "outside of the memory");
         }
-        assert!(held.is_empty());
     }
 }

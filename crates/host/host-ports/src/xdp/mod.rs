@@ -14,7 +14,6 @@ mod server;
 mod socket;
 mod tx;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -24,7 +23,7 @@ use ringpass_port::{
 };
 use rustix::net::sockopt;
 
-use self::held::{Posted, SharedSocket};
+use self::held::{Held, SharedSocket};
 use self::rx::Rx;
 pub use self::server::{XdpServer, XdpServerEvent};
 use self::socket::{Socket, Umem};
@@ -178,7 +177,7 @@ impl Parts<'_> {
             ring: rx,
             umem,
             cache: self.pool.cache(),
-            posted: Posted::new(&umem),
+            posted: Held::new(umem),
             partial: None,
             busy_poll: self.busy_poll,
             target: rx_ring,
@@ -196,7 +195,7 @@ impl Parts<'_> {
             completion,
             umem,
             cache: self.pool.cache(),
-            in_flight: VecDeque::with_capacity(tx_ring),
+            in_flight: Held::new(umem),
             limit: tx_ring,
             sent: Burst::new(MAGAZINE),
             down: false,

@@ -10,7 +10,7 @@ use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::BROKEN;
-use super::held::{Held, Posted, SharedSocket};
+use super::held::{Held, SharedSocket};
 use super::ring::{Consumer, Producer};
 use super::socket::Umem;
 
@@ -20,7 +20,7 @@ pub(super) struct Rx {
     pub(super) umem: Umem,
     pub(super) cache: Cache,
     /// Buffers that the kernel may fill.
-    pub(super) posted: Posted,
+    pub(super) posted: Held,
     /// The first buffers of a frame whose last one has not come yet.
     pub(super) partial: Option<Packet>,
     /// Whether the card's receiving is driven by system calls of this queue.
@@ -49,11 +49,9 @@ impl Rx {
         let room = self.fill.free(missing as u32) as usize;
         let mut posted = false;
         for packet in self.cache.packets(missing.min(room)) {
-            let start = packet.as_ptr().wrapping_sub(packet.headroom());
-            let address = self.umem.address(start, packet.headroom() + packet.len());
-            let address = address.expect("a buffer of the pool that is registered");
-            self.fill.push(address);
-            self.posted.push(Held { address, packet });
+            let base = self.umem.base(&packet).expect("a buffer of the pool that is registered");
+            self.fill.push(base);
+            self.posted.put(base, packet);
             posted = true;
         }
         if posted {
@@ -73,21 +71,14 @@ impl Rx {
     /// Takes the buffer of a descriptor. `None` if there is no such one, or not that many bytes.
     #[inline]
     fn take(&mut self, addr: u64, len: u32) -> Option<Packet> {
-        let (base, offset) = self.umem.split(addr);
-        let mut packet = self.posted.take(base)?;
-        // The kernel counts from the start of the buffer, a packet from the end of its headroom.
-        let front = offset.checked_sub(packet.headroom())?;
-        let end = front.checked_add(len as usize).filter(|end| *end <= packet.capacity())?;
-        packet.set_len(end);
-        packet.trim_front(front).then_some(packet)
+        let mut packet = self.posted.take(addr)?;
+        let front = self.umem.behind(&packet, self.umem.offset(addr));
+        packet.set_range(front, len as usize).then_some(packet)
     }
 
     /// Joins a buffer to those of its frame before it; returns the frame if it is whole.
-    #[inline]
+    #[cold]
     fn join(&mut self, packet: Packet, goes_on: bool) -> Option<Packet> {
-        if self.partial.is_none() && !goes_on {
-            return Some(packet);
-        }
         match &mut self.partial {
             Some(frame) => frame.append(packet),
             None => self.partial = Some(packet),
@@ -126,19 +117,25 @@ impl RxQueue for Rx {
         }
         for _ in 0..filled {
             let XdpDesc { addr, len, options } = self.ring.take();
-            let Some(packet) = self.take(addr, len) else {
+            let Some(mut packet) = self.take(addr, len) else {
                 self.status.set_gone(|| BROKEN.into());
                 continue;
             };
-            match self.join(packet, options.contains(XdpDescOptions::XDP_PKT_CONTD)) {
-                None => {}
-                Some(packet) if !promiscuous && !self.is_wanted(&packet) => {}
-                Some(packet) if !fits_mtu(&packet, self.mtu) => drops += 1,
-                Some(packet) => {
-                    (packets, bytes) = (packets + 1, bytes + packet.total_len());
-                    burst.push(packet);
-                }
+            let mut len = len as usize;
+            let goes_on = options.contains(XdpDescOptions::XDP_PKT_CONTD);
+            if goes_on || self.partial.is_some() {
+                let Some(whole) = self.join(packet, goes_on) else { continue };
+                (len, packet) = (whole.total_len(), whole);
             }
+            if !promiscuous && !self.is_wanted(&packet) {
+                continue;
+            }
+            if !fits_mtu(&packet, self.mtu) {
+                drops += 1;
+                continue;
+            }
+            (packets, bytes) = (packets + 1, bytes + len);
+            burst.push(packet);
         }
         if filled > 0 {
             self.ring.release();

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use ringpass_memory::{HEADROOM, Mempool, PAGE_BUFFER_SIZE, PageSize};
+use ringpass_memory::{HEADROOM, Mempool, PAGE_BUFFER_SIZE, Packet, PageSize};
 use ringpass_port::{Error, MAX_L2_HEADER_LEN, XdpTransfer};
 use rustix::io::Errno;
 use rustix::net::xdp::{
@@ -122,29 +122,39 @@ impl Umem {
         (self.len / *CHUNKS.start() as u64) as usize
     }
 
-    /// A number of the buffer with this address, and of no other: no two start within the smallest size of a chunk.
+    /// A number of the buffer at an address, also with an offset, and of no other buffer: no two start within the smallest size of a
+    /// chunk.
     #[inline]
-    pub(super) fn number(address: u64) -> usize {
-        (address / *CHUNKS.start() as u64) as usize
+    pub(super) fn number(&self, address: u64) -> usize {
+        let shift = if self.pages { CHUNKS.end().ilog2() } else { CHUNKS.start().ilog2() };
+        ((address & XSK_UNALIGNED_BUF_ADDR_MASK) >> shift) as usize
     }
 
-    /// Splits the address of a received frame into that of its buffer and the offset in there.
+    /// The kernel's address of a packet's buffer; `None` if that is not in this memory.
     #[inline]
-    pub(super) fn split(&self, address: u64) -> (u64, usize) {
-        let (base, offset) = if self.pages {
-            let inside = self.chunk as u64 - 1;
-            (address & !inside, address & inside)
-        } else {
-            (address & XSK_UNALIGNED_BUF_ADDR_MASK, address >> XSK_UNALIGNED_BUF_OFFSET_SHIFT)
-        };
-        (base, offset as usize)
+    pub(super) fn base(&self, packet: &Packet) -> Option<u64> {
+        let start = packet.as_ptr() as u64 - packet.headroom() as u64;
+        let base = start.wrapping_sub(self.start);
+        (base < self.len).then_some(base)
     }
 
-    /// The kernel's address of `len` bytes; `None` if they are not in this memory.
+    /// The address that is `offset` bytes, fewer than 65,536, behind the start of a buffer. Unaligned chunks have the offset apart, in the
+    /// upper 16 bits.
     #[inline]
-    pub(super) fn address(&self, at: *const u8, len: usize) -> Option<u64> {
-        let offset = (at as u64).wrapping_sub(self.start);
-        (offset < self.len && len as u64 <= self.len - offset).then_some(offset)
+    pub(super) fn with_offset(&self, base: u64, offset: usize) -> u64 {
+        base + ((offset as u64) << if self.pages { 0 } else { XSK_UNALIGNED_BUF_OFFSET_SHIFT })
+    }
+
+    /// The offset of an address from the start of the memory.
+    #[inline]
+    pub(super) fn offset(&self, address: u64) -> u64 {
+        (address & XSK_UNALIGNED_BUF_ADDR_MASK) + (address >> XSK_UNALIGNED_BUF_OFFSET_SHIFT)
+    }
+
+    /// Bytes from a packet's start to the byte at this [offset](Self::offset), modulo 2^64.
+    #[inline]
+    pub(super) fn behind(&self, packet: &Packet, offset: u64) -> usize {
+        (self.start + offset).wrapping_sub(packet.as_ptr() as u64) as usize
     }
 }
 

@@ -1,6 +1,5 @@
 //! The sending queue: names frames on the Tx ring, and takes their buffers back from the completion ring.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use ringpass_memory::{Burst, Cache, Flags, Packet};
@@ -10,7 +9,7 @@ use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{SendFlags, send};
 
 use super::BROKEN;
-use super::held::{Held, SharedSocket, take_held};
+use super::held::{Held, SharedSocket};
 use super::ring::{Consumer, Producer};
 use super::socket::Umem;
 use crate::presence::GONE;
@@ -25,7 +24,7 @@ pub(super) struct Tx {
     /// Buffers for frames that are not in the memory that the kernel knows.
     pub(super) cache: Cache,
     /// Frames that the kernel has not sent yet.
-    pub(super) in_flight: VecDeque<Held>,
+    pub(super) in_flight: Held,
     /// Number of frames that may be in flight.
     pub(super) limit: usize,
     /// Frames that were sent, to be freed together.
@@ -44,7 +43,7 @@ impl Tx {
     fn reclaim(&mut self) {
         let filled = self.completion.filled(self.in_flight.len() as u32);
         for _ in 0..filled {
-            match take_held(&mut self.in_flight, self.completion.take()) {
+            match self.in_flight.take(self.completion.take()) {
                 Some(packet) => self.sent.push(packet),
                 None => self.status.set_gone(|| BROKEN.into()),
             }
@@ -73,32 +72,42 @@ impl Tx {
         burst.iter().take_while(fits).count()
     }
 
-    /// Returns the packet, or a copy of it in memory that the kernel knows; `None` if it cannot be sent.
+    /// Puts a frame in one buffer on the ring, if that is in memory that the kernel knows.
+    ///
+    /// # Errors
+    /// The packet, if it is not.
     #[inline]
-    fn in_umem(&mut self, packet: Packet) -> Option<Packet> {
-        let knows = |packet: &Packet| self.umem.address(packet.as_ptr(), packet.len()).is_some();
-        let is_chained = |packet: &Packet| packet.flags().any(Flags::CHAINED);
-        if !is_chained(&packet) && knows(&packet) || self.umem.is_in_pieces() && packet.segments().all(knows) {
-            return Some(packet);
-        }
-        copy_packet(&packet, &mut self.cache).filter(|copy| self.umem.is_in_pieces() || !is_chained(copy))
+    fn push(&mut self, packet: Packet, options: XdpDescOptions) -> Result<(), Packet> {
+        let Some(base) = self.umem.base(&packet) else { return Err(packet) };
+        let addr = self.umem.with_offset(base, packet.headroom());
+        self.ring.push(XdpDesc { addr, len: packet.len() as u32, options });
+        self.in_flight.put(base, packet);
+        Ok(())
     }
 
-    /// Puts the buffers of a frame on the ring. Empty ones, which the kernel refuses, are left out.
-    #[inline]
-    fn push(&mut self, packet: Packet) {
+    /// Puts a frame in several buffers, or in memory that the kernel does not know, on the ring. Returns whether it is there.
+    #[cold]
+    fn push_chain(&mut self, packet: Packet) -> bool {
+        let knows = |packet: &Packet| self.umem.base(packet).is_some();
+        let is_chain = self.umem.is_in_pieces();
+        let packet = match is_chain && packet.segments().all(knows) {
+            true => packet,
+            false => {
+                let copy = copy_packet(&packet, &mut self.cache);
+                let Some(copy) = copy.filter(|copy| is_chain || !copy.is_chained()) else { return false };
+                copy
+            }
+        };
         let mut next = Some(packet);
         while let Some(mut packet) = next {
+            // Empty buffers, which the kernel refuses, are left out.
             next = packet.take_rest().filter(|rest| rest.total_len() > 0);
-            if packet.is_empty() {
-                continue;
-            }
-            let (addr, len) = (self.umem.address(packet.as_ptr(), packet.len()), packet.len() as u32);
-            let addr = addr.expect("memory that the kernel knows");
             let options = next.as_ref().map_or(XdpDescOptions::empty(), |_| XdpDescOptions::XDP_PKT_CONTD);
-            self.ring.push(XdpDesc { addr, len, options });
-            self.in_flight.push_back(Held { address: addr, packet });
+            if !packet.is_empty() {
+                self.push(packet, options).expect("memory that the kernel knows");
+            }
         }
+        true
     }
 
     /// Makes the kernel send what is on the ring.
@@ -125,7 +134,7 @@ impl Tx {
 
 impl Drop for Tx {
     fn drop(&mut self) {
-        self.socket.keep(self.in_flight.drain(..).map(|held| held.packet));
+        self.socket.keep(self.in_flight.drain());
     }
 }
 
@@ -148,15 +157,17 @@ impl TxQueue for Tx {
             if self.down || !fits_mtu(&packet, self.mtu) {
                 continue;
             }
-            if let Some(packet) = self.in_umem(packet) {
-                (packets, bytes) = (packets + 1, bytes + packet.total_len());
-                self.push(packet);
+            let is_chained = packet.flags().any(Flags::CHAINED);
+            let len = if is_chained { packet.total_len() } else { packet.len() };
+            let pushed = if is_chained { Err(packet) } else { self.push(packet, XdpDescOptions::empty()) };
+            if pushed.map_or_else(|packet| self.push_chain(packet), |()| true) {
+                (packets, bytes) = (packets + 1, bytes + len);
             }
         }
         if packets > 0 {
             self.ring.submit();
         }
-        if !self.down && !self.in_flight.is_empty() && self.ring.needs_wakeup() {
+        if !self.down && self.in_flight.len() > 0 && self.ring.needs_wakeup() {
             self.kick();
         }
         self.status.tx(self.queue).count(packets, bytes, taken - packets);
