@@ -29,7 +29,12 @@ impl<'a> Between<'a> {
 
     /// Starts the forwarder between the two cards, each with these options of its address, and waits until packets pass.
     fn forward(&self, address: &str, options: &str) -> Job {
-        let [a, b] = self.cards.map(|card| format!("xdp:{card}{address}"));
+        self.forward_by(&format!("xdp:CARD{address}"), options)
+    }
+
+    /// Like [`forward`](Self::forward), with the card's name for CARD in an address.
+    fn forward_by(&self, address: &str, options: &str) -> Job {
+        let [a, b] = self.cards.map(|card| address.replace("CARD", card));
         let job =
             self.guest.spawn(&format!("echo $$ >/run/forwarder; exec ringpass fwd {a} {b} --json -v {options} 2>&1"));
         wait_until("the forwarder's first line", || {
@@ -54,11 +59,17 @@ impl<'a> Between<'a> {
             assert!(answered(&text, 100), "{text}\n{}", self.guest.printed(&job));
         }
         let rate = tcp_from(b, || a.run(&["iperf3", "-c", "198.18.1.3", "-t", "2", "-J"]));
-        self.guest.run("kill -INT $(cat /run/forwarder)");
-        let output = self.guest.wait(&job, Duration::from_secs(60));
-        assert_eq!(output.status, 0, "{}", output.text);
-        eprintln!("{address} {options}: TCP {rate:.0} Mbit/s\n{}", output.text);
+        let text = self.end(&job);
+        eprintln!("{address} {options}: TCP {rate:.0} Mbit/s\n{text}");
         assert!(!self.guest.run("ip link").contains("xdp"), "no program is left");
+        text
+    }
+
+    /// Ends the forwarder as Ctrl-C does, and returns its output.
+    fn end(&self, job: &Job) -> String {
+        self.guest.run("kill -INT $(cat /run/forwarder)");
+        let output = self.guest.wait(job, Duration::from_secs(60));
+        assert_eq!(output.status, 0, "{}", output.text);
         output.text
     }
 }
@@ -85,6 +96,33 @@ fn ixgbe_reads_and_writes_the_pools_memory() {
     }
     let text = between.pass(",copy", "--queues 2");
     assert!(text.contains("copy mode"), "{text}");
+}
+
+/// Prints how many frames of 60 bytes a second a guest with one processor forwards between two 82599.
+#[test]
+#[ignore = "a measurement"]
+fn frames_a_second_beside_packet_sockets() {
+    const TIME: Duration = Duration::from_secs(4);
+    let wires = [1, 2].map(|number| Wire::new(number, &[]));
+    let [a, b] = &wires;
+    let guest = Guest::new().memory(768).program(Path::new(RINGPASS));
+    let guest = guest.card(&a.socket()).card(&b.socket()).boot();
+    (0..2).for_each(|eth| guest::up(&guest, eth, eth + 1));
+    let between = Between::new([&a.host, &b.host], [&a.tap, &b.tap], &guest, ["eth0", "eth1"]);
+    for round in 0..3 {
+        for address in ["packet:CARD", "xdp:CARD,copy", "xdp:CARD,zerocopy"] {
+            let job = between.forward_by(address, "--hugepages off");
+            let port = format!("packet:{}", a.tap);
+            let sender = a.host.spawn(&[RINGPASS, "pktgen", &port, "--size", "60", "--time", "8", "--json"]);
+            std::thread::sleep(Duration::from_secs(2));
+            let before = b.host.counter(&b.tap, "rx_packets");
+            std::thread::sleep(TIME);
+            let frames = b.host.counter(&b.tap, "rx_packets") - before;
+            eprintln!("round {round}, {address}: {} frames a second", frames / TIME.as_secs());
+            sender.wait(Duration::from_secs(60));
+            between.end(&job);
+        }
+    }
 }
 
 #[test]
