@@ -186,8 +186,13 @@ impl XdpServer {
         let notes = self.attached.notes(&sockets).map_err(|error| error.to_string())?;
         let mtu = self.attached.mtu().map_err(|error| error.to_string())?;
         let is_running = self.attached.is_running();
-        let (mac, mtu, busy_poll) = (self.attached.mac(), mtu as u32, self.attached.busy_poll());
-        let answer = Answer { mac, mtu, is_running, busy_poll, verdict: Verdict::Granted(notes.join("\n")) };
+        let answer = Answer {
+            mac: self.attached.mac(),
+            mtu: mtu as u32,
+            is_running,
+            busy_poll: self.attached.busy_poll(),
+            verdict: Verdict::Granted(notes.join("\n")),
+        };
         Ok((answer, sockets))
     }
 }
