@@ -46,6 +46,16 @@ impl XdpFeatures {
         self.xdp & 1 << 5 != 0
     }
 
+    /// Programs learn the RSS hash.
+    pub fn rx_hash(&self) -> bool {
+        self.metadata & 1 << 1 != 0
+    }
+
+    /// Programs learn a VLAN tag that the card has taken out of the frame.
+    pub fn rx_vlan_tag(&self) -> bool {
+        self.metadata & 1 << 2 != 0
+    }
+
     /// What programs and sockets learn from the card and leave to it, in words.
     pub fn hints(&self) -> Vec<&'static str> {
         let names = [
@@ -81,7 +91,7 @@ const DEVICE_SOCKETS: u16 = 6;
 const HEADERS: usize = 16 + 4;
 const ATTRIBUTE: usize = 4;
 
-fn features(index: i32) -> Option<XdpFeatures> {
+pub(crate) fn features(index: i32) -> Option<XdpFeatures> {
     let family = ask(CONTROL, GET_FAMILY, FAMILY_NAME, b"netdev\0")?;
     let family = u16::from_ne_bytes(attribute(&family, FAMILY_ID)?.try_into().ok()?);
     let device = ask(family, DEVICE_GET, DEVICE_INDEX, &index.to_ne_bytes())?;

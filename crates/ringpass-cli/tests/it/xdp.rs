@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use ringpass_ipc::{Descriptors, Stream};
 use ringpass_lab::{Ended, Namespace, Program, wait_until};
 use ringpass_testing::{bytes_of, frame};
 use serde_json::Value;
@@ -191,7 +192,27 @@ fn peers_of_attach_that_lie_or_say_nothing() {
         drop(peer);
         wait_until("the peer to be gone", || server.line().contains("refused"));
     }
-    let echo = b.spawn(&[&ORDINARY[..], &[text(&program), "echo", &port, "--json"]].concat());
+    // One that keeps its sockets and hangs up: the kernel has the frames, the queue is busy until they are closed.
+    let peer = UnixStream::connect(&socket).expect("it listens");
+    peer.set_nonblocking(true).expect("a socket");
+    let mut stream = Stream::new(peer.into(), 4096, Descriptors::Trusted);
+    stream.send(ask(1 << 20, 2304), vec![memory(1 << 20)]).expect("sent");
+    wait_until("an answer", || {
+        stream.receive().expect("the server lives");
+        stream.arrived().len() >= 2048
+    });
+    let (_, sockets) = stream.take(2048);
+    assert_eq!(sockets.len(), 1);
+    drop(stream);
+    wait_until("the end to be seen", || server.line().contains("ended"));
+    let echo = || b.spawn(&[&ORDINARY[..], &[text(&program), "echo", &port, "--json"]].concat());
+    let Ended { status, errors, .. } = echo().wait(Duration::from_secs(20));
+    assert!(
+        status == Some(1) && errors.concat().contains("another program has an XDP socket on queue 0"),
+        "{errors:?}"
+    );
+    drop(sockets);
+    let echo = echo();
     wait_until("the first line", || !echo.line().is_empty());
     pings(&a);
 }

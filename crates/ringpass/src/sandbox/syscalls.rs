@@ -128,15 +128,17 @@ fn sessions() -> Vec<ArgRule> {
 }
 
 /// Returns the further calls of a process that binds XDP sockets for others: the sockets (an address of 16 bytes), their umem, and their map
-/// (`BPF_MAP_UPDATE_ELEM`); the interface's MTU, and its promiscuous mode.
+/// (`BPF_MAP_UPDATE_ELEM`, `BPF_MAP_DELETE_ELEM`); the interface's MTU, and its promiscuous mode.
 fn xdp_server() -> Vec<ArgRule> {
     const MAP_UPDATE: u64 = 2;
+    const MAP_DELETE: u64 = 3;
     vec![
         arg32(libc::SYS_socket, 0, libc::AF_XDP as u64),
         arg32(libc::SYS_setsockopt, 1, libc::SOL_XDP as u64),
         arg32(libc::SYS_setsockopt, 1, libc::SOL_PACKET as u64),
         arg32(libc::SYS_bind, 2, size_of::<libc::sockaddr_xdp>() as u64),
         arg32(libc::SYS_bpf, 0, MAP_UPDATE),
+        arg32(libc::SYS_bpf, 0, MAP_DELETE),
         arg32(libc::SYS_ioctl, 1, libc::SIOCGIFMTU),
     ]
 }

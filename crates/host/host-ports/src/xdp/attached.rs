@@ -5,9 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use ringpass_port::{Error, MacAddress, XdpConfig, XdpMode, XdpTransfer};
 use rustix::io::Errno;
 
+use super::hints::Hints;
 use super::program::{Attachment, Program};
 use super::socket::{Socket, bind_socket, open_socket, transfer_of, wrong};
-use super::{Control, Granted, Wanted};
+use super::{Control, Granted, Wanted, Ways};
+use crate::netdev::features;
 use crate::packet_socket::open_packet_socket;
 use crate::presence::GONE;
 use crate::sys::{
@@ -33,17 +35,18 @@ pub(super) struct Attached {
 
 /// Attaches a program to an interface, with a socket for each queue.
 pub(super) fn open(config: &XdpConfig, wanted: &Wanted) -> Result<Granted, Error> {
-    let attached = Attached::new(config, wanted.queues)?;
+    let attached = Attached::new(config, wanted.queues, wanted.hash)?;
     let map = wrong(&config.interface, "mapping the rings of a socket");
     let sockets = attached.bind(wanted, |fd| Socket::map(fd, wanted.rings).map_err(&map))?;
     let (notes, mtu) = (attached.notes(&sockets)?, attached.mtu()?);
-    let (mac, busy_poll) = (attached.mac, attached.busy_poll);
-    Ok(Granted { mac, mtu, busy_poll, sockets, notes, control: Box::new(attached) })
+    let (mac, ways) = (attached.mac, attached.ways());
+    Ok(Granted { mac, mtu, ways, sockets, notes, control: Box::new(attached) })
 }
 
 impl Attached {
     /// Attaches a program to an interface, for sockets on this many of its queues. The kernel gets all frames until there are some.
-    pub(super) fn new(config: &XdpConfig, queues: usize) -> Result<Self, Error> {
+    /// The driver is asked for RSS hashes if `hash` is set.
+    pub(super) fn new(config: &XdpConfig, queues: usize, hash: bool) -> Result<Self, Error> {
         let name = &config.interface[..];
         let interfaces = Interfaces::new().map_err(wrong(name, "a socket"))?;
         let Interface { index, hardware, mac } = interfaces.look_up("xdp", name)?;
@@ -63,7 +66,8 @@ impl Attached {
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
-        let (program, attachment) = Program::attach(index, queues as u32, ways, &config.filters)
+        let hints = Hints::of(features(index), hash);
+        let (program, attachment) = Program::attach(index, queues as u32, ways, &config.filters, hints)
             .map_err(|error| refused(name, config.mode, error))?;
         Ok(Self {
             name: name.into(),
@@ -105,16 +109,26 @@ impl Attached {
                 prefer_busy_polling(socket.as_fd()).map_err(wrong(name, "busy polling (needs Linux 5.11)"))?;
             }
             let socket = prepare(socket)?;
-            bind_socket(name, socket.as_fd(), (*index, queue), umem, transfer)?;
+            bind_socket(name, socket.as_fd(), (*index, queue), umem, transfer, wanted.patience)?;
             program.redirect(queue, &socket).map_err(wrong(name, "redirecting frames to a socket"))?;
             sockets.push(socket);
         }
         Ok(sockets)
     }
 
-    /// Whether the sockets drive the card's receiving.
-    pub(super) fn busy_poll(&self) -> bool {
-        self.busy_poll
+    /// Lets the kernel have all frames again, whatever becomes of the sockets.
+    pub(super) fn clear(&self, queues: usize) {
+        (0..queues as u32).for_each(|queue| self.program.clear(queue));
+    }
+
+    /// What a port must do to receive.
+    pub(super) fn ways(&self) -> Ways {
+        Ways { busy_poll: self.busy_poll, hints: self.program.asks() }
+    }
+
+    /// Its name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     /// The interface's MAC address.
@@ -145,6 +159,9 @@ impl Attached {
                 "the interface has {there} queues, and frames of all but the first {own} go to the kernel; for all frames: ethtool -L \
                  {name} combined {there} and --queues {there}, or ethtool -L {name} combined {own}"
             ));
+        }
+        if self.program.asks() {
+            notes.push("the driver is asked for VLAN tags that it has taken out of frames, and for RSS hashes with the offload hash".into());
         }
         if self.busy_poll {
             notes.push(format!(

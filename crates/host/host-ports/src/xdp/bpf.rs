@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 /// Commands.
 const MAP_CREATE: i64 = 0;
 const MAP_UPDATE_ELEM: i64 = 2;
+const MAP_DELETE_ELEM: i64 = 3;
 const PROG_LOAD: i64 = 5;
 const LINK_CREATE: i64 = 28;
 
@@ -18,8 +19,9 @@ const LINK_CREATE: i64 = 28;
 const XSKMAP: u32 = 17;
 const XDP: u32 = 6;
 const ATTACH_XDP: u32 = 37;
-/// Flag of a program (`BPF_F_XDP_HAS_FRAGS`).
+/// Flags of a program (`BPF_F_XDP_HAS_FRAGS`, `BPF_F_XDP_DEV_BOUND_ONLY`).
 const XDP_HAS_FRAGS: u32 = 1 << 5;
+const XDP_DEV_BOUND_ONLY: u32 = 1 << 6;
 
 /// Arguments, as 64-bit words: more than any of these commands reads.
 type Arguments = [u64; 16];
@@ -62,20 +64,45 @@ pub(super) fn set_socket(map: impl AsFd, queue: u32, socket: impl AsFd) -> io::R
     bpf(MAP_UPDATE_ELEM, &mut arguments).map(drop)
 }
 
-/// Loads an XDP program. With `in_pieces`, it may see only the first buffer of a frame.
+/// Takes the socket of a queue out of a map.
+pub(super) fn remove_socket(map: impl AsFd, queue: u32) -> io::Result<()> {
+    let mut arguments = Arguments::default();
+    arguments[0] = words(map.as_fd().as_raw_fd() as u32, 0);
+    arguments[1] = (&raw const queue) as u64;
+    bpf(MAP_DELETE_ELEM, &mut arguments).map(drop)
+}
+
+/// What a program is loaded for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Frames in one buffer each.
+    Plain,
+    /// Frames of which it may see only the first buffer.
+    InPieces,
+    /// Those, on the interface with this index alone, whose driver it asks.
+    Bound(i32),
+}
+
+/// Loads an XDP program.
 ///
 /// # Errors
 /// EPERM; EACCES and EINVAL if the kernel's verifier refuses it.
-pub(super) fn load(program: &[u64], in_pieces: bool) -> io::Result<OwnedFd> {
-    const LICENSE: &CStr = c"Apache-2.0";
+pub(super) fn load(program: &[u64], way: Load) -> io::Result<OwnedFd> {
+    // The kernel's own functions are for programs that may be used under the GPL, too.
+    const LICENSE: &CStr = c"Dual MIT/GPL";
     let mut arguments = Arguments::default();
     // Type, number of instructions; their address; that of the license.
     arguments[0] = words(XDP, program.len() as u32);
     (arguments[1], arguments[2]) = (program.as_ptr() as u64, LICENSE.as_ptr() as u64);
     // `prog_flags`, behind `kern_version`.
-    arguments[5] = words(0, if in_pieces { XDP_HAS_FRAGS } else { 0 });
+    let (flags, interface) = match way {
+        Load::Plain => (0, 0),
+        Load::InPieces => (XDP_HAS_FRAGS, 0),
+        Load::Bound(interface) => (XDP_HAS_FRAGS | XDP_DEV_BOUND_ONLY, interface),
+    };
+    arguments[5] = words(0, flags);
     // `expected_attach_type`, behind `prog_ifindex`.
-    arguments[8] = words(0, ATTACH_XDP);
+    arguments[8] = words(interface as u32, ATTACH_XDP);
     new_fd(PROG_LOAD, &mut arguments)
 }
 
@@ -87,6 +114,21 @@ pub(super) fn attach(program: impl AsFd, interface: i32, flags: u32) -> io::Resu
     let mut arguments = Arguments::default();
     arguments[0] = words(program.as_fd().as_raw_fd() as u32, interface as u32);
     arguments[1] = words(ATTACH_XDP, flags);
+    new_fd(LINK_CREATE, &mut arguments)
+}
+
+/// Attaches a program of the traffic control (`BPF_PROG_TYPE_SCHED_CLS`) to what an interface sends (`BPF_TCX_EGRESS`), Linux 6.6.
+#[cfg(test)]
+pub(super) fn attach_to_sending(program: &[u64], interface: i32) -> io::Result<OwnedFd> {
+    const SCHED_CLS: u32 = 3;
+    const TCX_EGRESS: u32 = 47;
+    let mut arguments = Arguments::default();
+    arguments[0] = words(SCHED_CLS, program.len() as u32);
+    (arguments[1], arguments[2]) = (program.as_ptr() as u64, c"Dual MIT/GPL".as_ptr() as u64);
+    let program = new_fd(PROG_LOAD, &mut arguments)?;
+    let mut arguments = Arguments::default();
+    arguments[0] = words(program.as_raw_fd() as u32, interface as u32);
+    arguments[1] = words(TCX_EGRESS, 0);
     new_fd(LINK_CREATE, &mut arguments)
 }
 

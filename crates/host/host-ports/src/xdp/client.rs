@@ -15,12 +15,10 @@ use rustix::io::Errno;
 
 use super::messages::{Answer, Ask, MAX_QUEUES, Tell, Verdict};
 use super::socket::{Socket, wrong};
-use super::{Control, Granted, Wanted};
+use super::{BUSY, Control, Granted, Wanted};
 
 /// Time until the answer has come: a card may be reset for it.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time for which an interface may stay another process's: the kernel frees that of one that has ended a moment later.
-const BUSY: Duration = Duration::from_secs(3);
 
 /// The connection to the process that has attached the program.
 struct Client {
@@ -44,7 +42,7 @@ pub(super) fn open(name: &str, path: &Path, wanted: &Wanted, pool: &Mempool) -> 
             let place = path.display();
             Error::Gone(format!("xdp:{name}: the process that serves {place} has not answered: {error}"))
         })?;
-        let Answer { mac, mtu, is_running, busy_poll, verdict } = answer;
+        let Answer { mac, mtu, is_running, ways, verdict } = answer;
         match verdict {
             Verdict::Granted(notes) if sockets.len() == wanted.queues => {
                 client.is_running = is_running;
@@ -58,7 +56,7 @@ pub(super) fn open(name: &str, path: &Path, wanted: &Wanted, pool: &Mempool) -> 
                     }
                 })?;
                 let notes = notes.lines().map(str::to_owned).collect();
-                return Ok(Granted { mac, mtu: mtu as usize, busy_poll, sockets, notes, control: Box::new(client) });
+                return Ok(Granted { mac, mtu: mtu as usize, ways, sockets, notes, control: Box::new(client) });
             }
             Verdict::Granted(_) => {
                 return Err(Error::Fault(format!("xdp:{name}: the wrong number of sockets has come")));

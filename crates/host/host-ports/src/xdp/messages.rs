@@ -2,11 +2,12 @@
 //! that there are no others to be understood.
 
 use std::array::from_fn;
+use std::time::Duration;
 
 use ringpass_port::MacAddress;
 
-use super::Wanted;
 use super::socket::Umem;
+use super::{Wanted, Ways};
 
 /// A new version of these messages has a new number here.
 const MAGIC: u32 = 0x5044_5801;
@@ -30,7 +31,7 @@ impl Ask {
     pub(super) const LEN: usize = 9 * 4;
 
     pub(super) fn new(wanted: &Wanted) -> Self {
-        let Wanted { umem, queues, rings } = *wanted;
+        let Wanted { umem, queues, rings, .. } = *wanted;
         Self { queues: queues as u32, rings, len: umem.len(), chunk: umem.chunk(), flags: umem.flags() }
     }
 
@@ -62,7 +63,8 @@ impl Ask {
     /// What is wrong with the memory's form.
     pub(super) fn wanted(&self, start: u64) -> Result<Wanted, &'static str> {
         let umem = Umem::of_peer(start, self.len, self.chunk, self.flags)?;
-        Ok(Wanted { umem, queues: self.queues as usize, rings: self.rings })
+        // The peer waits, and asks again.
+        Ok(Wanted { umem, queues: self.queues as usize, rings: self.rings, patience: Duration::ZERO, hash: false })
     }
 }
 
@@ -71,7 +73,7 @@ pub(super) struct Answer {
     pub(super) mac: MacAddress,
     pub(super) mtu: u32,
     pub(super) is_running: bool,
-    pub(super) busy_poll: bool,
+    pub(super) ways: Ways,
     pub(super) verdict: Verdict,
 }
 
@@ -92,7 +94,7 @@ impl Answer {
 
     /// An answer without sockets.
     pub(super) fn without_sockets(verdict: Verdict) -> Self {
-        Self { mac: MacAddress([0; 6]), mtu: 0, is_running: false, busy_poll: false, verdict }
+        Self { mac: MacAddress([0; 6]), mtu: 0, is_running: false, ways: Ways::default(), verdict }
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
@@ -105,7 +107,15 @@ impl Answer {
         let end = end.unwrap_or_default();
         let [a, b, c, d, e, f] = self.mac.0;
         let (high, low) = (u32::from_be_bytes([0, 0, a, b]), u32::from_be_bytes([c, d, e, f]));
-        let words = [kind, end as u32, high, low, self.mtu, u32::from(self.is_running), u32::from(self.busy_poll)];
+        let words = [
+            kind,
+            end as u32,
+            high,
+            low,
+            self.mtu,
+            u32::from(self.is_running),
+            u32::from(self.ways.busy_poll) | u32::from(self.ways.hints) << 1,
+        ];
         let mut bytes = words.map(u32::to_le_bytes).concat();
         bytes.extend(&text.as_bytes()[..end]);
         bytes.resize(Self::LEN, 0);
@@ -113,7 +123,7 @@ impl Answer {
     }
 
     pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Option<Self> {
-        let [kind, len, high, low, mtu, is_running, busy_poll] = words(bytes.first_chunk::<{ Self::HEADER }>()?);
+        let [kind, len, high, low, mtu, is_running, ways] = words(bytes.first_chunk::<{ Self::HEADER }>()?);
         let text = bytes[Self::HEADER..].get(..len as usize)?;
         let text = String::from_utf8(text.to_vec()).ok()?;
         let ([_, _, a, b], [c, d, e, f]) = (high.to_be_bytes(), low.to_be_bytes());
@@ -124,7 +134,8 @@ impl Answer {
             3 => Verdict::Refused(text),
             _ => return None,
         };
-        Some(Self { mac, mtu, is_running: is_running != 0, busy_poll: busy_poll != 0, verdict })
+        let ways = Ways { busy_poll: ways & 1 != 0, hints: ways & 2 != 0 };
+        Some(Self { mac, mtu, is_running: is_running != 0, ways, verdict })
     }
 }
 
@@ -179,11 +190,11 @@ mod tests {
             Verdict::Refused("no".into()),
         ];
         for verdict in verdicts {
-            let answer =
-                Answer { mac: MacAddress([2, 1, 3, 4, 5, 6]), mtu: 9000, is_running: true, busy_poll: true, verdict };
+            let ways = Ways { busy_poll: false, hints: true };
+            let answer = Answer { mac: MacAddress([2, 1, 3, 4, 5, 6]), mtu: 9000, is_running: true, ways, verdict };
             let back = Answer::parse(answer.bytes().first_chunk().unwrap()).unwrap();
             assert_eq!((back.mac, back.mtu), (answer.mac, 9000));
-            assert!(back.is_running && back.busy_poll);
+            assert!(back.is_running && back.ways == ways);
             assert_eq!(back.verdict, answer.verdict);
         }
         let long = Answer::without_sockets(Verdict::Refused("é".repeat(2000)));

@@ -3,9 +3,11 @@
 
 mod attached;
 mod bpf;
+mod btf;
 mod client;
 mod filter;
 mod held;
+mod hints;
 mod messages;
 mod program;
 mod ring;
@@ -16,6 +18,7 @@ mod tx;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use ringpass_memory::{Burst, Flags, MAGAZINE, Mempool, PAGE_BUFFER_SIZE, PageSize};
 use ringpass_port::{
@@ -62,15 +65,30 @@ struct Wanted {
     queues: usize,
     /// Numbers of entries of each Rx and Tx ring, powers of two.
     rings: [u32; 2],
+    /// For how long a queue may stay busy.
+    patience: Duration,
+    /// Whether RSS hashes are of use.
+    hash: bool,
 }
+
+/// What a port must do to receive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Ways {
+    /// Drive the card's receiving by system calls.
+    busy_poll: bool,
+    /// Take what the program has written in front of frames.
+    hints: bool,
+}
+
+/// For how long a queue may stay busy: the kernel frees that of a process that has ended a moment later.
+const BUSY: Duration = Duration::from_secs(3);
 
 /// What a port gets.
 struct Granted {
     mac: MacAddress,
     /// The interface's MTU.
     mtu: usize,
-    /// Whether the sockets drive the card's receiving.
-    busy_poll: bool,
+    ways: Ways,
     /// A bound socket for each queue.
     sockets: Vec<Socket>,
     notes: Vec<String>,
@@ -108,16 +126,16 @@ impl Xdp {
         }
         let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
-        let wanted = Wanted { umem, queues: port_config.queues, rings };
+        let wanted =
+            Wanted { umem, queues: port_config.queues, rings, patience: BUSY, hash: port_config.offloads.hash };
         let granted = match &config.socket {
             None => attached::open(config, &wanted),
             Some(path) => client::open(interface, path, &wanted, pool),
         };
-        let Granted { mac, mtu, busy_poll, sockets, notes, control } = granted?;
+        let Granted { mac, mtu, ways, sockets, notes, control } = granted?;
         let status = Arc::new(PortStatus::new(port_config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
-        let parts =
-            Parts { umem, pool, mac, busy_poll, promiscuous: &promiscuous, status: &status, config: port_config };
+        let parts = Parts { umem, pool, mac, ways, promiscuous: &promiscuous, status: &status, config: port_config };
         let mut port = Self {
             name: format!("xdp:{interface}"),
             mac,
@@ -160,7 +178,7 @@ struct Parts<'a> {
     umem: Umem,
     pool: &'a Mempool,
     mac: MacAddress,
-    busy_poll: bool,
+    ways: Ways,
     promiscuous: &'a Arc<AtomicBool>,
     status: &'a Arc<PortStatus>,
     config: &'a PortConfig,
@@ -179,7 +197,8 @@ impl Parts<'_> {
             cache: self.pool.cache(),
             posted: Held::new(umem),
             partial: None,
-            busy_poll: self.busy_poll,
+            ways: self.ways,
+            offloads: self.config.offloads,
             target: rx_ring,
             mac: self.mac,
             promiscuous: self.promiscuous.clone(),

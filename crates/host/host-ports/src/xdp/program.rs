@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use ringpass_port::XdpFilter;
 use rustix::io::Errno;
 
-use super::{bpf, filter};
+use super::bpf::{self, Load};
+use super::filter;
+use super::hints::Hints;
 
 /// How a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,7 @@ impl Attachment {
 /// A program on an interface, until it is dropped.
 pub(super) struct Program {
     map: OwnedFd,
+    asks: bool,
     _link: OwnedFd,
 }
 
@@ -52,15 +55,24 @@ impl Program {
         queues: u32,
         ways: &[Attachment],
         filters: &[XdpFilter],
+        hints: Hints,
     ) -> io::Result<(Self, Attachment)> {
         let map = bpf::new_socket_map(queues)?;
-        let code = filter::redirect(map.as_raw_fd(), filters);
+        if hints.any() && ways.contains(&Attachment::Native) {
+            // A program that asks the driver is for that driver alone. Whatever is against it, the others are tried.
+            let code = filter::redirect(map.as_raw_fd(), filters, hints);
+            let attach = |program: OwnedFd| bpf::attach(program, interface, Attachment::Native.flags());
+            if let Ok(link) = bpf::load(&code, Load::Bound(interface)).and_then(attach) {
+                return Ok((Self { map, asks: true, _link: link }, Attachment::Native));
+            }
+        }
+        let code = filter::redirect(map.as_raw_fd(), filters, Hints::default());
         // Kernels before 5.18 have frames in one buffer each, and do not know the flag.
-        let program = bpf::load(&code, true).or_else(|_| bpf::load(&code, false))?;
+        let program = bpf::load(&code, Load::InPieces).or_else(|_| bpf::load(&code, Load::Plain))?;
         let mut refused = Errno::OPNOTSUPP.into();
         for &attachment in ways {
             match bpf::attach(&program, interface, attachment.flags()) {
-                Ok(link) => return Ok((Self { map, _link: link }, attachment)),
+                Ok(link) => return Ok((Self { map, asks: false, _link: link }, attachment)),
                 Err(error) => refused = error,
             }
             // Others are the same for every way.
@@ -72,8 +84,19 @@ impl Program {
         Err(refused)
     }
 
+    /// Whether it asks the driver for hints.
+    pub(super) fn asks(&self) -> bool {
+        self.asks
+    }
+
     /// Redirects the frames of a queue to a socket.
     pub(super) fn redirect(&self, queue: u32, socket: impl AsFd) -> io::Result<()> {
         bpf::set_socket(&self.map, queue, socket)
+    }
+
+    /// Lets the kernel have the frames of a queue.
+    pub(super) fn clear(&self, queue: u32) {
+        // There may be no socket any more.
+        let _ = bpf::remove_socket(&self.map, queue);
     }
 }

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Cache, MAGAZINE, Packet};
-use ringpass_port::{MacAddress, PortStatus, RxQueue, WakeSource, Wakeable, fits_mtu};
+use ringpass_port::{MacAddress, Offloads, PortStatus, RxQueue, WakeSource, Wakeable, fits_mtu};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, recv, sockopt};
 
-use super::BROKEN;
 use super::held::{Held, SharedSocket};
+use super::hints::finish;
 use super::ring::{Consumer, Producer};
 use super::socket::Umem;
+use super::{BROKEN, Ways};
 
 pub(super) struct Rx {
     pub(super) fill: Producer<u64>,
@@ -23,8 +24,8 @@ pub(super) struct Rx {
     pub(super) posted: Held,
     /// The first buffers of a frame whose last one has not come yet.
     pub(super) partial: Option<Packet>,
-    /// Whether the card's receiving is driven by system calls of this queue.
-    pub(super) busy_poll: bool,
+    pub(super) ways: Ways,
+    pub(super) offloads: Offloads,
     /// Number of buffers to post.
     pub(super) target: usize,
     pub(super) mac: MacAddress,
@@ -111,10 +112,11 @@ impl RxQueue for Rx {
         let mut bytes = 0;
         let mut drops = 0;
         let mut filled = self.ring.filled(burst.room() as u32);
-        if filled == 0 && self.busy_poll {
+        if filled == 0 && self.ways.busy_poll {
             self.wake();
             filled = self.ring.filled(burst.room() as u32);
         }
+        let finishes = self.ways.hints || self.offloads.vlan;
         for _ in 0..filled {
             let XdpDesc { addr, len, options } = self.ring.take();
             let Some(mut packet) = self.take(addr, len) else {
@@ -126,6 +128,13 @@ impl RxQueue for Rx {
             if goes_on || self.partial.is_some() {
                 let Some(whole) = self.join(packet, goes_on) else { continue };
                 (len, packet) = (whole.total_len(), whole);
+            }
+            if finishes {
+                let Some(finished) = finish(packet, self.offloads) else {
+                    drops += 1;
+                    continue;
+                };
+                (len, packet) = (finished.total_len(), finished);
             }
             if !promiscuous && !self.is_wanted(&packet) {
                 continue;

@@ -63,7 +63,7 @@ impl XdpServer {
             let what = format!("1 to {MAX_QUEUES} queues of an interface of this machine, without socket=");
             return Err(Error::Config(format!("xdp:{}: {what}", config.interface)));
         }
-        let attached = Attached::new(config, queues)?;
+        let attached = Attached::new(config, queues, false)?;
         Ok(Self { attached, listener, queues, memory, peer: None, looked: Instant::now() })
     }
 
@@ -96,7 +96,8 @@ impl XdpServer {
                 Err(lost) => {
                     let why = format!("{}: {}", peer.name, lost.describe("it"));
                     let event = if peer.is_granted { XdpServerEvent::Ended } else { XdpServerEvent::Refused };
-                    // Its sockets are closed with it. This only ends what it was granted besides.
+                    // Its sockets are closed with it, unless it has passed them on.
+                    self.attached.clear(self.queues);
                     let _ = self.attached.set_promiscuous(false);
                     log(event(why));
                 }
@@ -145,17 +146,19 @@ impl XdpServer {
             }
             let Some(bytes) = stream.arrived().first_chunk().copied() else { return Ok(false) };
             let (_, files) = stream.take(Ask::LEN);
-            let granted = Ask::parse(&bytes).map_err(str::to_owned).and_then(|ask| self.grant(&ask, files));
-            match granted {
+            let ask = Ask::parse(&bytes).map_err(|why| Verdict::Refused(why.into()));
+            match ask.and_then(|ask| self.grant(&ask, files)) {
                 Ok((answer, sockets)) => {
                     (*is_granted, *told_running) = (true, answer.is_running);
                     stream.send(answer.bytes(), sockets)?;
                     log(XdpServerEvent::Granted(name.clone()));
                 }
-                Err(why) => {
+                Err(verdict) => {
                     goes_on = false;
-                    log(XdpServerEvent::Refused(format!("{name}: {why}")));
-                    stream.send(Answer::without_sockets(Verdict::Refused(why)).bytes(), Vec::new())?;
+                    if let Verdict::Refused(why) = &verdict {
+                        log(XdpServerEvent::Refused(format!("{name}: {why}")));
+                    }
+                    stream.send(Answer::without_sockets(verdict).bytes(), Vec::new())?;
                 }
             }
             Ok(true)
@@ -167,30 +170,39 @@ impl XdpServer {
     }
 
     /// Opens sockets on a peer's memory.
-    fn grant(&mut self, ask: &Ask, files: Vec<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), String> {
+    fn grant(&mut self, ask: &Ask, files: Vec<OwnedFd>) -> Result<(Answer, Vec<OwnedFd>), Verdict> {
+        let refused = |why: &str| Verdict::Refused(why.into());
+        let prefix = format!("xdp:{}: ", self.attached.name());
+        let failed = |error: Error| {
+            // The peer names the port itself.
+            let text = error.to_string();
+            let why = text.strip_prefix(&prefix).unwrap_or(&text).to_owned();
+            if matches!(error, Error::Busy(_)) { Verdict::Busy(why) } else { Verdict::Refused(why) }
+        };
         if ask.queues as usize > self.queues {
-            return Err(format!(
-                "{} queue(s) are granted, not {}; attach it with --queues {2}",
-                self.queues, ask.queues, ask.queues
-            ));
+            let (most, wanted) = (self.queues, ask.queues);
+            let why = format!("{most} queue(s) are granted, not {wanted}; attach it with --queues {wanted}");
+            return Err(Verdict::Refused(why));
         }
         if ask.len > self.memory {
             let (most, wanted) = (self.memory >> 20, ask.len.div_ceil(1 << 20));
-            return Err(format!("{most} MiB of packets are granted, not {wanted}; attach it with --memory {wanted}M"));
+            let why = format!("{most} MiB of packets are granted, not {wanted}; attach it with --memory {wanted}M");
+            return Err(Verdict::Refused(why));
         }
-        let [file] = &files[..] else { return Err("no memory for packets has come".into()) };
-        let memory = ForeignMemory::map(file.as_fd(), 0, ask.len as usize).map_err(|error| error.to_string())?;
-        let wanted: Wanted = ask.wanted(memory.as_ptr() as u64)?;
+        let [file] = &files[..] else { return Err(refused("no memory for packets has come")) };
+        let memory = ForeignMemory::map(file.as_fd(), 0, ask.len as usize);
+        let memory = memory.map_err(|error| refused(&error.to_string()))?;
+        let wanted: Wanted = ask.wanted(memory.as_ptr() as u64).map_err(refused)?;
         // From here on the kernel holds the pages, whatever becomes of the file.
-        let sockets = self.attached.bind(&wanted, Ok).map_err(|error| error.to_string())?;
-        let notes = self.attached.notes(&sockets).map_err(|error| error.to_string())?;
-        let mtu = self.attached.mtu().map_err(|error| error.to_string())?;
+        let sockets = self.attached.bind(&wanted, Ok).map_err(failed)?;
+        let notes = self.attached.notes(&sockets).map_err(failed)?;
+        let mtu = self.attached.mtu().map_err(failed)?;
         let is_running = self.attached.is_running();
         let answer = Answer {
             mac: self.attached.mac(),
             mtu: mtu as u32,
             is_running,
-            busy_poll: self.attached.busy_poll(),
+            ways: self.attached.ways(),
             verdict: Verdict::Granted(notes.join("\n")),
         };
         Ok((answer, sockets))

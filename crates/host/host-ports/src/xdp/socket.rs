@@ -21,10 +21,7 @@ const KERNEL_HEADROOM: usize = 256;
 /// Smallest and largest size of a chunk of a umem (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
 const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
 /// Most buffers of a frame (`MAX_SKB_FRAGS`).
-const MAX_PIECES: usize = 17;
-/// For how long a queue may stay busy: the kernel frees that of a process that has ended a moment later.
-const BUSY: Duration = Duration::from_secs(3);
-
+pub(super) const MAX_PIECES: usize = 17;
 /// The pool's memory as the kernel knows it.
 #[derive(Clone, Copy)]
 pub(super) struct Umem {
@@ -206,6 +203,7 @@ pub(super) fn bind_socket(
     (interface, queue): (i32, u32),
     (umem, first): (Umem, Option<BorrowedFd<'_>>),
     transfer: Option<XdpTransfer>,
+    patience: Duration,
 ) -> Result<(), Error> {
     let flags = match first {
         None => {
@@ -220,7 +218,7 @@ pub(super) fn bind_socket(
         // The rest is as the first socket has it.
         Some(_) => SocketAddrXdpFlags::XDP_SHARED_UMEM,
     };
-    bind_within(name, fd, SocketAddrXdp::new(flags, interface as u32, queue), first)
+    bind_within(name, fd, SocketAddrXdp::new(flags, interface as u32, queue), first, patience)
 }
 
 /// Asks the kernel how frames pass between a card and the umem of a bound socket.
@@ -277,6 +275,7 @@ fn bind_within(
     fd: BorrowedFd<'_>,
     address: SocketAddrXdp,
     first: Option<BorrowedFd<'_>>,
+    patience: Duration,
 ) -> Result<(), Error> {
     let start = Instant::now();
     loop {
@@ -285,7 +284,7 @@ fn bind_within(
             Some(shared_umem_fd) => bind(fd, &SocketAddrXdpWithSharedUmem { addr: address.clone(), shared_umem_fd }),
         };
         match bound {
-            Err(Errno::BUSY) if start.elapsed() < BUSY => std::thread::sleep(Duration::from_millis(20)),
+            Err(Errno::BUSY) if start.elapsed() < patience => std::thread::sleep(Duration::from_millis(20)),
             Ok(()) => return Ok(()),
             Err(Errno::BUSY) => {
                 let queue = address.queue_id();

@@ -11,7 +11,7 @@ use rustix::net::{SendFlags, send};
 use super::BROKEN;
 use super::held::{Held, SharedSocket};
 use super::ring::{Consumer, Producer};
-use super::socket::Umem;
+use super::socket::{MAX_PIECES, Umem};
 use crate::presence::GONE;
 
 /// Frames that the kernel sends in one system call (`TX_BATCH_SIZE`).
@@ -66,7 +66,9 @@ impl Tx {
         let mut free = free(self.ring.free(u32::MAX), self.in_flight.len());
         let size = self.cache.pool().buffer_size();
         let fits = |packet: &&Packet| {
-            let needed = packet.segments().count().max(packet.total_len().div_ceil(size));
+            // What has more pieces than the kernel takes is copied.
+            let pieces = packet.segments().count().min(MAX_PIECES);
+            let needed = pieces.max(packet.total_len().div_ceil(size));
             free.checked_sub(needed).inspect(|left| free = *left).is_some()
         };
         burst.iter().take_while(fits).count()
@@ -90,7 +92,8 @@ impl Tx {
     fn push_chain(&mut self, packet: Packet) -> bool {
         let knows = |packet: &Packet| self.umem.base(packet).is_some();
         let is_chain = self.umem.is_in_pieces();
-        let packet = match is_chain && packet.segments().all(knows) {
+        let fits = is_chain && packet.segments().all(knows) && packet.segments().count() <= MAX_PIECES;
+        let packet = match fits {
             true => packet,
             false => {
                 let copy = copy_packet(&packet, &mut self.cache);
