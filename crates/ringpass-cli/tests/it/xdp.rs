@@ -63,8 +63,8 @@ fn nothing_stays_of_programs_that_are_killed_under_load() {
     let generator = a.spawn(&flood);
     for round in 0..KILLS {
         let port = ["xdp:vb", "xdp:vb,mode=native", "xdp:vb,mode=generic"][round as usize % 3];
-        // The queue of the last one may be busy for a moment.
-        let echo = start(&b, &["echo", port]);
+        // The queue of the last one may be busy for a moment. The first line comes after an interval.
+        let echo = start(&b, &["echo", port, "--interval", "0.05"]);
         assert!(has_program(&b, "vb"));
         std::thread::sleep(Duration::from_millis(u64::from(round) % 7));
         echo.signal("KILL");

@@ -1,9 +1,12 @@
 //! Buffers that the kernel has, and the socket by which it has them.
 
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use ringpass_memory::Packet;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, send};
 
 use super::socket::Umem;
 
@@ -52,17 +55,35 @@ impl Held {
 pub(super) struct SharedSocket {
     /// Closed first.
     fd: OwnedFd,
+    /// Whether the kernel has left frames on the Tx ring, because it could not send them at once.
+    stalled: AtomicBool,
     held: Mutex<Vec<Packet>>,
 }
 
 impl SharedSocket {
     pub(super) fn new(fd: OwnedFd) -> Self {
-        Self { fd, held: Mutex::default() }
+        Self { fd, stalled: AtomicBool::new(false), held: Mutex::default() }
     }
 
     #[inline]
     pub(super) fn fd(&self) -> &OwnedFd {
         &self.fd
+    }
+
+    /// Makes the kernel send what is on the Tx ring, or a part of it.
+    pub(super) fn send(&self) -> Result<(), Errno> {
+        let sent = send(&self.fd, &[], SendFlags::DONTWAIT);
+        let stalled = matches!(sent, Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR));
+        self.stalled.store(stalled, Relaxed);
+        sent.map(drop)
+    }
+
+    /// Sends what was left on the Tx ring before, if anything was.
+    #[inline]
+    pub(super) fn send_rest(&self) {
+        if self.stalled.load(Relaxed) {
+            let _ = self.send();
+        }
     }
 
     /// Keeps the buffers of a queue that is dropped.

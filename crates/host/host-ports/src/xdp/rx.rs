@@ -112,9 +112,12 @@ impl RxQueue for Rx {
         let mut bytes = 0;
         let mut drops = 0;
         let mut filled = self.ring.filled(burst.room() as u32);
-        if filled == 0 && self.ways.busy_poll {
-            self.wake();
-            filled = self.ring.filled(burst.room() as u32);
+        if filled == 0 {
+            self.socket.send_rest();
+            if self.ways.busy_poll {
+                self.wake();
+                filled = self.ring.filled(burst.room() as u32);
+            }
         }
         let finishes = self.ways.hints || self.offloads.vlan;
         for _ in 0..filled {

@@ -6,7 +6,6 @@ use ringpass_memory::{Burst, Cache, Flags, Packet};
 use ringpass_port::{PortStatus, TxQueue, copy_packet, fits_mtu};
 use rustix::io::Errno;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
-use rustix::net::{SendFlags, send};
 
 use super::BROKEN;
 use super::held::{Held, SharedSocket};
@@ -115,11 +114,11 @@ impl Tx {
 
     /// Makes the kernel send what is on the ring.
     fn kick(&mut self) {
-        // A call sends some frames; those that cannot be sent now stay on the ring.
+        // A call sends some frames. Those that cannot be sent now stay on the ring until the next burst, or until nothing is received.
         for _ in 0..=self.ring.pending() / FRAMES_PER_CALL {
-            match send(self.socket.fd(), &[], SendFlags::DONTWAIT) {
+            match self.socket.send() {
                 Err(Errno::AGAIN) => {}
-                Ok(_) | Err(Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
+                Ok(()) | Err(Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR) => {
                     self.down = false;
                     break;
                 }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use crate::common::*;
-use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, cable};
+use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, Xdp, cable};
 use ringpass_memory::{Burst, Cache, Headers, L4, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{FaultsConfig, Offloads, PcapConfig, Port, PortConfig, QueuePair};
+use ringpass_port::{FaultsConfig, Offloads, PcapConfig, Port, PortConfig, QueuePair, XdpConfig, XdpMode};
 use ringpass_testing::{CountingAllocator, allocations};
 
 #[global_allocator]
@@ -67,6 +67,17 @@ fn bursts_allocate_nothing() {
     let (mut port_a, mut port_b) = (open(&a, "va").expect("a packet socket"), open(&b, "vb").expect("a packet socket"));
     let received = exercise(&mut cache, &mut [&mut queues(&mut port_a), &mut queues(&mut port_b)]);
     assert!(received > 1000, "{received}");
+
+    drop((port_a, port_b));
+    let open_xdp = |namespace: &Namespace, name: &str, mode| {
+        let address = XdpConfig { interface: name.into(), mode: Some(mode), ..XdpConfig::default() };
+        namespace.enter(|| Xdp::open(&address, &config, &pool)).expect("an XDP socket")
+    };
+    for mode in [XdpMode::Native, XdpMode::Generic] {
+        let (mut port_a, mut port_b) = (open_xdp(&a, "va", mode), open_xdp(&b, "vb", mode));
+        let received = exercise(&mut cache, &mut [&mut queues(&mut port_a), &mut queues(&mut port_b)]);
+        assert!(received > 1000, "{received}");
+    }
 
     let mut tap = a.enter(|| Tap::open("rp0", &config, &pool)).expect("a TAP");
     let mut behind = open(&a, "rp0").expect("a packet socket");
