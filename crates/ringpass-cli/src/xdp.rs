@@ -16,6 +16,7 @@ use crate::stats::print_line;
 
 /// Attach an XDP program to an interface, for ports of processes that may not do it themselves
 #[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,

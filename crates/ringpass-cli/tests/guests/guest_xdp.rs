@@ -93,6 +93,12 @@ fn ixgbe_reads_and_writes_the_pools_memory() {
         let summary: Value = serde_json::from_str(text.lines().last().unwrap()).expect("a summary");
         let queues = summary["ports"][0]["queues"].as_array().expect("its queues");
         assert!(queues.iter().any(|queue| queue["rx_packets"].as_u64() > Some(100)), "{summary}");
+        let count = |port: &Value, name: &str| port[name].as_u64().expect("a number");
+        for port in summary["ports"].as_array().expect("two ports") {
+            let packets = count(port, "rx_packets") + count(port, "tx_packets");
+            let wakeups = count(&port["extended"], "wakeups");
+            eprintln!("{options}: {}: {wakeups} system calls for {packets} packets", port["name"]);
+        }
     }
     let text = between.pass(",copy", "--queues 2");
     assert!(text.contains("copy mode"), "{text}");

@@ -1,12 +1,12 @@
 //! Buffers that the kernel has, and the socket by which it has them.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use ringpass_memory::Packet;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::socket::Umem;
 
@@ -57,12 +57,14 @@ pub(super) struct SharedSocket {
     fd: OwnedFd,
     /// Whether the kernel has left frames on the Tx ring, because it could not send them at once.
     stalled: AtomicBool,
+    /// System calls of the queues.
+    wakeups: AtomicU64,
     held: Mutex<Vec<Packet>>,
 }
 
 impl SharedSocket {
     pub(super) fn new(fd: OwnedFd) -> Self {
-        Self { fd, stalled: AtomicBool::new(false), held: Mutex::default() }
+        Self { fd, stalled: AtomicBool::new(false), wakeups: AtomicU64::new(0), held: Mutex::default() }
     }
 
     #[inline]
@@ -72,10 +74,23 @@ impl SharedSocket {
 
     /// Makes the kernel send what is on the Tx ring, or a part of it.
     pub(super) fn send(&self) -> Result<(), Errno> {
+        self.wakeups.fetch_add(1, Relaxed);
         let sent = send(&self.fd, &[], SendFlags::DONTWAIT);
         let stalled = matches!(sent, Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::NOMEM | Errno::INTR));
         self.stalled.store(stalled, Relaxed);
         sent.map(drop)
+    }
+
+    /// Makes the kernel receive.
+    pub(super) fn receive(&self) {
+        self.wakeups.fetch_add(1, Relaxed);
+        // It does, whatever this returns.
+        let _ = recv(&self.fd, &mut [0; 0], RecvFlags::DONTWAIT);
+    }
+
+    /// Number of system calls of the queues.
+    pub(super) fn wakeups(&self) -> u64 {
+        self.wakeups.load(Relaxed)
     }
 
     /// Sends what was left on the Tx ring before, if anything was.

@@ -251,6 +251,10 @@ impl Port for Xdp {
         self.status.queue_stats()
     }
 
+    fn extended(&mut self) -> Vec<(&'static str, u64)> {
+        vec![("wakeups", self.sockets.iter().map(|open| open.socket.wakeups()).sum())]
+    }
+
     fn state(&mut self) -> State {
         if let Some(why) = self.control.gone() {
             self.status.set_gone(|| why);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use ringpass_memory::{Burst, Cache, MAGAZINE, Packet};
 use ringpass_port::{MacAddress, Offloads, PortStatus, RxQueue, WakeSource, Wakeable, fits_mtu};
+use rustix::net::sockopt;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
-use rustix::net::{RecvFlags, recv, sockopt};
 
 use super::held::{Held, SharedSocket};
 use super::hints::finish;
@@ -58,15 +58,9 @@ impl Rx {
         if posted {
             self.fill.submit();
             if self.fill.needs_wakeup() {
-                self.wake();
+                self.socket.receive();
             }
         }
-    }
-
-    /// Makes the kernel go on.
-    fn wake(&self) {
-        // It does, whatever this returns.
-        let _ = recv(self.socket.fd(), &mut [0; 0], RecvFlags::DONTWAIT);
     }
 
     /// Takes the buffer of a descriptor. `None` if there is no such one, or not that many bytes.
@@ -115,7 +109,7 @@ impl RxQueue for Rx {
         if filled == 0 {
             self.socket.send_rest();
             if self.ways.busy_poll {
-                self.wake();
+                self.socket.receive();
                 filled = self.ring.filled(burst.room() as u32);
             }
         }

@@ -18,8 +18,8 @@ use super::{Control, Wanted};
 
 /// Time for whatever a peer owes: its question, the rest of a message, or reading what it is told.
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Messages of a peer in a turn.
-const MESSAGES: usize = 16;
+/// Messages of a peer in a turn: none is looked at after one that was refused.
+const MESSAGES: usize = 1;
 /// Interval at which the interface is looked at for a peer.
 const LOOK: Duration = Duration::from_millis(200);
 
