@@ -4,11 +4,11 @@
 use ringpass_memory::Packet;
 use ringpass_port::Offloads;
 
-use super::btf;
-use super::filter::{
+use super::assembler::{
     ADD, Assembler, CALL, CONTEXT, Context, JUMP_IF_GREATER_REGISTER, JUMP_IF_NOT_EQUAL, LOAD_DOUBLE, LOAD_WORD, MOVE,
     MOVE_REGISTER, OR, R0, R1, R2, R3, R4, STACK, STORE_DOUBLE, STORE_WORD, STORE_ZERO,
 };
+use super::btf;
 use crate::netdev::XdpFeatures;
 
 /// Bytes in front of a frame: a mark with flags, the hash, VLAN ID and priority with the tag's EtherType.
@@ -163,7 +163,7 @@ mod tests {
         program.immediate(MOVE, R3, ID);
         program.immediate(CALL, 0, VLAN_PUSH);
         program.immediate(MOVE, R0, 0);
-        program.immediate(super::super::filter::EXIT, 0, 0);
+        program.immediate(super::super::assembler::EXIT, 0, 0);
         let index = namespace.enter(|| crate::sys::Interfaces::new()?.index(interface)).expect("it is there");
         namespace.enter(|| bpf::attach_to_sending(&program.code(), index)).expect("a program for what is sent")
     }

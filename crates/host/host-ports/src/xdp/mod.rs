@@ -1,6 +1,7 @@
 //! The port `xdp:NAME`: an interface that any driver of the kernel drives, through an AF_XDP socket. Frames pass between the kernel and
 //! the pool's own memory by rings, without a packet of the kernel's for each.
 
+mod assembler;
 mod attached;
 mod bpf;
 mod btf;
