@@ -22,6 +22,7 @@ mod ring;
 mod sys;
 mod tap;
 mod tpacket_ring;
+mod vlan_tag;
 mod xdp;
 
 pub use cable::{CableEnd, cable};

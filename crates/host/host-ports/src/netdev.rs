@@ -1,4 +1,4 @@
-//! What the driver of a kernel interface can do with XDP, by generic netlink (Linux 6.3, netlink/specs/netdev).
+//! Asks the kernel what an interface's driver can do with XDP, by generic netlink (Linux 6.3, netlink/specs/netdev).
 //!
 //! It is two requests with an attribute each; a library for netlink would be more than all of them.
 
@@ -14,11 +14,11 @@ pub struct KernelInterface {
     pub driver: Option<String>,
     /// Number of its Rx queues, if the driver reports it.
     pub queues: Option<u32>,
-    /// What the driver can do, if the kernel reports it (Linux 6.3).
+    /// Abilities of the driver, if the kernel reports them (Linux 6.3).
     pub xdp: Option<XdpFeatures>,
 }
 
-/// What a driver can do with XDP. Programs in generic mode work with any.
+/// Abilities of a driver with XDP. Programs in generic mode work with any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct XdpFeatures {
     /// Bits `NETDEV_XDP_ACT_*`.
@@ -56,16 +56,16 @@ impl XdpFeatures {
         self.metadata & 1 << 2 != 0
     }
 
-    /// What programs and sockets learn from the card and leave to it, in words.
+    /// Returns in words what programs and sockets learn from the card and leave to it.
     pub fn hints(&self) -> Vec<&'static str> {
         let names = [
-            (self.metadata & 1 << 0, "Rx timestamp"),
-            (self.metadata & 1 << 1, "Rx hash"),
-            (self.metadata & 1 << 2, "Rx VLAN tag"),
-            (self.sockets & 1 << 0, "Tx timestamp"),
-            (self.sockets & 1 << 1, "Tx checksum"),
+            (self.metadata & 1 << 0 != 0, "Rx timestamp"),
+            (self.rx_hash(), "Rx hash"),
+            (self.rx_vlan_tag(), "Rx VLAN tag"),
+            (self.sockets & 1 << 0 != 0, "Tx timestamp"),
+            (self.sockets & 1 << 1 != 0, "Tx checksum"),
         ];
-        names.into_iter().filter(|(bit, _)| *bit != 0).map(|(_, name)| name).collect()
+        names.into_iter().filter(|(can, _)| *can).map(|(_, name)| name).collect()
     }
 }
 

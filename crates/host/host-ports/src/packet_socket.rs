@@ -22,6 +22,7 @@ use crate::sys::{
     set_promiscuous_membership,
 };
 use crate::tpacket_ring::TpacketRing;
+use crate::vlan_tag::add_tag;
 
 /// The port `packet:NAME`. Frames that the kernel itself sends through the interface are not received.
 pub struct PacketSocket {
@@ -312,22 +313,10 @@ fn finish(
     tag: Option<[u8; 4]>,
     offloads: Offloads,
 ) -> Option<Packet> {
-    const ADDRESSES: usize = 12;
-    let mut shift = 0;
-    match tag {
-        Some([0x81, 0, high, low]) if offloads.vlan => packet.set_vlan(u16::from_be_bytes([high, low])),
-        Some(tag) => {
-            if let Some(addresses) = packet.array::<ADDRESSES>(0) {
-                if !packet.prepend(tag.len()) {
-                    return None;
-                }
-                packet.write(0, &addresses);
-                packet.write(ADDRESSES, &tag);
-                shift = tag.len();
-            }
-        }
-        None => {}
-    }
+    let shift = match tag {
+        Some(tag) => add_tag(&mut packet, tag, offloads)?,
+        None => 0,
+    };
     net_header::apply(header, shift, &mut packet, offloads).then_some(packet)
 }
 impl Wakeable for Rx {

@@ -20,7 +20,7 @@ pub struct XdpConfig {
     pub transfer: Option<XdpTransfer>,
     /// Where the program is attached; native if the driver can, else generic, if not given.
     pub mode: Option<XdpMode>,
-    /// Whether the port drives the card's receiving itself instead of waiting for its interrupts.
+    /// Busy polling: the port drives the card's receiving itself instead of waiting for its interrupts.
     pub busy_poll: bool,
     /// Frames that the port receives: those that at least one filter takes, or all if there is none. The kernel gets the others.
     pub filters: Vec<XdpFilter>,

@@ -1,6 +1,6 @@
 //! Programs of the kernel's virtual machine, instruction by instruction (Linux, bpf/standardization/instruction-set).
 
-/// What a program knows of a frame (`struct xdp_md`, the part that is used).
+/// The part of `struct xdp_md` that programs use: where a frame lies, and its queue.
 #[repr(C)]
 pub(super) struct Context {
     pub(super) data: u32,
@@ -71,11 +71,6 @@ pub(super) struct Assembler {
 }
 
 impl Assembler {
-    #[cfg(test)]
-    pub(super) fn code(self) -> Vec<u64> {
-        self.code
-    }
-
     pub(super) fn label(&mut self) -> Label {
         self.labels += 1;
         Label(self.labels)
@@ -102,8 +97,8 @@ impl Assembler {
         self.code.push(instruction(operation, to, from, 0, 0));
     }
 
-    pub(super) fn load(&mut self, operation: u64, to: u64, from: u64, offset: usize) {
-        self.code.push(instruction(operation, to, from, offset as i16, 0));
+    pub(super) fn load(&mut self, operation: u64, to: u64, from: u64, offset: i16) {
+        self.code.push(instruction(operation, to, from, offset, 0));
     }
 
     pub(super) fn jump(&mut self, to: Label) {
@@ -126,11 +121,6 @@ impl Assembler {
         self.code.push(instruction(operation, to, from, offset, 0));
     }
 
-    /// Loads from an offset that may be negative.
-    pub(super) fn load_signed(&mut self, operation: u64, to: u64, from: u64, offset: i16) {
-        self.code.push(instruction(operation, to, from, offset, 0));
-    }
-
     /// Calls a function that the kernel has for programs.
     pub(super) fn call_kernel(&mut self, kind: u64, function: i32) {
         self.code.push(instruction(CALL, 0, kind, 0, function));
@@ -144,7 +134,7 @@ impl Assembler {
     }
 
     /// Loads two bytes of the frame. They are compared as they are, so values are swapped instead.
-    pub(super) fn load_half(&mut self, offset: usize) {
+    pub(super) fn load_half(&mut self, offset: i16) {
         self.load(LOAD_HALF, R2, START, offset);
     }
 }

@@ -66,7 +66,8 @@ impl Attached {
             Some(XdpMode::Native) => &[Attachment::Native],
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
-        let hints = Hints::of(features(index), hash);
+        let native = ways.contains(&Attachment::Native);
+        let hints = if native { Hints::of(features(index), hash) } else { Hints::default() };
         let (program, attachment) = Program::attach(index, queues as u32, ways, &config.filters, hints)
             .map_err(|error| refused(name, config.mode, error))?;
         Ok(Self {
@@ -121,7 +122,7 @@ impl Attached {
         (0..queues as u32).for_each(|queue| self.program.clear(queue));
     }
 
-    /// What a port must do to receive.
+    /// Returns what a port must do to receive.
     pub(super) fn ways(&self) -> Ways {
         Ways { busy_poll: self.busy_poll, hints: self.program.asks() }
     }

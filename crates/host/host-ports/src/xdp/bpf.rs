@@ -72,7 +72,7 @@ pub(super) fn remove_socket(map: impl AsFd, queue: u32) -> io::Result<()> {
     bpf(MAP_DELETE_ELEM, &mut arguments).map(drop)
 }
 
-/// What a program is loaded for.
+/// Use that a program is loaded for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     /// Frames in one buffer each.

@@ -34,7 +34,7 @@ pub(super) fn redirect(map: i32, filters: &[XdpFilter], hints: Hints) -> Vec<u64
     if hints.any() {
         hints.write(&mut take);
     }
-    take.load(LOAD_WORD, R2, CONTEXT, offset_of!(Context, rx_queue_index));
+    take.load(LOAD_WORD, R2, CONTEXT, offset_of!(Context, rx_queue_index) as i16);
     // A map's address takes two instructions, the first with 1 as its source register.
     take.code.extend([instruction(LOAD_MAP, R1, 1, 0, map), 0]);
     take.immediate(MOVE, R3, XDP_PASS);
@@ -50,8 +50,8 @@ fn filtered(filters: &[XdpFilter], take: &[u64]) -> Vec<u64> {
     program.registers(MOVE_REGISTER, CONTEXT, R1);
     if !filters.is_empty() {
         let (taken, passed) = (program.label(), program.label());
-        program.load(LOAD_WORD, START, CONTEXT, offset_of!(Context, data));
-        program.load(LOAD_WORD, END, CONTEXT, offset_of!(Context, data_end));
+        program.load(LOAD_WORD, START, CONTEXT, offset_of!(Context, data) as i16);
+        program.load(LOAD_WORD, END, CONTEXT, offset_of!(Context, data_end) as i16);
         program.jump_if_short(START, ETHERNET_LEN, passed);
         for filter in filters {
             let next = program.label();
@@ -141,7 +141,7 @@ mod tests {
     /// Result of a program for what it takes, which needs no socket (`XDP_TX`).
     const TAKEN: i32 = 3;
 
-    /// What the kernel does with a frame, by a program for these filters.
+    /// The kernel, which runs a program for these filters.
     struct InKernel(std::os::fd::OwnedFd);
 
     impl InKernel {

@@ -1,6 +1,8 @@
 //! What a driver knows of a received frame beside its bytes: the RSS hash, and a VLAN tag that the card has taken out. The program asks the
 //! driver by functions of the kernel (Linux 6.3, networking/xdp-rx-metadata) and writes the answers in front of the frame.
 
+use std::mem::offset_of;
+
 use ringpass_memory::Packet;
 use ringpass_port::Offloads;
 
@@ -10,6 +12,7 @@ use super::assembler::{
 };
 use super::btf;
 use crate::netdev::XdpFeatures;
+use crate::vlan_tag::{ADDRESSES, add_tag};
 
 /// Bytes in front of a frame: a mark with flags, the hash, VLAN ID and priority with the tag's EtherType.
 const LEN: usize = 16;
@@ -75,15 +78,15 @@ impl Hints {
             program.immediate(OR, FLAGS, flag as i32);
             program.place(unknown);
         }
-        program.load(LOAD_WORD, R2, CONTEXT, std::mem::offset_of!(Context, data_meta));
-        program.load(LOAD_WORD, R3, CONTEXT, std::mem::offset_of!(Context, data));
+        program.load(LOAD_WORD, R2, CONTEXT, offset_of!(Context, data_meta) as i16);
+        program.load(LOAD_WORD, R3, CONTEXT, offset_of!(Context, data) as i16);
         program.registers(MOVE_REGISTER, R4, R2);
         program.immediate(ADD, R4, LEN as i32);
         program.jump_if_registers(JUMP_IF_GREATER_REGISTER, R4, R3, without);
         program.store(STORE_WORD, R2, FLAGS, 0);
-        program.load_signed(LOAD_WORD, R1, STACK, HASH_AT);
+        program.load(LOAD_WORD, R1, STACK, HASH_AT);
         program.store(STORE_WORD, R2, R1, 4);
-        program.load_signed(LOAD_DOUBLE, R1, STACK, VLAN_AT);
+        program.load(LOAD_DOUBLE, R1, STACK, VLAN_AT);
         program.store(STORE_DOUBLE, R2, R1, 8);
         program.place(without);
     }
@@ -92,7 +95,6 @@ impl Hints {
 /// Takes what the program has written in front of a frame, and puts the VLAN tag where the port's users look for it: into the frame, or beside
 /// it with the offload `vlan`. Returns `None` if there is no room for it.
 pub(super) fn finish(mut packet: Packet, offloads: Offloads) -> Option<Packet> {
-    const ADDRESSES: usize = 12;
     let mut tag = None;
     if packet.prepend(LEN) {
         let [flags, hash, id, kind] = packet.array::<LEN>(0).map(words).unwrap_or_default();
@@ -111,15 +113,7 @@ pub(super) fn finish(mut packet: Packet, offloads: Offloads) -> Option<Packet> {
         }
     }
     match tag {
-        Some([0x81, 0, high, low]) if offloads.vlan => packet.set_vlan(u16::from_be_bytes([high, low])),
-        Some(tag) => {
-            let addresses = packet.array::<ADDRESSES>(0)?;
-            if !packet.prepend(tag.len()) {
-                return None;
-            }
-            packet.write(0, &addresses);
-            packet.write(ADDRESSES, &tag);
-        }
+        Some(tag) => _ = add_tag(&mut packet, tag, offloads)?,
         // The driver has left it in the frame.
         None if offloads.vlan => {
             if let (Some(addresses), Some([0x81, 0, high, low])) =
@@ -165,7 +159,7 @@ mod tests {
         program.immediate(MOVE, R0, 0);
         program.immediate(super::super::assembler::EXIT, 0, 0);
         let index = namespace.enter(|| crate::sys::Interfaces::new()?.index(interface)).expect("it is there");
-        namespace.enter(|| bpf::attach_to_sending(&program.code(), index)).expect("a program for what is sent")
+        namespace.enter(|| bpf::attach_to_sending(&program.code, index)).expect("a program for what is sent")
     }
 
     fn received(at: &mut QueuePair) -> Packet {

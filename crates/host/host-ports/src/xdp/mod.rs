@@ -72,7 +72,7 @@ struct Wanted {
     hash: bool,
 }
 
-/// What a port must do to receive.
+/// Duties of a port that receives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ways {
     /// Drive the card's receiving by system calls.

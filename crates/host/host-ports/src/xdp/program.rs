@@ -46,7 +46,7 @@ pub(super) struct Program {
 
 impl Program {
     /// Attaches a program to an interface in one of these ways, the first that works, for sockets on this many of its queues. As long as
-    /// no queue has a [socket](Self::redirect), the kernel gets all frames.
+    /// no queue has a [socket](Self::redirect), the kernel gets all frames. Hints are for native mode alone.
     ///
     /// # Errors
     /// Those of bpf(2): EPERM, EBUSY if another program is attached, EOPNOTSUPP if the driver has no native mode.
@@ -58,7 +58,7 @@ impl Program {
         hints: Hints,
     ) -> io::Result<(Self, Attachment)> {
         let map = bpf::new_socket_map(queues)?;
-        if hints.any() && ways.contains(&Attachment::Native) {
+        if hints.any() {
             // A program that asks the driver is for that driver alone. Whatever is against it, the others are tried.
             let code = filter::redirect(map.as_raw_fd(), filters, hints);
             let attach = |program: OwnedFd| bpf::attach(program, interface, Attachment::Native.flags());

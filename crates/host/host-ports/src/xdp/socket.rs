@@ -22,6 +22,7 @@ const KERNEL_HEADROOM: usize = 256;
 const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
 /// Most buffers of a frame (`MAX_SKB_FRAGS`).
 pub(super) const MAX_PIECES: usize = 17;
+
 /// The pool's memory as the kernel knows it.
 #[derive(Clone, Copy)]
 pub(super) struct Umem {
