@@ -104,8 +104,8 @@ pub trait RxQueue: Wakeable + Send {
         false
     }
 
-    /// Returns the recording times of the packets of the last burst, in nanoseconds since 1970, one for each.
-    /// Empty where packets do not come from a file, or are not played as recorded.
+    /// Returns the times at which the packets of the last burst arrived or were recorded, in nanoseconds since 1970, one for each. Empty where they are
+    /// not known.
     fn rx_timestamps(&self) -> &[u64] {
         &[]
     }

@@ -46,6 +46,11 @@ impl XdpFeatures {
         self.xdp & 1 << 5 != 0
     }
 
+    /// Programs learn when the card received a frame.
+    pub fn rx_timestamp(&self) -> bool {
+        self.metadata & 1 << 0 != 0
+    }
+
     /// Programs learn the RSS hash.
     pub fn rx_hash(&self) -> bool {
         self.metadata & 1 << 1 != 0
@@ -56,14 +61,19 @@ impl XdpFeatures {
         self.metadata & 1 << 2 != 0
     }
 
+    /// Cards complete checksums of frames that they read from a socket's memory.
+    pub fn tx_checksum(&self) -> bool {
+        self.sockets & 1 << 1 != 0
+    }
+
     /// Returns in words what programs and sockets learn from the card and leave to it.
     pub fn hints(&self) -> Vec<&'static str> {
         let names = [
-            (self.metadata & 1 << 0 != 0, "Rx timestamp"),
+            (self.rx_timestamp(), "Rx timestamp"),
             (self.rx_hash(), "Rx hash"),
             (self.rx_vlan_tag(), "Rx VLAN tag"),
             (self.sockets & 1 << 0 != 0, "Tx timestamp"),
-            (self.sockets & 1 << 1 != 0, "Tx checksum"),
+            (self.tx_checksum(), "Tx checksum"),
         ];
         names.into_iter().filter(|(can, _)| *can).map(|(_, name)| name).collect()
     }

@@ -167,7 +167,7 @@ fn peers_of_attach_that_lie_or_say_nothing() {
     let (server, port) = attach(&b, &folder, &["--memory", "8M"]);
     let socket = folder.path().join("socket");
     let word = |value: u32| value.to_le_bytes();
-    let ask = |len: u32, chunk: u32| [0x5044_5801, 1, 64, 64, len, 0, chunk, 0, 0].map(word).concat();
+    let ask = |len: u32, chunk: u32| [0x5044_5802, 1, 64, 64, len, 0, chunk, 0, 0].map(word).concat();
     let memory = |len: u64| ringpass_testing::memfd(len);
     // Garbage; too much memory; more than the file has; chunks of a size that the kernel does not know; no memory at all.
     let cases: [(Vec<u8>, Option<u64>); 6] = [

@@ -1,4 +1,4 @@
-//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,busy-poll][,filter=…]`, or `xdp:NAME,socket=PATH`.
+//! The address `xdp:NAME[,zerocopy|copy][,mode=native|generic][,busy-poll][,timestamps][,filter=…]`, or `xdp:NAME,socket=PATH`.
 
 use std::path::PathBuf;
 
@@ -22,6 +22,8 @@ pub struct XdpConfig {
     pub mode: Option<XdpMode>,
     /// Busy polling: the port drives the card's receiving itself instead of waiting for its interrupts.
     pub busy_poll: bool,
+    /// Received frames have the [time](crate::RxQueue::rx_timestamps) of their arrival, from the card where it notes it.
+    pub timestamps: bool,
     /// Frames that the port receives: those that at least one filter takes, or all if there is none. The kernel gets the others.
     pub filters: Vec<XdpFilter>,
 }
@@ -95,6 +97,7 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
             "mode=native" => config.mode = Some(XdpMode::Native),
             "mode=generic" => config.mode = Some(XdpMode::Generic),
             "busy-poll" => config.busy_poll = true,
+            "timestamps" => config.timestamps = true,
             "filter=all" => all = true,
             option => {
                 if let Some(path) = option.strip_prefix("socket=").filter(|path| !path.is_empty()) {
@@ -103,7 +106,7 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
                 }
                 let Some(filter) = option.strip_prefix("filter=") else {
                     return Err(format!(
-                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic, busy-poll, filter=… and socket=…"
+                        "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic, busy-poll, timestamps, filter=… and socket=…"
                     ));
                 };
                 config.filters.push(XdpFilter::parse(filter)?);

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use ringpass_port::{Error, MacAddress, XdpConfig, XdpMode, XdpTransfer};
 use rustix::io::Errno;
 
-use super::hints::Hints;
+use super::hints::{self, Hints};
 use super::program::{Attachment, Program};
-use super::socket::{Socket, bind_socket, open_socket, transfer_of, wrong};
+use super::socket::{Socket, bind_socket, open_socket, register, transfer_of, wrong};
 use super::{Control, Granted, Wanted, Ways};
-use crate::netdev::features;
+use crate::netdev::{XdpFeatures, features};
 use crate::packet_socket::open_packet_socket;
 use crate::presence::GONE;
 use crate::sys::{
@@ -29,24 +29,24 @@ pub(super) struct Attached {
     members: OwnedFd,
     /// Number of Rx queues, if it is known.
     rx_queues: Option<u32>,
+    features: Option<XdpFeatures>,
     is_veth: bool,
     busy_poll: bool,
 }
 
 /// Attaches a program to an interface, with a socket for each queue.
 pub(super) fn open(config: &XdpConfig, wanted: &Wanted) -> Result<Granted, Error> {
-    let attached = Attached::new(config, wanted.queues, wanted.hash)?;
+    let attached = Attached::new(config, wanted.queues, wanted.hints)?;
     let map = wrong(&config.interface, "mapping the rings of a socket");
-    let sockets = attached.bind(wanted, |fd| Socket::map(fd, wanted.rings).map_err(&map))?;
+    let (sockets, ways) = attached.bind(wanted, |fd| Socket::map(fd, wanted.rings).map_err(&map))?;
     let (notes, mtu) = (attached.notes(&sockets)?, attached.mtu()?);
-    let (mac, ways) = (attached.mac, attached.ways());
+    let mac = attached.mac;
     Ok(Granted { mac, mtu, ways, sockets, notes, control: Box::new(attached) })
 }
 
 impl Attached {
     /// Attaches a program to an interface, for sockets on this many of its queues. The kernel gets all frames until there are some.
-    /// The driver is asked for RSS hashes if `hash` is set.
-    pub(super) fn new(config: &XdpConfig, queues: usize, hash: bool) -> Result<Self, Error> {
+    pub(super) fn new(config: &XdpConfig, queues: usize, hints: hints::Wanted) -> Result<Self, Error> {
         let name = &config.interface[..];
         let interfaces = Interfaces::new().map_err(wrong(name, "a socket"))?;
         let Interface { index, hardware, mac } = interfaces.look_up("xdp", name)?;
@@ -67,7 +67,8 @@ impl Attached {
             Some(XdpMode::Generic) => &[Attachment::Generic],
         };
         let native = ways.contains(&Attachment::Native);
-        let hints = if native { Hints::of(features(index), hash) } else { Hints::default() };
+        let features = features(index);
+        let hints = if native { Hints::of(features, hints) } else { Hints::default() };
         let (program, attachment) = Program::attach(index, queues as u32, ways, &config.filters, hints)
             .map_err(|error| refused(name, config.mode, error))?;
         Ok(Self {
@@ -81,17 +82,19 @@ impl Attached {
             members: open_packet_socket(&format!("xdp:{name}"))?,
             // Some drivers receive on more queues with a program than without.
             rx_queues: rx_queues.max(rx_queues_in_sysfs(name, index)),
+            features,
             busy_poll: config.busy_poll,
             is_veth: driver(name).as_deref() == Some("veth"),
         })
     }
 
-    /// Opens a socket for each queue and redirects the queue's frames to it. `prepare` gets it before it is bound.
+    /// Opens a socket for each queue and redirects the queue's frames to it. `prepare` gets it before it is bound. Returns them with what the
+    /// port has to do.
     pub(super) fn bind<T: AsFd>(
         &self,
         wanted: &Wanted,
         prepare: impl Fn(OwnedFd) -> Result<T, Error>,
-    ) -> Result<Vec<T>, Error> {
+    ) -> Result<(Vec<T>, Ways), Error> {
         let Self { name, index, program, .. } = self;
         let transfer = match (self.attachment, wanted.umem.is_contiguous()) {
             (Attachment::Native, true) => self.transfer,
@@ -102,29 +105,36 @@ impl Attached {
             }
             _ => Some(XdpTransfer::Copy),
         };
+        let mut checksums = wanted.checksums && self.completes_checksums(transfer);
         let mut sockets: Vec<T> = Vec::new();
         for queue in 0..wanted.queues as u32 {
-            let umem = (wanted.umem, sockets.first().map(AsFd::as_fd));
-            let socket = open_socket(name, umem, wanted.rings)?;
+            let socket = open_socket(name, wanted.rings)?;
+            let first = sockets.first().map(AsFd::as_fd);
+            if first.is_none() {
+                checksums = register(name, &socket, wanted.umem, checksums)?;
+            }
             if self.busy_poll {
                 prefer_busy_polling(socket.as_fd()).map_err(wrong(name, "busy polling (needs Linux 5.11)"))?;
             }
             let socket = prepare(socket)?;
-            bind_socket(name, socket.as_fd(), (*index, queue), umem, transfer, wanted.patience)?;
+            bind_socket(name, socket.as_fd(), (*index, queue), (wanted.umem, first), transfer, wanted.patience)?;
             program.redirect(queue, &socket).map_err(wrong(name, "redirecting frames to a socket"))?;
             sockets.push(socket);
         }
-        Ok(sockets)
+        Ok((sockets, Ways { busy_poll: self.busy_poll, hints: program.asks(), checksums }))
+    }
+
+    /// Whether the kernel or the card completes checksums of frames that are sent: the kernel where it copies them, the card if it can.
+    fn completes_checksums(&self, transfer: Option<XdpTransfer>) -> bool {
+        // Who reports no features has no metadata in front of frames, either.
+        self.features.is_some_and(|features| {
+            transfer == Some(XdpTransfer::Copy) || !features.zero_copy() || features.tx_checksum()
+        })
     }
 
     /// Lets the kernel have all frames again, whatever becomes of the sockets.
     pub(super) fn clear(&self, queues: usize) {
         (0..queues as u32).for_each(|queue| self.program.clear(queue));
-    }
-
-    /// Returns what a port must do to receive.
-    pub(super) fn ways(&self) -> Ways {
-        Ways { busy_poll: self.busy_poll, hints: self.program.asks() }
     }
 
     /// Its name.
@@ -162,7 +172,10 @@ impl Attached {
             ));
         }
         if self.program.asks() {
-            notes.push("the driver is asked for VLAN tags that it has taken out of frames, and for RSS hashes with the offload hash".into());
+            notes.push(
+                "the driver is asked for VLAN tags that it has taken out of frames, for RSS hashes with the offload hash, and for times with timestamps"
+                    .into(),
+            );
         }
         if self.busy_poll {
             notes.push(format!(

@@ -7,10 +7,10 @@ use std::time::Duration;
 use ringpass_port::MacAddress;
 
 use super::socket::Umem;
-use super::{Wanted, Ways};
+use super::{Wanted, Ways, hints};
 
 /// A new version of these messages has a new number here.
-const MAGIC: u32 = 0x5044_5801;
+const MAGIC: u32 = 0x5044_5802;
 /// Most queues: as many descriptors as a message carries.
 pub(super) const MAX_QUEUES: usize = 16;
 /// Sizes of a ring.
@@ -25,19 +25,22 @@ pub(super) struct Ask {
     pub(super) chunk: u32,
     /// What the memory is like; see [`Umem`].
     pub(super) flags: u32,
+    /// Whether checksums of frames to be sent are left to the kernel or the card.
+    pub(super) checksums: bool,
 }
 
 impl Ask {
     pub(super) const LEN: usize = 9 * 4;
 
     pub(super) fn new(wanted: &Wanted) -> Self {
-        let Wanted { umem, queues, rings, .. } = *wanted;
-        Self { queues: queues as u32, rings, len: umem.len(), chunk: umem.chunk(), flags: umem.flags() }
+        let Wanted { umem, queues, rings, checksums, .. } = *wanted;
+        let (chunk, flags) = (umem.chunk(), umem.flags());
+        Self { queues: queues as u32, rings, len: umem.len(), chunk, flags, checksums }
     }
 
     pub(super) fn bytes(&self) -> Vec<u8> {
-        let Self { queues, rings: [rx, tx], len, chunk, flags } = *self;
-        let words = [MAGIC, queues, rx, tx, len as u32, (len >> 32) as u32, chunk, flags, 0];
+        let Self { queues, rings: [rx, tx], len, chunk, flags, checksums } = *self;
+        let words = [MAGIC, queues, rx, tx, len as u32, (len >> 32) as u32, chunk, flags, checksums.into()];
         words.map(u32::to_le_bytes).concat()
     }
 
@@ -46,7 +49,7 @@ impl Ask {
     /// # Errors
     /// What is wrong with it.
     pub(super) fn parse(bytes: &[u8; Self::LEN]) -> Result<Self, &'static str> {
-        let [magic, queues, rx, tx, low, high, chunk, flags, _] = words(bytes);
+        let [magic, queues, rx, tx, low, high, chunk, flags, checksums] = words(bytes);
         if magic != MAGIC {
             return Err("another version of Ringpass; run the same on both sides");
         }
@@ -54,7 +57,8 @@ impl Ask {
         if !(1..=MAX_QUEUES as u32).contains(&queues) || !fits(rx) || !fits(tx) {
             return Err("1 to 16 queues, with rings of 64 to 8192 entries, a power of two");
         }
-        Ok(Self { queues, rings: [rx, tx], len: u64::from(low) | u64::from(high) << 32, chunk, flags })
+        let (len, checksums) = (u64::from(low) | u64::from(high) << 32, checksums != 0);
+        Ok(Self { queues, rings: [rx, tx], len, chunk, flags, checksums })
     }
 
     /// What is wanted, with the memory at `start`.
@@ -64,7 +68,15 @@ impl Ask {
     pub(super) fn wanted(&self, start: u64) -> Result<Wanted, &'static str> {
         let umem = Umem::of_peer(start, self.len, self.chunk, self.flags)?;
         // The peer waits, and asks again.
-        Ok(Wanted { umem, queues: self.queues as usize, rings: self.rings, patience: Duration::ZERO, hash: false })
+        let Self { queues, rings, checksums, .. } = *self;
+        Ok(Wanted {
+            umem,
+            queues: queues as usize,
+            rings,
+            patience: Duration::ZERO,
+            hints: hints::Wanted::default(),
+            checksums,
+        })
     }
 }
 
@@ -114,7 +126,7 @@ impl Answer {
             low,
             self.mtu,
             u32::from(self.is_running),
-            u32::from(self.ways.busy_poll) | u32::from(self.ways.hints) << 1,
+            u32::from(self.ways.busy_poll) | u32::from(self.ways.hints) << 1 | u32::from(self.ways.checksums) << 2,
         ];
         let mut bytes = words.map(u32::to_le_bytes).concat();
         bytes.extend(&text.as_bytes()[..end]);
@@ -134,7 +146,7 @@ impl Answer {
             3 => Verdict::Refused(text),
             _ => return None,
         };
-        let ways = Ways { busy_poll: ways & 1 != 0, hints: ways & 2 != 0 };
+        let ways = Ways { busy_poll: ways & 1 != 0, hints: ways & 2 != 0, checksums: ways & 4 != 0 };
         Some(Self { mac, mtu, is_running: is_running != 0, ways, verdict })
     }
 }
@@ -179,18 +191,19 @@ mod tests {
 
     #[test]
     fn messages_come_back_as_they_were() {
-        let ask = Ask { queues: 4, rings: [512, 1024], len: 0x1_2345_6000, chunk: 2304, flags: 5 };
+        let ask = Ask { queues: 4, rings: [512, 1024], len: 0x1_2345_6000, chunk: 2304, flags: 5, checksums: true };
         let bytes = ask.bytes();
         let back = Ask::parse(bytes.first_chunk().unwrap()).unwrap();
         assert_eq!((back.queues, back.rings, back.len), (4, [512, 1024], 0x1_2345_6000));
         assert_eq!((back.chunk, back.flags), (2304, 5));
+        assert!(back.checksums);
         let verdicts = [
             Verdict::Granted("a note\nand one more".into()),
             Verdict::Busy(String::new()),
             Verdict::Refused("no".into()),
         ];
         for verdict in verdicts {
-            let ways = Ways { busy_poll: false, hints: true };
+            let ways = Ways { busy_poll: false, hints: true, checksums: true };
             let answer = Answer { mac: MacAddress([2, 1, 3, 4, 5, 6]), mtu: 9000, is_running: true, ways, verdict };
             let back = Answer::parse(answer.bytes().first_chunk().unwrap()).unwrap();
             assert_eq!((back.mac, back.mtu), (answer.mac, 9000));
@@ -210,7 +223,7 @@ mod tests {
 
     #[test]
     fn wrong_questions_are_refused() {
-        let right = Ask { queues: 1, rings: [64, 64], len: 1 << 20, chunk: 4096, flags: 1 };
+        let right = Ask { queues: 1, rings: [64, 64], len: 1 << 20, chunk: 4096, flags: 1, checksums: false };
         let parse = |change: fn(&mut Ask)| {
             let mut ask = Ask { ..right };
             change(&mut ask);

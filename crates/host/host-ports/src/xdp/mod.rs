@@ -16,14 +16,16 @@ mod rx;
 mod server;
 mod socket;
 mod tx;
+mod tx_metadata;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use ringpass_memory::{Burst, Flags, MAGAZINE, Mempool, PAGE_BUFFER_SIZE, PageSize};
+use ringpass_memory::{Burst, Flags, MAGAZINE, MAX_BATCH, Mempool, PAGE_BUFFER_SIZE, PageSize};
 use ringpass_port::{
-    Error, Link, MacAddress, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats, XdpConfig,
+    Error, Link, MacAddress, Offloads, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats,
+    XdpConfig,
 };
 use rustix::net::sockopt;
 
@@ -68,17 +70,20 @@ struct Wanted {
     rings: [u32; 2],
     /// For how long a queue may stay busy.
     patience: Duration,
-    /// Whether RSS hashes are of use.
-    hash: bool,
+    hints: hints::Wanted,
+    /// Whether checksums of frames to be sent are left to the kernel or the card, if they can.
+    checksums: bool,
 }
 
-/// Duties of a port that receives.
+/// Duties of a port, and what it may leave to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Ways {
     /// Drive the card's receiving by system calls.
     busy_poll: bool,
     /// Take what the program has written in front of frames.
     hints: bool,
+    /// Leave checksums of frames to the kernel or the card, which need room in front of each frame.
+    checksums: bool,
 }
 
 /// For how long a queue may stay busy: the kernel frees that of a process that has ended a moment later.
@@ -127,8 +132,9 @@ impl Xdp {
         }
         let umem = Umem::new(pool, port_config.mtu).map_err(|why| Error::Config(format!("xdp:{interface}: {why}")))?;
         let rings = [port_config.rx_ring, port_config.tx_ring].map(|slots| slots.next_power_of_two() as u32);
-        let wanted =
-            Wanted { umem, queues: port_config.queues, rings, patience: BUSY, hash: port_config.offloads.hash };
+        let Offloads { hash, checksum: checksums, .. } = port_config.offloads;
+        let hints = hints::Wanted { hash, time: config.timestamps };
+        let wanted = Wanted { umem, queues: port_config.queues, rings, patience: BUSY, hints, checksums };
         let granted = match &config.socket {
             None => attached::open(config, &wanted),
             Some(path) => client::open(interface, path, &wanted, pool),
@@ -136,7 +142,16 @@ impl Xdp {
         let Granted { mac, mtu, ways, sockets, notes, control } = granted?;
         let status = Arc::new(PortStatus::new(port_config.queues));
         let promiscuous = Arc::new(AtomicBool::new(false));
-        let parts = Parts { umem, pool, mac, ways, promiscuous: &promiscuous, status: &status, config: port_config };
+        let parts = Parts {
+            umem,
+            pool,
+            mac,
+            ways,
+            timestamps: config.timestamps,
+            promiscuous: &promiscuous,
+            status: &status,
+            config: port_config,
+        };
         let mut port = Self {
             name: format!("xdp:{interface}"),
             mac,
@@ -180,6 +195,7 @@ struct Parts<'a> {
     pool: &'a Mempool,
     mac: MacAddress,
     ways: Ways,
+    timestamps: bool,
     promiscuous: &'a Arc<AtomicBool>,
     status: &'a Arc<PortStatus>,
     config: &'a PortConfig,
@@ -199,6 +215,7 @@ impl Parts<'_> {
             posted: Held::new(umem),
             partial: None,
             ways: self.ways,
+            timestamps: self.timestamps.then(|| Vec::with_capacity(MAX_BATCH)),
             offloads: self.config.offloads,
             target: rx_ring,
             mac: self.mac,
@@ -219,12 +236,14 @@ impl Parts<'_> {
             limit: tx_ring,
             sent: Burst::new(MAGAZINE),
             down: false,
+            front: if self.ways.checksums { tx_metadata::LEN } else { 0 },
             status: self.status.clone(),
             queue,
             mtu,
             socket: socket.clone(),
         };
-        let tx = Box::new(SoftwareOffload::new(tx, Flags::default(), self.pool));
+        let others = if self.ways.checksums { Flags::CHECKSUM } else { Flags::default() };
+        let tx = Box::new(SoftwareOffload::new(tx, others, self.pool));
         (socket, QueuePair { rx: Box::new(rx), tx })
     }
 }

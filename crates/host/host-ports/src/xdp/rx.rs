@@ -14,6 +14,7 @@ use super::hints::finish;
 use super::ring::{Consumer, Producer};
 use super::socket::Umem;
 use super::{BROKEN, Ways};
+use crate::capture_file::now;
 
 pub(super) struct Rx {
     pub(super) fill: Producer<u64>,
@@ -25,6 +26,8 @@ pub(super) struct Rx {
     /// The first buffers of a frame whose last one has not come yet.
     pub(super) partial: Option<Packet>,
     pub(super) ways: Ways,
+    /// Times of the last burst's packets, where they are asked for.
+    pub(super) timestamps: Option<Vec<u64>>,
     pub(super) offloads: Offloads,
     /// Number of buffers to post.
     pub(super) target: usize,
@@ -114,6 +117,11 @@ impl RxQueue for Rx {
             }
         }
         let finishes = self.ways.hints || self.offloads.vlan;
+        let mut time = 0;
+        if let Some(timestamps) = &mut self.timestamps {
+            timestamps.clear();
+            time = if filled > 0 { now() } else { 0 };
+        }
         for _ in 0..filled {
             let XdpDesc { addr, len, options } = self.ring.take();
             let Some(mut packet) = self.take(addr, len) else {
@@ -126,8 +134,9 @@ impl RxQueue for Rx {
                 let Some(whole) = self.join(packet, goes_on) else { continue };
                 (len, packet) = (whole.total_len(), whole);
             }
+            let mut arrived = time;
             if finishes {
-                let Some(finished) = finish(packet, self.offloads) else {
+                let Some(finished) = finish(packet, self.offloads, &mut arrived) else {
                     drops += 1;
                     continue;
                 };
@@ -141,6 +150,9 @@ impl RxQueue for Rx {
                 continue;
             }
             (packets, bytes) = (packets + 1, bytes + len);
+            if let Some(timestamps) = &mut self.timestamps {
+                timestamps.push(arrived);
+            }
             burst.push(packet);
         }
         if filled > 0 {
@@ -151,5 +163,9 @@ impl RxQueue for Rx {
         }
         self.status.rx(self.queue).count(packets, bytes, drops);
         packets
+    }
+
+    fn rx_timestamps(&self) -> &[u64] {
+        self.timestamps.as_deref().unwrap_or_default()
     }
 }

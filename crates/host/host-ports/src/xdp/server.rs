@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::attached::Attached;
 use super::messages::{Answer, Ask, MAX_QUEUES, Tell, Verdict};
-use super::{Control, Wanted};
+use super::{Control, Wanted, hints};
 
 /// Time for whatever a peer owes: its question, the rest of a message, or reading what it is told.
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,11 +59,12 @@ impl XdpServer {
     /// # Errors
     /// Those of [`Xdp::open`](super::Xdp::open) that have to do with the interface.
     pub fn new(config: &XdpConfig, queues: usize, memory: u64, listener: Listener) -> Result<Self, Error> {
-        if config.socket.is_some() || !(1..=MAX_QUEUES).contains(&queues) {
-            let what = format!("1 to {MAX_QUEUES} queues of an interface of this machine, without socket=");
+        if config.socket.is_some() || config.timestamps || !(1..=MAX_QUEUES).contains(&queues) {
+            let what =
+                format!("1 to {MAX_QUEUES} queues of an interface of this machine, without socket= and timestamps");
             return Err(Error::Config(format!("xdp:{}: {what}", config.interface)));
         }
-        let attached = Attached::new(config, queues, false)?;
+        let attached = Attached::new(config, queues, hints::Wanted::default())?;
         Ok(Self { attached, listener, queues, memory, peer: None, looked: Instant::now() })
     }
 
@@ -194,7 +195,7 @@ impl XdpServer {
         let memory = memory.map_err(|error| refused(&error.to_string()))?;
         let wanted: Wanted = ask.wanted(memory.as_ptr() as u64).map_err(refused)?;
         // From here on the kernel holds the pages, whatever becomes of the file.
-        let sockets = self.attached.bind(&wanted, Ok).map_err(failed)?;
+        let (sockets, ways) = self.attached.bind(&wanted, Ok).map_err(failed)?;
         let notes = self.attached.notes(&sockets).map_err(failed)?;
         let mtu = self.attached.mtu().map_err(failed)?;
         let is_running = self.attached.is_running();
@@ -202,7 +203,7 @@ impl XdpServer {
             mac: self.attached.mac(),
             mtu: mtu as u32,
             is_running,
-            ways: self.attached.ways(),
+            ways,
             verdict: Verdict::Granted(notes.join("\n")),
         };
         Ok((answer, sockets))

@@ -15,6 +15,7 @@ use rustix::net::xdp::{
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::ring::{Consumer, Producer};
+use super::tx_metadata;
 
 /// Bytes that the kernel keeps free in front of a received frame (`XDP_PACKET_HEADROOM`).
 const KERNEL_HEADROOM: usize = 256;
@@ -176,17 +177,9 @@ pub(super) fn wrong(interface: &str, what: &'static str) -> impl Fn(io::Error) -
     move |source| Error::os(format!("xdp:{interface}: {what}"), source)
 }
 
-/// Opens a socket with rings of these numbers of entries, powers of two. The first one of an interface registers the umem, which the others
-/// share.
-pub(super) fn open_socket(
-    name: &str,
-    (umem, first): (Umem, Option<BorrowedFd<'_>>),
-    [rx_ring, tx_ring]: [u32; 2],
-) -> Result<OwnedFd, Error> {
+/// Opens a socket with rings of these numbers of entries, powers of two.
+pub(super) fn open_socket(name: &str, [rx_ring, tx_ring]: [u32; 2]) -> Result<OwnedFd, Error> {
     let fd = new_socket(name)?;
-    if first.is_none() {
-        register(name, &fd, umem)?;
-    }
     let sizes = [
         sockopt::set_xdp_umem_fill_ring_size(&fd, rx_ring),
         sockopt::set_xdp_umem_completion_ring_size(&fd, tx_ring),
@@ -257,11 +250,22 @@ fn new_socket(name: &str) -> Result<OwnedFd, Error> {
     })
 }
 
-fn register(name: &str, fd: &OwnedFd, umem: Umem) -> Result<(), Error> {
+/// Registers the umem with the first socket of an interface; the others share it. Returns whether frames to be sent have metadata in front of
+/// them, as wanted: the kernel has that since Linux 6.11 with the flag.
+pub(super) fn register(name: &str, fd: &OwnedFd, umem: Umem, metadata: bool) -> Result<bool, Error> {
+    const TX_METADATA_LEN: XdpUmemRegFlags = XdpUmemRegFlags::from_bits_retain(1 << 2);
     let Umem { start: addr, len, chunk: chunk_size, .. } = umem;
     let flags = if umem.pages { XdpUmemRegFlags::empty() } else { XdpUmemRegFlags::XDP_UMEM_UNALIGNED_CHUNK_FLAG };
-    let registration = XdpUmemReg { addr, len, chunk_size, headroom: 0, flags, tx_metadata_len: 0 };
-    sockopt::set_xdp_umem_reg(fd, registration).map_err(|errno| match errno {
+    let plain = XdpUmemReg { addr, len, chunk_size, headroom: 0, flags, tx_metadata_len: 0 };
+    if metadata {
+        let tx_metadata_len = tx_metadata::LEN as u32;
+        let registration = XdpUmemReg { flags: flags | TX_METADATA_LEN, tx_metadata_len, ..plain };
+        // Whatever else is wrong is so without metadata, too.
+        if sockopt::set_xdp_umem_reg(fd, registration).is_ok() {
+            return Ok(true);
+        }
+    }
+    sockopt::set_xdp_umem_reg(fd, plain).map(|()| false).map_err(|errno| match errno {
         Errno::NOBUFS | Errno::NOMEM => Error::Config(format!(
             "xdp:{name}: the kernel may not lock the {} MiB of packet memory; raise 'ulimit -l', or run with CAP_IPC_LOCK",
             len >> 20

@@ -11,6 +11,7 @@ use super::BROKEN;
 use super::held::{Held, SharedSocket};
 use super::ring::{Consumer, Producer};
 use super::socket::{MAX_PIECES, Umem};
+use super::tx_metadata::{PRESENT, request_checksum};
 use crate::presence::GONE;
 
 /// Frames that the kernel sends in one system call (`TX_BATCH_SIZE`).
@@ -30,6 +31,8 @@ pub(super) struct Tx {
     pub(super) sent: Burst,
     /// Set if the interface was down when frames were to be sent last.
     pub(super) down: bool,
+    /// Bytes in front of each frame that the kernel wants for metadata.
+    pub(super) front: usize,
     pub(super) status: Arc<PortStatus>,
     pub(super) queue: usize,
     pub(super) mtu: usize,
@@ -73,26 +76,32 @@ impl Tx {
         burst.iter().take_while(fits).count()
     }
 
-    /// Puts a frame in one buffer on the ring, if that is in memory that the kernel knows.
+    /// Returns the kernel's address of a packet's buffer, if it is in memory that the kernel knows and has room for metadata.
+    #[inline]
+    fn base(&self, packet: &Packet) -> Option<u64> {
+        self.umem.base(packet).filter(|_| packet.headroom() >= self.front)
+    }
+
+    /// Puts a frame in one buffer on the ring, if it can be sent from where it is.
     ///
     /// # Errors
     /// The packet, if it is not.
     #[inline]
     fn push(&mut self, packet: Packet, options: XdpDescOptions) -> Result<(), Packet> {
-        let Some(base) = self.umem.base(&packet) else { return Err(packet) };
+        let Some(base) = self.base(&packet) else { return Err(packet) };
         let addr = self.umem.with_offset(base, packet.headroom());
         self.ring.push(XdpDesc { addr, len: packet.len() as u32, options });
         self.in_flight.put(base, packet);
         Ok(())
     }
 
-    /// Puts a frame in several buffers, or in memory that the kernel does not know, on the ring. Returns whether it is there.
+    /// Puts a frame in several buffers, in memory that the kernel does not know, or with a request on the ring. Returns whether it is there.
     #[cold]
     fn push_chain(&mut self, packet: Packet) -> bool {
-        let knows = |packet: &Packet| self.umem.base(packet).is_some();
+        let knows = |packet: &Packet| self.base(packet).is_some();
         let is_chain = self.umem.is_in_pieces();
         let fits = is_chain && packet.segments().all(knows) && packet.segments().count() <= MAX_PIECES;
-        let packet = match fits {
+        let mut packet = match fits {
             true => packet,
             false => {
                 let copy = copy_packet(&packet, &mut self.cache);
@@ -100,11 +109,19 @@ impl Tx {
                 copy
             }
         };
+        let mut first = XdpDescOptions::empty();
+        if packet.flags().any(Flags::CHECKSUM) {
+            if !request_checksum(&mut packet) {
+                return false;
+            }
+            first = PRESENT;
+        }
         let mut next = Some(packet);
         while let Some(mut packet) = next {
             // Empty buffers, which the kernel refuses, are left out.
             next = packet.take_rest().filter(|rest| rest.total_len() > 0);
-            let options = next.as_ref().map_or(XdpDescOptions::empty(), |_| XdpDescOptions::XDP_PKT_CONTD);
+            let goes_on = next.as_ref().map_or(XdpDescOptions::empty(), |_| XdpDescOptions::XDP_PKT_CONTD);
+            let options = std::mem::replace(&mut first, XdpDescOptions::empty()) | goes_on;
             if !packet.is_empty() {
                 self.push(packet, options).expect("memory that the kernel knows");
             }
@@ -161,7 +178,8 @@ impl TxQueue for Tx {
             }
             let is_chained = packet.flags().any(Flags::CHAINED);
             let len = if is_chained { packet.total_len() } else { packet.len() };
-            let pushed = if is_chained { Err(packet) } else { self.push(packet, XdpDescOptions::empty()) };
+            let is_plain = !packet.flags().any(Flags::CHAINED | Flags::CHECKSUM);
+            let pushed = if is_plain { self.push(packet, XdpDescOptions::empty()) } else { Err(packet) };
             if pushed.map_or_else(|packet| self.push_chain(packet), |()| true) {
                 (packets, bytes) = (packets + 1, bytes + len);
             }

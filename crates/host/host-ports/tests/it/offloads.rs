@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::*;
-use ringpass_host_ports::{PacketSocket, Tap};
+use ringpass_host_ports::{PacketSocket, Tap, Xdp};
 use ringpass_memory::{Burst, Headers, L4, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{Offloads, Port, PortConfig, Stats, chain};
+use ringpass_port::{Offloads, Port, PortConfig, Stats, XdpConfig, chain};
 
 const NONE: Offloads = Offloads { checksum: false, hash: false, vlan: false, tso: false };
 const CHECKSUM: Offloads = Offloads { checksum: true, ..NONE };
@@ -19,6 +19,7 @@ const ALL: Offloads = Offloads { checksum: true, hash: true, vlan: true, tso: tr
 enum Kind {
     Tap,
     Packet,
+    Xdp,
 }
 
 /// A network stack of the kernel with one interface, and the port at the other side of that.
@@ -40,14 +41,21 @@ fn end((kind, offloads): (Kind, Offloads), mtu: usize, pool: &Mempool) -> End {
             let port = Box::new(host.enter(|| Tap::open("rp0", &config, pool)).expect("a TAP"));
             End { host, interface: "rp0", port, _middle: None }
         }
-        Kind::Packet => {
+        Kind::Packet | Kind::Xdp => {
             let (host, middle) = veth();
             host.ip(&["link", "set", "va", "mtu", &mtu]);
             middle.ip(&["link", "set", "vb", "mtu", &mtu]);
             if !offloads.tso {
                 host.run(&["ethtool", "-K", "va", "tso", "off", "gso", "off"]);
             }
-            let port = Box::new(middle.enter(|| PacketSocket::open("vb", &config, pool)).expect("a packet socket"));
+            let port: Box<dyn Port> = if let Kind::Packet = kind {
+                Box::new(middle.enter(|| PacketSocket::open("vb", &config, pool)).expect("a packet socket"))
+            } else {
+                // XDP sockets receive frames as they are, without a word on their checksums.
+                host.run(&["ethtool", "-K", "va", "tx", "off"]);
+                let address = XdpConfig { interface: "vb".into(), ..XdpConfig::default() };
+                Box::new(middle.enter(|| Xdp::open(&address, &config, pool)).expect("an XDP socket"))
+            };
             End { host, interface: "va", port, _middle: Some(middle) }
         }
     }
@@ -168,6 +176,13 @@ fn checksums_alone_may_be_left_open() {
     for right in [(Kind::Tap, CHECKSUM), (Kind::Packet, CHECKSUM), (Kind::Packet, NONE)] {
         let stats = echo((Kind::Tap, CHECKSUM), right, Network::V4, 1500);
         assert!(!stats.iter().any(segments), "{stats:?}");
+    }
+}
+
+#[test]
+fn checksums_are_left_to_the_kernel_by_xdp_sockets() {
+    for network in [Network::V4, Network::V6] {
+        echo((Kind::Tap, CHECKSUM), (Kind::Xdp, CHECKSUM), network, 1500);
     }
 }
 

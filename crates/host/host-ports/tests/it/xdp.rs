@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use crate::common::*;
 use ringpass_host_ports::{PacketSocket, Tap, Xdp};
-use ringpass_memory::{Mempool, MempoolConfig};
-use ringpass_port::{Error, Port, PortConfig, QueuePair, State, WakeSource, XdpConfig, XdpFilter, XdpMode};
+use ringpass_memory::{Burst, Headers, L4, Mempool, MempoolConfig, PAGE_BUFFER_SIZE};
+use ringpass_port::{
+    Error, Offloads, Port, PortConfig, QueuePair, State, WakeSource, XdpConfig, XdpFilter, XdpMode, chain,
+};
+use ringpass_testing::bytes_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const MODES: [Option<XdpMode>; 3] = [None, Some(XdpMode::Native), Some(XdpMode::Generic)];
@@ -157,6 +160,66 @@ fn the_kernels_tcp_runs_through_two_xdp_sockets() {
             assert!(received.expect("the server does not panic") == *content);
         });
         assert!(port_left.stats().rx_packets > 1500, "{mode:?}");
+    }
+}
+
+#[test]
+fn checksums_are_completed_behind_the_socket() {
+    // UDP over IPv4, from 10.0.0.1 to 10.0.0.2; its checksum's field has the sum of the pseudo header.
+    let datagram = |len: usize| {
+        let mut frame = frame(1, len);
+        let (ip_len, udp_len) = ((len - 14) as u16, (len - 34) as u16);
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, 17]);
+        frame[16..18].copy_from_slice(&ip_len.to_be_bytes());
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[38..40].copy_from_slice(&udp_len.to_be_bytes());
+        let pseudo = sum(&[&frame[26..34], &[0, 17], &udp_len.to_be_bytes()]);
+        frame[40..42].copy_from_slice(&pseudo.to_be_bytes());
+        frame
+    };
+    const HEADERS: Headers = Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp };
+    let pages = MempoolConfig { size: PAGE_BUFFER_SIZE, ..Default::default() };
+    for (mode, memory) in [(XdpMode::Native, MempoolConfig::default()), (XdpMode::Generic, pages)] {
+        let (a, b) = veth();
+        a.ip(&["link", "set", "va", "mtu", "9000"]);
+        b.ip(&["link", "set", "vb", "mtu", "9000"]);
+        let pool = Mempool::new(&memory).expect("memory");
+        let offloads = Offloads { checksum: true, ..Offloads::default() };
+        let config = PortConfig { offloads, mtu: 9000, ..Default::default() };
+        let mut port_a = try_open(&a, "va", Some(mode), &config, &pool).expect("an XDP socket");
+        let mut port_b = b.enter(|| PacketSocket::open("vb", &config, &pool)).expect("a packet socket");
+        poll_until("the links", || port_a.link().up && port_b.link().up);
+        let (mut at_a, mut at_b) = (queues(&mut port_a), queues(&mut port_b));
+        let mut pass = |at_b: &mut QueuePair, len: usize, headers, has_room: bool| {
+            let mut packet = chain([&datagram(len)[..]], || pool.alloc()).expect("buffers");
+            if !has_room {
+                assert!(packet.prepend(packet.headroom()));
+                packet.write(0, &datagram(len)[..len.min(packet.len())]);
+                packet.set_len(len);
+            }
+            packet.request_checksum(headers);
+            let mut burst = Burst::new(1);
+            burst.push(packet);
+            poll_until("room", || at_a.tx.tx_burst(&mut burst) == 1);
+            let is_valid = headers == HEADERS;
+            poll_until("the frame", || at_b.rx.rx_burst(&mut burst) > 0 || !is_valid);
+            burst.drain().next()
+        };
+        for by_card in [false, true] {
+            a.run(&["ethtool", "-K", "va", "tx", if by_card { "on" } else { "off" }]);
+            for (len, has_room) in [(60, true), (61, false), (1514, true), (8000, true)] {
+                let got = pass(&mut at_b, len, HEADERS, has_room).expect("it has come");
+                let bytes = bytes_of(&got);
+                // veth leaves it to the next card, as the frame stays in this kernel.
+                assert_eq!(got.headers(), by_card.then_some(HEADERS), "{mode:?} {len}");
+                assert!(if by_card { bytes == datagram(len) } else { l4_sum(&bytes) == 0xffff });
+                assert!(bytes[42..] == datagram(len)[42..]);
+            }
+        }
+        // The kernel does not see requests that lead out of the frame.
+        assert!(pass(&mut at_b, 60, Headers { l3: 60_000, ..HEADERS }, true).is_none());
+        let stats = port_a.stats();
+        assert_eq!((stats.tx_packets, stats.tx_drops), (8, 1), "{mode:?}");
     }
 }
 
