@@ -116,6 +116,7 @@ pub(crate) struct PacketMetadata {
 
 impl Packet {
     /// Returns the buffer and forgets the frame. Further segments are dropped.
+    #[inline]
     pub fn into_buffer(mut self) -> Buffer {
         if self.is_chained() {
             self.drop_rest();

@@ -52,11 +52,8 @@ impl<T: TxQueue> TxQueue for SoftwareOffload<T> {
     #[inline]
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let waits = !self.ready.is_empty() || self.segmenter.is_some();
-        if waits || burst.iter().any(|packet| packet.flags().any(self.work)) {
-            self.work(burst)
-        } else {
-            self.inner.tx_burst(burst)
-        }
+        let requests = burst.iter().fold(Flags::default(), |all, packet| all | packet.flags());
+        if waits || requests.any(self.work) { self.work(burst) } else { self.inner.tx_burst(burst) }
     }
 }
 

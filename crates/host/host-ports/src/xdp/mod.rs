@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use ringpass_memory::{Burst, Flags, MAGAZINE, MAX_BATCH, Mempool, PAGE_BUFFER_SIZE, PageSize};
+use ringpass_memory::{Flags, MAGAZINE, MAX_BATCH, Mempool, PAGE_BUFFER_SIZE, PageSize, Reclaimer};
 use ringpass_port::{
     Error, Link, MacAddress, Offloads, Port, PortConfig, PortStatus, QueuePair, SoftwareOffload, State, Stats,
     XdpConfig,
@@ -234,7 +234,7 @@ impl Parts<'_> {
             cache: self.pool.cache(),
             in_flight: Held::new(umem),
             limit: tx_ring,
-            sent: Burst::new(MAGAZINE),
+            sent: Reclaimer::default(),
             down: false,
             front: if self.ways.checksums { tx_metadata::LEN } else { 0 },
             status: self.status.clone(),

@@ -4,7 +4,6 @@
 #![allow(unsafe_code)]
 
 use std::io;
-use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering::*, fence};
@@ -21,7 +20,7 @@ struct Ring<T> {
     len: usize,
     offsets: XdpRingOffset,
     mask: u32,
-    _entries: PhantomData<T>,
+    entries: NonNull<T>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and only this value uses it.
@@ -40,7 +39,9 @@ impl<T: Copy> Ring<T> {
         // SAFETY: the kernel chooses the address, so the new mapping replaces no existing one.
         let start = unsafe { mmap(std::ptr::null_mut(), len, access, flags, socket, place)? };
         let start = NonNull::new(start.cast()).expect("the kernel maps nothing at address 0");
-        let ring = Self { start, len, offsets, mask: entries - 1, _entries: PhantomData };
+        // SAFETY: the mapping has `offsets.desc` bytes in front of the entries, as its length was computed from that.
+        let first = unsafe { start.add(offsets.desc as usize) }.cast();
+        let ring = Self { start, len, offsets, mask: entries - 1, entries: first };
         let words = [Some(offsets.producer), Some(offsets.consumer), offsets.flags].into_iter().flatten();
         let inside = words.into_iter().all(|offset| offset.is_multiple_of(4) && offset.saturating_add(4) <= len as u64);
         if !inside || !offsets.desc.is_multiple_of(align_of::<T>() as u64) {
@@ -73,9 +74,8 @@ impl<T: Copy> Ring<T> {
 
     #[inline]
     fn entry(&self, index: u32) -> *mut T {
-        let offset = self.offsets.desc as usize + (index & self.mask) as usize * size_of::<T>();
-        // SAFETY: the mapping has `offsets.desc` bytes and `mask + 1` entries behind them, and the index is at most `mask`.
-        unsafe { self.start.as_ptr().add(offset).cast() }
+        // SAFETY: the mapping has `mask + 1` entries from the first one on, and the index is at most `mask`.
+        unsafe { self.entries.as_ptr().add((index & self.mask) as usize) }
     }
 
     /// Returns whether the kernel wants to be woken. What was submitted before is visible to the kernel before it is asked.

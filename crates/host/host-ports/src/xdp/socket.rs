@@ -24,6 +24,22 @@ const CHUNKS: std::ops::RangeInclusive<usize> = 2048..=4096;
 /// Most buffers of a frame (`MAX_SKB_FRAGS`).
 pub(super) const MAX_PIECES: usize = 17;
 
+/// Numbers of bits that addresses are shifted by.
+#[derive(Clone, Copy)]
+struct Shifts {
+    number: u8,
+    offset: u8,
+}
+
+impl Shifts {
+    fn of(pages: bool) -> Self {
+        match pages {
+            true => Self { number: CHUNKS.end().ilog2() as u8, offset: 0 },
+            false => Self { number: CHUNKS.start().ilog2() as u8, offset: XSK_UNALIGNED_BUF_OFFSET_SHIFT as u8 },
+        }
+    }
+}
+
 /// The pool's memory as the kernel knows it.
 #[derive(Clone, Copy)]
 pub(super) struct Umem {
@@ -34,6 +50,8 @@ pub(super) struct Umem {
     chunk: u32,
     /// Whether each buffer is a page. Otherwise their distance is an odd number of cache lines, and they are "unaligned chunks".
     pages: bool,
+    /// Bits of an address behind those of a buffer's number, and behind those of an offset that stands apart.
+    shifts: Shifts,
     /// Whether frames may need several buffers.
     in_pieces: bool,
     /// Whether each buffer is contiguous for a card, without which the kernel neither fills nor sends it in zero-copy mode.
@@ -63,6 +81,7 @@ impl Umem {
             len: region.len() as u64,
             chunk: chunk as u32,
             pages,
+            shifts: Shifts::of(pages),
             in_pieces: longest > room,
             contiguous,
         })
@@ -87,7 +106,7 @@ impl Umem {
             return Err("memory of whole pages");
         }
         let (in_pieces, contiguous) = (flags & Self::IN_PIECES != 0, flags & Self::CONTIGUOUS != 0);
-        Ok(Self { start, len, chunk, pages, in_pieces, contiguous })
+        Ok(Self { start, len, chunk, pages, shifts: Shifts::of(pages), in_pieces, contiguous })
     }
 
     /// Length in bytes.
@@ -125,8 +144,7 @@ impl Umem {
     /// chunk.
     #[inline]
     pub(super) fn number(&self, address: u64) -> usize {
-        let shift = if self.pages { CHUNKS.end().ilog2() } else { CHUNKS.start().ilog2() };
-        ((address & XSK_UNALIGNED_BUF_ADDR_MASK) >> shift) as usize
+        ((address & XSK_UNALIGNED_BUF_ADDR_MASK) >> self.shifts.number) as usize
     }
 
     /// The kernel's address of a packet's buffer; `None` if that is not in this memory.
@@ -141,7 +159,7 @@ impl Umem {
     /// upper 16 bits.
     #[inline]
     pub(super) fn with_offset(&self, base: u64, offset: usize) -> u64 {
-        base + ((offset as u64) << if self.pages { 0 } else { XSK_UNALIGNED_BUF_OFFSET_SHIFT })
+        base + ((offset as u64) << self.shifts.offset)
     }
 
     /// The offset of an address from the start of the memory.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, Flags, Packet};
+use ringpass_memory::{Burst, Cache, Flags, Packet, Reclaimer};
 use ringpass_port::{PortStatus, TxQueue, copy_packet, fits_mtu};
 use rustix::io::Errno;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
@@ -27,8 +27,8 @@ pub(super) struct Tx {
     pub(super) in_flight: Held,
     /// Number of frames that may be in flight.
     pub(super) limit: usize,
-    /// Frames that were sent, to be freed together.
-    pub(super) sent: Burst,
+    /// Buffers of frames that were sent, to be freed together.
+    pub(super) sent: Reclaimer,
     /// Set if the interface was down when frames were to be sent last.
     pub(super) down: bool,
     /// Bytes in front of each frame that the kernel wants for metadata.
@@ -46,16 +46,12 @@ impl Tx {
         let filled = self.completion.filled(self.in_flight.len() as u32);
         for _ in 0..filled {
             match self.in_flight.take(self.completion.take()) {
-                Some(packet) => self.sent.push(packet),
+                Some(packet) => self.sent.add_one(packet.into_buffer()),
                 None => self.status.set_gone(|| BROKEN.into()),
-            }
-            if self.sent.room() == 0 {
-                self.sent.clear();
             }
         }
         if filled > 0 {
             self.completion.release();
-            self.sent.clear();
         }
     }
 
