@@ -10,6 +10,8 @@ pub mod output;
 
 mod bench;
 pub mod bridge;
+mod check;
+mod config_file;
 mod connector;
 pub mod cores;
 pub mod demo;
@@ -28,6 +30,7 @@ mod pktgen;
 mod run;
 #[cfg(debug_assertions)]
 mod sandbox_check;
+mod service;
 pub mod signals;
 mod stats;
 mod switch;
@@ -86,6 +89,8 @@ EXAMPLES:
 enum Command {
     Demo(demo::Args),
     Fwd(fwd::Args),
+    Run(service::Args),
+    Check(check::Args),
     Switch(switch::Args),
     Pktgen(pktgen::Args),
     Dump(dump::Args),
@@ -120,6 +125,8 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
     match command {
         Command::Demo(args) => demo::run(args),
         Command::Fwd(args) => fwd::run(args),
+        Command::Run(args) => service::run(args),
+        Command::Check(args) => check::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Pktgen(args) => pktgen::run(args),
         Command::Dump(args) => dump::run(args),

@@ -95,7 +95,7 @@ pub fn ring_size(text: &str) -> Result<usize, String> {
     size.ok_or_else(|| "write a power of two from 64 to 4096".into())
 }
 
-fn pages(text: &str) -> Result<PageSize, String> {
+pub(crate) fn pages(text: &str) -> Result<PageSize, String> {
     match text {
         "on" => Ok(PageSize::Huge2M),
         "off" => Ok(PageSize::Ordinary),
@@ -104,7 +104,7 @@ fn pages(text: &str) -> Result<PageSize, String> {
     }
 }
 
-fn offloads(text: &str) -> Result<Offloads, String> {
+pub(crate) fn offloads(text: &str) -> Result<Offloads, String> {
     let mut offloads = Offloads::default();
     for name in text.split(',') {
         match name {
@@ -160,7 +160,7 @@ impl SandboxOptions {
 }
 
 /// Parses a user of the sandbox. `nobody` need not be in the user database.
-fn user(text: &str) -> Result<User, String> {
+pub(crate) fn user(text: &str) -> Result<User, String> {
     if text == "nobody" { Ok(User::NOBODY) } else { text.parse() }
 }
 

@@ -1,17 +1,17 @@
 //! The subcommand `ringpass switch PORT…`: a learning switch between any number of ports.
 
-mod file;
 mod guest_workers;
-mod mapping;
-mod observer;
-mod plan;
+pub(crate) mod mapping;
+pub(crate) mod observer;
+pub(crate) mod plan;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use ringpass::{Config, Error, Mempool, Port, Worker, open_all};
-use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, MAX_PORTS, Switch};
+use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, Switch};
 
+use crate::config_file;
 use crate::options::{Options, seconds, within};
 use crate::run::{RunObserver, close};
 use guest_workers::{GuestWorkers, is_guest};
@@ -107,11 +107,10 @@ CONFIGURATION FILE (all but 'address' may be left out):
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let Plan { config, ports: plans } = args.plan()?;
+    let plan = args.plan()?;
+    let mut switch = create(&plan)?;
+    let plans = plan.ports;
     let mut guest_workers = args.worker_per_guest.then(|| GuestWorkers::new(&plans)).transpose()?;
-    let mut rules: Vec<_> = plans.iter().map(|port| port.rules.clone()).collect();
-    plans.iter().flat_map(|plan| &plan.maps).for_each(|map| rules[map.to].lends = true);
-    let mut switch = Switch::new(&config, &rules)?;
     let mut run = args.options.run()?;
     let mut addresses = Vec::new();
     for port in &plans {
@@ -123,7 +122,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let pool = ports.pool().clone();
     let queues = (mapped_queues, guest_workers.as_mut());
     for datapath in datapaths(&mut switch, &mut ports, &plans, queues, &run.config, &pool)? {
-        run.spawn(move |worker| work(datapath, worker))?;
+        run.spawn(move |mut worker| work(datapath, &mut worker))?;
     }
     guest_workers.map_or(Ok(()), |workers| workers.start(&mut run))?;
     let mut observer = SwitchObserver::new(switch, plans, args.options.json);
@@ -134,10 +133,21 @@ pub fn run(args: Args) -> Result<(), Error> {
     result
 }
 
+/// Creates the switch of a plan, without ports.
+///
+/// # Errors
+/// What is wrong with the plan.
+pub(crate) fn create(plan: &Plan) -> Result<Switch, Error> {
+    let mut rules: Vec<_> = plan.ports.iter().map(|port| port.rules.clone()).collect();
+    plan.ports.iter().flat_map(|port| &port.maps).for_each(|map| rules[map.to].lends = true);
+    Switch::new(&plan.config, &rules)
+}
+
 impl Args {
     /// Builds the plan from the configuration file and the command line, which takes precedence.
     fn plan(&self) -> Result<Plan, Error> {
-        let mut plan = self.config.as_ref().map_or_else(|| Ok(Plan::default()), |file| file::read(file))?;
+        let mut plan =
+            self.config.as_ref().map_or_else(|| Ok(Plan::default()), |file| config_file::read_switch(file))?;
         for port in &self.ports {
             let port = PortPlan::parse(port)?;
             if let Some(other) = plan.ports.iter().find(|other| other.rules.name == port.rules.name) {
@@ -157,16 +167,14 @@ impl Args {
             let (card, mapping) = Mapping::parse(map, &plan.ports)?;
             plan.ports[card].maps.push(mapping);
         }
-        match plan.ports.len() {
-            2..=MAX_PORTS => Ok(plan),
-            ports => Err(Error::Config(format!("a switch has 2 to {MAX_PORTS} ports, not {ports}"))),
-        }
+        plan.check_size().map_err(Error::Config)?;
+        Ok(plan)
     }
 }
 
 /// Creates a datapath, over all ports, for each of `--queues`. Queue N of every port belongs to worker N;
 /// further Rx queues are distributed round robin.
-fn datapaths(
+pub(crate) fn datapaths(
     switch: &mut Switch,
     ports: &mut [Box<dyn Port>],
     plans: &[PortPlan],
@@ -213,7 +221,7 @@ fn datapaths(
 }
 
 /// Runs a datapath until the worker is told to stop.
-fn work(mut datapath: Datapath, mut worker: Worker) {
+pub(crate) fn work(mut datapath: Datapath, worker: &mut Worker) {
     while worker.running() {
         let moved = datapath.round();
         worker.after(moved, &mut [&mut datapath]);

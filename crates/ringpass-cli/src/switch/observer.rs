@@ -34,6 +34,14 @@ impl SwitchObserver {
         Self { switch, plans, phases, json, start: Instant::now() }
     }
 
+    /// Takes all ports out of the switch.
+    pub fn remove_all(&mut self) {
+        for (number, phase) in self.phases.iter_mut().enumerate() {
+            *phase = PortPhase::Gone;
+            self.switch.remove(number);
+        }
+    }
+
     fn sum(&self, counter: Counter) -> u64 {
         (0..self.plans.len()).map(|port| self.switch.counts(port).of(counter)).sum()
     }

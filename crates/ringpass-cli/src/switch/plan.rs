@@ -4,13 +4,28 @@ use std::str::FromStr;
 
 use ringpass::{Error, MacAddress};
 use ringpass_switch::vxlan::Tunnel;
-use ringpass_switch::{Config, PortPolicy, VlanSet, Vlans};
+use ringpass_switch::{Config, MAX_PORTS, PortPolicy, VlanSet, Vlans};
 
 /// Plan of a switch.
 #[derive(Default)]
 pub struct Plan {
+    /// Name among several switches.
+    pub name: Option<String>,
     pub config: Config,
     pub ports: Vec<PortPlan>,
+}
+
+impl Plan {
+    /// Checks the number of ports.
+    ///
+    /// # Errors
+    /// How many there may be.
+    pub fn check_size(&self) -> Result<(), String> {
+        match self.ports.len() {
+            2..=MAX_PORTS => Ok(()),
+            ports => Err(format!("a switch has 2 to {MAX_PORTS} ports, not {ports}")),
+        }
+    }
 }
 
 /// Plan of one port.

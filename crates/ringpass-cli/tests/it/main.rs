@@ -24,6 +24,7 @@ mod rejoin;
 mod replay;
 mod sandbox;
 mod security_page;
+mod service;
 mod signals;
 mod silent_files;
 mod soak;

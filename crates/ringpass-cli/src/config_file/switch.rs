@@ -1,91 +1,118 @@
-//! The switch's configuration file, in TOML.
+//! Tables of the configuration file: a switch with its ports, and a pair of ports.
 
-use std::fs;
-use std::io::{self, ErrorKind, Read};
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::time::Duration;
 
-use ringpass::{Error, MacAddress};
+use ringpass::MacAddress;
 use ringpass_switch::{Config, PortPolicy, VlanSet, Vlans, vxlan};
+use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::plan::{self, Mapping, Plan, PortPlan, VlanId};
+use super::read_from;
+use crate::switch::plan::{self, Mapping, Plan, PortPlan, VlanId};
 
-#[derive(Deserialize)]
+/// A learning switch.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct File {
+pub(super) struct Switch {
+    /// Its name; `switch` if it is the only one.
+    name: Option<String>,
+    /// Seconds after which a silent station is forgotten, 1 to 32400; 300 if not given.
     ageing: Option<u64>,
+    /// Largest number of flooded frames a second from each port, 0 for no limit; 100000 if not given.
     flood: Option<u64>,
+    /// Room of the MAC table in stations, 1 to 16777216; 8192 if not given. When it is full, each port has an equal share.
     table: Option<usize>,
+    /// Port changes that a station may make within a second; 5 if not given.
     moves: Option<u32>,
+    /// Its ports, 2 to 64.
     #[serde(default)]
     port: Vec<Port>,
+    /// Ports whose frames all go to one other port.
     #[serde(default)]
     pass: Vec<Pass>,
 }
 
-#[derive(Deserialize)]
+/// A port of a switch.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Port {
+    /// Address of the port, such as `tap:a` or `vhost:/run/vm.sock`; see `ringpass --help`.
     address: String,
+    /// Its name; the address if not given.
     name: Option<String>,
+    /// The only VLAN of the port, whose frames come and go without tags.
     vlan: Option<Id>,
+    /// VLANs of the port whose frames have tags: a list such as `10,20-29`, or `all`.
     trunk: Option<Trunk>,
+    /// The VLAN of a trunk whose frames have no tags.
     native: Option<Id>,
+    /// Number of a group whose ports do not talk to each other.
     isolation: Option<u16>,
+    /// MAC addresses that alone may send from this port; all if there are none.
     #[serde(default)]
     sources: Vec<Mac>,
+    /// Stations that are here for good: MAC addresses, with `@VLAN` where the port has several VLANs.
     #[serde(default)]
     stations: Vec<Station>,
+    /// Largest number of flooded frames a second from this port, instead of the switch's.
     flood: Option<u64>,
+    /// A tunnel to another machine through this port.
     vxlan: Option<Vxlan>,
+    /// Guests into whose buffers the port, a card, receives without copies.
     #[serde(default)]
     map: Vec<Map>,
 }
 
-#[derive(Deserialize)]
+/// A mapping from a card to a guest.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Map {
+    /// Name of the guest's port.
     to: String,
+    /// Address of the frames that the card receives for it; all if not given.
     mac: Option<Mac>,
+    /// Whether these frames go to the guest without a lookup.
     #[serde(default)]
     pass: bool,
 }
 
-#[derive(Deserialize)]
+/// A tunnel (RFC 7348) to another machine.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Vxlan {
+    /// Number of the network, 0 to 16777215.
     vni: u32,
+    /// UDP port; 4789 if not given.
     port: Option<u16>,
+    /// IPv4 address of this end.
     local: Ipv4Addr,
+    /// IPv4 address of the other end.
     remote: Ipv4Addr,
+    /// MAC address of this end; made from `local` if not given.
     mac: Option<Mac>,
 }
 
-#[derive(Deserialize)]
+/// Ports of a switch whose frames go to one other port, without a lookup.
+#[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Pass {
+    /// Name of the port that receives.
     from: String,
+    /// Name of the port that sends.
     to: String,
 }
 
-/// Declares a type that is parsed from another one while the file is read, so that errors have a line number.
-macro_rules! read_from {
-    ($($name:ident($inner:ty) from $text:literal as $from:ty: $read:expr;)*) => {$(
-        #[derive(Deserialize)]
-        #[serde(try_from = $text)]
-        struct $name($inner);
-
-        impl TryFrom<$from> for $name {
-            type Error = String;
-
-            fn try_from(from: $from) -> Result<Self, String> {
-                let read: fn($from) -> Result<$inner, String> = $read;
-                read(from).map(Self)
-            }
-        }
-    )*};
+/// Two ports; each sends what the other receives.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pair {
+    /// Its name; its ports are called `NAME.a` and `NAME.b` then.
+    name: Option<String>,
+    /// Address of one port.
+    a: String,
+    /// Address of the other.
+    b: String,
 }
 
 read_from! {
@@ -95,56 +122,64 @@ read_from! {
     Station((MacAddress, Option<u16>)) from "String" as String: |text| plan::station(&text);
 }
 
-/// Reads a configuration file.
-pub fn read(path: &Path) -> Result<Plan, Error> {
-    let name = path.display();
-    let text = read_limited(path).map_err(|source| Error::file(format!("--config {name}"), source))?;
-    parse(&text).map_err(|why| Error::Config(format!("{name}{why}")))
+impl Switch {
+    /// Makes a plan of it.
+    ///
+    /// # Errors
+    /// What is wrong with it, beginning with `: `.
+    pub(super) fn plan(self) -> Result<Plan, String> {
+        let defaults = Config::default();
+        let config = Config {
+            ageing: self.ageing.map_or(defaults.ageing, Duration::from_secs),
+            table: self.table.unwrap_or(defaults.table),
+            flood: self.flood.unwrap_or(defaults.flood),
+            moves: self.moves.unwrap_or(defaults.moves),
+            ..defaults
+        };
+        let mut ports: Vec<PortPlan> = Vec::new();
+        let mut maps = Vec::new();
+        for mut port in self.port {
+            let from = ports.len();
+            maps.extend(std::mem::take(&mut port.map).into_iter().map(|map| (from, map)));
+            let name = port.name.clone().unwrap_or_else(|| port.address.clone());
+            if ports.iter().any(|other| other.rules.name == name) {
+                return Err(format!(": two ports are called '{name}'; give them names"));
+            }
+            ports.push(port.plan(name.clone()).map_err(|why| format!(": port '{name}': {why}"))?);
+        }
+        for (from, Map { to, mac, pass }) in maps {
+            let to = plan::port_index(&ports, &to).map_err(|why| format!(": [[port.map]]: {why}"))?;
+            ports[from].maps.push(Mapping { to, mac: mac.map(|mac| mac.0), pass });
+        }
+        for Pass { from, to } in self.pass {
+            let port_index = |name: &str| plan::port_index(&ports, name).map_err(|why| format!(": [[pass]]: {why}"));
+            let (one, other) = (port_index(&from)?, port_index(&to)?);
+            if one == other || ports[one].pass.replace(other).is_some() {
+                return Err(format!(": [[pass]] from '{from}' needs one other port to go to"));
+            }
+        }
+        Ok(Plan { name: self.name, config, ports })
+    }
 }
 
-/// Parses the text of a file. Error texts begin with `:LINE: ` or `: `.
-fn parse(text: &str) -> Result<Plan, String> {
-    let file: File = toml::from_str(text).map_err(|error| {
-        let place = error.span().map_or(String::new(), |span| {
-            let before = &text.as_bytes()[..span.start.min(text.len())];
-            let number = before.iter().filter(|&&byte| byte == b'\n').count();
-            // The line has the key, which the parser's words do not name.
-            format!(":{}: '{}'", 1 + number, text.lines().nth(number).unwrap_or_default().trim())
-        });
-        let range = |words: &str| words.replace("expected u16", "expected a number from 0 to 65535");
-        format!("{place}: {}", range(&error.message().replace('\n', " ")))
-    })?;
-    let defaults = Config::default();
-    let config = Config {
-        ageing: file.ageing.map_or(defaults.ageing, Duration::from_secs),
-        table: file.table.unwrap_or(defaults.table),
-        flood: file.flood.unwrap_or(defaults.flood),
-        moves: file.moves.unwrap_or(defaults.moves),
-        ..defaults
-    };
-    let mut ports: Vec<PortPlan> = Vec::new();
-    let mut maps = Vec::new();
-    for mut port in file.port {
-        let from = ports.len();
-        maps.extend(std::mem::take(&mut port.map).into_iter().map(|map| (from, map)));
-        let name = port.name.clone().unwrap_or_else(|| port.address.clone());
-        if ports.iter().any(|other| other.rules.name == name) {
-            return Err(format!(": two ports are called '{name}'; give them names"));
+impl Pair {
+    /// Makes a plan of it: a switch with two ports that pass all to each other.
+    ///
+    /// # Errors
+    /// What is wrong with it, beginning with `: `.
+    pub(super) fn plan(self) -> Result<Plan, String> {
+        let Self { name, a, b } = self;
+        if a == b {
+            return Err(format!(": [[fwd]]: '{a}' cannot be both ports"));
         }
-        ports.push(port.plan(name.clone()).map_err(|why| format!(": port '{name}': {why}"))?);
+        let port = |address: String, end, other| {
+            let name = name.as_ref().map_or_else(|| address.clone(), |name| format!("{name}.{end}"));
+            let rules = PortPolicy { name, ..PortPolicy::default() };
+            PortPlan { address, rules, tunnel: None, pass: Some(other), maps: Vec::new() }
+        };
+        let ports = vec![port(a, "a", 1), port(b, "b", 0)];
+        Ok(Plan { name, config: Config::default(), ports })
     }
-    for (from, Map { to, mac, pass }) in maps {
-        let to = plan::port_index(&ports, &to).map_err(|why| format!(": [[port.map]]: {why}"))?;
-        ports[from].maps.push(Mapping { to, mac: mac.map(|mac| mac.0), pass });
-    }
-    for Pass { from, to } in file.pass {
-        let port_index = |name: &str| plan::port_index(&ports, name).map_err(|why| format!(": [[pass]]: {why}"));
-        let (one, other) = (port_index(&from)?, port_index(&to)?);
-        if one == other || ports[one].pass.replace(other).is_some() {
-            return Err(format!(": [[pass]] from '{from}' needs one other port to go to"));
-        }
-    }
-    Ok(Plan { config, ports })
 }
 
 impl Port {
@@ -175,27 +210,14 @@ impl Port {
     }
 }
 
-/// Size limit of a configuration file in bytes: many times what 64 ports take.
-const MAX_FILE_LEN: u64 = 1 << 20;
-
-/// Reads at most [`MAX_FILE_LEN`] bytes, because the path may name a pipe or a device without an end.
-fn read_limited(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    fs::File::open(path)?.take(MAX_FILE_LEN + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > MAX_FILE_LEN {
-        let why = format!("more than {MAX_FILE_LEN} bytes, which no configuration has; name a file in TOML");
-        return Err(io::Error::new(ErrorKind::FileTooLarge, why));
-    }
-    Ok(text)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::parse_switch;
     use super::*;
 
     #[test]
     fn a_file_says_all() {
-        let plan = parse(
+        let plan = parse_switch(
             r#"
             ageing = 20
             flood = 7
@@ -275,7 +297,7 @@ mod tests {
                 ["'tap:a'", "two stations"],
             ),
         ] {
-            let why = parse(text).err().unwrap_or_else(|| panic!("{text}"));
+            let why = parse_switch(text).err().unwrap_or_else(|| panic!("{text}"));
             assert!(!why.contains('\n') && parts.iter().all(|part| why.contains(part)), "{text}: {why}");
         }
     }

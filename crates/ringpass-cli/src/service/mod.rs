@@ -1,0 +1,145 @@
+//! The subcommand `ringpass run FILE`: a service, as its file describes it.
+
+mod observer;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ringpass::{Config, Error, PortConfig, Worker, open_all};
+
+use crate::config_file;
+use crate::options::{Options, seconds};
+use crate::run::close;
+use crate::switch::observer::SwitchObserver;
+use crate::switch::plan::Plan;
+use crate::switch::{create, datapaths, mapping, work};
+use observer::{Part, ServiceObserver};
+
+/// Run a service: the switches and pairs of ports that a file describes
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Configuration file, in TOML
+    file: PathBuf,
+    /// End after this many seconds
+    #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
+    time: Option<Duration>,
+    /// Print statistics for machines, one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+const EXAMPLES: &str = "EXAMPLES:
+  what a file describes, until Ctrl-C or SIGTERM:
+      sudo ringpass run /etc/ringpass/service.toml
+  is the file right?
+      ringpass check /etc/ringpass/service.toml
+  statistics now:
+      kill -USR1 $(pidof ringpass)
+
+CONFIGURATION FILE (docs/configuration.md has all keys):
+  [options]
+  cpu = [2, 3]                  # as the command-line options of these names
+
+  [[switch]]
+  name = \"lan\"
+  [[switch.port]]
+  address = \"tap:a\"
+  vlan = 10
+  [[switch.port]]
+  address = \"0000:01:00.0\"
+  trunk = \"all\"
+
+  [[fwd]]                       # all that one port receives, the other sends
+  name = \"uplink\"
+  a = \"0000:01:00.1\"
+  b = \"vhost:/run/vm.sock\"";
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    let config_file::Service { options, switches: plans } = config_file::read(&args.file)?;
+    let mut switches = plans.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+    let mut run = Options { time: args.time, json: args.json, ..options }.run()?;
+    run.printer.live = false;
+    let mut ports = open_all(addresses(&plans, &run.config)?, &run.config)?;
+    let mut mapped = Vec::new();
+    let mut end = 0;
+    for plan in &plans {
+        let own = end..end + plan.ports.len();
+        end = own.end;
+        mapped.push(mapping::mapped_queues(&mut ports[own], &plan.ports, run.config.port.queues)?);
+    }
+    run.enter_sandbox(ports.needs())?;
+    let pool = ports.pool().clone();
+    let mut failures = Vec::new();
+    let mut end = 0;
+    for ((switch, plan), mapped) in switches.iter_mut().zip(&plans).zip(mapped) {
+        let own = end..end + plan.ports.len();
+        end = own.end;
+        let failed = Arc::new(AtomicBool::new(false));
+        for datapath in datapaths(switch, &mut ports[own], &plan.ports, (mapped, None), &run.config, &pool)? {
+            let failed = failed.clone();
+            run.spawn(move |worker| guarded(worker, &failed, |worker| work(datapath, worker)))?;
+        }
+        failures.push(failed);
+    }
+    let parts = switches.into_iter().zip(plans).zip(failures).map(|((switch, plan), failed)| {
+        let name = plan.name.unwrap_or_default();
+        let count = plan.ports.len();
+        Part::new(name, count, SwitchObserver::new(switch, plan.ports, args.json), failed)
+    });
+    let mut observer = ServiceObserver::new(parts.collect());
+    let result = run.control_with(&mut ports, &mut observer);
+    drop((observer, pool));
+    close(ports);
+    result
+}
+
+/// Returns the addresses of all ports, each with its configuration.
+fn addresses<'a>(plans: &'a [Plan], config: &Config) -> Result<Vec<(&'a str, PortConfig)>, Error> {
+    let ports = plans.iter().flat_map(|plan| &plan.ports);
+    ports.map(|port| Ok((&port.address[..], mapping::config(port, config)?))).collect()
+}
+
+/// Does a worker's work, whose failure ends neither the other workers nor the run.
+fn guarded(mut worker: Worker, failed: &AtomicBool, work: impl FnOnce(&mut Worker)) {
+    // Whatever the work has left half done is dropped with it. The message of the panic has been printed.
+    if catch_unwind(AssertUnwindSafe(|| work(&mut worker))).is_err() {
+        failed.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringpass::Workers;
+
+    use super::*;
+
+    #[test]
+    fn a_worker_that_fails_leaves_the_others_alone() {
+        let mut workers = Workers::new(&Config::default()).expect("workers");
+        let failed = Arc::new(AtomicBool::new(false));
+        let failing = failed.clone();
+        let fails = move |worker| {
+            guarded(worker, &failing, |_| panic!("as this test wants it"));
+            Ok(())
+        };
+        workers.spawn("fails", fails).expect("a thread");
+        let goes_on = |mut worker: Worker| {
+            while worker.running() {
+                worker.after(1, &mut []);
+            }
+            Ok(())
+        };
+        workers.spawn("goes on", goes_on).expect("a thread");
+        ringpass_testing::poll_until("the failure", || failed.load(Ordering::Relaxed));
+        let moved = workers.totals(Duration::ZERO).moved;
+        ringpass_testing::poll_until("the other", || workers.totals(Duration::ZERO).moved > moved);
+        assert!(!workers.finished());
+        workers.stop();
+        workers.join().expect("neither has failed as far as the run is concerned");
+    }
+}

@@ -1,0 +1,114 @@
+//! Supervision of a service: that of each of its switches, which end one by one.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ringpass::{Error, Port, Totals};
+use serde_json::Value;
+
+use crate::run::{Decision, RunObserver};
+use crate::stats::Fields;
+use crate::switch::observer::SwitchObserver;
+
+/// A switch of a service.
+pub(super) struct Part {
+    name: String,
+    /// Number of its ports.
+    ports: usize,
+    observer: SwitchObserver,
+    /// Set by a worker that has failed.
+    failed: Arc<AtomicBool>,
+    ended: bool,
+}
+
+impl Part {
+    pub(super) fn new(name: String, ports: usize, observer: SwitchObserver, failed: Arc<AtomicBool>) -> Self {
+        Self { name, ports, observer, failed, ended: false }
+    }
+
+    /// Looks at its ports; returns what ends it, once.
+    fn check(&mut self, ports: &mut [Box<dyn Port>]) -> Result<bool, Error> {
+        let name = &self.name;
+        if self.failed.load(Ordering::Relaxed) {
+            self.observer.remove_all();
+            return Err(Error::Fault(format!("switch '{name}': a worker has failed; its ports are out")));
+        }
+        match self.observer.check_ports(ports) {
+            Decision::Failed(error) => Err(Error::Gone(format!("switch '{name}': {error}"))),
+            Decision::StopWhenIdle => Ok(true),
+            Decision::Continue => Ok(false),
+        }
+    }
+}
+
+/// The observer of a service's run, whose ports are those of its parts, one after the other.
+pub(super) struct ServiceObserver(Vec<Part>);
+
+impl ServiceObserver {
+    pub(super) fn new(parts: Vec<Part>) -> Self {
+        Self(parts)
+    }
+
+    /// Returns the parts, each with the numbers of its ports.
+    fn parts(&self) -> impl Iterator<Item = (&Part, Range<usize>)> {
+        let mut end = 0;
+        self.0.iter().map(move |part| {
+            let own = end..end + part.ports;
+            end = own.end;
+            (part, own)
+        })
+    }
+}
+
+impl RunObserver for ServiceObserver {
+    /// Returns the sums over all parts.
+    fn fields(&mut self, totals: &Totals) -> Fields {
+        let mut sums = Fields::new();
+        for part in &mut self.0 {
+            for (name, value) in part.observer.fields(totals) {
+                let sum = match (sums.get(&name).and_then(Value::as_u64), value.as_u64()) {
+                    (Some(before), Some(more)) => Value::from(before + more),
+                    _ => value,
+                };
+                sums.insert(name, sum);
+            }
+        }
+        sums
+    }
+
+    fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
+        let of = self.parts().find(|(_, own)| own.contains(&port));
+        of.map(|(part, own)| part.observer.extended(port - own.start)).unwrap_or_default()
+    }
+
+    fn report(&self) {
+        self.0.iter().for_each(|part| part.observer.report());
+    }
+
+    /// Looks at all parts. The run ends with the last of them, with its error.
+    fn check_ports(&mut self, mut ports: &mut [Box<dyn Port>]) -> Decision {
+        let mut idle = true;
+        let mut last = None;
+        for part in &mut self.0 {
+            let (own, rest) = std::mem::take(&mut ports).split_at_mut(part.ports);
+            ports = rest;
+            if part.ended {
+                continue;
+            }
+            match part.check(own) {
+                Ok(stops) => idle &= stops,
+                Err(error) => {
+                    part.ended = true;
+                    errln!("{error}");
+                    last = Some(error);
+                }
+            }
+        }
+        match last {
+            Some(error) if self.0.iter().all(|part| part.ended) => Decision::Failed(error),
+            _ if idle => Decision::StopWhenIdle,
+            _ => Decision::Continue,
+        }
+    }
+}

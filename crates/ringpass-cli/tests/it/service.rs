@@ -1,0 +1,163 @@
+//! The service: `ringpass run`, and `ringpass check`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ringpass_lab::{Ended, Namespace, Program, wait_until};
+use serde_json::Value;
+
+use crate::common::{RINGPASS, text};
+
+/// A file of a service, in a folder of its own.
+struct File {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+fn file(content: &str) -> File {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("service.toml");
+    std::fs::write(&path, content).expect("a file");
+    File { _folder: folder, path }
+}
+
+fn run(namespace: &Namespace, file: &File) -> Program {
+    namespace.spawn(&[RINGPASS, "run", text(&file.path), "--json"])
+}
+
+fn ended(program: Program) -> Ended {
+    program.wait(Duration::from_secs(20))
+}
+
+/// Returns a namespace with an interface of another one, which has an address.
+fn with_interface(from: &Namespace, interface: &str, address: &str) -> Namespace {
+    wait_until("the interface", || from.ip(&["link"]).contains(&format!(" {interface}:")));
+    let namespace = Namespace::new();
+    namespace.take(from, interface, address);
+    namespace
+}
+
+fn ping(from: &Namespace, address: &str) {
+    let said = from.run(&["ping", "-q", "-i", "0.01", "-c", "100", "-w", "30", address]);
+    assert!(said.contains("100 received, 0% packet loss"), "{said}");
+}
+
+#[test]
+fn two_switches_and_a_pair_in_one_process() {
+    let file = file(
+        r#"
+        [options]
+        hugepages = "off"
+        [[switch]]
+        name = "one"
+        [[switch.port]]
+        address = "tap:ta"
+        [[switch.port]]
+        address = "tap:tb"
+        [[switch]]
+        name = "two"
+        [[switch.port]]
+        address = "tap:tc"
+        vlan = 7
+        [[switch.port]]
+        address = "tap:td"
+        vlan = 7
+        [[fwd]]
+        name = "pair"
+        a = "tap:te"
+        b = "tap:tf"
+        "#,
+    );
+    let host = Namespace::new();
+    let service = run(&host, &file);
+    for [here, there] in [["ta", "tb"], ["tc", "td"], ["te", "tf"]] {
+        let one = with_interface(&host, here, "198.18.0.1/24");
+        let _other = with_interface(&host, there, "198.18.0.2/24");
+        ping(&one, "198.18.0.2");
+    }
+    service.signal("USR1");
+    wait_until("the stations of two switches", || service.line().contains("\"table\""));
+    service.signal("TERM");
+    let Ended { status, lines, errors } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+    let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
+    assert_eq!(summary["event"], "summary");
+    let ports = summary["ports"].as_array().expect("ports");
+    assert_eq!(ports.len(), 6);
+    for port in ports {
+        assert!(port["rx_packets"].as_u64() >= Some(100) && port["tx_packets"].as_u64() >= Some(100), "{port}");
+    }
+}
+
+#[test]
+fn a_switch_that_has_lost_its_ports_ends_and_the_others_go_on() {
+    let file = file(
+        r#"
+        [options]
+        hugepages = "off"
+        [[switch]]
+        name = "lost"
+        [[switch.port]]
+        address = "xdp:va"
+        [[switch.port]]
+        address = "xdp:vb"
+        [[switch]]
+        name = "other"
+        [[switch.port]]
+        address = "tap:ta"
+        [[switch.port]]
+        address = "tap:tb"
+        "#,
+    );
+    let host = Namespace::new();
+    host.ip(&["link", "add", "name", "va", "type", "veth", "peer", "name", "vb"]);
+    for name in ["va", "vb"] {
+        host.ip(&["link", "set", name, "up"]);
+    }
+    let service = run(&host, &file);
+    let one = with_interface(&host, "ta", "198.18.0.1/24");
+    let _other = with_interface(&host, "tb", "198.18.0.2/24");
+    host.ip(&["link", "delete", "va"]);
+    service.wait_for_stderr("switch 'lost': fewer than two ports are left");
+    ping(&one, "198.18.0.2");
+    service.signal("INT");
+    let Ended { status, errors, .. } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+}
+
+#[test]
+fn files_that_are_wrong_open_nothing() {
+    let host = Namespace::new();
+    let tap = "[[switch]]\nname = \"s\"\n[[switch.port]]\naddress = \"tap:a\"\n[[switch.port]]\n";
+    let cases = [
+        ("[[switch]]\nnmae = \"a\"\n".to_owned(), vec![":2: 'nmae", "did you mean 'name'?"]),
+        ("[option]\nbatch = 3\n".to_owned(), vec!["option"]),
+        ("[options]\nbatch = 0\n".to_owned(), vec![":2: ", "1 to 256"]),
+        ("[options]\nrxd = 100\n".to_owned(), vec![":2: ", "power of two"]),
+        ("[options]\npoll = true\n".to_owned(), vec!["nothing to run"]),
+        (format!("{tap}address = \"tap:a\"\n"), vec!["two ports are called 'tap:a'"]),
+        (format!("{tap}address = \"tpa:b\"\n"), vec!["port 'tpa:b'"]),
+        (format!("{tap}address = \"null\"\n[[switch]]\n"), vec!["needs a 'name'"]),
+        (format!("{tap}address = \"null\"\n[[fwd]]\nname = \"s\"\na = \"null\"\nb = \"tap:b\""), vec!["two switches"]),
+        ("[[fwd]]\na = \"tap:a\"\nb = \"tap:a\"".to_owned(), vec!["'tap:a' cannot be both ports"]),
+        ("[[port]]\naddress = \"tap:a\"".to_owned(), vec!["switch 'switch': a switch has 2 to 64 ports"]),
+    ];
+    for (content, parts) in &cases {
+        let file = file(content);
+        for subcommand in ["check", "run"] {
+            let Ended { status, lines, errors } = ended(host.spawn(&[RINGPASS, subcommand, text(&file.path)]));
+            assert!(status == Some(1) && lines.is_empty() && errors.len() == 1, "{content}: {lines:?} {errors:?}");
+            assert!(parts.iter().all(|part| errors[0].contains(part)), "{content}: {errors:?}");
+        }
+    }
+    // A file that is right, whose second port cannot be opened.
+    let file = file(&format!("{tap}address = \"packet:nothere\"\n"));
+    let checked = host.run(&[RINGPASS, "check", text(&file.path)]);
+    assert_eq!(checked.trim(), "s: tap:a, packet:nothere");
+    let Ended { status, errors, .. } = ended(run(&host, &file));
+    assert!(status == Some(1) && errors.concat().contains("nothere"), "{errors:?}");
+    assert!(!host.ip(&["link"]).contains(" a:"), "the TAP is gone");
+    let service = self::file("[[fwd]]\na = \"null\"\nb = \"tap:b\"");
+    let Ended { status, errors, .. } = ended(host.spawn(&[RINGPASS, "switch", "--config", text(&service.path)]));
+    assert!(status == Some(1) && errors.concat().contains("run it: ringpass run"), "{errors:?}");
+}
