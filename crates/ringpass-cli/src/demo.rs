@@ -21,7 +21,7 @@ use crate::cores::{core_to_core_cycles, distance};
 use crate::fwd;
 use crate::options::Options;
 use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
-use crate::run::RunObserver;
+use crate::run_observer::RunObserver;
 use crate::stats::{Fields, pps, print_line};
 use ringpass::open::pool;
 

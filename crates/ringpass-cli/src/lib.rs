@@ -13,7 +13,9 @@ pub mod bridge;
 mod check;
 mod config_file;
 mod connector;
+mod control;
 pub mod cores;
+mod ctl;
 pub mod demo;
 mod doctor;
 mod dump;
@@ -28,6 +30,7 @@ mod passthrough;
 mod ping;
 mod pktgen;
 mod run;
+mod run_observer;
 #[cfg(debug_assertions)]
 mod sandbox_check;
 mod service;
@@ -39,7 +42,7 @@ mod xdp;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use output::Verbosity;
 
@@ -91,6 +94,7 @@ enum Command {
     Fwd(fwd::Args),
     Run(service::Args),
     Check(check::Args),
+    Ctl(ctl::Args),
     Switch(switch::Args),
     Pktgen(pktgen::Args),
     Dump(dump::Args),
@@ -114,7 +118,9 @@ enum Command {
 
 /// Runs the program: parses its command line, runs the subcommand, and returns the exit status.
 pub fn main() -> ExitCode {
-    let Cli { command, verbosity } = Cli::parse();
+    let matches = Cli::command().get_matches();
+    output::set_subcommand(matches.subcommand_name().unwrap_or("demo"));
+    let Cli { command, verbosity } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     output::start(verbosity);
     let demo = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
     let command = command.unwrap_or_else(demo);
@@ -127,6 +133,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Fwd(args) => fwd::run(args),
         Command::Run(args) => service::run(args),
         Command::Check(args) => check::run(args),
+        Command::Ctl(args) => ctl::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Pktgen(args) => pktgen::run(args),
         Command::Dump(args) => dump::run(args),
@@ -149,8 +156,6 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -9,6 +9,7 @@ use crate::output::notice;
 use crate::run::Run;
 use ringpass::sandbox::{Sandbox, User};
 use ringpass::{Address, Config, Error, Notices, Offloads, PageSize, PortConfig};
+use ringpass_ipc::SocketPlace;
 
 /// Options of every subcommand that moves packets.
 #[derive(clap::Args, Clone, Debug)]
@@ -56,6 +57,12 @@ pub struct Options {
     /// Never sleep: idle workers poll all the time
     #[arg(long)]
     pub poll: bool,
+    /// Socket by which 'ringpass ctl' and 'ringpass top' look at this run and change it: PATH[,mode=0660][,group=NAME]
+    #[arg(long, value_name = "SOCKET")]
+    pub control: Option<SocketPlace>,
+    /// Socket by which they look at it alone
+    #[arg(long, value_name = "SOCKET")]
+    pub control_read_only: Option<SocketPlace>,
     /// Sandbox.
     #[command(flatten)]
     pub sandbox: SandboxOptions,
@@ -172,7 +179,9 @@ pub fn base_config() -> Config {
 impl Options {
     /// Starts a run with these options.
     pub fn run(&self) -> Result<Run, Error> {
-        Run::new(self.config(), self.json, self.interval)
+        let mut run = Run::new(self.config(), self.json, self.interval)?;
+        run.listen(self.control.as_ref(), self.control_read_only.as_ref())?;
+        Ok(run)
     }
 
     /// Returns the configuration that these options describe.

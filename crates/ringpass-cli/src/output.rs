@@ -1,14 +1,20 @@
 //! Standard output and standard error. Their readers may go away at any time, which must not cause a panic, as
 //! it does with `println!` and `eprintln!`. Clippy's lints keep those out of this program.
 
-use std::fmt::Arguments;
+use std::collections::VecDeque;
+use std::fmt::{self, Arguments};
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ringpass::Error;
-use tracing_subscriber::EnvFilter;
+use serde_json::{Value, json};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
 
 /// First error of a write to standard output.
 static WRITE_ERROR: OnceLock<io::Error> = OnceLock::new();
@@ -34,6 +40,18 @@ impl Verbosity {
 }
 
 static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
+
+static SUBCOMMAND: OnceLock<String> = OnceLock::new();
+
+/// Sets the name of the subcommand that runs.
+pub fn set_subcommand(name: &str) {
+    let _ = SUBCOMMAND.set(name.to_owned());
+}
+
+/// Returns the name of the subcommand that runs.
+pub fn subcommand() -> &'static str {
+    SUBCOMMAND.get().map_or("", |name| name)
+}
 
 /// Returns whether `-q` was given.
 pub fn is_quiet() -> bool {
@@ -61,7 +79,45 @@ pub fn start(verbosity: Verbosity) {
     };
     // Internal errors of the logger mean that standard error is gone. It would report them there, and panic.
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).log_internal_errors(false);
-    if verbose { log.init() } else { log.without_time().with_target(false).init() }
+    if verbose {
+        log.finish().with(LogEvents).init();
+    } else {
+        log.without_time().with_target(false).finish().with(LogEvents).init();
+    }
+}
+
+/// What was logged last, for those who ask for events.
+static LOGGED: Mutex<VecDeque<Value>> = Mutex::new(VecDeque::new());
+
+/// Keeps what is logged, as far as there is room.
+struct LogEvents;
+
+impl<S: Subscriber> Layer<S> for LogEvents {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        /// Most that waits to be taken.
+        const ROOM: usize = 256;
+        struct Message(String);
+        impl Visit for Message {
+            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                if field.name() == "message" {
+                    self.0 = format!("{value:?}");
+                }
+            }
+        }
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        let level = event.metadata().level().as_str().to_lowercase();
+        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+        if logged.len() == ROOM {
+            logged.pop_front();
+        }
+        logged.push_back(json!({ "event": "log", "level": level, "message": message.0 }));
+    }
+}
+
+/// Takes what was logged since the last call, the last few hundred lines at most, as events.
+pub fn taken_logs() -> Vec<Value> {
+    LOGGED.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
 }
 
 /// Writes the log to standard error.

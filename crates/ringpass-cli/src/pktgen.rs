@@ -19,7 +19,8 @@ use ringpass_host_ports::Pcap;
 use ringpass_port::{PcapConfig, ReplaySpeed};
 
 use crate::options::{Options, ipv4, within};
-use crate::run::{RunObserver, close};
+use crate::run::close;
+use crate::run_observer::RunObserver;
 use crate::stats::Fields;
 use frame::{Endpoints, MAX, MIN};
 use generator::{Checksums, Flows, Generator, IMIX};

@@ -1,58 +1,20 @@
 //! Common parts of subcommands that move packets: workers pinned to CPUs, and the control loop on the main
 //! thread.
 
+use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use ringpass::sandbox::{self, Needs};
+use ringpass::control::Server;
+use ringpass::sandbox::{self, Needs, Sandbox};
 use ringpass::signals::interrupted;
-use ringpass::{Config, Error, Port, Ports, Stats, Totals, Worker, Workers, check_ports};
+use ringpass::{Config, Error, Mempool, Port, Ports, Stats, Totals, Worker, Workers};
+use ringpass_ipc::SocketPlace;
 
+use crate::control::{Engine, Watch, answer};
+use crate::output::subcommand;
+use crate::run_observer::{Decision, RunObserver};
 use crate::signals::{be_impatient, begin_run, catch_first_signal, report_requested};
 use crate::stats::{Fields, PortSummary, Printer};
-
-/// Callbacks of a subcommand into its run.
-pub trait RunObserver {
-    /// Returns the subcommand's additions to the statistics of all ports.
-    fn fields(&mut self, totals: &Totals) -> Fields;
-
-    /// Returns lines that are shown below the statistics on a terminal.
-    fn picture(&mut self) -> Vec<String> {
-        Vec::new()
-    }
-
-    /// Returns its additions to the counters of one port in the summary.
-    fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
-        let _ = port;
-        Vec::new()
-    }
-
-    /// Returns the time that the summary's rates refer to, given that of the whole run.
-    fn duration(&self, elapsed: Duration) -> Duration {
-        elapsed
-    }
-
-    /// Prints what SIGUSR1 asks for besides statistics.
-    fn report(&self) {}
-
-    /// Inspects the ports and decides whether the run continues. Called several times a second.
-    fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
-        match check_ports(ports) {
-            Err(error) => Decision::Failed(error),
-            Ok(true) => Decision::StopWhenIdle,
-            Ok(false) => Decision::Continue,
-        }
-    }
-}
-
-/// Decision on a run.
-pub enum Decision {
-    /// The run continues.
-    Continue,
-    /// An input has ended: the run ends once all packets in flight have arrived.
-    StopWhenIdle,
-    /// The run ends with an error.
-    Failed(Error),
-}
 
 /// Observer of a run that ends with any of its ports.
 struct PlainRun<'a>(&'a mut dyn FnMut(&Totals) -> Fields);
@@ -79,6 +41,10 @@ pub struct Run {
     /// Time between lines of statistics.
     interval: Duration,
     workers: Workers,
+    /// Sockets by which others look at this run.
+    control: Option<Server>,
+    /// Pool of all packets, for those who look at the run.
+    pool: Option<Mempool>,
 }
 
 impl Run {
@@ -91,13 +57,41 @@ impl Run {
         catch_first_signal()?;
         let limit = ringpass_ipc::raise_descriptor_limit();
         limit.map_err(|source| Error::os("raising the limit of file descriptors", source))?;
-        Ok(Self { config, printer: Printer::new(json), notes: Vec::new(), interval, workers })
+        Ok(Self {
+            config,
+            printer: Printer::new(json),
+            notes: Vec::new(),
+            interval,
+            workers,
+            control: None,
+            pool: None,
+        })
+    }
+
+    /// Serves these control sockets during the run: one whose clients may change things, and one whose clients may not.
+    pub fn listen(&mut self, changes: Option<&SocketPlace>, reading: Option<&SocketPlace>) -> Result<(), Error> {
+        for (place, changes) in [(changes, true), (reading, false)] {
+            if let Some(place) = place {
+                let program = format!("ringpass {}", subcommand());
+                self.control.get_or_insert_with(|| Server::new(&program)).listen(place, changes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets those who look at the run see how many buffers of this pool are in use.
+    pub fn watch(&mut self, pool: &Mempool) {
+        self.pool = self.control.as_ref().map(|_| pool.clone());
     }
 
     /// Enters the sandbox for good. To be called when all ports are open and before queues are taken, so that
     /// threads start without privileges.
     pub fn enter_sandbox(&mut self, needs: &Needs) -> Result<(), Error> {
-        self.notes = sandbox::enter(self.config.sandbox, needs)?;
+        let sandbox = match (self.config.sandbox, &self.control) {
+            (Sandbox::Packets, Some(_)) => Sandbox::Server,
+            (sandbox, _) => sandbox,
+        };
+        self.notes = sandbox::enter(sandbox, needs)?;
         Ok(())
     }
 
@@ -159,9 +153,13 @@ impl Run {
 
     /// Waits until the run is to end. Fails if a port has.
     fn until_end(&mut self, ports: &mut [Box<dyn Port>], observer: &mut dyn RunObserver) -> Result<(), Error> {
-        let Self { workers, printer, interval, .. } = self;
+        let Self { workers, printer, interval, control, pool, .. } = self;
+        let engine = Engine { workers, pool: pool.as_ref() };
         let mut next = *interval;
-        workers.supervise(interrupted, |totals| {
+        let start = Instant::now();
+        let watched = RefCell::new((ports, observer));
+        let on_tick = |totals: &Totals| {
+            let (ports, observer) = &mut *watched.borrow_mut();
             let elapsed = totals.elapsed;
             if elapsed >= next {
                 next = next.saturating_add(*interval);
@@ -179,6 +177,19 @@ impl Run {
                 Decision::Failed(error) => Err(error),
                 Decision::StopWhenIdle => Ok(true),
                 Decision::Continue => Ok(false),
+            }
+        };
+        let mut watch = Watch::default();
+        engine.workers.supervise_and(interrupted, on_tick, |limit| {
+            let Some(control) = control else { return std::thread::sleep(limit) };
+            let (ports, observer) = &mut *watched.borrow_mut();
+            if control.has_listeners() {
+                watch.changes(ports, *observer).iter().for_each(|event| control.publish(event));
+            }
+            let until = Instant::now() + limit;
+            while let Some(left) = until.checked_duration_since(Instant::now()) {
+                control.serve(&mut |request, _| answer(&request, ports, *observer, engine, start.elapsed()));
+                control.wait(left);
             }
         })
     }

@@ -39,6 +39,7 @@
 //! - [`Workers`]: pinned threads with counters, as the program `ringpass` uses them.
 //! - [`cable()`]: rings between workers, for pipelines.
 //! - [`sandbox`]: giving up privileges once all ports are open.
+//! - [`control`]: a socket by which a running program tells its state, and is changed.
 //! - [`Port`], [`RxQueue`], [`TxQueue`], [`Wakeable`]: the traits that a port of one's own implements.
 //! - [`switch`]: a learning switch between any ports. [`netmap`]: netmap's rings, and programs' ports on them.
 //!   [`models`]: the cards in software, to be stepped by hand.
@@ -49,6 +50,7 @@
 mod cable;
 pub mod cards;
 mod config;
+pub mod control;
 pub mod drivers;
 mod flow_table;
 mod map;

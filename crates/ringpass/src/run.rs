@@ -106,9 +106,23 @@ impl Workers {
     /// # Errors
     /// Those of `on_tick`, which end the wait.
     pub fn supervise(
-        &mut self,
+        &self,
+        stop: impl FnMut() -> bool,
+        on_tick: impl FnMut(&Totals) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
+        self.supervise_and(stop, on_tick, std::thread::sleep)
+    }
+
+    /// Waits as [`supervise`](Self::supervise) does, for those who have something to do between two looks: `pause` returns after the time that it is
+    /// given.
+    ///
+    /// # Errors
+    /// Those of `on_tick`, which end the wait.
+    pub fn supervise_and(
+        &self,
         mut stop: impl FnMut() -> bool,
         mut on_tick: impl FnMut(&Totals) -> Result<bool, Error>,
+        mut pause: impl FnMut(Duration),
     ) -> Result<(), Error> {
         let start = Instant::now();
         let (mut moved, mut quiet) = (0, 0);
@@ -125,7 +139,7 @@ impl Workers {
             if input_has_ended && quiet > Self::IDLE_TICKS {
                 return Ok(());
             }
-            std::thread::sleep(left.min(Self::TICK));
+            pause(left.min(Self::TICK));
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringpass_memory::{Access, Burst, FrameBatch, prefetch};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lending::Lending;
 use crate::{Error, FrameSink, MacAddress, Offloads, Rule, Spread, Wakeable};
@@ -49,7 +49,7 @@ impl Default for PortConfig {
 }
 
 /// Counters of a port since it was opened. Bytes are those of the frames, without CRC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Frames received.
     pub rx_packets: u64,

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::options::Options;
 use crate::switch::plan::Plan;
-use options::OptionsTable;
+use options::{ControlTable, OptionsTable};
 pub use reference::{page, schema};
 use switch::{Pair, Switch};
 
@@ -29,6 +29,8 @@ use switch::{Pair, Switch};
 struct File {
     /// Options of every port and worker.
     options: OptionsTable,
+    /// Sockets by which `ringpass ctl` and `ringpass top` look at the service and change it.
+    control: ControlTable,
     /// A learning switch.
     switch: Vec<Switch>,
     /// Two ports; each sends what the other receives.
@@ -36,7 +38,7 @@ struct File {
 }
 
 /// Keys of [`File`]. A file without any of them is that of one switch.
-const SECTIONS: [&str; 3] = ["options", "switch", "fwd"];
+const SECTIONS: [&str; 4] = ["options", "control", "switch", "fwd"];
 
 /// A service that a file describes.
 pub struct Service {
@@ -76,13 +78,13 @@ fn is_service(text: &str) -> bool {
 
 /// Parses the text of a file. Error texts begin with `:LINE: ` or `: `.
 fn parse(text: &str) -> Result<Service, String> {
-    let (options, mut switches) = match is_service(text) {
+    let ((options, control), mut switches) = match is_service(text) {
         true => {
-            let File { options, switch, fwd } = from_toml(text)?;
+            let File { options, control, switch, fwd } = from_toml(text)?;
             let switches = switch.into_iter().map(Switch::plan).chain(fwd.into_iter().map(Pair::plan));
-            (options, switches.collect::<Result<Vec<Plan>, String>>()?)
+            ((options, control), switches.collect::<Result<Vec<Plan>, String>>()?)
         }
-        false => (OptionsTable::default(), vec![parse_switch(text)?]),
+        false => (Default::default(), vec![parse_switch(text)?]),
     };
     if switches.is_empty() {
         return Err(": there is nothing to run; describe a [[switch]] or a [[fwd]]".into());
@@ -100,7 +102,9 @@ fn parse(text: &str) -> Result<Service, String> {
         switches[number].name = Some(name);
         check_ports(&switches, number)?;
     }
-    Ok(Service { options: options.options(), switches })
+    let mut options = options.options();
+    (options.control, options.control_read_only) = control.places();
+    Ok(Service { options, switches })
 }
 
 /// Checks the ports of a switch, and their names against those of the switches before.

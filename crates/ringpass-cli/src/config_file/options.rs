@@ -3,6 +3,7 @@
 use clap::Parser;
 use ringpass::PageSize;
 use ringpass::sandbox::User;
+use ringpass_ipc::SocketPlace;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -39,7 +40,25 @@ pub(super) struct OptionsTable {
     take_over: Vec<String>,
 }
 
+/// Sockets by which others look at the service.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub(super) struct ControlTable {
+    /// Path of the socket whose clients may change things, with `,mode=0660`, `,user=NAME`, `,group=NAME`; for its owner alone without these.
+    socket: Option<Place>,
+    /// Path of a socket whose clients may look only, likewise.
+    read_only: Option<Place>,
+}
+
+impl ControlTable {
+    /// Returns both sockets.
+    pub(super) fn places(self) -> (Option<SocketPlace>, Option<SocketPlace>) {
+        (self.socket.map(|place| place.0), self.read_only.map(|place| place.0))
+    }
+}
+
 read_from! {
+    Place(SocketPlace) from "String" as String: |text| text.parse();
     Batch(usize) from "usize" as usize: |number| within(1..=256)(&number.to_string());
     Queues(usize) from "usize" as usize: |number| within(1..=64)(&number.to_string());
     Ring(usize) from "usize" as usize: |number| ring_size(&number.to_string());

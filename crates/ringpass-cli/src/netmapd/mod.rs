@@ -104,6 +104,11 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.options.queues > MAX_QUEUES {
         return Err(Error::Config(format!("--queues: a netmap port has at most {MAX_QUEUES}")));
     }
+    if args.options.control.is_some() || args.options.control_read_only.is_some() {
+        return Err(Error::Config(
+            "--control: netmapd has its own socket, by which 'ringpass vale' lists its ports".into(),
+        ));
+    }
     let sandbox = args.options.sandbox.sandbox(Sandbox::Server);
     let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json, args.options.interval)?;
     let default = || default_socket().map(|path| SocketPlace { path, ..SocketPlace::default() });

@@ -72,6 +72,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         end = own.end;
         mapped.push(mapping::mapped_queues(&mut ports[own], &plan.ports, run.config.port.queues)?);
     }
+    run.watch(ports.pool());
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
     let mut failures = Vec::new();
@@ -89,7 +90,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let parts = switches.into_iter().zip(plans).zip(failures).map(|((switch, plan), failed)| {
         let name = plan.name.unwrap_or_default();
         let count = plan.ports.len();
-        Part::new(name, count, SwitchObserver::new(switch, plan.ports, args.json), failed)
+        Part::new(name.clone(), count, SwitchObserver::new(name, switch, plan.ports, args.json), failed)
     });
     let mut observer = ServiceObserver::new(parts.collect());
     let result = run.control_with(&mut ports, &mut observer);

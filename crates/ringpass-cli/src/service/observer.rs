@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, Totals};
 use serde_json::Value;
 
-use crate::run::{Decision, RunObserver};
+use crate::run_observer::{Decision, PortPlace, RunObserver};
 use crate::stats::Fields;
 use crate::switch::observer::SwitchObserver;
 
@@ -80,6 +81,28 @@ impl RunObserver for ServiceObserver {
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
         let of = self.parts().find(|(_, own)| own.contains(&port));
         of.map(|(part, own)| part.observer.extended(port - own.start)).unwrap_or_default()
+    }
+
+    fn place(&self, port: usize) -> Option<PortPlace<'_>> {
+        let (part, own) = self.parts().find(|(_, own)| own.contains(&port))?;
+        part.observer.place(port - own.start)
+    }
+
+    fn switches(&self) -> Vec<SwitchStatus> {
+        let with_end = |part: &Part| {
+            let switches = part.observer.switches().into_iter();
+            switches.map(|switch| SwitchStatus { ended: part.ended, ..switch }).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(with_end).collect()
+    }
+
+    fn stations(&self, switch: Option<&str>) -> Result<Vec<Value>, String> {
+        if let Some(other) = switch.filter(|name| self.0.iter().all(|part| part.name != *name)) {
+            let names: Vec<_> = self.0.iter().map(|part| &part.name[..]).collect();
+            return Err(format!("there is no switch '{other}', but {}", names.join(", ")));
+        }
+        let wanted = self.0.iter().filter(|part| switch.is_none_or(|name| part.name == name));
+        Ok(wanted.filter_map(|part| part.observer.stations(None).ok()).flatten().collect())
     }
 
     fn report(&self) {

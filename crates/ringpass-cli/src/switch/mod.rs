@@ -13,7 +13,8 @@ use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwardi
 
 use crate::config_file;
 use crate::options::{Options, seconds, within};
-use crate::run::{RunObserver, close};
+use crate::run::close;
+use crate::run_observer::RunObserver;
 use guest_workers::{GuestWorkers, is_guest};
 use mapping::MappedQueue;
 use observer::SwitchObserver;
@@ -118,6 +119,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut ports = open_all(addresses, &run.config)?;
     let mapped_queues = mapping::mapped_queues(&mut ports, &plans, run.config.port.queues)?;
+    run.watch(ports.pool());
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
     let queues = (mapped_queues, guest_workers.as_mut());
@@ -125,7 +127,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         run.spawn(move |mut worker| work(datapath, &mut worker))?;
     }
     guest_workers.map_or(Ok(()), |workers| workers.start(&mut run))?;
-    let mut observer = SwitchObserver::new(switch, plans, args.options.json);
+    let mut observer = SwitchObserver::new("switch".into(), switch, plans, args.options.json);
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));

@@ -2,16 +2,18 @@
 
 use std::time::Instant;
 
+use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, State, Totals};
 use ringpass_switch::{Counter, Entry, Switch};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::plan::PortPlan;
-use crate::run::{Decision, RunObserver};
+use crate::run_observer::{Decision, PortPlace, RunObserver};
 use crate::stats::{Fields, fields, print_line};
 
 /// The observer of a switch's run.
 pub struct SwitchObserver {
+    name: String,
     switch: Switch,
     plans: Vec<PortPlan>,
     phases: Vec<PortPhase>,
@@ -29,9 +31,16 @@ enum PortPhase {
 }
 
 impl SwitchObserver {
-    pub fn new(switch: Switch, plans: Vec<PortPlan>, json: bool) -> Self {
+    pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, json: bool) -> Self {
         let phases = vec![PortPhase::Running; plans.len()];
-        Self { switch, plans, phases, json, start: Instant::now() }
+        Self { name, switch, plans, phases, json, start: Instant::now() }
+    }
+
+    /// Describes a station.
+    fn station(&self, entry: &Entry) -> Value {
+        let seconds = entry.age.map(|age| age.as_secs());
+        let port = &self.plans[entry.port].rules.name;
+        json!({ "mac": entry.mac.to_string(), "vlan": entry.vlan, "port": port, "seconds": seconds, "switch": self.name })
     }
 
     /// Takes all ports out of the switch.
@@ -63,16 +72,28 @@ impl RunObserver for SwitchObserver {
         self.switch.counts(port).named().chain(tunnel).collect()
     }
 
+    fn place(&self, port: usize) -> Option<PortPlace<'_>> {
+        Some(PortPlace { name: &self.plans[port].rules.name, switch: &self.name })
+    }
+
+    fn switches(&self) -> Vec<SwitchStatus> {
+        let ports = self.plans.iter().map(|plan| plan.rules.name.clone()).collect();
+        vec![SwitchStatus { name: self.name.clone(), ports, stations: self.switch.stations() as u64, ended: false }]
+    }
+
+    fn stations(&self, switch: Option<&str>) -> Result<Vec<Value>, String> {
+        if let Some(other) = switch.filter(|name| *name != self.name) {
+            return Err(format!("there is no switch '{other}', but '{}'", self.name));
+        }
+        Ok(self.switch.table().iter().map(|entry| self.station(entry)).collect())
+    }
+
     /// Prints the MAC table.
     fn report(&self) {
         let name = |entry: &Entry| &self.plans[entry.port].rules.name[..];
         let entries = self.switch.table();
         if self.json {
-            let station = |entry: &Entry| {
-                let (mac, seconds) = (entry.mac.to_string(), entry.age.map(|age| age.as_secs()));
-                json!({ "mac": mac, "vlan": entry.vlan, "port": name(entry), "seconds": seconds })
-            };
-            let stations: Vec<_> = entries.iter().map(station).collect();
+            let stations: Vec<_> = entries.iter().map(|entry| self.station(entry)).collect();
             return print_line(&json!({ "event": "table", "stations": stations }).to_string());
         }
         print_line(&format!("{:<17}  vlan  {:>7}  port", "station", "seen"));

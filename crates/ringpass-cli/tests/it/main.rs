@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod closed_output;
+mod control;
 mod demo;
 mod disk_full;
 mod examples;

@@ -1,0 +1,141 @@
+//! Answers to those who ask over a control socket.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use ringpass::control::{PortStatus, Request, Status, WorkerStatus};
+use ringpass::{Mempool, Port, State, Workers};
+use serde_json::{Value, json};
+
+use crate::output::taken_logs;
+use crate::run_observer::{PortPlace, RunObserver};
+
+/// What moves packets in a run.
+#[derive(Clone, Copy)]
+pub struct Engine<'a> {
+    /// Its workers.
+    pub workers: &'a Workers,
+    /// Pool of its packets, if it is known.
+    pub pool: Option<&'a Mempool>,
+}
+
+/// Answers a request.
+///
+/// # Errors
+/// Why not, in a line.
+pub fn answer(
+    request: &Request,
+    ports: &mut [Box<dyn Port>],
+    observer: &dyn RunObserver,
+    engine: Engine<'_>,
+    elapsed: Duration,
+) -> Result<Value, String> {
+    match request {
+        Request::Status => {
+            let status = status(ports, observer, engine, elapsed);
+            serde_json::to_value(status).map_err(|error| error.to_string())
+        }
+        Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
+        Request::Events => Ok(json!({})),
+    }
+}
+
+/// Returns the status of a run.
+pub fn status(
+    ports: &mut [Box<dyn Port>],
+    observer: &dyn RunObserver,
+    engine: Engine<'_>,
+    elapsed: Duration,
+) -> Status {
+    let ports = ports.iter_mut().enumerate().map(|(number, port)| {
+        let mut status = PortStatus::of(&mut **port);
+        if let Some(PortPlace { name, switch }) = observer.place(number) {
+            (status.name, status.switch) = (name.to_owned(), Some(switch.to_owned()));
+        }
+        let more = observer.extended(number).into_iter().map(|(name, count)| (name.to_owned(), count));
+        status.extended.extend(more);
+        status
+    });
+    let worker = |totals: &ringpass::Totals| {
+        let ringpass::Totals { moved, dropped, busy_cycles, .. } = *totals;
+        WorkerStatus { moved, dropped, busy_cycles }
+    };
+    Status {
+        seconds: elapsed.as_secs_f64(),
+        ports: ports.collect(),
+        switches: observer.switches(),
+        workers: engine.workers.totals_of_each(elapsed).iter().map(worker).collect(),
+        buffers: engine.pool.map_or(0, |pool| pool.capacity() as u64),
+        // Two handles are those of the ports and of the run.
+        buffers_in_use: engine.pool.map_or(0, |pool| pool.outstanding(2) as u64),
+    }
+}
+
+/// What was seen last of a run, for events on what has changed.
+#[derive(Default)]
+pub struct Watch {
+    /// Link of each port, and whether the port is gone.
+    ports: Vec<(bool, bool)>,
+    /// Stations, by switch, VLAN and address, with their ports.
+    stations: Option<BTreeMap<String, String>>,
+    looked: Option<Instant>,
+}
+
+impl Watch {
+    /// Interval at which stations are looked at.
+    const STATIONS: Duration = Duration::from_secs(1);
+    /// Most stations of which it is told that they were learnt.
+    const MOST: usize = 20_000;
+
+    /// Returns events on what has changed since the last call.
+    pub fn changes(&mut self, ports: &mut [Box<dyn Port>], observer: &dyn RunObserver) -> Vec<Value> {
+        let mut events = taken_logs();
+        let mut now = Vec::new();
+        for (number, port) in ports.iter_mut().enumerate() {
+            let why = match port.state() {
+                State::Gone(why) => Some(why),
+                State::Running | State::Finished => None,
+            };
+            let up = why.is_none() && port.link().up;
+            let name = || observer.place(number).map_or(port.name(), |place| place.name).to_owned();
+            if let Some(&(was_up, was_gone)) = self.ports.get(number) {
+                if up != was_up {
+                    events.push(json!({ "event": "link", "port": name(), "up": up }));
+                }
+                if !was_gone && let Some(why) = &why {
+                    events.push(json!({ "event": "gone", "port": name(), "why": why }));
+                }
+            }
+            now.push((up, why.is_some()));
+        }
+        self.ports = now;
+        if self.looked.is_none_or(|looked| looked.elapsed() >= Self::STATIONS) {
+            self.looked = Some(Instant::now());
+            events.extend(self.learnt(observer));
+        }
+        events
+    }
+
+    fn learnt(&mut self, observer: &dyn RunObserver) -> Vec<Value> {
+        let count: u64 = observer.switches().iter().map(|switch| switch.stations).sum();
+        if count > Self::MOST as u64 {
+            self.stations = None;
+            return Vec::new();
+        }
+        let stations = observer.stations(None).unwrap_or_default();
+        let mut now = BTreeMap::new();
+        let mut events = Vec::new();
+        for station in stations {
+            let key = format!("{}/{}/{}", station["switch"], station["vlan"], station["mac"]);
+            let port = station["port"].as_str().unwrap_or_default().to_owned();
+            if self.stations.as_ref().is_some_and(|before| before.get(&key) != Some(&port)) {
+                let mut event = json!({ "event": "learnt" });
+                ["mac", "vlan", "port", "switch"].iter().for_each(|key| event[*key] = station[*key].clone());
+                events.push(event);
+            }
+            now.insert(key, port);
+        }
+        self.stations = Some(now);
+        events
+    }
+}

@@ -1,0 +1,63 @@
+//! Control of a running program over a unix socket: what it does, and how well.
+//!
+//! Each side sends lines of JSON. The program begins with a greeting:
+//!
+//! ```json
+//! {"protocol":1,"program":"ringpass run","version":"0.1.0","changes":true}
+//! ```
+//!
+//! A client sends requests, such as `{"id":1,"request":"status"}`, and gets an answer to each, in order, with the same `id`:
+//! `{"id":1,"ok":…}`, or `{"id":1,"error":"…"}` with the cause in a line. [`Request`] has all of them. After the request `events`, lines with what
+//! happens come in between, as `{"event":…}`. A line has at most [`MAX_LINE`] bytes.
+//!
+//! A socket's file says who may connect; of two sockets that a program serves, one may be for reading only. A client that sends no request, or
+//! half a line, or does not read its answers, loses its connection after [`PATIENCE`]; one that does not read events loses those
+//! for which there is no room, and is told how many.
+
+mod client;
+mod server;
+mod status;
+
+use std::time::Duration;
+
+pub use client::Client;
+use serde::{Deserialize, Serialize};
+pub use server::Server;
+pub use status::{PortStatus, Status, SwitchStatus, WorkerStatus};
+
+/// Version of this protocol. A program answers those of its own version only.
+pub const PROTOCOL: u32 = 1;
+/// Longest line of a client, in bytes.
+pub const MAX_LINE: usize = 64 << 10;
+/// How long a client may leave undone what it has begun.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A request of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Asks for a [`Status`].
+    Status,
+    /// Asks for the stations of a switch, or of all: a list of objects with `mac`, `vlan`, `port`, `switch` and `seconds` since the station was
+    /// heard, `null` for one that is there for good.
+    Stations {
+        /// Name of the switch.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        switch: Option<String>,
+    },
+    /// Asks for events from now on.
+    Events,
+}
+
+/// The first line of a program.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Greeting {
+    /// Version of the protocol.
+    pub protocol: u32,
+    /// What runs, such as `ringpass switch`.
+    pub program: String,
+    /// Its version.
+    pub version: String,
+    /// Whether this client may change anything.
+    pub changes: bool,
+}

@@ -1,0 +1,101 @@
+//! What a program tells of itself.
+
+use std::collections::BTreeMap;
+
+use ringpass_port::{Link, MacAddress, Port, State, Stats};
+use serde::{Deserialize, Serialize};
+
+/// State and counters of a program's ports, switches and workers.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Status {
+    /// Seconds since the start of the run.
+    pub seconds: f64,
+    /// Its ports.
+    pub ports: Vec<PortStatus>,
+    /// Its switches, if it has any.
+    pub switches: Vec<SwitchStatus>,
+    /// Its workers.
+    pub workers: Vec<WorkerStatus>,
+    /// Packet buffers of the pool.
+    pub buffers: u64,
+    /// Those of them that are in use, in caches of queues among others.
+    pub buffers_in_use: u64,
+}
+
+/// A port.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address, such as `tap:a`.
+    pub address: String,
+    /// The switch that it is a port of.
+    pub switch: Option<String>,
+    /// `running`, `finished` (all input has been delivered) or `gone`.
+    pub state: String,
+    /// Why it is gone.
+    pub why: Option<String>,
+    /// MAC address.
+    pub mac: String,
+    /// Whether it has a link.
+    pub link: bool,
+    /// Speed of the link in Mbit/s; 0 if that is not known.
+    pub mbps: u32,
+    /// Counters since the start.
+    #[serde(flatten)]
+    pub stats: Stats,
+    /// Counters of each queue, if they are known.
+    pub queues: Vec<Stats>,
+    /// Further counters of this kind of port and of its switch, by name.
+    pub extended: BTreeMap<String, u64>,
+}
+
+impl PortStatus {
+    /// Describes a port. Its name is its address, and it belongs to no switch.
+    pub fn of(port: &mut dyn Port) -> Self {
+        let (state, why) = match port.state() {
+            State::Running => ("running", None),
+            State::Finished => ("finished", None),
+            State::Gone(why) => ("gone", Some(why)),
+        };
+        let Link { up, mbps } = if why.is_none() { port.link() } else { Link::default() };
+        let MacAddress(mac) = port.mac();
+        Self {
+            name: port.name().to_owned(),
+            address: port.name().to_owned(),
+            switch: None,
+            state: state.to_owned(),
+            why,
+            mac: MacAddress(mac).to_string(),
+            link: up,
+            mbps,
+            stats: port.stats(),
+            queues: port.queue_stats(),
+            extended: port.extended().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
+        }
+    }
+}
+
+/// A switch.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct SwitchStatus {
+    /// Its name.
+    pub name: String,
+    /// Names of its ports.
+    pub ports: Vec<String>,
+    /// Number of stations in its table.
+    pub stations: u64,
+    /// Whether it has ended.
+    pub ended: bool,
+}
+
+/// A worker.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct WorkerStatus {
+    /// Packets that it has moved.
+    pub moved: u64,
+    /// Packets that it has dropped.
+    pub dropped: u64,
+    /// Time stamp counter cycles of its rounds that moved packets.
+    pub busy_cycles: u64,
+}
