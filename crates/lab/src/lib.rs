@@ -27,10 +27,20 @@ pub use slow_eventfd::SlowEventfd;
 
 /// Returns the command that runs the lab's passt, which serves one vhost-user front-end, with these arguments.
 pub fn passt(arguments: &[&str]) -> Vec<String> {
-    let passt = std::path::Path::new(guest::LAB).join("passt");
-    let inside = |name: &str| passt.join(name).to_string_lossy().into_owned();
-    assert!(passt.exists(), "this test needs passt, which 'make lab' unpacks");
-    let loader = [inside("ld-linux-x86-64.so.2"), "--library-path".into(), inside("lib"), inside("passt")];
+    unpacked("passt", "passt", arguments)
+}
+
+/// Returns the command that runs the lab's `prometheus` or `promtool`, with these arguments.
+pub fn prometheus(program: &str, arguments: &[&str]) -> Vec<String> {
+    unpacked("prometheus", program, arguments)
+}
+
+/// Returns the command that runs a program of a package that the lab has unpacked.
+fn unpacked(package: &str, program: &str, arguments: &[&str]) -> Vec<String> {
+    let folder = std::path::Path::new(guest::LAB).join(package);
+    let inside = |name: &str| folder.join(name).to_string_lossy().into_owned();
+    assert!(folder.exists(), "this test needs {program}, which 'make lab' unpacks");
+    let loader = [inside("ld-linux-x86-64.so.2"), "--library-path".into(), inside("lib"), inside(program)];
     loader.into_iter().chain(arguments.iter().map(|&argument| argument.into())).collect()
 }
 

@@ -7,6 +7,7 @@ use ringpass::control::{PortStatus, Request, Status, WorkerStatus};
 use ringpass::{Mempool, Port, State, Workers};
 use serde_json::{Value, json};
 
+use crate::metrics;
 use crate::output::taken_logs;
 use crate::run_observer::{PortPlace, RunObserver};
 
@@ -35,6 +36,9 @@ pub fn answer(
             let status = status(ports, observer, engine, elapsed);
             serde_json::to_value(status).map_err(|error| error.to_string())
         }
+        Request::Metrics { format } => {
+            metrics::encode(status(ports, observer, engine, elapsed), *format).map(Value::from)
+        }
         Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
         Request::Events => Ok(json!({})),
     }
@@ -57,8 +61,8 @@ pub fn status(
         status
     });
     let worker = |totals: &ringpass::Totals| {
-        let ringpass::Totals { moved, dropped, busy_cycles, .. } = *totals;
-        WorkerStatus { moved, dropped, busy_cycles }
+        let ringpass::Totals { moved, dropped, busy_cycles, rounds, sleeps, .. } = *totals;
+        WorkerStatus { moved, dropped, busy_cycles, rounds: rounds.to_vec(), sleeps }
     };
     Status {
         seconds: elapsed.as_secs_f64(),

@@ -22,6 +22,7 @@ mod dump;
 mod echo;
 mod fwd;
 mod list;
+mod metrics;
 mod model_server;
 pub mod native_driver;
 mod netmapd;

@@ -57,12 +57,15 @@ pub struct Options {
     /// Never sleep: idle workers poll all the time
     #[arg(long)]
     pub poll: bool,
-    /// Socket by which 'ringpass ctl' and 'ringpass top' look at this run and change it: PATH[,mode=0660][,group=NAME]
+    /// Socket by which 'ringpass ctl' looks at this run and changes it: PATH, and ',group=NAME', ',mode=0660'
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<SocketPlace>,
-    /// Socket by which they look at it alone
+    /// Socket by which it looks at this run alone
     #[arg(long, value_name = "SOCKET")]
     pub control_read_only: Option<SocketPlace>,
+    /// Serve metrics in the OpenMetrics format: ADDRESS:PORT, or the path of a unix socket
+    #[arg(long, value_name = "PLACE")]
+    pub metrics: Option<String>,
     /// Sandbox.
     #[command(flatten)]
     pub sandbox: SandboxOptions,
@@ -180,7 +183,7 @@ impl Options {
     /// Starts a run with these options.
     pub fn run(&self) -> Result<Run, Error> {
         let mut run = Run::new(self.config(), self.json, self.interval)?;
-        run.listen(self.control.as_ref(), self.control_read_only.as_ref())?;
+        run.listen(self.control.as_ref(), self.control_read_only.as_ref(), self.metrics.as_deref())?;
         Ok(run)
     }
 

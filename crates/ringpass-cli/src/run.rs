@@ -68,15 +68,20 @@ impl Run {
         })
     }
 
-    /// Serves these control sockets during the run: one whose clients may change things, and one whose clients may not.
-    pub fn listen(&mut self, changes: Option<&SocketPlace>, reading: Option<&SocketPlace>) -> Result<(), Error> {
+    /// Serves these control sockets during the run, one whose clients may change things and one whose clients may not, and metrics.
+    pub fn listen(
+        &mut self,
+        changes: Option<&SocketPlace>,
+        reading: Option<&SocketPlace>,
+        metrics: Option<&str>,
+    ) -> Result<(), Error> {
+        let new = || Server::new(&format!("ringpass {}", subcommand()));
         for (place, changes) in [(changes, true), (reading, false)] {
             if let Some(place) = place {
-                let program = format!("ringpass {}", subcommand());
-                self.control.get_or_insert_with(|| Server::new(&program)).listen(place, changes)?;
+                self.control.get_or_insert_with(new).listen(place, changes)?;
             }
         }
-        Ok(())
+        metrics.map_or(Ok(()), |place| self.control.get_or_insert_with(new).listen_for_scrapers(place))
     }
 
     /// Lets those who look at the run see how many buffers of this pool are in use.

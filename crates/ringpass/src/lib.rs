@@ -82,5 +82,5 @@ pub use ringpass_port::{
     RxDecorator, RxQueue, Spread, State, Stats, Sum, Timer, TxQueue, WakeSource, Wakeable, complete_checksum,
     copy_packet, fill_checksum, headers, parse_headers,
 };
-pub use worker::{Totals, Worker, Workers, cycles};
+pub use worker::{ROUND_SIZES, Totals, Worker, Workers, cycles};
 pub use {ringpass_models as models, ringpass_netmap as netmap, ringpass_switch as switch};

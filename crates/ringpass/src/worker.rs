@@ -18,6 +18,17 @@ struct WorkerCounters {
     moved: AtomicU64,
     dropped: AtomicU64,
     busy_cycles: AtomicU64,
+    rounds: [AtomicU64; ROUND_SIZES],
+    sleeps: AtomicU64,
+}
+
+/// Number of sizes by which rounds are counted: none, 1, 2 to 3, 4 to 7 packets, and so on, 256 and more.
+pub const ROUND_SIZES: usize = 10;
+
+/// Returns the place of a round among these sizes.
+#[inline]
+fn round_size(packets: usize) -> usize {
+    ((usize::BITS - packets.leading_zeros()) as usize).min(ROUND_SIZES - 1)
 }
 
 /// Sums over all workers.
@@ -31,6 +42,10 @@ pub struct Totals {
     pub dropped: u64,
     /// Time stamp counter cycles of the rounds that moved packets.
     pub busy_cycles: u64,
+    /// Rounds by the number of packets that they moved: 0, 1, 2 to 3, 4 to 7, and so on, 256 and more.
+    pub rounds: [u64; ROUND_SIZES],
+    /// How often workers have slept.
+    pub sleeps: u64,
 }
 
 impl Totals {
@@ -40,7 +55,11 @@ impl Totals {
             worker_counters.iter().map(|t| field(t).load(Ordering::Relaxed)).sum()
         };
         let (moved, dropped) = (sum(|t| &t.moved), sum(|t| &t.dropped));
-        Self { elapsed, moved, dropped, busy_cycles: sum(|t| &t.busy_cycles) }
+        let mut rounds = [0; ROUND_SIZES];
+        for counters in worker_counters {
+            rounds.iter_mut().zip(&counters.rounds).for_each(|(sum, count)| *sum += count.load(Ordering::Relaxed));
+        }
+        Self { elapsed, moved, dropped, busy_cycles: sum(|t| &t.busy_cycles), rounds, sleeps: sum(|t| &t.sleeps) }
     }
 
     /// Returns the cycles per packet, without idle rounds.
@@ -269,6 +288,7 @@ impl Worker {
         if let Some(allowed) = self.allowed.take() {
             self.shared.allowed.fetch_sub(allowed.saturating_sub(moved as u64), Ordering::Relaxed);
         }
+        add(&self.counters.rounds[round_size(moved)], 1);
         if moved > 0 {
             let now = cycles();
             add(&self.counters.busy_cycles, now.wrapping_sub(self.since));
@@ -282,6 +302,7 @@ impl Worker {
             self.idle.after(moved, sources);
         } else {
             self.idle.after(0, sources);
+            self.counters.sleeps.store(self.idle.sleeps(), Ordering::Relaxed);
             self.since = cycles();
         }
         if self.since.wrapping_sub(self.read_at) > Self::CLOCK_CYCLES {
@@ -332,6 +353,8 @@ mod tests {
         one.dropped(2);
         let totals = Totals::of(&[counters.clone(), counters], Duration::ZERO);
         assert_eq!((totals.moved, totals.dropped), (130, 4));
+        // An empty round, one of 1 packet, and one of 64; the counters are summed twice.
+        assert_eq!(totals.rounds, [2, 2, 0, 0, 0, 0, 0, 2, 0, 0]);
     }
 
     #[test]

@@ -72,6 +72,7 @@ pub struct Idle {
     adaptive_spin: AdaptiveSpin,
     empty_rounds: u32,
     armed: bool,
+    sleeps: u64,
 }
 
 impl Idle {
@@ -89,7 +90,13 @@ impl Idle {
     /// Creates the state of a loop. With `poll`, the loop never sleeps.
     pub fn new(poll: bool) -> Self {
         let adaptive_spin = AdaptiveSpin::new(Self::SPIN_ROUNDS, [Self::SHORT_SLEEP, Self::LONG_SLEEP]);
-        Self { poll, adaptive_spin, empty_rounds: 0, armed: false }
+        Self { poll, adaptive_spin, empty_rounds: 0, armed: false, sleeps: 0 }
+    }
+
+    /// Returns how often the loop has slept.
+    #[inline]
+    pub fn sleeps(&self) -> u64 {
+        self.sleeps
     }
 
     /// Must be called after each round, with the number of packets that it moved and all sources that may bring
@@ -126,6 +133,7 @@ impl Idle {
         }
         let start = Instant::now();
         let woken = sleep(sources, start);
+        self.sleeps += 1;
         let slept = start.elapsed();
         if woken {
             self.disarm(sources);

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 
 use crate::options::Options;
 use crate::switch::plan::Plan;
-use options::{ControlTable, OptionsTable};
+use options::{ControlTable, MetricsTable, OptionsTable};
 pub use reference::{page, schema};
 use switch::{Pair, Switch};
 
@@ -31,6 +31,8 @@ struct File {
     options: OptionsTable,
     /// Sockets by which `ringpass ctl` and `ringpass top` look at the service and change it.
     control: ControlTable,
+    /// Metrics for Prometheus and others that understand OpenMetrics.
+    metrics: MetricsTable,
     /// A learning switch.
     switch: Vec<Switch>,
     /// Two ports; each sends what the other receives.
@@ -38,7 +40,7 @@ struct File {
 }
 
 /// Keys of [`File`]. A file without any of them is that of one switch.
-const SECTIONS: [&str; 4] = ["options", "control", "switch", "fwd"];
+const SECTIONS: [&str; 5] = ["options", "control", "metrics", "switch", "fwd"];
 
 /// A service that a file describes.
 pub struct Service {
@@ -78,13 +80,16 @@ fn is_service(text: &str) -> bool {
 
 /// Parses the text of a file. Error texts begin with `:LINE: ` or `: `.
 fn parse(text: &str) -> Result<Service, String> {
-    let ((options, control), mut switches) = match is_service(text) {
+    let (options, mut switches) = match is_service(text) {
         true => {
-            let File { options, control, switch, fwd } = from_toml(text)?;
+            let File { options, control, metrics, switch, fwd } = from_toml(text)?;
             let switches = switch.into_iter().map(Switch::plan).chain(fwd.into_iter().map(Pair::plan));
-            ((options, control), switches.collect::<Result<Vec<Plan>, String>>()?)
+            (options.options(control, metrics), switches.collect::<Result<Vec<Plan>, String>>()?)
         }
-        false => (Default::default(), vec![parse_switch(text)?]),
+        false => {
+            let none = OptionsTable::default().options(ControlTable::default(), MetricsTable::default());
+            (none, vec![parse_switch(text)?])
+        }
     };
     if switches.is_empty() {
         return Err(": there is nothing to run; describe a [[switch]] or a [[fwd]]".into());
@@ -102,8 +107,6 @@ fn parse(text: &str) -> Result<Service, String> {
         switches[number].name = Some(name);
         check_ports(&switches, number)?;
     }
-    let mut options = options.options();
-    (options.control, options.control_read_only) = control.places();
     Ok(Service { options, switches })
 }
 

@@ -50,11 +50,12 @@ pub(super) struct ControlTable {
     read_only: Option<Place>,
 }
 
-impl ControlTable {
-    /// Returns both sockets.
-    pub(super) fn places(self) -> (Option<SocketPlace>, Option<SocketPlace>) {
-        (self.socket.map(|place| place.0), self.read_only.map(|place| place.0))
-    }
+/// Metrics for Prometheus.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct MetricsTable {
+    /// Where they are served, over HTTP at `/metrics`: an address such as `127.0.0.1:9184`, or the path of a unix socket.
+    listen: Option<String>,
 }
 
 read_from! {
@@ -70,7 +71,7 @@ read_from! {
 
 impl OptionsTable {
     /// Returns them with the defaults of the command line.
-    pub(super) fn options(self) -> Options {
+    pub(super) fn options(self, control: ControlTable, metrics: MetricsTable) -> Options {
         #[derive(Parser)]
         struct Defaults {
             #[command(flatten)]
@@ -92,6 +93,9 @@ impl OptionsTable {
                 user: self.user.map_or(defaults.sandbox.user, |user| user.0),
             },
             take_over: self.take_over,
+            control: control.socket.map(|place| place.0),
+            control_read_only: control.read_only.map(|place| place.0),
+            metrics: metrics.listen,
             ..defaults
         }
     }

@@ -104,9 +104,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.options.queues > MAX_QUEUES {
         return Err(Error::Config(format!("--queues: a netmap port has at most {MAX_QUEUES}")));
     }
-    if args.options.control.is_some() || args.options.control_read_only.is_some() {
+    let Options { control, control_read_only, metrics, .. } = &args.options;
+    if control.is_some() || control_read_only.is_some() || metrics.is_some() {
         return Err(Error::Config(
-            "--control: netmapd has its own socket, by which 'ringpass vale' lists its ports".into(),
+            "--control, --metrics: netmapd has its own socket, by which 'ringpass vale' lists its ports".into(),
         ));
     }
     let sandbox = args.options.sandbox.sandbox(Sandbox::Server);

@@ -12,6 +12,7 @@ mod examples;
 mod idle;
 mod kernel_traffic;
 mod mapped;
+mod metrics;
 mod native_driver;
 mod netmap;
 mod netmap_budget;

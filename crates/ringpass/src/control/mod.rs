@@ -10,11 +10,14 @@
 //! `{"id":1,"ok":…}`, or `{"id":1,"error":"…"}` with the cause in a line. [`Request`] has all of them. After the request `events`, lines with what
 //! happens come in between, as `{"event":…}`. A line has at most [`MAX_LINE`] bytes.
 //!
+//! [`Server::listen_for_scrapers`] serves metrics to Prometheus over HTTP, at a TCP or unix socket.
+//!
 //! A socket's file says who may connect; of two sockets that a program serves, one may be for reading only. A client that sends no request, or
 //! half a line, or does not read its answers, loses its connection after [`PATIENCE`]; one that does not read events loses those
 //! for which there is no room, and is told how many.
 
 mod client;
+mod http;
 mod server;
 mod status;
 
@@ -45,8 +48,25 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         switch: Option<String>,
     },
+    /// Asks for metrics: a text.
+    Metrics {
+        /// Its format.
+        #[serde(default)]
+        format: MetricsFormat,
+    },
     /// Asks for events from now on.
     Events,
+}
+
+/// Format of metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetricsFormat {
+    /// OpenMetrics 1.0.
+    #[default]
+    OpenMetrics,
+    /// Prometheus' own, version 0.0.4.
+    Prometheus,
 }
 
 /// The first line of a program.

@@ -1,14 +1,17 @@
 //! The program's side: sockets, their clients, and what each of them is owed. Nobody who connects can make the program wait.
 
 use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use ringpass_ipc::{AcceptWait, ConnectionLost, Descriptors, Listener, MessageLoop, SocketPlace, Stream};
 use ringpass_port::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::SocketFlags;
 use serde_json::{Value, json};
 
+use super::http::{self, Arrived};
 use super::{Greeting, MAX_LINE, PATIENCE, PROTOCOL, Request};
 
 /// Most clients at a time.
@@ -27,14 +30,31 @@ pub struct Server {
 }
 
 struct Socket {
-    listener: Listener,
-    changes: bool,
+    listener: Place,
+    offer: Offer,
+}
+
+/// Where clients come from.
+enum Place {
+    Unix(Listener),
+    /// A socket that does not block.
+    Tcp(TcpListener),
+}
+
+/// What a client gets.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Offer {
+    /// Answers and, with `changes`, changes.
+    Control { changes: bool },
+    /// Metrics by HTTP.
+    Metrics,
+    /// The rest of an answer, then the end.
+    Answered,
 }
 
 struct Client {
     messages: MessageLoop,
-    /// Whether it may change anything.
-    changes: bool,
+    offer: Offer,
     /// Events that it is to get, if it has asked for any.
     events: Option<Events>,
 }
@@ -82,7 +102,31 @@ impl Server {
     pub fn listen(&mut self, place: &SocketPlace, changes: bool) -> Result<(), Error> {
         let failed = |error| Error::Fault(format!("control socket: {error}"));
         let listener = Listener::bind_for(&place.path, &place.access).map_err(failed)?;
-        self.sockets.push(Socket { listener, changes });
+        self.sockets.push(Socket { listener: Place::Unix(listener), offer: Offer::Control { changes } });
+        Ok(())
+    }
+
+    /// Serves metrics by HTTP at a TCP address such as `127.0.0.1:9184`, or at the path of a unix socket.
+    ///
+    /// # Errors
+    /// The address or path is in use or cannot be had.
+    pub fn listen_for_scrapers(&mut self, place: &str) -> Result<(), Error> {
+        let wrong = |why: String| Error::Config(format!("metrics at {place}: {why}"));
+        let listener = match place.parse::<SocketAddr>() {
+            Ok(address) => {
+                let listener = TcpListener::bind(address).map_err(|error| wrong(error.to_string()))?;
+                listener.set_nonblocking(true).map_err(|error| wrong(error.to_string()))?;
+                Place::Tcp(listener)
+            }
+            Err(_) if !place.contains('/') => {
+                return Err(wrong("write an address and a port, such as 127.0.0.1:9184, or a path".into()));
+            }
+            Err(_) => {
+                let SocketPlace { path, access } = place.parse().map_err(wrong)?;
+                Place::Unix(Listener::bind_for(&path, &access).map_err(|error| wrong(error.to_string()))?)
+            }
+        };
+        self.sockets.push(Socket { listener, offer: Offer::Metrics });
         Ok(())
     }
 
@@ -91,9 +135,12 @@ impl Server {
         let mut limit = limit;
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for Socket { listener, .. } in &self.sockets {
-            match listener.wait_on() {
-                AcceptWait::Readable(socket) => fds.push(PollFd::from_borrowed_fd(socket, PollFlags::IN)),
-                AcceptWait::Pause(time) => limit = limit.min(time),
+            match listener {
+                Place::Unix(listener) => match listener.wait_on() {
+                    AcceptWait::Readable(socket) => fds.push(PollFd::from_borrowed_fd(socket, PollFlags::IN)),
+                    AcceptWait::Pause(time) => limit = limit.min(time),
+                },
+                Place::Tcp(socket) => fds.push(PollFd::new(socket, PollFlags::IN)),
             }
         }
         for client in &self.clients {
@@ -109,12 +156,16 @@ impl Server {
     /// Answers what clients have asked, without waiting. `answer` gets the requests, other than those for events, with whether the client may change
     /// anything; an error is in a line, with a remedy.
     pub fn serve(&mut self, answer: &mut dyn FnMut(Request, bool) -> Result<Value, String>) {
-        for Socket { listener, changes } in &self.sockets {
+        for Socket { listener, offer } in &self.sockets {
             // As many as may wait at the socket: one who connects again and again does not keep the others waiting.
             for _ in 0..MAX_CLIENTS {
-                let Some(socket) = listener.accept(|_, _| {}) else { break };
+                let socket = match listener {
+                    Place::Unix(listener) => listener.accept(|_, _| {}),
+                    Place::Tcp(listener) => accept(listener),
+                };
+                let Some(socket) = socket else { break };
                 let room = self.clients.len() < MAX_CLIENTS;
-                if let Some(client) = Client::greet(socket, &self.program, *changes, room.then_some(self.patience)) {
+                if let Some(client) = Client::greet(socket, &self.program, *offer, room.then_some(self.patience)) {
                     self.clients.push(client);
                 }
             }
@@ -136,8 +187,11 @@ impl Server {
 
 impl Client {
     /// Greets a client, which has this much patience with it; without any, that is an error and the end.
-    fn greet(socket: OwnedFd, program: &str, changes: bool, patience: Option<Duration>) -> Option<Self> {
+    fn greet(socket: OwnedFd, program: &str, offer: Offer, patience: Option<Duration>) -> Option<Self> {
         let mut stream = Stream::new(socket, MAX_LINE, Descriptors::Refused);
+        let Offer::Control { changes } = offer else {
+            return Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None });
+        };
         let version = env!("CARGO_PKG_VERSION").into();
         let greeting = Greeting { protocol: PROTOCOL, program: program.into(), version, changes };
         let greeting = match patience {
@@ -146,11 +200,23 @@ impl Client {
         };
         // What a new socket has no room for is lost with it.
         stream.send(line(&greeting), Vec::new()).ok()?;
-        Some(Self { messages: MessageLoop::new(stream, patience?), changes, events: None })
+        Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None })
     }
 
     fn serve(&mut self, answer: &mut dyn FnMut(Request, bool) -> Result<Value, String>) -> Result<(), ConnectionLost> {
-        let Self { messages, changes, events } = self;
+        let Self { messages, offer, events } = self;
+        let changes = match *offer {
+            Offer::Control { changes } => changes,
+            Offer::Metrics => return self.serve_metrics(answer),
+            // Whatever comes now is not looked at; the client hangs up when it has read all.
+            Offer::Answered => {
+                messages.handle(1, |stream| match stream.has_unsent() {
+                    true => Ok(false),
+                    false => Err(ConnectionLost::Closed),
+                })?;
+                return Ok(());
+            }
+        };
         messages.handle(REQUESTS, |stream| {
             let arrived = stream.arrived();
             let Some(end) = arrived.iter().position(|&byte| byte == b'\n') else {
@@ -165,12 +231,42 @@ impl Client {
                 };
             };
             let (range, _) = stream.take(end + 1);
-            let reply = reply(stream.bytes(range), events, &mut |request| answer(request, *changes));
+            let reply = reply(stream.bytes(range), events, &mut |request| answer(request, changes));
             stream.send(line(&reply), Vec::new())?;
             Ok(true)
         })?;
         Ok(())
     }
+
+    /// Answers one request by HTTP; the connection has ended after that.
+    fn serve_metrics(
+        &mut self,
+        answer: &mut dyn FnMut(Request, bool) -> Result<Value, String>,
+    ) -> Result<(), ConnectionLost> {
+        let Self { messages, offer, .. } = self;
+        messages.handle(1, |stream| {
+            let (len, reply) = match http::look(stream.arrived()) {
+                Arrived::Part if stream.arrived().len() == MAX_LINE => return Err(ConnectionLost::Truncated),
+                Arrived::Part => return Ok(false),
+                Arrived::Metrics(len, format) => {
+                    let text = answer(Request::Metrics { format }, false);
+                    let text = text.as_ref().map(|text| text.as_str().unwrap_or_default()).map_err(|why| &why[..]);
+                    (len, http::metrics(text, format))
+                }
+                Arrived::Other(reply) => (stream.arrived().len(), reply),
+            };
+            stream.take(len);
+            stream.send(reply, Vec::new())?;
+            *offer = Offer::Answered;
+            Ok(true)
+        })?;
+        Ok(())
+    }
+}
+
+/// Accepts the next client of a TCP socket, on a non-blocking socket. An error, such as a lack of descriptors, is that of this turn.
+fn accept(listener: &TcpListener) -> Option<OwnedFd> {
+    rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).ok()
 }
 
 /// Answers a line.

@@ -90,7 +90,7 @@ pub struct SwitchStatus {
 }
 
 /// A worker.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Packets that it has moved.
     pub moved: u64,
@@ -98,4 +98,8 @@ pub struct WorkerStatus {
     pub dropped: u64,
     /// Time stamp counter cycles of its rounds that moved packets.
     pub busy_cycles: u64,
+    /// Rounds by the number of packets that they moved: 0, 1, 2 to 3, 4 to 7, and so on, 256 and more.
+    pub rounds: Vec<u64>,
+    /// How often it has slept.
+    pub sleeps: u64,
 }
