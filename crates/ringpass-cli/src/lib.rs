@@ -38,6 +38,7 @@ mod service;
 pub mod signals;
 mod stats;
 mod switch;
+mod top;
 mod vale;
 mod xdp;
 
@@ -96,6 +97,7 @@ enum Command {
     Run(service::Args),
     Check(check::Args),
     Ctl(ctl::Args),
+    Top(top::Args),
     Switch(switch::Args),
     Pktgen(pktgen::Args),
     Dump(dump::Args),
@@ -135,6 +137,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Run(args) => service::run(args),
         Command::Check(args) => check::run(args),
         Command::Ctl(args) => ctl::run(args),
+        Command::Top(args) => top::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Pktgen(args) => pktgen::run(args),
         Command::Dump(args) => dump::run(args),

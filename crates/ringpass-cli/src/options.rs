@@ -57,10 +57,10 @@ pub struct Options {
     /// Never sleep: idle workers poll all the time
     #[arg(long)]
     pub poll: bool,
-    /// Socket by which 'ringpass ctl' looks at this run and changes it: PATH, and ',group=NAME', ',mode=0660'
+    /// Socket by which 'ringpass ctl' and 'ringpass top' look at this run and change it: PATH, and ',group=NAME', ',mode=0660'
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<SocketPlace>,
-    /// Socket by which it looks at this run alone
+    /// Socket by which they look at this run alone
     #[arg(long, value_name = "SOCKET")]
     pub control_read_only: Option<SocketPlace>,
     /// Serve metrics in the OpenMetrics format: ADDRESS:PORT, or the path of a unix socket

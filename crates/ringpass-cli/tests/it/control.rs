@@ -1,5 +1,6 @@
 //! Control sockets: `ringpass ctl` and other clients, of the service and of single commands.
 
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -133,4 +134,42 @@ fn the_command_prints_for_people_and_machines_and_says_what_is_wrong() {
     let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && errors.contains("you may not connect"), "{errors}");
     end(forwarder);
+}
+
+#[test]
+fn top_shows_rates_as_text_and_on_a_terminal() {
+    let host = Namespace::new();
+    let generator = start(&host, &["pktgen", "null", "--rate", "50k", "--interval", "60"]);
+    let top = |arguments: &[&str]| {
+        let output =
+            Command::new(RINGPASS).args(["top", "--socket", text(&generator.control)]).args(arguments).output();
+        String::from_utf8(output.expect("it starts").stdout).expect("UTF-8")
+    };
+    let said = top(&["--once", "--interval", "0.5"]);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(lines.len() == 3 && lines[0].starts_with("ringpass pktgen   0:00:0"), "{said}");
+    assert!(lines[1].starts_with("workers busy: ") && lines[2].starts_with("null"), "{said}");
+    let rate = lines[2].split("tx").nth(1).expect("what is sent").trim();
+    let number: f64 = rate.split(' ').next().expect("a rate").parse().expect("a number");
+    assert!(rate.contains("kpps") && (40.0..60.0).contains(&number), "{said}");
+    // A pipe gets text without being asked for it.
+    assert_eq!(top(&["--interval", "0.1"]).lines().count(), 3);
+    // A terminal of util-linux's script: select the port, show all of it, go.
+    let command = format!("stty cols 100 rows 20; {RINGPASS} top --socket {} -i 0.2", text(&generator.control));
+    let mut terminal = Command::new("script");
+    terminal.args(["-qec", &command, "/dev/null"]).env("TERM", "xterm");
+    terminal.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut terminal = terminal.spawn().expect("script starts");
+    let mut keys = terminal.stdin.take().expect("a pipe");
+    for key in ["", "j", "\r", "q"] {
+        keys.write_all(key.as_bytes()).expect("it reads");
+        std::thread::sleep(Duration::from_millis(1000));
+    }
+    let output = terminal.wait_with_output().expect("it ends");
+    let screen = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{screen}");
+    for text in ["ringpass", "kpps", "q quit", "null: frames a second", "\u{1b}[?1049l"] {
+        assert!(screen.contains(text), "{text} in {screen}");
+    }
+    end(generator);
 }
