@@ -38,6 +38,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use ringpass::Error;
+use ringpass_cli::log;
 use ringpass_cli::output::{self, Verbosity};
 
 /// Measure drivers, vhost-user and netmap ports between software cards and processes, compared with papers and
@@ -77,7 +78,7 @@ const EXAMPLES: &str = "EXAMPLES:
   sudo ringpass bench all --report performance.md    all of these, and a page with tables and plots";
 
 fn main() -> ExitCode {
-    output::start(Verbosity::QUIET);
+    log::start(Verbosity::QUIET);
     output::exit_code(run(Cli::parse().what))
 }
 

@@ -7,9 +7,8 @@ use ringpass::control::{PortStatus, Request, Status, WorkerStatus};
 use ringpass::{Mempool, Port, State, Workers};
 use serde_json::{Value, json};
 
-use crate::metrics;
-use crate::output::taken_logs;
 use crate::run_observer::{PortPlace, RunObserver};
+use crate::{log, metrics};
 
 /// What moves packets in a run.
 #[derive(Clone, Copy)]
@@ -93,7 +92,7 @@ impl Watch {
 
     /// Returns events on what has changed since the last call.
     pub fn changes(&mut self, ports: &mut [Box<dyn Port>], observer: &dyn RunObserver) -> Vec<Value> {
-        let mut events = taken_logs();
+        let mut events = log::taken();
         let mut now = Vec::new();
         for (number, port) in ports.iter_mut().enumerate() {
             let why = match port.state() {

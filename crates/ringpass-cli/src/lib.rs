@@ -22,6 +22,7 @@ mod dump;
 mod echo;
 mod fwd;
 mod list;
+pub mod log;
 mod metrics;
 mod model_server;
 pub mod native_driver;
@@ -124,7 +125,7 @@ pub fn main() -> ExitCode {
     let matches = Cli::command().get_matches();
     output::set_subcommand(matches.subcommand_name().unwrap_or("demo"));
     let Cli { command, verbosity } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    output::start(verbosity);
+    log::start(verbosity);
     let demo = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
     let command = command.unwrap_or_else(demo);
     output::exit_code(signals::catch_report_requests().and_then(|()| run(command)))

@@ -1,20 +1,13 @@
 //! Standard output and standard error. Their readers may go away at any time, which must not cause a panic, as
 //! it does with `println!` and `eprintln!`. Clippy's lints keep those out of this program.
 
-use std::collections::VecDeque;
-use std::fmt::{self, Arguments};
+use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use ringpass::Error;
-use serde_json::{Value, json};
-use tracing::field::{Field, Visit};
-use tracing::{Event, Subscriber};
-use tracing_subscriber::layer::{Context, SubscriberExt};
-use tracing_subscriber::util::SubscriberInitExt;
-use tracing_subscriber::{EnvFilter, Layer};
 
 /// First error of a write to standard output.
 static WRITE_ERROR: OnceLock<io::Error> = OnceLock::new();
@@ -32,11 +25,25 @@ pub struct Verbosity {
     /// Print all notes, and what happens with times
     #[arg(short, long, global = true)]
     verbose: bool,
+    /// Form of the log on standard error: text, json, or journal, for systemd's [default: journal under systemd, else text]
+    #[arg(long, global = true, value_name = "FORM")]
+    pub(crate) log: Option<LogForm>,
+}
+
+/// Form of the log.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogForm {
+    /// Lines for people.
+    Text,
+    /// A JSON object a line.
+    Json,
+    /// Entries of systemd's journal.
+    Journal,
 }
 
 impl Verbosity {
     /// Warnings, errors and results only.
-    pub const QUIET: Self = Self { quiet: true, verbose: false };
+    pub const QUIET: Self = Self { quiet: true, verbose: false, log: None };
 }
 
 static VERBOSITY: OnceLock<Verbosity> = OnceLock::new();
@@ -53,6 +60,11 @@ pub fn subcommand() -> &'static str {
     SUBCOMMAND.get().map_or("", |name| name)
 }
 
+/// Sets how much is printed.
+pub fn set_verbosity(verbosity: Verbosity) {
+    let _ = VERBOSITY.set(verbosity);
+}
+
 /// Returns whether `-q` was given.
 pub fn is_quiet() -> bool {
     VERBOSITY.get().is_some_and(|verbosity| verbosity.quiet)
@@ -61,77 +73,6 @@ pub fn is_quiet() -> bool {
 /// Returns whether `-v` was given.
 pub fn is_verbose() -> bool {
     VERBOSITY.get().is_some_and(|verbosity| verbosity.verbose)
-}
-
-/// Sets how much is printed, and starts the log, to standard error.
-pub fn start(verbosity: Verbosity) {
-    let Verbosity { quiet, verbose } = verbosity;
-    let _ = VERBOSITY.set(verbosity);
-    // Warnings include why a guest has lost its session; that guests and back-ends come and go is information.
-    let directives = match (quiet, verbose) {
-        (true, _) => "warn",
-        (_, true) => "info",
-        _ => "warn,ringpass_vhost_user=info,ringpass_virtio_user=info",
-    };
-    let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
-        Ok(chosen) if !chosen.is_empty() => EnvFilter::new(chosen),
-        _ => EnvFilter::new(directives),
-    };
-    // Internal errors of the logger mean that standard error is gone. It would report them there, and panic.
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| LogWriter).log_internal_errors(false);
-    if verbose {
-        log.finish().with(LogEvents).init();
-    } else {
-        log.without_time().with_target(false).finish().with(LogEvents).init();
-    }
-}
-
-/// What was logged last, for those who ask for events.
-static LOGGED: Mutex<VecDeque<Value>> = Mutex::new(VecDeque::new());
-
-/// Keeps what is logged, as far as there is room.
-struct LogEvents;
-
-impl<S: Subscriber> Layer<S> for LogEvents {
-    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        /// Most that waits to be taken.
-        const ROOM: usize = 256;
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        let level = event.metadata().level().as_str().to_lowercase();
-        let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.len() == ROOM {
-            logged.pop_front();
-        }
-        logged.push_back(json!({ "event": "log", "level": level, "message": message.0 }));
-    }
-}
-
-/// Takes what was logged since the last call, the last few hundred lines at most, as events.
-pub fn taken_logs() -> Vec<Value> {
-    LOGGED.lock().unwrap_or_else(PoisonError::into_inner).drain(..).collect()
-}
-
-/// Writes the log to standard error.
-struct LogWriter;
-
-impl Write for LogWriter {
-    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        LIVE_LINES.store(0, Ordering::Relaxed);
-        io::stderr().write(text)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// Number of lines at the end of the terminal that the next statistics overwrite; 0 once something else has been printed

@@ -11,6 +11,7 @@ use ringpass::{Config, Error, Mempool, Port, Ports, Stats, Totals, Worker, Worke
 use ringpass_ipc::SocketPlace;
 
 use crate::control::{Engine, Watch, answer};
+use crate::log;
 use crate::output::subcommand;
 use crate::run_observer::{Decision, RunObserver};
 use crate::signals::{be_impatient, begin_run, catch_first_signal, report_requested};
@@ -166,6 +167,7 @@ impl Run {
         let on_tick = |totals: &Totals| {
             let (ports, observer) = &mut *watched.borrow_mut();
             let elapsed = totals.elapsed;
+            log::tell_missing();
             if elapsed >= next {
                 next = next.saturating_add(*interval);
                 if next <= elapsed {

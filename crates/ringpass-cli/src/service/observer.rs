@@ -123,7 +123,7 @@ impl RunObserver for ServiceObserver {
                 Ok(stops) => idle &= stops,
                 Err(error) => {
                     part.ended = true;
-                    errln!("{error}");
+                    tracing::error!("{error}");
                     last = Some(error);
                 }
             }

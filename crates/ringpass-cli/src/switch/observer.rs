@@ -6,6 +6,7 @@ use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, State, Totals};
 use ringpass_switch::{Counter, Entry, Switch};
 use serde_json::{Value, json};
+use tracing::warn;
 
 use super::plan::PortPlan;
 use crate::run_observer::{Decision, PortPlace, RunObserver};
@@ -119,7 +120,7 @@ impl RunObserver for SwitchObserver {
                     *phase = PortPhase::Gone;
                     self.switch.remove(number);
                     last = if why.starts_with(port.name()) { why } else { format!("{}: {why}", port.name()) };
-                    errln!("{last}; the port has left the switch");
+                    warn!("{last}; the port has left the switch");
                 }
             }
         }

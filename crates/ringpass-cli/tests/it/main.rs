@@ -11,6 +11,7 @@ mod disk_full;
 mod examples;
 mod idle;
 mod kernel_traffic;
+mod log;
 mod mapped;
 mod metrics;
 mod native_driver;
