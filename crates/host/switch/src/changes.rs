@@ -8,6 +8,7 @@ use ringpass_port::{Error, RxQueue, TxQueue};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::counters::PortCounters;
+use crate::state::PortView;
 
 /// How packets of an Rx queue are forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct DatapathQueues {
 /// A change to a datapath's ports. Changes are applied in order, at the start of a round.
 pub(crate) enum Change {
     /// Adds a port to an empty slot.
-    Insert { port: usize, share: DatapathQueues, counters: Arc<PortCounters> },
+    Insert { port: usize, view: Arc<PortView>, share: DatapathQueues, counters: Arc<PortCounters> },
     /// Removes the port from a slot.
     Remove { port: usize },
 }

@@ -13,11 +13,12 @@ use crate::changes::{Change, Forwarding, Mailbox};
 use crate::counters::{Counter, PortCounters};
 use crate::egress::EgressPorts;
 use crate::lookup::{Lookup, Verdict};
-use crate::state::Shared;
+use crate::state::{PortView, Shared};
 
 /// An Rx queue of a port.
 struct Ingress {
     port: usize,
+    view: Arc<PortView>,
     rx: Box<dyn RxQueue>,
     way: Forwarding,
     /// Counters of the queue's port.
@@ -53,7 +54,7 @@ impl Datapath {
             self.poll_links();
         }
         let mut moved = 0;
-        for Ingress { port, rx, way, counters } in &mut self.ingress {
+        for Ingress { port, view, rx, way, counters } in &mut self.ingress {
             let received = rx.rx_burst(&mut self.received);
             if received > 0 {
                 self.shared.mark_up(*port);
@@ -61,7 +62,7 @@ impl Datapath {
                 match *way {
                     Forwarding::Lookup => {
                         let verdicts = &mut self.verdicts[..self.received.len()];
-                        let lookup = Lookup::new(*port, self.egress.present(), &self.shared, counters);
+                        let lookup = Lookup::new((*port, view), self.egress.present(), &self.shared, counters);
                         lookup.classify(&mut self.received, verdicts);
                         send(&mut self.egress, &mut self.received, verdicts);
                     }
@@ -96,14 +97,14 @@ impl Datapath {
     fn change(&mut self) {
         for change in self.mailbox.take() {
             match change {
-                Change::Insert { port, mut share, counters } => {
+                Change::Insert { port, view, mut share, counters } => {
                     // This round may be the one between arming and sleeping: arm the new queues as well. The
                     // rest of the round polls them.
                     if self.armed {
                         share.rx.iter_mut().for_each(|(rx, _)| rx.arm());
                     }
-                    self.egress.insert(port, share.tx, counters.clone());
-                    let ingress = |(rx, way)| Ingress { port, rx, way, counters: counters.clone() };
+                    self.egress.insert(port, &view, share.tx, counters.clone());
+                    let ingress = |(rx, way)| Ingress { port, view: view.clone(), rx, way, counters: counters.clone() };
                     self.ingress.extend(share.rx.into_iter().map(ingress));
                 }
                 Change::Remove { port } => {

@@ -47,16 +47,16 @@ pub(crate) struct EgressPorts {
 }
 
 impl EgressPorts {
-    /// Creates an empty slot for each port.
-    pub(crate) fn new(ports: &[PortView], cache: Cache) -> Self {
-        let egress_port = |view: &PortView| Egress {
-            untagged: view.untagged,
-            lends: view.lends,
+    /// Creates this many empty slots.
+    pub(crate) fn new(slots: usize, cache: Cache) -> Self {
+        let empty = || Egress {
+            untagged: 0,
+            lends: false,
             tx: None,
             waiting: Box::new(Burst::new(MAX_BATCH)),
             counters: Arc::default(),
         };
-        Self { egress: ports.iter().map(egress_port).collect(), present: 0, pending: 0, cache }
+        Self { egress: (0..slots).map(|_| empty()).collect(), present: 0, pending: 0, cache }
     }
 
     /// Returns the set of slots that are not empty.
@@ -66,9 +66,11 @@ impl EgressPorts {
     }
 
     /// Fills a slot.
-    pub(crate) fn insert(&mut self, port: usize, tx: Box<dyn TxQueue>, counters: Arc<PortCounters>) {
+    pub(crate) fn insert(&mut self, port: usize, view: &PortView, tx: Box<dyn TxQueue>, counters: Arc<PortCounters>) {
         self.present |= 1 << port;
-        (self.egress[port].tx, self.egress[port].counters) = (Some(tx), counters);
+        let slot = &mut self.egress[port];
+        (slot.untagged, slot.lends) = (view.untagged, view.lends);
+        (slot.tx, slot.counters) = (Some(tx), counters);
     }
 
     /// Empties a slot and returns its queue. No packets are collected for its port between rounds.

@@ -41,9 +41,13 @@ pub(crate) struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     #[inline]
-    pub(crate) fn new(port: usize, present: u64, shared: &'a Shared, counters: &'a PortCounters) -> Self {
-        let view = &shared.ports[port];
-        let reach = view.reach & present & shared.up.load(Ordering::Relaxed);
+    pub(crate) fn new(
+        (port, view): (usize, &'a PortView),
+        present: u64,
+        shared: &'a Shared,
+        counters: &'a PortCounters,
+    ) -> Self {
+        let reach = view.reach.load(Ordering::Relaxed) & present & shared.up.load(Ordering::Relaxed);
         let now = shared.now.load(Ordering::Relaxed);
         let (source, destination) = (Key::NONE, (Key::NONE, 0));
         let before = (RawHeader::NONE, Verdict::DROP);
@@ -83,7 +87,7 @@ impl<'a> Lookup<'a> {
                 Err(why) => return self.drop(why),
             }
         }
-        let members = self.shared.members[usize::from(vlan.id & 0xfff)];
+        let members = self.shared.members[usize::from(vlan.id & 0xfff)].load(Ordering::Relaxed);
         if members >> self.port & 1 == 0 {
             return self.drop(Counter::Vlan);
         }
@@ -208,7 +212,7 @@ impl<'a> Lookup<'a> {
     fn out_of_reach(&self, to: usize) -> Verdict {
         self.drop(if to == self.port {
             Counter::Local
-        } else if self.view.reach >> to & 1 == 0 {
+        } else if self.view.reach.load(Ordering::Relaxed) >> to & 1 == 0 {
             Counter::Isolated
         } else {
             Counter::Nowhere

@@ -6,14 +6,14 @@ use std::time::Instant;
 use crate::rate_limiter::RateLimiter;
 use crate::table::Table;
 
-/// A port as datapaths see it.
+/// A port as datapaths see it. It is theirs from the time when the port is added, whatever becomes of its slot.
 pub(crate) struct PortView {
     /// The VLAN of frames that arrive or leave without a tag.
     pub(crate) untagged: u16,
     /// The port refuses frames with a tag.
     pub(crate) access: bool,
     /// Ports that it may send to, up or not: all except itself and its isolation group.
-    pub(crate) reach: u64,
+    pub(crate) reach: AtomicU64,
     /// The only stations that may send from this port, sorted; empty for all.
     pub(crate) sources: Box<[u64]>,
     pub(crate) rate_limiter: RateLimiter,
@@ -23,9 +23,8 @@ pub(crate) struct PortView {
 
 /// State shared by datapaths and the control side. Sets of ports are words with one bit per port.
 pub(crate) struct Shared {
-    pub(crate) ports: Box<[PortView]>,
     /// Ports that are members of each VLAN.
-    pub(crate) members: Box<[u64; 4096]>,
+    pub(crate) members: Box<[AtomicU64; 4096]>,
     pub(crate) table: Table,
     /// See [`Config::any_source`].
     pub(crate) any_source: bool,

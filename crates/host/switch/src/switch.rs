@@ -20,6 +20,11 @@ use crate::vlan::{NO_VLAN, Vlans};
 /// The control side of a switch: ports, time, counters and the MAC table.
 pub struct Switch {
     shared: Arc<Shared>,
+    /// Policy of each slot, and how datapaths see a port in it.
+    policies: Vec<PortPolicy>,
+    views: Vec<Arc<PortView>>,
+    /// Limit of flooded frames of ports without one of their own.
+    flood: u64,
     /// Mailboxes of the datapaths that still exist.
     mailboxes: Vec<Weak<Mailbox>>,
     /// Counters by port and datapath. Those of a removed port stay until the next port takes its slot.
@@ -48,30 +53,72 @@ impl Switch {
         if !(1..=1 << 24).contains(&config.table) {
             return Err(Error::Config("the MAC table has room for 1 to 16777216 stations".into()));
         }
-        let mut members = Box::new([0; 4096]);
-        for (vlan, members) in members.iter_mut().enumerate().take(usize::from(NO_VLAN)) {
-            let has = |(port, rules): (usize, &PortPolicy)| u64::from(rules.vlans.has(vlan as u16)) << port;
-            *members = rules.iter().enumerate().map(has).sum();
-        }
         let shared = Shared {
-            ports: rules.iter().enumerate().map(|(port, own)| view(config, rules, port, own)).collect(),
-            members,
+            members: Box::new([const { AtomicU64::new(0) }; 4096]),
             table: Table::new(config.table, config.moves),
             any_source: config.any_source,
             up: AtomicU64::new(0),
             start: Instant::now(),
             now: AtomicU16::new(0),
         };
-        let (mailboxes, counters) = (Vec::new(), vec![Vec::new(); rules.len()]);
-        let switch = Self { shared: Arc::new(shared), mailboxes, counters, present: 0, ageing, entries: 0 };
-        rules.iter().enumerate().try_for_each(|(port, rules)| switch.add_static(port, rules))?;
+        let mut switch = Self {
+            shared: Arc::new(shared),
+            policies: vec![PortPolicy::default(); rules.len()],
+            views: rules.iter().map(|rules| Arc::new(view(config.flood, rules))).collect(),
+            flood: config.flood,
+            mailboxes: Vec::new(),
+            counters: vec![Vec::new(); rules.len()],
+            present: 0,
+            ageing,
+            entries: 0,
+        };
+        rules.iter().enumerate().try_for_each(|(port, rules)| switch.set_policy(port, rules.clone()))?;
         Ok(switch)
+    }
+
+    /// Gives an empty slot another policy, for the next port that is put into it.
+    ///
+    /// # Errors
+    /// If a static station of the policy is wrong or has no room in the table. The slot has the default policy then.
+    ///
+    /// # Panics
+    /// If the slot is not empty.
+    pub fn set_policy(&mut self, port: usize, policy: PortPolicy) -> Result<(), Error> {
+        assert!(self.present >> port & 1 == 0, "the policy of a slot with a port is fixed");
+        self.shared.table.remove_static(port);
+        self.apply(port, policy);
+        let added = self.add_static(port, &self.policies[port]);
+        if added.is_err() {
+            self.shared.table.remove_static(port);
+            self.apply(port, PortPolicy::default());
+        }
+        added
+    }
+
+    /// Lets a policy take effect, apart from its static stations.
+    fn apply(&mut self, port: usize, policy: PortPolicy) {
+        for (vlan, members) in self.shared.members.iter().enumerate().take(usize::from(NO_VLAN)) {
+            let bit = u64::from(policy.vlans.has(vlan as u16)) << port;
+            // Only this thread changes them; datapaths see the old set or the new one, which differ by a port that is not there.
+            members.store(members.load(Ordering::Relaxed) & !(1 << port) | bit, Ordering::Relaxed);
+        }
+        self.views[port] = Arc::new(view(self.flood, &policy));
+        self.policies[port] = policy;
+        for (own, view) in self.views.iter().enumerate() {
+            let policy = &self.policies[own];
+            let separate = |(other, rules): (usize, &PortPolicy)| {
+                let together = policy.isolation.is_some() && policy.isolation == rules.isolation;
+                u64::from(other != own && !together) << other
+            };
+            let reach = self.policies.iter().enumerate().map(separate).sum();
+            view.reach.store(reach, Ordering::Relaxed);
+        }
     }
 
     /// Adds the static stations of a port to the table.
     fn add_static(&self, port: usize, rules: &PortPolicy) -> Result<(), Error> {
         for &(mac, vlan) in &rules.stations {
-            let vlan = vlan.unwrap_or(self.shared.ports[port].untagged);
+            let vlan = vlan.unwrap_or(self.views[port].untagged);
             let wrong = |why: String| Err(Error::Config(format!("port '{}': station {mac}: {why}", rules.name)));
             if mac.0[0] & 1 != 0 || number(mac) == 0 {
                 return wrong("no station has a group address, or zeros".into());
@@ -98,7 +145,7 @@ impl Switch {
         assert!(self.present == 0, "datapaths must be created before the first port is added");
         let mailbox = Arc::new(Mailbox::new()?);
         self.mailboxes.push(Arc::downgrade(&mailbox));
-        Ok(Datapath::new(EgressPorts::new(&self.shared.ports, pool.cache()), batch, mailbox, self.shared.clone()))
+        Ok(Datapath::new(EgressPorts::new(self.policies.len(), pool.cache()), batch, mailbox, self.shared.clone()))
     }
 
     /// Adds a port to an empty slot, and marks it as up.
@@ -117,7 +164,8 @@ impl Switch {
         for ((mailbox, share), counters) in self.mailboxes.iter().zip(shares).zip(&self.counters[port]) {
             // If the datapath no longer exists, its queues are dropped here.
             if let Some(mailbox) = mailbox.upgrade() {
-                mailbox.put(Change::Insert { port, share, counters: counters.clone() });
+                let view = self.views[port].clone();
+                mailbox.put(Change::Insert { port, view, share, counters: counters.clone() });
             }
         }
         self.present |= 1 << port;
@@ -185,19 +233,16 @@ impl Switch {
     }
 }
 
-fn view(config: &Config, all: &[PortPolicy], port: usize, own: &PortPolicy) -> PortView {
-    let separate = |(other, rules): (usize, &PortPolicy)| {
-        let together = own.isolation.is_some() && own.isolation == rules.isolation;
-        u64::from(other != port && !together) << other
-    };
+/// Returns how datapaths see a port with this policy; whom it may reach is not known yet.
+fn view(flood: u64, own: &PortPolicy) -> PortView {
     let mut sources: Vec<u64> = own.sources.iter().map(|&mac| number(mac)).collect();
     sources.sort_unstable();
     PortView {
         untagged: own.vlans.untagged(),
         access: matches!(own.vlans, Vlans::Access(_)),
-        reach: all.iter().enumerate().map(separate).sum(),
+        reach: AtomicU64::new(0),
         sources: sources.into(),
-        rate_limiter: RateLimiter::new(own.flood.unwrap_or(config.flood)),
+        rate_limiter: RateLimiter::new(own.flood.unwrap_or(flood)),
         lends: own.lends,
     }
 }

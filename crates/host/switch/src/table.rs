@@ -351,16 +351,47 @@ impl Table {
         }
     }
 
-    /// Adds a static station of a port. Returns `false` if its bucket is full. To be called before anything is
-    /// learned.
+    /// Adds a static station of a port, in place of a learned one if need be. Returns `false` if its bucket is full of static ones.
     pub(crate) fn add_static(&self, key: Key, port: usize) -> bool {
         let (bucket, start) = self.place(key);
         let fixed = EntryState(EntryState::new(port, 0).0 | EntryState::FIXED);
         let put = || {
-            let way = bucket.find(key, start).or_else(|| bucket.find(Key::NONE, start));
-            way.map(|way| bucket.put(way, key, fixed)).is_some()
+            let learned = || (0..WAYS).find(|&way| !bucket.seen(way).fixed());
+            let way = bucket.find(key, start).or_else(|| bucket.find(Key::NONE, start)).or_else(learned);
+            let Some(way) = way else { return false };
+            let before = bucket.seen(way);
+            if !bucket.has(way, Key::NONE) && !before.fixed() {
+                self.learned[before.port()].fetch_sub(1, Ordering::Relaxed);
+            }
+            bucket.put(way, key, fixed);
+            true
         };
-        bucket.write(put).unwrap_or(false)
+        self.write(bucket, put).unwrap_or(false)
+    }
+
+    /// Removes the static stations of a port. Those in a bucket that another thread takes long to change stay.
+    pub(crate) fn remove_static(&self, port: usize) {
+        for bucket in &self.buckets {
+            let is_own = |way: usize| {
+                let seen = bucket.seen(way);
+                bucket.keys[way].load(Ordering::Relaxed) != 0 && seen.fixed() && seen.port() == port
+            };
+            if (0..WAYS).any(is_own) {
+                self.write(bucket, || {
+                    (0..WAYS).filter(|&way| is_own(way)).for_each(|way| bucket.put(way, Key::NONE, EntryState(0)));
+                });
+            }
+        }
+    }
+
+    /// Changes a bucket, as soon as other threads let this one; `None` if that takes long.
+    fn write<R>(&self, bucket: &Bucket, change: impl Fn() -> R) -> Option<R> {
+        (0..MAX_RETRIES).find_map(|_| {
+            bucket.write(&change).or_else(|| {
+                std::hint::spin_loop();
+                None
+            })
+        })
     }
 
     /// Removes learned stations for which `keep` is false, given the port and the age in seconds. Returns how

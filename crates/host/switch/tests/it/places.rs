@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use crate::common::*;
 use proptest::prelude::*;
+use ringpass_host_ports::cable;
 use ringpass_memory::{Burst, Packet};
-use ringpass_port::{QueuePair, RxQueue, WakeSource, Wakeable};
-use ringpass_switch::{Counter, Counts, DatapathQueues, Forwarding, Switch};
+use ringpass_port::{MacAddress, QueuePair, RxQueue, WakeSource, Wakeable};
+use ringpass_switch::{Counter, Counts, DatapathQueues, Forwarding, PortPolicy, Switch, Vlans};
 use ringpass_testing::{Stop, poll_until};
 
 #[derive(Clone, Debug)]
@@ -224,6 +225,67 @@ fn a_port_that_comes_when_all_are_armed_is_armed_too() {
         datapath.disarm();
         assert!(!arms.load(Relaxed));
     }
+}
+
+/// What a port may do is decided when it comes into a slot, whatever was there before.
+#[test]
+fn a_slot_gets_another_policy_between_two_ports() {
+    let access = |id| PortPolicy { vlans: Vlans::Access(id), ..Default::default() };
+    let mut rig = Rig::new(&free(), &[access(10), access(10), access(20)]);
+    let hello = |from: u8, number| frame(BROADCAST, mac(from), number);
+    rig.send(0, &[hello(0, 1)]);
+    assert_eq!(rig.received(), [0, 1, 0]);
+    rig.switch.remove(1);
+    rig.datapath.round();
+    // The next ones are in the other VLAN, one in a group of its own, one with a station that stays.
+    let policies = [
+        PortPolicy { isolation: Some(1), ..access(20) },
+        PortPolicy { stations: vec![(MacAddress(mac(7)), None)], ..access(20) },
+    ];
+    for policy in policies {
+        rig.switch.set_policy(1, policy).expect("a right policy");
+        let (mut near, mut far) = cable("new", 1024);
+        rig.switch.insert(1, vec![share(queues(&mut near), Forwarding::Lookup)]);
+        rig.far[1] = queues(&mut far);
+        rig.ends.extend([near, far]);
+        rig.send(0, &[hello(0, 2)]);
+        assert_eq!(rig.received(), [0, 0, 0], "another VLAN");
+        rig.send(2, &[hello(2, 3)]);
+        assert_eq!(rig.received(), [0, 1, 0]);
+        rig.send(1, &[hello(1, 4)]);
+        assert_eq!(rig.received(), [0, 0, 1]);
+        rig.switch.remove(1);
+        rig.datapath.round();
+    }
+    let stations = |rig: &Rig| rig.switch.table().iter().map(|entry| (entry.mac.0, entry.port)).collect::<Vec<_>>();
+    assert!(stations(&rig).contains(&(mac(7), 1)), "a static station stays without its port");
+    // A policy that is wrong leaves the default one, and no station of either.
+    let wrong = PortPolicy { stations: vec![(MacAddress(mac(8)), None), (MacAddress(BROADCAST), None)], ..access(20) };
+    assert!(rig.switch.set_policy(1, wrong).is_err());
+    assert!(stations(&rig).iter().all(|station| station.1 != 1));
+    // Two new ports of one group reach the third port, and not each other.
+    rig.switch.remove(2);
+    rig.datapath.round();
+    let group = || PortPolicy { isolation: Some(5), ..access(10) };
+    for port in [1, 2] {
+        rig.switch.set_policy(port, group()).expect("a right policy");
+        let (mut near, mut far) = cable("group", 1024);
+        rig.switch.insert(port, vec![share(queues(&mut near), Forwarding::Lookup)]);
+        rig.far[port] = queues(&mut far);
+        rig.ends.extend([near, far]);
+    }
+    rig.send(1, &[hello(1, 5)]);
+    assert_eq!(rig.received(), [1, 0, 0]);
+    rig.send(0, &[hello(0, 6)]);
+    assert_eq!(rig.received(), [0, 1, 1]);
+}
+
+#[test]
+#[should_panic(expected = "the policy of a slot with a port is fixed")]
+fn the_policy_of_a_port_that_is_there_is_fixed() {
+    let mut switch = Switch::new(&free(), &plain(2)).unwrap();
+    switch.insert(1, Vec::new());
+    let _ = switch.set_policy(1, PortPolicy::default());
 }
 
 #[test]
