@@ -39,7 +39,16 @@ pub fn answer(
             metrics::encode(status(ports, observer, engine, elapsed), *format).map(Value::from)
         }
         Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
-        Request::Events => Ok(json!({})),
+        // The server's own, and those that change the run.
+        Request::Events | Request::Remove { .. } => Ok(json!({})),
+    }
+}
+
+/// Returns the event of a change.
+pub fn event(request: &Request) -> Value {
+    match request {
+        Request::Remove { port } => json!({ "event": "removed", "port": port }),
+        _ => json!({ "event": "changed" }),
     }
 }
 
@@ -50,7 +59,8 @@ pub fn status(
     engine: Engine<'_>,
     elapsed: Duration,
 ) -> Status {
-    let ports = ports.iter_mut().enumerate().map(|(number, port)| {
+    let present = ports.iter_mut().enumerate().filter(|(number, _)| observer.is_present(*number));
+    let ports = present.map(|(number, port)| {
         let mut status = PortStatus::of(&mut **port);
         if let Some(PortPlace { name, switch }) = observer.place(number) {
             (status.name, status.switch) = (name.to_owned(), Some(switch.to_owned()));
@@ -101,7 +111,9 @@ impl Watch {
             };
             let up = why.is_none() && port.link().up;
             let name = || observer.place(number).map_or(port.name(), |place| place.name).to_owned();
-            if let Some(&(was_up, was_gone)) = self.ports.get(number) {
+            if let Some(&(was_up, was_gone)) = self.ports.get(number)
+                && observer.is_present(number)
+            {
                 if up != was_up {
                     events.push(json!({ "event": "link", "port": name(), "up": up }));
                 }

@@ -63,6 +63,12 @@ enum Command {
         /// Name of the switch
         switch: Option<String>,
     },
+    /// Take a port out of its switch and close it
+    #[command(after_help = "EXAMPLES:\n      ringpass ctl remove tap:a")]
+    Remove {
+        /// Name of the port
+        port: String,
+    },
     /// Print events as they happen, until Ctrl-C or the program's end
     #[command(after_help = "EXAMPLES:\n      ringpass ctl events --json")]
     Events {
@@ -80,6 +86,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Show { port } => show(&client.status()?, &port, args.json)?,
         Command::Stats { interval } => stats(&mut client, interval, args.json)?,
         Command::Stations { switch } => stations(&client.request(&Request::Stations { switch })?, args.json),
+        Command::Remove { port } => drop(client.request(&Request::Remove { port })?),
         Command::Events { time } => events(&mut client, time, args.json)?,
     }
     Ok(())

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use ringpass::control::Server;
 use ringpass::sandbox::{self, Needs, Sandbox};
 use ringpass::signals::interrupted;
-use ringpass::{Config, Error, Mempool, Port, Ports, Stats, Totals, Worker, Workers};
+use ringpass::{Config, Error, Mempool, Ports, Stats, Totals, Worker, Workers};
 use ringpass_ipc::SocketPlace;
 
-use crate::control::{Engine, Watch, answer};
+use crate::control::{Engine, Watch, answer, event};
 use crate::log;
 use crate::output::subcommand;
 use crate::run_observer::{Decision, RunObserver};
@@ -117,12 +117,12 @@ impl Run {
     /// Prints statistics at every interval, and when SIGUSR1 asks for them, until the run ends: by Ctrl-C, `--time`,
     /// `--count`, workers that have finished, an input that has ended, or a port that is gone, which is an error. `more` returns the
     /// subcommand's additions.
-    pub fn control(self, ports: &mut [Box<dyn Port>], more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
+    pub fn control(self, ports: &mut Ports, more: &mut dyn FnMut(&Totals) -> Fields) -> Result<(), Error> {
         self.control_with(ports, &mut PlainRun(more))
     }
 
     /// Runs as [`control`](Self::control) does, with an observer that decides on the ports itself.
-    pub fn control_with(mut self, ports: &mut [Box<dyn Port>], observer: &mut dyn RunObserver) -> Result<(), Error> {
+    pub fn control_with(mut self, ports: &mut Ports, observer: &mut dyn RunObserver) -> Result<(), Error> {
         begin_run();
         self.printer.start(ports, &self.notes);
         let start = Instant::now();
@@ -158,7 +158,7 @@ impl Run {
     }
 
     /// Waits until the run is to end. Fails if a port has.
-    fn until_end(&mut self, ports: &mut [Box<dyn Port>], observer: &mut dyn RunObserver) -> Result<(), Error> {
+    fn until_end(&mut self, ports: &mut Ports, observer: &mut dyn RunObserver) -> Result<(), Error> {
         let Self { workers, printer, interval, control, pool, .. } = self;
         let engine = Engine { workers, pool: pool.as_ref() };
         let mut next = *interval;
@@ -195,7 +195,16 @@ impl Run {
             }
             let until = Instant::now() + limit;
             while let Some(left) = until.checked_duration_since(Instant::now()) {
-                control.serve(&mut |request, _| answer(&request, ports, *observer, engine, start.elapsed()));
+                let mut changes = Vec::new();
+                control.serve(&mut |request| {
+                    if !request.is_change() {
+                        return answer(&request, ports, *observer, engine, start.elapsed());
+                    }
+                    let changed = observer.change(&request, ports)?;
+                    changes.push(event(&request));
+                    Ok(changed)
+                });
+                changes.iter().for_each(|change| control.publish(change));
                 control.wait(left);
             }
         })

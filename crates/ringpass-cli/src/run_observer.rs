@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ringpass::control::SwitchStatus;
-use ringpass::{Error, Port, Totals, check_ports};
+use ringpass::control::{Request, SwitchStatus};
+use ringpass::{Error, Port, Ports, Totals, check_ports};
 use serde_json::Value;
 
 use crate::stats::Fields;
@@ -47,6 +47,21 @@ pub trait RunObserver {
     fn stations(&self, switch: Option<&str>) -> Result<Vec<Value>, String> {
         let _ = switch;
         Err("this program has no switch".into())
+    }
+
+    /// Returns whether a port is still one of the run.
+    fn is_present(&self, port: usize) -> bool {
+        let _ = port;
+        true
+    }
+
+    /// Changes the ports of the run, as a client asks.
+    ///
+    /// # Errors
+    /// Why not, in a line; then nothing has changed.
+    fn change(&mut self, request: &Request, ports: &mut Ports) -> Result<Value, String> {
+        let _ = (request, ports);
+        Err("the ports of this program are fixed; those of 'ringpass run' are not".into())
     }
 
     /// Prints what SIGUSR1 asks for besides statistics.

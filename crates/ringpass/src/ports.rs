@@ -3,9 +3,10 @@
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
+use ringpass_host_ports::Null;
 use ringpass_ipc::wait_for_drops;
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Port, QueuePair, State, Stats};
+use ringpass_port::{Error, Port, PortConfig, QueuePair, State, Stats};
 
 use crate::map::take_queue_pairs;
 use crate::sandbox::Needs;
@@ -46,6 +47,16 @@ impl Ports {
     /// Adds a port.
     pub fn push(&mut self, port: impl Port + 'static) {
         self.ports.push(Box::new(port));
+    }
+
+    /// Takes a port out. Its number stays, with a port that receives nothing and drops all. A device is stopped when the port and all of its queues have
+    /// been dropped.
+    ///
+    /// # Panics
+    /// If there is no port of this number.
+    pub fn take_out(&mut self, port: usize) -> Box<dyn Port> {
+        let empty = Null::open(&PortConfig { queues: 0, ..PortConfig::default() });
+        std::mem::replace(&mut self.ports[port], Box::new(empty))
     }
 
     /// Takes the only queue pair of the only port.

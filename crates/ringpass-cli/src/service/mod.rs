@@ -62,6 +62,8 @@ CONFIGURATION FILE (docs/configuration.md has all keys):
 pub fn run(args: Args) -> Result<(), Error> {
     let config_file::Service { options, switches: plans } = config_file::read(&args.file)?;
     let mut switches = plans.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+    // Whoever may change things may add ports, so switches wait for them.
+    let is_changed = options.control.is_some();
     let mut run = Options { time: args.time, json: args.json, ..options }.run()?;
     run.printer.live = false;
     let mut ports = open_all(addresses(&plans, &run.config)?, &run.config)?;
@@ -87,12 +89,16 @@ pub fn run(args: Args) -> Result<(), Error> {
         }
         failures.push(failed);
     }
-    let parts = switches.into_iter().zip(plans).zip(failures).map(|((switch, plan), failed)| {
+    let mut parts = Vec::new();
+    let mut first = 0;
+    for ((switch, plan), failed) in switches.into_iter().zip(plans).zip(failures) {
         let name = plan.name.unwrap_or_default();
-        let count = plan.ports.len();
-        Part::new(name.clone(), count, SwitchObserver::new(name, switch, plan.ports, args.json), failed)
-    });
-    let mut observer = ServiceObserver::new(parts.collect());
+        let ports = plan.ports.len();
+        let observer = SwitchObserver::new(name.clone(), switch, plan.ports, first);
+        parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
+        first += ports;
+    }
+    let mut observer = ServiceObserver::new(parts);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));
     close(ports);

@@ -1,11 +1,10 @@
 //! Supervision of a service: that of each of its switches, which end one by one.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringpass::control::SwitchStatus;
-use ringpass::{Error, Port, Totals};
+use ringpass::control::{Request, SwitchStatus};
+use ringpass::{Error, Port, Ports, Totals};
 use serde_json::Value;
 
 use crate::run_observer::{Decision, PortPlace, RunObserver};
@@ -15,8 +14,6 @@ use crate::switch::observer::SwitchObserver;
 /// A switch of a service.
 pub(super) struct Part {
     name: String,
-    /// Number of its ports.
-    ports: usize,
     observer: SwitchObserver,
     /// Set by a worker that has failed.
     failed: Arc<AtomicBool>,
@@ -24,8 +21,8 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub(super) fn new(name: String, ports: usize, observer: SwitchObserver, failed: Arc<AtomicBool>) -> Self {
-        Self { name, ports, observer, failed, ended: false }
+    pub(super) fn new(name: String, observer: SwitchObserver, failed: Arc<AtomicBool>) -> Self {
+        Self { name, observer, failed, ended: false }
     }
 
     /// Looks at its ports; returns what ends it, once.
@@ -43,7 +40,7 @@ impl Part {
     }
 }
 
-/// The observer of a service's run, whose ports are those of its parts, one after the other.
+/// The observer of a service's run.
 pub(super) struct ServiceObserver(Vec<Part>);
 
 impl ServiceObserver {
@@ -51,14 +48,9 @@ impl ServiceObserver {
         Self(parts)
     }
 
-    /// Returns the parts, each with the numbers of its ports.
-    fn parts(&self) -> impl Iterator<Item = (&Part, Range<usize>)> {
-        let mut end = 0;
-        self.0.iter().map(move |part| {
-            let own = end..end + part.ports;
-            end = own.end;
-            (part, own)
-        })
+    /// Returns the part that has a port.
+    fn part_of(&self, port: usize) -> Option<&Part> {
+        self.0.iter().find(|part| part.observer.is_present(port))
     }
 }
 
@@ -79,13 +71,11 @@ impl RunObserver for ServiceObserver {
     }
 
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
-        let of = self.parts().find(|(_, own)| own.contains(&port));
-        of.map(|(part, own)| part.observer.extended(port - own.start)).unwrap_or_default()
+        self.part_of(port).map(|part| part.observer.extended(port)).unwrap_or_default()
     }
 
     fn place(&self, port: usize) -> Option<PortPlace<'_>> {
-        let (part, own) = self.parts().find(|(_, own)| own.contains(&port))?;
-        part.observer.place(port - own.start)
+        self.part_of(port)?.observer.place(port)
     }
 
     fn switches(&self) -> Vec<SwitchStatus> {
@@ -105,21 +95,35 @@ impl RunObserver for ServiceObserver {
         Ok(wanted.filter_map(|part| part.observer.stations(None).ok()).flatten().collect())
     }
 
+    fn is_present(&self, port: usize) -> bool {
+        self.part_of(port).is_some()
+    }
+
+    fn change(&mut self, request: &Request, ports: &mut Ports) -> Result<Value, String> {
+        match request {
+            Request::Remove { port } => {
+                let part = self.0.iter_mut().find(|part| part.observer.has(port));
+                let part = part
+                    .ok_or_else(|| format!("there is no port '{port}'; 'ringpass ctl list' shows those there are"))?;
+                part.observer.change(request, ports)
+            }
+            _ => Err("this is not a change".into()),
+        }
+    }
+
     fn report(&self) {
         self.0.iter().for_each(|part| part.observer.report());
     }
 
     /// Looks at all parts. The run ends with the last of them, with its error.
-    fn check_ports(&mut self, mut ports: &mut [Box<dyn Port>]) -> Decision {
+    fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
         let mut idle = true;
         let mut last = None;
         for part in &mut self.0 {
-            let (own, rest) = std::mem::take(&mut ports).split_at_mut(part.ports);
-            ports = rest;
             if part.ended {
                 continue;
             }
-            match part.check(own) {
+            match part.check(ports) {
                 Ok(stops) => idle &= stops,
                 Err(error) => {
                     part.ended = true;

@@ -127,7 +127,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         run.spawn(move |mut worker| work(datapath, &mut worker))?;
     }
     guest_workers.map_or(Ok(()), |workers| workers.start(&mut run))?;
-    let mut observer = SwitchObserver::new("switch".into(), switch, plans, args.options.json);
+    let mut observer = SwitchObserver::new("switch".into(), switch, plans, 0).with_json(args.options.json);
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));

@@ -2,8 +2,9 @@
 
 use std::time::Instant;
 
-use ringpass::control::SwitchStatus;
-use ringpass::{Error, Port, State, Totals};
+use ringpass::control::{Request, SwitchStatus};
+use ringpass::{Error, Port, Ports, State, Totals};
+use ringpass_ipc::drop_elsewhere;
 use ringpass_switch::{Counter, Entry, Switch};
 use serde_json::{Value, json};
 use tracing::warn;
@@ -16,10 +17,19 @@ use crate::stats::{Fields, fields, print_line};
 pub struct SwitchObserver {
     name: String,
     switch: Switch,
-    plans: Vec<PortPlan>,
-    phases: Vec<PortPhase>,
+    slots: Vec<Slot>,
+    /// Whether the switch goes on with fewer than two ports, because others may come.
+    lasting: bool,
     json: bool,
     start: Instant,
+}
+
+/// A port of the switch.
+struct Slot {
+    plan: PortPlan,
+    phase: PortPhase,
+    /// Number of the port among those of the run; `None` once it was removed.
+    port: Option<usize>,
 }
 
 /// Phase of a port's life.
@@ -32,28 +42,76 @@ enum PortPhase {
 }
 
 impl SwitchObserver {
-    pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, json: bool) -> Self {
-        let phases = vec![PortPhase::Running; plans.len()];
-        Self { name, switch, plans, phases, json, start: Instant::now() }
+    /// Creates the observer of a switch whose ports are those of the run from `first` on.
+    pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, first: usize) -> Self {
+        let slot = |(number, plan)| Slot { plan, phase: PortPhase::Running, port: Some(first + number) };
+        let slots = plans.into_iter().enumerate().map(slot).collect();
+        Self { name, switch, slots, lasting: false, json: false, start: Instant::now() }
+    }
+
+    /// Prints for machines.
+    pub fn with_json(self, json: bool) -> Self {
+        Self { json, ..self }
+    }
+
+    /// Goes on with fewer than two ports, because others may come.
+    pub fn lasting(self, lasting: bool) -> Self {
+        Self { lasting, ..self }
+    }
+
+    /// Returns the number of the slot that has a port of the run.
+    fn slot_of(&self, port: usize) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.port == Some(port))
+    }
+
+    /// Returns whether it has a port of this name.
+    pub fn has(&self, name: &str) -> bool {
+        self.slots.iter().any(|slot| slot.port.is_some() && slot.plan.rules.name == name)
+    }
+
+    /// Takes a port out of the switch and closes it.
+    fn remove(&mut self, name: &str, ports: &mut Ports) -> Result<Value, String> {
+        let there = |slot: &Slot| slot.port.is_some() && slot.plan.rules.name == name;
+        let Some(number) = self.slots.iter().position(there) else {
+            let names: Vec<_> = self.names().collect();
+            return Err(format!("there is no port '{name}', but {}", names.join(", ")));
+        };
+        let uses = |slot: &&Slot| slot.plan.pass == Some(number) || slot.plan.maps.iter().any(|map| map.to == number);
+        if let Some(other) = self.slots.iter().filter(|slot| slot.port.is_some()).find(uses) {
+            let other = &other.plan.rules.name;
+            return Err(format!("frames of '{other}' all go to '{name}'; remove '{other}' first"));
+        }
+        self.switch.remove(number);
+        let slot = &mut self.slots[number];
+        slot.phase = PortPhase::Gone;
+        if let Some(port) = slot.port.take() {
+            // A card takes a while to stop.
+            drop_elsewhere(ports.take_out(port));
+        }
+        Ok(json!({}))
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.slots.iter().filter(|slot| slot.port.is_some()).map(|slot| &slot.plan.rules.name[..])
     }
 
     /// Describes a station.
     fn station(&self, entry: &Entry) -> Value {
         let seconds = entry.age.map(|age| age.as_secs());
-        let port = &self.plans[entry.port].rules.name;
+        let port = &self.slots[entry.port].plan.rules.name;
         json!({ "mac": entry.mac.to_string(), "vlan": entry.vlan, "port": port, "seconds": seconds, "switch": self.name })
     }
 
     /// Takes all ports out of the switch.
     pub fn remove_all(&mut self) {
-        for (number, phase) in self.phases.iter_mut().enumerate() {
-            *phase = PortPhase::Gone;
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            slot.phase = PortPhase::Gone;
             self.switch.remove(number);
         }
     }
 
     fn sum(&self, counter: Counter) -> u64 {
-        (0..self.plans.len()).map(|port| self.switch.counts(port).of(counter)).sum()
+        (0..self.slots.len()).map(|port| self.switch.counts(port).of(counter)).sum()
     }
 }
 
@@ -69,16 +127,18 @@ impl RunObserver for SwitchObserver {
     }
 
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
-        let tunnel = self.plans[port].tunnel.iter().flat_map(|tunnel| tunnel.counts());
-        self.switch.counts(port).named().chain(tunnel).collect()
+        let Some(number) = self.slot_of(port) else { return Vec::new() };
+        let tunnel = self.slots[number].plan.tunnel.iter().flat_map(|tunnel| tunnel.counts());
+        self.switch.counts(number).named().chain(tunnel).collect()
     }
 
     fn place(&self, port: usize) -> Option<PortPlace<'_>> {
-        Some(PortPlace { name: &self.plans[port].rules.name, switch: &self.name })
+        let slot = &self.slots[self.slot_of(port)?];
+        Some(PortPlace { name: &slot.plan.rules.name, switch: &self.name })
     }
 
     fn switches(&self) -> Vec<SwitchStatus> {
-        let ports = self.plans.iter().map(|plan| plan.rules.name.clone()).collect();
+        let ports = self.names().map(str::to_owned).collect();
         vec![SwitchStatus { name: self.name.clone(), ports, stations: self.switch.stations() as u64, ended: false }]
     }
 
@@ -89,9 +149,20 @@ impl RunObserver for SwitchObserver {
         Ok(self.switch.table().iter().map(|entry| self.station(entry)).collect())
     }
 
+    fn is_present(&self, port: usize) -> bool {
+        self.slot_of(port).is_some()
+    }
+
+    fn change(&mut self, request: &Request, ports: &mut Ports) -> Result<Value, String> {
+        match request {
+            Request::Remove { port } => self.remove(port, ports),
+            _ => Err("this is not a change".into()),
+        }
+    }
+
     /// Prints the MAC table.
     fn report(&self) {
-        let name = |entry: &Entry| &self.plans[entry.port].rules.name[..];
+        let name = |entry: &Entry| &self.slots[entry.port].plan.rules.name[..];
         let entries = self.switch.table();
         if self.json {
             let stations: Vec<_> = entries.iter().map(|entry| self.station(entry)).collect();
@@ -108,10 +179,9 @@ impl RunObserver for SwitchObserver {
     /// Removes ports that are gone from the switch. The run continues as long as two are left.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
         let mut last = String::new();
-        for (number, (port, phase)) in ports.iter_mut().zip(&mut self.phases).enumerate() {
-            if *phase == PortPhase::Gone {
-                continue;
-            }
+        for (number, Slot { phase, port, .. }) in self.slots.iter_mut().enumerate() {
+            let Some(port) = port.filter(|_| *phase != PortPhase::Gone) else { continue };
+            let port = &mut ports[port];
             self.switch.set_link(number, port.link());
             match port.state() {
                 State::Running => *phase = PortPhase::Running,
@@ -125,10 +195,13 @@ impl RunObserver for SwitchObserver {
             }
         }
         self.switch.tick(self.start.elapsed());
+        if self.lasting {
+            return Decision::Continue;
+        }
         if self.switch.ports_left() < 2 {
             return Decision::Failed(Error::Gone(format!("fewer than two ports are left; the last to go: {last}")));
         }
-        match self.phases.iter().filter(|&&phase| phase == PortPhase::Running).count() {
+        match self.slots.iter().filter(|slot| slot.phase == PortPhase::Running).count() {
             0 | 1 => Decision::StopWhenIdle,
             _ => Decision::Continue,
         }

@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ringpass::control::{Client, Request};
 use ringpass_lab::{Ended, Namespace, Program, wait_until};
 use serde_json::Value;
 
-use crate::common::{RINGPASS, text};
+use crate::common::{RINGPASS, for_everybody, text};
 
 /// A file of a service, in a folder of its own.
 struct File {
@@ -160,4 +161,75 @@ fn files_that_are_wrong_open_nothing() {
     let service = self::file("[[fwd]]\na = \"null\"\nb = \"tap:b\"");
     let Ended { status, errors, .. } = ended(host.spawn(&[RINGPASS, "switch", "--config", text(&service.path)]));
     assert!(status == Some(1) && errors.concat().contains("run it: ringpass run"), "{errors:?}");
+}
+
+#[test]
+fn ports_are_removed_while_others_pass_frames() {
+    let (folder, _) = for_everybody();
+    let [control, read_only] = ["control", "read-only"].map(|name| folder.path().join(name));
+    let file = file(&format!(
+        r#"
+        [options]
+        hugepages = "off"
+        [control]
+        socket = "{}"
+        read-only = "{}"
+        [[switch]]
+        name = "lan"
+        [[switch.port]]
+        address = "tap:ta"
+        name = "a"
+        [[switch.port]]
+        address = "tap:tb"
+        name = "b"
+        [[switch.port]]
+        address = "tap:tc"
+        name = "c"
+        [[switch.pass]]
+        from = "c"
+        to = "b"
+        "#,
+        text(&control),
+        text(&read_only)
+    ));
+    let host = Namespace::new();
+    let service = run(&host, &file);
+    let one = with_interface(&host, "ta", "198.18.0.1/24");
+    let _other = with_interface(&host, "tb", "198.18.0.2/24");
+    let connect = |path| Client::connect(path).expect("it serves");
+    let (mut client, mut events) = (connect(&control), connect(&read_only));
+    events.request(&Request::Events).expect("an answer");
+    let remove = |port: &str| Request::Remove { port: port.into() };
+    let refused = |client: &mut Client, port: &str| {
+        client.request(&remove(port)).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    assert!(refused(&mut events, "c").contains("for looking only"));
+    assert!(refused(&mut client, "d").contains("there is no port 'd'"));
+    assert!(refused(&mut client, "b").contains("remove 'c' first"));
+    // A thousand pings, none of which is lost.
+    let pings = one.spawn(&["ping", "-q", "-i", "0.002", "-c", "1000", "-w", "60", "198.18.0.2"]);
+    client.request(&remove("c")).expect("it is removed");
+    wait_until("the TAP to be gone", || !host.ip(&["link"]).contains(" tc:"));
+    let said = pings.wait(Duration::from_secs(60)).lines.concat();
+    assert!(said.contains("1000 received, 0% packet loss"), "{said}");
+    let mut seen = Vec::new();
+    wait_until("the event", || {
+        seen.extend(events.event(Duration::from_millis(100)).expect("it lives"));
+        seen.iter().any(|event| event["event"] == "removed" && event["port"] == "c")
+    });
+    assert!(refused(&mut client, "c").contains("there is no port 'c'"));
+    let names = |client: &mut Client| {
+        let status = client.status().expect("a status");
+        assert_eq!(status.switches[0].ports, status.ports.iter().map(|port| &port.name[..]).collect::<Vec<_>>());
+        status.switches[0].ports.clone()
+    };
+    assert_eq!(names(&mut client), ["a", "b"]);
+    // The switch waits for ports that may be added.
+    client.request(&remove("a")).expect("it is removed");
+    client.request(&remove("b")).expect("it is removed");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(names(&mut client).is_empty());
+    service.signal("TERM");
+    let Ended { status, errors, .. } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
 }

@@ -54,8 +54,20 @@ pub enum Request {
         #[serde(default)]
         format: MetricsFormat,
     },
+    /// Takes a port out of its switch and closes it. Only for clients that may change things.
+    Remove {
+        /// Name of the port.
+        port: String,
+    },
     /// Asks for events from now on.
     Events,
+}
+
+impl Request {
+    /// Returns whether this changes anything.
+    pub fn is_change(&self) -> bool {
+        matches!(self, Self::Remove { .. })
+    }
 }
 
 /// Format of metrics.

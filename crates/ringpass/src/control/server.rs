@@ -153,9 +153,9 @@ impl Server {
         let _ = poll(&mut fds, Some(&limit));
     }
 
-    /// Answers what clients have asked, without waiting. `answer` gets the requests, other than those for events, with whether the client may change
-    /// anything; an error is in a line, with a remedy.
-    pub fn serve(&mut self, answer: &mut dyn FnMut(Request, bool) -> Result<Value, String>) {
+    /// Answers what clients have asked, without waiting. `answer` gets the requests, other than those for events, and changes from clients that may
+    /// change things alone; an error is in a line, with a remedy.
+    pub fn serve(&mut self, answer: &mut dyn FnMut(Request) -> Result<Value, String>) {
         for Socket { listener, offer } in &self.sockets {
             // As many as may wait at the socket: one who connects again and again does not keep the others waiting.
             for _ in 0..MAX_CLIENTS {
@@ -203,7 +203,7 @@ impl Client {
         Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None })
     }
 
-    fn serve(&mut self, answer: &mut dyn FnMut(Request, bool) -> Result<Value, String>) -> Result<(), ConnectionLost> {
+    fn serve(&mut self, answer: &mut dyn FnMut(Request) -> Result<Value, String>) -> Result<(), ConnectionLost> {
         let Self { messages, offer, events } = self;
         let changes = match *offer {
             Offer::Control { changes } => changes,
@@ -231,7 +231,7 @@ impl Client {
                 };
             };
             let (range, _) = stream.take(end + 1);
-            let reply = reply(stream.bytes(range), events, &mut |request| answer(request, changes));
+            let reply = reply(stream.bytes(range), events, answer, changes);
             stream.send(line(&reply), Vec::new())?;
             Ok(true)
         })?;
@@ -241,7 +241,7 @@ impl Client {
     /// Answers one request by HTTP; the connection has ended after that.
     fn serve_metrics(
         &mut self,
-        answer: &mut dyn FnMut(Request, bool) -> Result<Value, String>,
+        answer: &mut dyn FnMut(Request) -> Result<Value, String>,
     ) -> Result<(), ConnectionLost> {
         let Self { messages, offer, .. } = self;
         messages.handle(1, |stream| {
@@ -249,7 +249,7 @@ impl Client {
                 Arrived::Part if stream.arrived().len() == MAX_LINE => return Err(ConnectionLost::Truncated),
                 Arrived::Part => return Ok(false),
                 Arrived::Metrics(len, format) => {
-                    let text = answer(Request::Metrics { format }, false);
+                    let text = answer(Request::Metrics { format });
                     let text = text.as_ref().map(|text| text.as_str().unwrap_or_default()).map_err(|why| &why[..]);
                     (len, http::metrics(text, format))
                 }
@@ -270,7 +270,12 @@ fn accept(listener: &TcpListener) -> Option<OwnedFd> {
 }
 
 /// Answers a line.
-fn reply(text: &[u8], events: &mut Option<Events>, answer: &mut dyn FnMut(Request) -> Result<Value, String>) -> Value {
+fn reply(
+    text: &[u8],
+    events: &mut Option<Events>,
+    answer: &mut dyn FnMut(Request) -> Result<Value, String>,
+    may_change: bool,
+) -> Value {
     let mut request: Value = match serde_json::from_slice(text) {
         Ok(request @ Value::Object(_)) => request,
         Ok(_) => return json!({ "error": "a request is an object, such as {\"id\":1,\"request\":\"status\"}" }),
@@ -282,6 +287,9 @@ fn reply(text: &[u8], events: &mut Option<Events>, answer: &mut dyn FnMut(Reques
         Ok(Request::Events) => {
             events.get_or_insert_default();
             Ok(json!({}))
+        }
+        Ok(request) if request.is_change() && !may_change => {
+            Err("this socket is for looking only; take the other one".into())
         }
         Ok(request) => answer(request),
     };
@@ -326,8 +334,7 @@ mod tests {
             scope.spawn(|| {
                 let mut number = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    server.serve(&mut |request, changes| {
-                        assert!(changes);
+                    server.serve(&mut |request| {
                         match request {
                             Request::Stations { switch: None } => Ok(json!([1, 2])),
                             Request::Stations { switch: Some(other) } => Err(format!("no switch '{other}'")),
