@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ringpass::control::{PortStatus, Request, Status, WorkerStatus};
-use ringpass::{Mempool, Port, State, Workers};
+use ringpass::{Config, Mempool, Offloads, Port, State, Workers};
 use serde_json::{Value, json};
 
 use crate::run_observer::{PortPlace, RunObserver};
@@ -13,6 +13,8 @@ use crate::{log, metrics};
 /// What moves packets in a run.
 #[derive(Clone, Copy)]
 pub struct Engine<'a> {
+    /// Its configuration.
+    pub config: &'a Config,
     /// Its workers.
     pub workers: &'a Workers,
     /// Pool of its packets, if it is known.
@@ -40,7 +42,7 @@ pub fn answer(
         }
         Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
         // The server's own, and those that change the run.
-        Request::Events | Request::Remove { .. } => Ok(json!({})),
+        Request::Events | Request::Add { .. } | Request::Remove { .. } => Ok(json!({})),
     }
 }
 
@@ -48,8 +50,20 @@ pub fn answer(
 pub fn event(request: &Request) -> Value {
     match request {
         Request::Remove { port } => json!({ "event": "removed", "port": port }),
+        Request::Add { switch, port } => {
+            let name = port.get("name").or_else(|| port.get("address"));
+            json!({ "event": "added", "port": name, "switch": switch })
+        }
         _ => json!({ "event": "changed" }),
     }
+}
+
+/// Returns the list of offloads that the option `--offloads` understands.
+fn offload_list(offloads: Offloads) -> String {
+    let Offloads { checksum, hash, vlan, tso } = offloads;
+    let names = [(checksum, "checksum"), (hash, "hash"), (vlan, "vlan"), (tso, "tso")];
+    let names: Vec<_> = names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
+    if names.is_empty() { "none".into() } else { names.join(",") }
 }
 
 /// Returns the status of a run.
@@ -75,6 +89,10 @@ pub fn status(
     };
     Status {
         seconds: elapsed.as_secs_f64(),
+        queues: engine.config.port.queues,
+        mtu: engine.config.port.mtu,
+        offloads: offload_list(engine.config.port.offloads),
+        room: observer.room(),
         ports: ports.collect(),
         switches: observer.switches(),
         workers: engine.workers.totals_of_each(elapsed).iter().map(worker).collect(),

@@ -1,15 +1,18 @@
 //! The subcommand `ringpass ctl`: looks at a running program, and changes it, over its control socket.
 
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
-use ringpass::Error;
 use ringpass::control::{Client, PortStatus, Request, Status};
+use ringpass::open::open_for;
 use ringpass::signals::interrupted;
+use ringpass::{Error, PortConfig};
 use serde_json::{Value, json};
 
-use crate::options::seconds;
+use crate::config_file;
+use crate::options::{self, seconds};
 use crate::output::print_line;
 use crate::signals::{begin_run, catch_first_signal};
 use crate::stats::{bps, grouped, pps};
@@ -63,6 +66,26 @@ enum Command {
         /// Name of the switch
         switch: Option<String>,
     },
+    /// Open a port and add it to a switch
+    #[command(
+        after_help = "EXAMPLES:\n  in VLAN 10 alone:\n      sudo ringpass ctl add lan tap:c --vlan 10\n  all keys of [[switch.port]]:\n      \
+                            sudo ringpass ctl add lan tap:c --set 'trunk=\"10,20\"' --set native=10"
+    )]
+    Add {
+        /// Name of the switch
+        switch: String,
+        /// Address of the port: tap:NAME or null
+        address: String,
+        /// Name of the port [default: its address]
+        #[arg(long)]
+        name: Option<String>,
+        /// The only VLAN of the port, whose frames come and go without tags
+        #[arg(long, value_name = "ID")]
+        vlan: Option<u16>,
+        /// Another key of [[switch.port]], as in the configuration file
+        #[arg(long, value_name = "KEY=VALUE")]
+        set: Vec<String>,
+    },
     /// Take a port out of its switch and close it
     #[command(after_help = "EXAMPLES:\n      ringpass ctl remove tap:a")]
     Remove {
@@ -86,10 +109,40 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Show { port } => show(&client.status()?, &port, args.json)?,
         Command::Stats { interval } => stats(&mut client, interval, args.json)?,
         Command::Stations { switch } => stations(&client.request(&Request::Stations { switch })?, args.json),
+        Command::Add { switch, address, name, vlan, set } => {
+            add(&mut client, switch, port_keys(address, name, vlan, &set)?)?
+        }
         Command::Remove { port } => drop(client.request(&Request::Remove { port })?),
         Command::Events { time } => events(&mut client, time, args.json)?,
     }
     Ok(())
+}
+
+/// Returns the keys of a port, as in a file.
+fn port_keys(address: String, name: Option<String>, vlan: Option<u16>, set: &[String]) -> Result<Value, Error> {
+    let text = set.join("\n");
+    let wrong = |error: toml::de::Error| Error::Config(format!("--set {text}: {}", error.message().replace('\n', " ")));
+    let mut keys: serde_json::Map<String, Value> = toml::from_str(&text).map_err(wrong)?;
+    keys.insert("address".into(), address.into());
+    if let Some(name) = name {
+        keys.insert("name".into(), name.into());
+    }
+    if let Some(vlan) = vlan {
+        keys.insert("vlan".into(), vlan.into());
+    }
+    Ok(Value::Object(keys))
+}
+
+/// Opens a port for the program, which is in its sandbox, and passes it on.
+fn add(client: &mut Client, switch: String, port: Value) -> Result<(), Error> {
+    // What is wrong with it is found before anything is opened.
+    let plan = config_file::port(&port).map_err(Error::Config)?;
+    let Status { queues, mtu, offloads, .. } = client.status()?;
+    let offloads = options::offloads(&offloads).map_err(Error::Config)?;
+    let config = PortConfig { queues, mtu, offloads, ..PortConfig::default() };
+    let descriptors = open_for(&plan.address.parse()?, &config)?;
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    client.request_with(&Request::Add { switch, port }, &descriptors).map(drop)
 }
 
 /// Returns a value of the protocol as JSON.

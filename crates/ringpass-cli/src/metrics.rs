@@ -46,7 +46,7 @@ const QUEUE: [QueueCounter; 6] = [
 
 impl Collector for Snapshot {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
-        let Status { seconds, ports, switches, workers, buffers, buffers_in_use } = &self.0;
+        let Status { seconds, ports, switches, workers, buffers, buffers_in_use, .. } = &self.0;
         let mut to = Encoder(&mut encoder);
         to.plain("run_seconds", "Time since the start of the run", *seconds)?;
         for (name, help, count) in QUEUE {

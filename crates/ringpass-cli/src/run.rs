@@ -159,8 +159,8 @@ impl Run {
 
     /// Waits until the run is to end. Fails if a port has.
     fn until_end(&mut self, ports: &mut Ports, observer: &mut dyn RunObserver) -> Result<(), Error> {
-        let Self { workers, printer, interval, control, pool, .. } = self;
-        let engine = Engine { workers, pool: pool.as_ref() };
+        let Self { config, workers, printer, interval, control, pool, .. } = self;
+        let engine = Engine { config, workers, pool: pool.as_ref() };
         let mut next = *interval;
         let start = Instant::now();
         let watched = RefCell::new((ports, observer));
@@ -196,11 +196,11 @@ impl Run {
             let until = Instant::now() + limit;
             while let Some(left) = until.checked_duration_since(Instant::now()) {
                 let mut changes = Vec::new();
-                control.serve(&mut |request| {
+                control.serve(&mut |request, descriptors| {
                     if !request.is_change() {
                         return answer(&request, ports, *observer, engine, start.elapsed());
                     }
-                    let changed = observer.change(&request, ports)?;
+                    let changed = observer.change(&request, descriptors, ports)?;
                     changes.push(event(&request));
                     Ok(changed)
                 });

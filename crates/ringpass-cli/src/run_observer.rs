@@ -1,5 +1,6 @@
 //! What a subcommand adds to its run: numbers, a picture, decisions on its ports, and answers to those who ask over a control socket.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ringpass::control::{Request, SwitchStatus};
@@ -49,6 +50,11 @@ pub trait RunObserver {
         Err("this program has no switch".into())
     }
 
+    /// Returns how many ports may still be added.
+    fn room(&self) -> usize {
+        0
+    }
+
     /// Returns whether a port is still one of the run.
     fn is_present(&self, port: usize) -> bool {
         let _ = port;
@@ -59,8 +65,8 @@ pub trait RunObserver {
     ///
     /// # Errors
     /// Why not, in a line; then nothing has changed.
-    fn change(&mut self, request: &Request, ports: &mut Ports) -> Result<Value, String> {
-        let _ = (request, ports);
+    fn change(&mut self, request: &Request, descriptors: Vec<OwnedFd>, ports: &mut Ports) -> Result<Value, String> {
+        let _ = (request, descriptors, ports);
         Err("the ports of this program are fixed; those of 'ringpass run' are not".into())
     }
 

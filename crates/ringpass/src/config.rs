@@ -22,6 +22,8 @@ use crate::sandbox::{Sandbox, User};
 pub struct Config {
     /// Queues, rings, MTU and offloads of each port.
     pub port: PortConfig,
+    /// Number of further ports for whose packets the pool has room, because they are [added](crate::open::adopt) later.
+    pub room: usize,
     /// Largest burst in packets, 1 to 256.
     pub batch: usize,
     /// Pages under packets and rings. `None`: huge pages of 2 MiB if enough are free, else ordinary ones, with a notice.
@@ -54,6 +56,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             port: PortConfig::default(),
+            room: 0,
             batch: 32,
             hugepages: None,
             poll: false,

@@ -1,9 +1,10 @@
 //! Opens ports by their addresses.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, Xdp};
+use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, TapFiles, Xdp};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_netmap::client::default_socket;
 use ringpass_pci::{PciDevice, SysfsPci, VfioUser, addressing_of, open_pci};
@@ -91,7 +92,8 @@ pub fn addressing_card(addresses: &[Address]) -> Option<&str> {
 /// says so and uses ordinary ones. For a real card the memory is on the card's NUMA node and has addresses that the card
 /// understands.
 pub fn pool(ports: &[PortConfig], addresses: &[Address], config: &Config) -> Result<Mempool, Error> {
-    let buffers = ports.iter().map(|port| buffers(port, config.batch)).sum();
+    let own: usize = ports.iter().map(|port| buffers(port, config.batch)).sum();
+    let buffers = own + config.room * buffers(&config.port, config.batch);
     let is_xdp = addresses.iter().any(|address| matches!(innermost(address), Address::Xdp(_)));
     with_page_fallback(ports, addressing_card(addresses), config, |region| {
         let mut pool = MempoolConfig { buffers, region: *region, ..Default::default() };
@@ -170,6 +172,43 @@ fn innermost(mut address: &Address) -> &Address {
         address = inner;
     }
     address
+}
+
+/// Opens what a port of another process needs, for that process: it is in a sandbox, and this one is not. It makes a port of the descriptors with
+/// [`adopt`].
+///
+/// # Errors
+/// Ports of this kind cannot be passed on, or this one cannot be opened.
+pub fn open_for(address: &Address, port_config: &PortConfig) -> Result<Vec<OwnedFd>, Error> {
+    match address {
+        Address::Null => Ok(Vec::new()),
+        Address::Tap(name) => TapFiles::open(name, port_config).map(TapFiles::into_descriptors),
+        other => Err(cannot_be_passed_on(other)),
+    }
+}
+
+/// Makes a port of descriptors that another process has [opened](open_for), with packets from `pool`.
+///
+/// # Errors
+/// They are not those of such a port.
+pub fn adopt(
+    address: &Address,
+    descriptors: Vec<OwnedFd>,
+    port_config: &PortConfig,
+    pool: &Mempool,
+) -> Result<Box<dyn Port>, Error> {
+    check_ranges(port_config)?;
+    Ok(match address {
+        Address::Null => Box::new(Null::open(port_config)),
+        Address::Tap(name) => Box::new(Tap::of_descriptors(name, descriptors, port_config, pool)?),
+        other => return Err(cannot_be_passed_on(other)),
+    })
+}
+
+fn cannot_be_passed_on(address: &Address) -> Error {
+    Error::Unsupported(format!(
+        "{address}: ports of this kind are opened at the start only; those that can be added are tap: and null"
+    ))
 }
 
 /// Opens one port with packets from `pool`, and adds what it needs of a sandbox to `needs`.

@@ -49,6 +49,20 @@ impl Ports {
         self.ports.push(Box::new(port));
     }
 
+    /// Puts a port into the place of this number, from which one was [taken out](Self::take_out), or behind the last one; returns its number.
+    pub fn put(&mut self, place: Option<usize>, port: Box<dyn Port>) -> usize {
+        match place.filter(|place| *place < self.ports.len()) {
+            Some(place) => {
+                self.ports[place] = port;
+                place
+            }
+            None => {
+                self.ports.push(port);
+                self.ports.len() - 1
+            }
+        }
+    }
+
     /// Takes a port out. Its number stays, with a port that receives nothing and drops all. A device is stopped when the port and all of its queues have
     /// been dropped.
     ///

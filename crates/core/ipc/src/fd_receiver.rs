@@ -190,6 +190,20 @@ pub(crate) fn send_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
 }
 
+/// Sends bytes with descriptors on a connected unix socket, as many bytes as it takes, and returns their number. Waits for room if the socket waits.
+///
+/// # Errors
+/// The kernel's; EINVAL for more than [`MAX_FDS`] descriptors.
+pub fn send_descriptors(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> std::io::Result<usize> {
+    if descriptors.len() > MAX_FDS {
+        return Err(Errno::INVAL.into());
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(descriptors));
+    Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
+}
+
 /// Receives a message without blocking and calls `take` with each descriptor. Returns the number of bytes.
 fn receive_fds(
     socket: BorrowedFd<'_>,

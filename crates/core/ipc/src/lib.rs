@@ -29,7 +29,7 @@ pub use credentials::Credentials;
 pub use elsewhere::{LARGE_MEMORY, drop_elsewhere, wait_for_drops};
 pub use event_notifier::{EventNotifier, NotEventfd, SLOW_PEER_PAUSE, check_eventfd, prepare_notifiers};
 pub use event_waiter::EventWaiter;
-pub use fd_receiver::start_fd_receiver;
+pub use fd_receiver::{send_descriptors, start_fd_receiver};
 pub use interrupt::{WAITS_END, check_interrupt, wait_ready};
 pub use limit::raise_descriptor_limit;
 pub use listener::{AcceptWait, Listener};

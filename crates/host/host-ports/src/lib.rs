@@ -33,5 +33,5 @@ pub use null::Null;
 pub use packet_socket::PacketSocket;
 pub use pcap::Pcap;
 pub use sys::max_ring_sizes;
-pub use tap::Tap;
+pub use tap::{Tap, TapFiles};
 pub use xdp::{Xdp, XdpServer, XdpServerEvent};

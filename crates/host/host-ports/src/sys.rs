@@ -108,6 +108,18 @@ pub(crate) struct Interface {
     pub(crate) mac: MacAddress,
 }
 
+impl From<OwnedFd> for Interfaces {
+    fn from(socket: OwnedFd) -> Self {
+        Self(socket)
+    }
+}
+
+impl From<Interfaces> for OwnedFd {
+    fn from(interfaces: Interfaces) -> Self {
+        interfaces.0
+    }
+}
+
 impl Interfaces {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self(socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?))

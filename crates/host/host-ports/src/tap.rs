@@ -55,30 +55,102 @@ struct Tx {
     mtu: usize,
 }
 
+/// Descriptors of a TAP interface: one for each queue, and a socket for requests about the interface. A process that may opens them for one that may
+/// not.
+pub struct TapFiles {
+    tuns: Vec<OwnedFd>,
+    interfaces: Interfaces,
+    mac: MacAddress,
+}
+
+impl TapFiles {
+    /// Creates the interface, or attaches to an existing one, sets its MTU and brings it up.
+    ///
+    /// # Errors
+    /// It is not permitted, another program has the interface, or it is no TAP.
+    pub fn open(name: &str, config: &PortConfig) -> Result<Self, Error> {
+        let wrong = |what: &'static str| move |source: io::Error| Error::os(format!("tap:{name}: {what}"), source);
+        let attach = || {
+            let tun = open_tun(name)?;
+            attach_tap(tun.as_fd(), name, config.queues > 1, has_header(config).is_some())
+                .map_err(|error| attach_error(name, config, error))?;
+            set_tap_offloads(tun.as_fd(), config.offloads).map_err(wrong("setting offloads"))?;
+            Ok(tun)
+        };
+        let tuns = (0..config.queues).map(|_| attach()).collect::<Result<_, Error>>()?;
+        let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
+        interfaces.set_mtu(name, config.mtu).map_err(wrong("setting the MTU"))?;
+        interfaces.set_up(name).map_err(wrong("bringing the interface up"))?;
+        let (_, mac) = interfaces.hardware(name).map_err(wrong("reading the hardware address"))?;
+        Ok(Self { tuns, interfaces, mac })
+    }
+
+    /// Returns them for another process.
+    pub fn into_descriptors(self) -> Vec<OwnedFd> {
+        std::iter::once(self.interfaces.into()).chain(self.tuns).collect()
+    }
+
+    /// Takes the descriptors that another process has opened for a port with this configuration.
+    ///
+    /// # Errors
+    /// They are not those of this interface.
+    pub fn of_descriptors(name: &str, descriptors: Vec<OwnedFd>, config: &PortConfig) -> Result<Self, Error> {
+        let wrong = |why: String| Error::Config(format!("tap:{name}: {why}"));
+        let mut tuns = descriptors;
+        if tuns.len() != 1 + config.queues {
+            return Err(wrong(format!("{} descriptors have come, not {}", tuns.len(), 1 + config.queues)));
+        }
+        let interfaces = Interfaces::from(tuns.remove(0));
+        for tun in &tuns {
+            rustix::io::ioctl_fionbio(tun, true).map_err(|errno| wrong(format!("a descriptor: {errno}")))?;
+            if tap_name(tun.as_fd()).ok().as_deref() != Some(name) {
+                return Err(wrong("a descriptor is not that of this interface".into()));
+            }
+        }
+        let (_, mac) = interfaces.hardware(name).map_err(|source| Error::os(format!("tap:{name}"), source))?;
+        Ok(Self { tuns, interfaces, mac })
+    }
+}
+
+/// Returns the offloads for which frames have a virtio-net header: only if it has a use.
+fn has_header(config: &PortConfig) -> Option<Offloads> {
+    let Offloads { checksum, tso, .. } = config.offloads;
+    Some(Offloads { checksum: checksum || tso, ..config.offloads }).filter(|offloads| offloads.checksum)
+}
+
 impl Tap {
     /// Creates the interface, or attaches to an existing one, sets its MTU and brings it up. An interface
     /// created here is deleted with the port and its queues. Its owner can attach without privileges to an
     /// interface that exists, is up and has the right MTU.
     pub fn open(name: &str, config: &PortConfig, pool: &Mempool) -> Result<Self, Error> {
-        let wrong = |what: &'static str| move |source: io::Error| Error::os(format!("tap:{name}: {what}"), source);
+        Self::of_files(name, || TapFiles::open(name, config), config, pool)
+    }
+
+    /// Makes a port of the descriptors that another process has opened with the same configuration, and passed on.
+    ///
+    /// # Errors
+    /// They are not those of this interface; the pool has too few buffers for the longest frame.
+    pub fn of_descriptors(
+        name: &str,
+        descriptors: Vec<OwnedFd>,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<Self, Error> {
+        Self::of_files(name, || TapFiles::of_descriptors(name, descriptors, config), config, pool)
+    }
+
+    fn of_files(
+        name: &str,
+        files: impl FnOnce() -> Result<TapFiles, Error>,
+        config: &PortConfig,
+        pool: &Mempool,
+    ) -> Result<Self, Error> {
         let Offloads { checksum, tso, .. } = config.offloads;
-        // Frames have a virtio-net header only if it has a use.
-        let vnet = Some(Offloads { checksum: checksum || tso, ..config.offloads }).filter(|offloads| offloads.checksum);
+        let vnet = has_header(config);
         let longest = if tso { 65535 } else { config.mtu } + MAX_L2_HEADER_LEN + 1;
         let max_buffers = SparePackets::of(pool, longest)?;
-        let attach = || {
-            let tun = open_tun(name)?;
-            attach_tap(tun.as_fd(), name, config.queues > 1, vnet.is_some())
-                .map_err(|error| attach_error(name, config, error))?;
-            set_tap_offloads(tun.as_fd(), config.offloads).map_err(wrong("setting offloads"))?;
-            Ok(Arc::new(tun))
-        };
-        let tuns: Vec<Arc<OwnedFd>> = (0..config.queues).map(|_| attach()).collect::<Result<_, Error>>()?;
-        let interfaces = Interfaces::new().map_err(wrong("a socket"))?;
-        interfaces.set_mtu(name, config.mtu).map_err(wrong("setting the MTU"))?;
-        interfaces.set_up(name).map_err(wrong("bringing the interface up"))?;
-        let (_, mac) = interfaces.hardware(name).map_err(wrong("reading the hardware address"))?;
-
+        let TapFiles { tuns, interfaces, mac } = files()?;
+        let tuns: Vec<Arc<OwnedFd>> = tuns.into_iter().map(Arc::new).collect();
         let status = Arc::new(PortStatus::new(config.queues));
         let presence = Arc::new(Presence::new(&format!("tap:{name}"), config.rejoin));
         let queues = tuns.iter().enumerate().map(|(queue, tun)| {

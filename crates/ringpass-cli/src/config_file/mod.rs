@@ -16,7 +16,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::options::Options;
-use crate::switch::plan::Plan;
+use crate::switch::plan::{Plan, PortPlan};
 use options::{ControlTable, MetricsTable, OptionsTable};
 pub use reference::{page, schema};
 use switch::{Pair, Switch};
@@ -46,6 +46,8 @@ const SECTIONS: [&str; 5] = ["options", "control", "metrics", "switch", "fwd"];
 pub struct Service {
     /// Options of every port and worker.
     pub options: Options,
+    /// Number of ports that may be added while it runs.
+    pub room: usize,
     /// Its switches, in the order of the file; pairs are switches too, of ports that pass all to each other.
     pub switches: Vec<Plan>,
 }
@@ -73,6 +75,14 @@ pub fn read_switch(path: &Path) -> Result<Plan, Error> {
     parse_switch(&text).map_err(wrong)
 }
 
+/// Reads a port that is added to a switch: the keys of `[[switch.port]]`, as JSON.
+///
+/// # Errors
+/// What is wrong with it, in a line.
+pub fn port(keys: &serde_json::Value) -> Result<PortPlan, String> {
+    switch::Port::deserialize(keys).map_err(|error| format!("the port: {error}"))?.alone()
+}
+
 /// Returns whether a text has a key of a service's file. What is not TOML has none.
 fn is_service(text: &str) -> bool {
     text.parse::<toml::Table>().is_ok_and(|table| SECTIONS.iter().any(|key| table.contains_key(*key)))
@@ -80,15 +90,16 @@ fn is_service(text: &str) -> bool {
 
 /// Parses the text of a file. Error texts begin with `:LINE: ` or `: `.
 fn parse(text: &str) -> Result<Service, String> {
-    let (options, mut switches) = match is_service(text) {
+    let ((options, room), mut switches) = match is_service(text) {
         true => {
             let File { options, control, metrics, switch, fwd } = from_toml(text)?;
             let switches = switch.into_iter().map(Switch::plan).chain(fwd.into_iter().map(Pair::plan));
-            (options.options(control, metrics), switches.collect::<Result<Vec<Plan>, String>>()?)
+            let room = control.room();
+            ((options.options(control, metrics), room), switches.collect::<Result<Vec<Plan>, String>>()?)
         }
         false => {
             let none = OptionsTable::default().options(ControlTable::default(), MetricsTable::default());
-            (none, vec![parse_switch(text)?])
+            ((none, 0), vec![parse_switch(text)?])
         }
     };
     if switches.is_empty() {
@@ -107,7 +118,7 @@ fn parse(text: &str) -> Result<Service, String> {
         switches[number].name = Some(name);
         check_ports(&switches, number)?;
     }
-    Ok(Service { options, switches })
+    Ok(Service { options, room, switches })
 }
 
 /// Checks the ports of a switch, and their names against those of the switches before.

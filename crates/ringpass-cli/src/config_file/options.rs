@@ -48,6 +48,16 @@ pub(super) struct ControlTable {
     socket: Option<Place>,
     /// Path of a socket whose clients may look only, likewise.
     read_only: Option<Place>,
+    /// Number of ports that may be added while the service runs, for whose packets memory is kept; 4 if not given, if there is a socket for changes.
+    room: Option<Room>,
+}
+
+impl ControlTable {
+    /// Returns the number of ports that may be added.
+    pub(super) fn room(&self) -> usize {
+        let default = if self.socket.is_some() { 4 } else { 0 };
+        self.room.as_ref().map_or(default, |room| room.0)
+    }
 }
 
 /// Metrics for Prometheus.
@@ -59,6 +69,7 @@ pub(super) struct MetricsTable {
 }
 
 read_from! {
+    Room(usize) from "usize" as usize: |number| within(0..=1024)(&number.to_string());
     Place(SocketPlace) from "String" as String: |text| text.parse();
     Batch(usize) from "usize" as usize: |number| within(1..=256)(&number.to_string());
     Queues(usize) from "usize" as usize: |number| within(1..=64)(&number.to_string());

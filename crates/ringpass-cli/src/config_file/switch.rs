@@ -36,7 +36,7 @@ pub(super) struct Switch {
 /// A port of a switch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-struct Port {
+pub(super) struct Port {
     /// Address of the port, such as `tap:a` or `vhost:/run/vm.sock`; see `ringpass --help`.
     address: String,
     /// Its name; the address if not given.
@@ -183,6 +183,18 @@ impl Pair {
 }
 
 impl Port {
+    /// Makes a plan of a port that is added alone.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn alone(self) -> Result<PortPlan, String> {
+        if !self.map.is_empty() {
+            return Err("cards are mapped to guests at the start only; leave out 'map'".into());
+        }
+        let name = self.name.clone().unwrap_or_else(|| self.address.clone());
+        self.plan(name.clone()).map_err(|why| format!("port '{name}': {why}"))
+    }
+
     fn plan(self, name: String) -> Result<PortPlan, String> {
         let native = self.native.map(|id| id.0);
         let vlans = match (self.vlan, self.trunk, native) {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ringpass::{Config, Error, PortConfig, Worker, open_all};
+use ringpass_switch::MAX_PORTS;
 
 use crate::config_file;
 use crate::options::{Options, seconds};
@@ -60,12 +61,14 @@ CONFIGURATION FILE (docs/configuration.md has all keys):
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let config_file::Service { options, switches: plans } = config_file::read(&args.file)?;
-    let mut switches = plans.iter().map(create).collect::<Result<Vec<_>, _>>()?;
+    let config_file::Service { options, room, switches: plans } = config_file::read(&args.file)?;
     // Whoever may change things may add ports, so switches wait for them.
     let is_changed = options.control.is_some();
+    let slots = if is_changed { MAX_PORTS } else { 0 };
+    let mut switches = plans.iter().map(|plan| create(plan, slots)).collect::<Result<Vec<_>, _>>()?;
     let mut run = Options { time: args.time, json: args.json, ..options }.run()?;
     run.printer.live = false;
+    run.config.room = room;
     let mut ports = open_all(addresses(&plans, &run.config)?, &run.config)?;
     let mut mapped = Vec::new();
     let mut end = 0;
@@ -98,7 +101,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
         first += ports;
     }
-    let mut observer = ServiceObserver::new(parts);
+    let mut observer = ServiceObserver::new(parts, &run.config);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));
     close(ports);

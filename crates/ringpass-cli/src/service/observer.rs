@@ -1,12 +1,15 @@
 //! Supervision of a service: that of each of its switches, which end one by one.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringpass::control::{Request, SwitchStatus};
-use ringpass::{Error, Port, Ports, Totals};
-use serde_json::Value;
+use ringpass::open::adopt;
+use ringpass::{Address, Config, Error, Port, PortConfig, Ports, Totals};
+use serde_json::{Value, json};
 
+use crate::config_file;
 use crate::run_observer::{Decision, PortPlace, RunObserver};
 use crate::stats::Fields;
 use crate::switch::observer::SwitchObserver;
@@ -41,16 +44,68 @@ impl Part {
 }
 
 /// The observer of a service's run.
-pub(super) struct ServiceObserver(Vec<Part>);
+pub(super) struct ServiceObserver {
+    parts: Vec<Part>,
+    /// Configuration of a port that is added.
+    config: PortConfig,
+    /// Number of ports that may still be added.
+    room: usize,
+    /// Numbers of ports that were removed.
+    free: Vec<usize>,
+}
 
 impl ServiceObserver {
-    pub(super) fn new(parts: Vec<Part>) -> Self {
-        Self(parts)
+    pub(super) fn new(parts: Vec<Part>, config: &Config) -> Self {
+        // A port that is added ends with its interface: nobody could open that again.
+        let port = PortConfig { rejoin: false, ..config.port };
+        Self { parts, config: port, room: config.room, free: Vec::new() }
+    }
+
+    /// Adds a port to a switch.
+    fn add(
+        &mut self,
+        switch: &str,
+        port: &Value,
+        descriptors: Vec<OwnedFd>,
+        ports: &mut Ports,
+    ) -> Result<Value, String> {
+        let plan = config_file::port(port)?;
+        let name = &plan.rules.name;
+        if self.parts.iter().any(|part| part.observer.has(name)) {
+            return Err(format!("there is a port '{name}' already; give this one another name"));
+        }
+        if self.room == 0 {
+            return Err(
+                "there is no room for the packets of another port; remove one, or give [control] more 'room'".into()
+            );
+        }
+        let names = || self.parts.iter().map(|part| &part.name[..]).collect::<Vec<_>>().join(", ");
+        let none = || format!("there is no switch '{switch}', but {}", names());
+        let number = self.parts.iter().position(|part| part.name == switch).ok_or_else(none)?;
+        let part = &mut self.parts[number];
+        if part.ended {
+            return Err(format!("switch '{switch}' has ended"));
+        }
+        let address: Address = plan.address.parse().map_err(|error: Error| error.to_string())?;
+        let opened = adopt(&address, descriptors, &self.config, ports.pool()).map_err(|error| error.to_string())?;
+        part.observer.add(plan, opened, ports, self.free.last().copied())?;
+        self.free.pop();
+        self.room -= 1;
+        Ok(json!({}))
+    }
+
+    /// Takes a port out of its switch.
+    fn remove(&mut self, port: &str, ports: &mut Ports) -> Result<Value, String> {
+        let part = self.parts.iter_mut().find(|part| part.observer.has(port));
+        let none = || format!("there is no port '{port}'; 'ringpass ctl list' shows those there are");
+        self.free.push(part.ok_or_else(none)?.observer.remove(port, ports)?);
+        self.room += 1;
+        Ok(json!({}))
     }
 
     /// Returns the part that has a port.
     fn part_of(&self, port: usize) -> Option<&Part> {
-        self.0.iter().find(|part| part.observer.is_present(port))
+        self.parts.iter().find(|part| part.observer.is_present(port))
     }
 }
 
@@ -58,7 +113,7 @@ impl RunObserver for ServiceObserver {
     /// Returns the sums over all parts.
     fn fields(&mut self, totals: &Totals) -> Fields {
         let mut sums = Fields::new();
-        for part in &mut self.0 {
+        for part in &mut self.parts {
             for (name, value) in part.observer.fields(totals) {
                 let sum = match (sums.get(&name).and_then(Value::as_u64), value.as_u64()) {
                     (Some(before), Some(more)) => Value::from(before + more),
@@ -83,15 +138,15 @@ impl RunObserver for ServiceObserver {
             let switches = part.observer.switches().into_iter();
             switches.map(|switch| SwitchStatus { ended: part.ended, ..switch }).collect::<Vec<_>>()
         };
-        self.0.iter().flat_map(with_end).collect()
+        self.parts.iter().flat_map(with_end).collect()
     }
 
     fn stations(&self, switch: Option<&str>) -> Result<Vec<Value>, String> {
-        if let Some(other) = switch.filter(|name| self.0.iter().all(|part| part.name != *name)) {
-            let names: Vec<_> = self.0.iter().map(|part| &part.name[..]).collect();
+        if let Some(other) = switch.filter(|name| self.parts.iter().all(|part| part.name != *name)) {
+            let names: Vec<_> = self.parts.iter().map(|part| &part.name[..]).collect();
             return Err(format!("there is no switch '{other}', but {}", names.join(", ")));
         }
-        let wanted = self.0.iter().filter(|part| switch.is_none_or(|name| part.name == name));
+        let wanted = self.parts.iter().filter(|part| switch.is_none_or(|name| part.name == name));
         Ok(wanted.filter_map(|part| part.observer.stations(None).ok()).flatten().collect())
     }
 
@@ -99,27 +154,27 @@ impl RunObserver for ServiceObserver {
         self.part_of(port).is_some()
     }
 
-    fn change(&mut self, request: &Request, ports: &mut Ports) -> Result<Value, String> {
+    fn room(&self) -> usize {
+        self.room
+    }
+
+    fn change(&mut self, request: &Request, descriptors: Vec<OwnedFd>, ports: &mut Ports) -> Result<Value, String> {
         match request {
-            Request::Remove { port } => {
-                let part = self.0.iter_mut().find(|part| part.observer.has(port));
-                let part = part
-                    .ok_or_else(|| format!("there is no port '{port}'; 'ringpass ctl list' shows those there are"))?;
-                part.observer.change(request, ports)
-            }
+            Request::Add { switch, port } => self.add(switch, port, descriptors, ports),
+            Request::Remove { port } => self.remove(port, ports),
             _ => Err("this is not a change".into()),
         }
     }
 
     fn report(&self) {
-        self.0.iter().for_each(|part| part.observer.report());
+        self.parts.iter().for_each(|part| part.observer.report());
     }
 
     /// Looks at all parts. The run ends with the last of them, with its error.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
         let mut idle = true;
         let mut last = None;
-        for part in &mut self.0 {
+        for part in &mut self.parts {
             if part.ended {
                 continue;
             }
@@ -133,7 +188,7 @@ impl RunObserver for ServiceObserver {
             }
         }
         match last {
-            Some(error) if self.0.iter().all(|part| part.ended) => Decision::Failed(error),
+            Some(error) if self.parts.iter().all(|part| part.ended) => Decision::Failed(error),
             _ if idle => Decision::StopWhenIdle,
             _ => Decision::Continue,
         }

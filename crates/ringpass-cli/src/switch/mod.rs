@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ringpass::{Config, Error, Mempool, Port, Worker, open_all};
-use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, Switch};
+use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 
 use crate::config_file;
 use crate::options::{Options, seconds, within};
@@ -109,7 +109,7 @@ CONFIGURATION FILE (all but 'address' may be left out):
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let plan = args.plan()?;
-    let mut switch = create(&plan)?;
+    let mut switch = create(&plan, plan.ports.len())?;
     let plans = plan.ports;
     let mut guest_workers = args.worker_per_guest.then(|| GuestWorkers::new(&plans)).transpose()?;
     let mut run = args.options.run()?;
@@ -135,12 +135,13 @@ pub fn run(args: Args) -> Result<(), Error> {
     result
 }
 
-/// Creates the switch of a plan, without ports.
+/// Creates the switch of a plan, without ports, with this many slots for them at least.
 ///
 /// # Errors
 /// What is wrong with the plan.
-pub(crate) fn create(plan: &Plan) -> Result<Switch, Error> {
+pub(crate) fn create(plan: &Plan, slots: usize) -> Result<Switch, Error> {
     let mut rules: Vec<_> = plan.ports.iter().map(|port| port.rules.clone()).collect();
+    rules.resize(slots.max(rules.len()), PortPolicy::default());
     plan.ports.iter().flat_map(|port| &port.maps).for_each(|map| rules[map.to].lends = true);
     Switch::new(&plan.config, &rules)
 }

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use ringpass::control::{Request, SwitchStatus};
+use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, Ports, State, Totals};
 use ringpass_ipc::drop_elsewhere;
-use ringpass_switch::{Counter, Entry, Switch};
+use ringpass_switch::{Counter, DatapathQueues, Entry, Forwarding, MAX_PORTS, Switch};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -69,8 +69,11 @@ impl SwitchObserver {
         self.slots.iter().any(|slot| slot.port.is_some() && slot.plan.rules.name == name)
     }
 
-    /// Takes a port out of the switch and closes it.
-    fn remove(&mut self, name: &str, ports: &mut Ports) -> Result<Value, String> {
+    /// Takes a port out of the switch and closes it. Returns its number, which is free now.
+    ///
+    /// # Errors
+    /// Why not, in a line.
+    pub fn remove(&mut self, name: &str, ports: &mut Ports) -> Result<usize, String> {
         let there = |slot: &Slot| slot.port.is_some() && slot.plan.rules.name == name;
         let Some(number) = self.slots.iter().position(there) else {
             let names: Vec<_> = self.names().collect();
@@ -84,11 +87,41 @@ impl SwitchObserver {
         self.switch.remove(number);
         let slot = &mut self.slots[number];
         slot.phase = PortPhase::Gone;
-        if let Some(port) = slot.port.take() {
-            // A card takes a while to stop.
-            drop_elsewhere(ports.take_out(port));
+        let place = slot.port.take().ok_or("the port was removed before")?;
+        // A card takes a while to stop.
+        drop_elsewhere(ports.take_out(place));
+        Ok(place)
+    }
+
+    /// Adds a port to the switch, at the number `place` among those of the run if that is free.
+    ///
+    /// # Errors
+    /// Why not, in a line; then nothing has changed.
+    pub fn add(
+        &mut self,
+        plan: PortPlan,
+        mut port: Box<dyn Port>,
+        ports: &mut Ports,
+        place: Option<usize>,
+    ) -> Result<(), String> {
+        let free = self.slots.iter().position(|slot| slot.port.is_none());
+        let number = free.or((self.slots.len() < MAX_PORTS).then_some(self.slots.len()));
+        let number = number.ok_or_else(|| format!("switch '{}' has {MAX_PORTS} ports already", self.name))?;
+        // The slot of a port that was removed, or is gone.
+        self.switch.remove(number);
+        self.switch.set_policy(number, plan.rules.clone()).map_err(|error| error.to_string())?;
+        let pool = ports.pool();
+        let shares = port.take_queues().into_iter().map(|queues| {
+            let queues = plan.tunnel.iter().fold(queues, |queues, tunnel| tunnel.wrap(queues, pool));
+            DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }
+        });
+        self.switch.insert(number, shares.collect());
+        let slot = Slot { plan, phase: PortPhase::Running, port: Some(ports.put(place, port)) };
+        match self.slots.get_mut(number) {
+            Some(free) => *free = slot,
+            None => self.slots.push(slot),
         }
-        Ok(json!({}))
+        Ok(())
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
@@ -151,13 +184,6 @@ impl RunObserver for SwitchObserver {
 
     fn is_present(&self, port: usize) -> bool {
         self.slot_of(port).is_some()
-    }
-
-    fn change(&mut self, request: &Request, ports: &mut Ports) -> Result<Value, String> {
-        match request {
-            Request::Remove { port } => self.remove(port, ports),
-            _ => Err("this is not a change".into()),
-        }
     }
 
     /// Prints the MAC table.

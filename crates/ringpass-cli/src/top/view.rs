@@ -243,6 +243,7 @@ mod tests {
             workers: vec![WorkerStatus::default()],
             buffers: 8192,
             buffers_in_use: 1000,
+            ..Status::default()
         };
         let mut rates = Rates::new(status(3599.0, 1_000_000));
         rates.update(status(3600.0, 2_500_000));

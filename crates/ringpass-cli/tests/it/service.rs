@@ -233,3 +233,84 @@ fn ports_are_removed_while_others_pass_frames() {
     let Ended { status, errors, .. } = ended(service);
     assert_eq!(status, Some(0), "{errors:?}");
 }
+
+/// Returns the number of descriptors and threads of a process.
+fn resources(id: u32) -> (usize, usize) {
+    let count = |folder: &str| std::fs::read_dir(format!("/proc/{id}/{folder}")).expect("it runs").count();
+    (count("fd"), count("task"))
+}
+
+#[test]
+fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
+    let (folder, _) = for_everybody();
+    let control = folder.path().join("control");
+    let file = file(&format!(
+        r#"
+        [options]
+        hugepages = "off"
+        [control]
+        socket = "{}"
+        room = 2
+        [[switch]]
+        name = "lan"
+        [[switch.port]]
+        address = "tap:ta"
+        vlan = 10
+        [[switch.port]]
+        address = "tap:tb"
+        vlan = 10
+        [[switch]]
+        name = "other"
+        [[switch.port]]
+        address = "null"
+        [[switch.port]]
+        address = "tap:td"
+        "#,
+        text(&control),
+    ));
+    let host = Namespace::new();
+    let service = run(&host, &file);
+    let one = with_interface(&host, "ta", "198.18.0.1/24");
+    let _two = with_interface(&host, "tb", "198.18.0.2/24");
+    let ctl = |arguments: &[&str]| {
+        let command = [&[RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
+        let Ended { status, errors, .. } = ended(host.spawn(&command));
+        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
+    };
+    let pings = one.spawn(&["ping", "-q", "-i", "0.002", "-c", "1000", "-w", "60", "198.18.0.2"]);
+    ctl(&["add", "lan", "tap:tc", "--name", "c", "--vlan", "10"]).expect("it is added");
+    let three = with_interface(&host, "tc", "198.18.0.3/24");
+    ping(&three, "198.18.0.1");
+    let said = pings.wait(Duration::from_secs(60)).lines.concat();
+    assert!(said.contains("1000 received, 0% packet loss"), "{said}");
+    // What is wrong changes nothing.
+    for (arguments, why) in [
+        (&["add", "lan", "null", "--name", "c"][..], "there is a port 'c' already"),
+        (&["add", "lna", "tap:te"], "there is no switch 'lna', but lan, other"),
+        (&["add", "lan", "tap:te", "--vlan", "4095"], "1 to 4094"),
+        (&["add", "lan", "tap:te", "--set", "colour=1"], "unknown field `colour`"),
+        (&["add", "lan", "xdp:tc"], "opened at the start only"),
+        (&["add", "lan", "tap:te", "--set", "stations=[\"ff:ff:ff:ff:ff:ff\"]"], "no station has a group address"),
+    ] {
+        let error = ctl(arguments).expect_err(why);
+        assert!(error.contains(why), "{arguments:?}: {error}");
+    }
+    assert!(!host.ip(&["link"]).contains(" te:"), "the TAP is gone with what was refused");
+    ctl(&["add", "other", "null", "--name", "last"]).expect("there is room for one more");
+    let full = ctl(&["add", "other", "null", "--name", "more"]).expect_err("no room");
+    assert!(full.contains("there is no room"), "{full}");
+    ctl(&["remove", "last"]).expect("it is removed");
+    // Again and again, which leaves nothing behind.
+    let before = resources(service.id());
+    for _ in 0..30 {
+        ctl(&["add", "other", "tap:te", "--name", "again", "--set", "isolation=1"]).expect("it is added");
+        ctl(&["remove", "again"]).expect("it is removed");
+    }
+    wait_until("what it had before", || resources(service.id()) == before);
+    ping(&three, "198.18.0.2");
+    ctl(&["remove", "c"]).expect("it is removed");
+    wait_until("the TAP to be gone", || !three.ip(&["link"]).contains(" tc:"));
+    service.signal("TERM");
+    let Ended { status, errors, .. } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+}

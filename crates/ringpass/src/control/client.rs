@@ -1,11 +1,12 @@
 //! The other side: who asks.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass_ipc::{Connecting, connect};
+use ringpass_ipc::{Connecting, connect, send_descriptors};
 use ringpass_port::Error;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -98,12 +99,26 @@ impl Client {
     /// # Errors
     /// The program's refusal; it is gone or does not answer.
     pub fn request(&mut self, request: &Request) -> Result<Value, Error> {
+        self.request_with(request, &[])
+    }
+
+    /// Asks for something with descriptors that go along.
+    ///
+    /// # Errors
+    /// Those of [`request`](Self::request).
+    pub fn request_with(&mut self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Value, Error> {
         let id = self.next;
         self.next += 1;
         let mut object = serde_json::to_value(request).map_err(|error| Error::Fault(error.to_string()))?;
         object["id"] = json!(id);
         let text = format!("{object}\n");
-        self.stream.get_mut().write_all(text.as_bytes()).map_err(|error| self.gone(error))?;
+        let mut rest = text.as_bytes();
+        if !descriptors.is_empty() {
+            // They go with the first bytes, of which the socket takes some at least.
+            let sent = send_descriptors(self.stream.get_ref(), rest, descriptors).map_err(|error| self.gone(error))?;
+            rest = &rest[sent..];
+        }
+        self.stream.get_mut().write_all(rest).map_err(|error| self.gone(error))?;
         loop {
             let mut line = self.line(PATIENCE)?.ok_or_else(|| self.silent())?;
             if line.get("event").is_some() {

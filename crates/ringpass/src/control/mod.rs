@@ -25,6 +25,7 @@ use std::time::Duration;
 
 pub use client::Client;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 pub use server::Server;
 pub use status::{PortStatus, Status, SwitchStatus, WorkerStatus};
 
@@ -54,6 +55,14 @@ pub enum Request {
         #[serde(default)]
         format: MetricsFormat,
     },
+    /// Adds a port to a switch. The descriptors of [`open_for`](crate::open::open_for) come with this line, in the first byte. Only for clients that may
+    /// change things.
+    Add {
+        /// Name of the switch.
+        switch: String,
+        /// The port: the keys of `[[switch.port]]` in the configuration file.
+        port: Value,
+    },
     /// Takes a port out of its switch and closes it. Only for clients that may change things.
     Remove {
         /// Name of the port.
@@ -66,7 +75,7 @@ pub enum Request {
 impl Request {
     /// Returns whether this changes anything.
     pub fn is_change(&self) -> bool {
-        matches!(self, Self::Remove { .. })
+        matches!(self, Self::Add { .. } | Self::Remove { .. })
     }
 }
 

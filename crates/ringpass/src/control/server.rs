@@ -155,7 +155,7 @@ impl Server {
 
     /// Answers what clients have asked, without waiting. `answer` gets the requests, other than those for events, and changes from clients that may
     /// change things alone; an error is in a line, with a remedy.
-    pub fn serve(&mut self, answer: &mut dyn FnMut(Request) -> Result<Value, String>) {
+    pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>) {
         for Socket { listener, offer } in &self.sockets {
             // As many as may wait at the socket: one who connects again and again does not keep the others waiting.
             for _ in 0..MAX_CLIENTS {
@@ -188,7 +188,12 @@ impl Server {
 impl Client {
     /// Greets a client, which has this much patience with it; without any, that is an error and the end.
     fn greet(socket: OwnedFd, program: &str, offer: Offer, patience: Option<Duration>) -> Option<Self> {
-        let mut stream = Stream::new(socket, MAX_LINE, Descriptors::Refused);
+        // Who may change things is trusted with the descriptors of ports, too.
+        let accepts = match offer {
+            Offer::Control { changes: true } => Descriptors::Trusted,
+            _ => Descriptors::Refused,
+        };
+        let mut stream = Stream::new(socket, MAX_LINE, accepts);
         let Offer::Control { changes } = offer else {
             return Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None });
         };
@@ -203,7 +208,10 @@ impl Client {
         Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None })
     }
 
-    fn serve(&mut self, answer: &mut dyn FnMut(Request) -> Result<Value, String>) -> Result<(), ConnectionLost> {
+    fn serve(
+        &mut self,
+        answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
+    ) -> Result<(), ConnectionLost> {
         let Self { messages, offer, events } = self;
         let changes = match *offer {
             Offer::Control { changes } => changes,
@@ -230,8 +238,8 @@ impl Client {
                     None => Ok(false),
                 };
             };
-            let (range, _) = stream.take(end + 1);
-            let reply = reply(stream.bytes(range), events, answer, changes);
+            let (range, descriptors) = stream.take(end + 1);
+            let reply = reply(stream.bytes(range), descriptors, events, answer, changes);
             stream.send(line(&reply), Vec::new())?;
             Ok(true)
         })?;
@@ -241,7 +249,7 @@ impl Client {
     /// Answers one request by HTTP; the connection has ended after that.
     fn serve_metrics(
         &mut self,
-        answer: &mut dyn FnMut(Request) -> Result<Value, String>,
+        answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
     ) -> Result<(), ConnectionLost> {
         let Self { messages, offer, .. } = self;
         messages.handle(1, |stream| {
@@ -249,7 +257,7 @@ impl Client {
                 Arrived::Part if stream.arrived().len() == MAX_LINE => return Err(ConnectionLost::Truncated),
                 Arrived::Part => return Ok(false),
                 Arrived::Metrics(len, format) => {
-                    let text = answer(Request::Metrics { format });
+                    let text = answer(Request::Metrics { format }, Vec::new());
                     let text = text.as_ref().map(|text| text.as_str().unwrap_or_default()).map_err(|why| &why[..]);
                     (len, http::metrics(text, format))
                 }
@@ -272,8 +280,9 @@ fn accept(listener: &TcpListener) -> Option<OwnedFd> {
 /// Answers a line.
 fn reply(
     text: &[u8],
+    descriptors: Vec<OwnedFd>,
     events: &mut Option<Events>,
-    answer: &mut dyn FnMut(Request) -> Result<Value, String>,
+    answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
     may_change: bool,
 ) -> Value {
     let mut request: Value = match serde_json::from_slice(text) {
@@ -291,7 +300,7 @@ fn reply(
         Ok(request) if request.is_change() && !may_change => {
             Err("this socket is for looking only; take the other one".into())
         }
-        Ok(request) => answer(request),
+        Ok(request) => answer(request, descriptors),
     };
     let (key, value) = match answered {
         Ok(value) => ("ok", value),
@@ -334,7 +343,7 @@ mod tests {
             scope.spawn(|| {
                 let mut number = 0;
                 while !stop.load(Ordering::Relaxed) {
-                    server.serve(&mut |request| {
+                    server.serve(&mut |request, _| {
                         match request {
                             Request::Stations { switch: None } => Ok(json!([1, 2])),
                             Request::Stations { switch: Some(other) } => Err(format!("no switch '{other}'")),

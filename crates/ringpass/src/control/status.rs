@@ -10,6 +10,14 @@ use serde::{Deserialize, Serialize};
 pub struct Status {
     /// Seconds since the start of the run.
     pub seconds: f64,
+    /// Queues of each port.
+    pub queues: usize,
+    /// MTU of each port, in bytes.
+    pub mtu: usize,
+    /// Offloads of each port, as a list such as `checksum,tso`, or `none`.
+    pub offloads: String,
+    /// Number of ports that may still be added.
+    pub room: usize,
     /// Its ports.
     pub ports: Vec<PortStatus>,
     /// Its switches, if it has any.

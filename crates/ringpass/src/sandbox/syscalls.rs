@@ -91,12 +91,13 @@ fn arg_rules() -> Vec<ArgRule> {
         // A panic opens files to print source lines. Landlock denies that where it is available.
         ArgRule { mask: WRITE, ..arg32(libc::SYS_openat, 2, libc::O_RDONLY as u64) },
         // Whether the output is a terminal; non-blocking mode; the current name of a TAP's interface; an
-        // interface's name and state.
+        // interface's name, state and address.
         arg32(libc::SYS_ioctl, 1, libc::TCGETS),
         arg32(libc::SYS_ioctl, 1, libc::FIONBIO),
         arg32(libc::SYS_ioctl, 1, u64::from(libc::TUNGETIFF as u32)),
         arg32(libc::SYS_ioctl, 1, libc::SIOCGIFNAME),
         arg32(libc::SYS_ioctl, 1, libc::SIOCGIFFLAGS),
+        arg32(libc::SYS_ioctl, 1, libc::SIOCGIFHWADDR),
     ]
 }
 
@@ -149,7 +150,7 @@ fn xdp_server() -> Vec<ArgRule> {
 fn rejoining() -> Vec<ArgRule> {
     const TAP: [libc::Ioctl; 3] = [libc::TUNSETIFF, libc::TUNSETVNETHDRSZ, libc::TUNSETOFFLOAD];
     let mut checks: Vec<ArgRule> = TAP.map(|request| arg32(libc::SYS_ioctl, 1, u64::from(request as u32))).into();
-    checks.extend([libc::SIOCGIFINDEX, libc::SIOCGIFHWADDR].map(|request| arg32(libc::SYS_ioctl, 1, request)));
+    checks.push(arg32(libc::SYS_ioctl, 1, libc::SIOCGIFINDEX));
     checks.push(arg32(libc::SYS_bind, 2, size_of::<libc::sockaddr_ll>() as u64));
     checks.push(arg32(libc::SYS_setsockopt, 1, libc::SOL_PACKET as u64));
     checks
