@@ -11,7 +11,7 @@ pub mod output;
 mod bench;
 pub mod bridge;
 mod check;
-mod config_file;
+pub mod config_file;
 mod connector;
 mod control;
 pub mod cores;

@@ -61,6 +61,14 @@ pub fn read(path: &Path) -> Result<Service, Error> {
     parse(&text).map_err(|why| Error::Config(format!("{}{why}", path.display())))
 }
 
+/// Reads the text of a service's file.
+///
+/// # Errors
+/// The first thing that is wrong with it, in a line that begins with `:`, and the line's number if it is known.
+pub fn check_text(text: &str) -> Result<(), String> {
+    parse(text).map(drop)
+}
+
 /// Reads the file of one switch.
 ///
 /// # Errors

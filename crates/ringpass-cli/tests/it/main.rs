@@ -9,6 +9,7 @@ mod control;
 mod demo;
 mod disk_full;
 mod examples;
+mod fuzz;
 mod idle;
 mod kernel_traffic;
 mod log;
