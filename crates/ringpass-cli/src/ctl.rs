@@ -1,6 +1,6 @@
 //! The subcommand `ringpass ctl`: looks at a running program, and changes it, over its control socket.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use clap::Subcommand;
 use ringpass::control::{Client, PortStatus, Request, Status};
 use ringpass::open::open_for;
 use ringpass::signals::interrupted;
-use ringpass::{Error, PortConfig};
+use ringpass::{Address, Error, PortConfig};
 use serde_json::{Value, json};
 
 use crate::config_file;
@@ -133,6 +133,20 @@ fn port_keys(address: String, name: Option<String>, vlan: Option<u16>, set: &[St
     Ok(Value::Object(keys))
 }
 
+/// For how long a port may be busy: one that has just been removed is closed a moment later.
+const BUSY: Duration = Duration::from_secs(2);
+
+/// Opens a port for another process, for some time also one that is busy.
+fn open_within(limit: Duration, address: &Address, config: &PortConfig) -> Result<Vec<OwnedFd>, Error> {
+    let start = Instant::now();
+    loop {
+        match open_for(address, config) {
+            Err(Error::Busy(_)) if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
+            opened => return opened,
+        }
+    }
+}
+
 /// Opens a port for the program, which is in its sandbox, and passes it on.
 fn add(client: &mut Client, switch: String, port: Value) -> Result<(), Error> {
     // What is wrong with it is found before anything is opened.
@@ -140,7 +154,7 @@ fn add(client: &mut Client, switch: String, port: Value) -> Result<(), Error> {
     let Status { queues, mtu, offloads, .. } = client.status()?;
     let offloads = options::offloads(&offloads).map_err(Error::Config)?;
     let config = PortConfig { queues, mtu, offloads, ..PortConfig::default() };
-    let descriptors = open_for(&plan.address.parse()?, &config)?;
+    let descriptors = open_within(BUSY, &plan.address.parse()?, &config)?;
     let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
     client.request_with(&Request::Add { switch, port }, &descriptors).map(drop)
 }
