@@ -41,6 +41,7 @@ pub fn answer(
             metrics::encode(status(ports, observer, engine, elapsed), *format).map(Value::from)
         }
         Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
+        Request::Plan => observer.plan(),
         // The server's own, and those that change the run.
         Request::Events | Request::Add { .. } | Request::Remove { .. } => Ok(json!({})),
     }

@@ -148,7 +148,7 @@ fn open_within(limit: Duration, address: &Address, config: &PortConfig) -> Resul
 }
 
 /// Opens a port for the program, which is in its sandbox, and passes it on.
-fn add(client: &mut Client, switch: String, port: Value) -> Result<(), Error> {
+pub fn add(client: &mut Client, switch: String, port: Value) -> Result<(), Error> {
     // What is wrong with it is found before anything is opened.
     let plan = config_file::port(&port).map_err(Error::Config)?;
     let Status { queues, mtu, offloads, .. } = client.status()?;

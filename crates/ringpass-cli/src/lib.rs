@@ -8,6 +8,7 @@
 #[macro_use]
 pub mod output;
 
+mod apply;
 mod bench;
 pub mod bridge;
 mod check;
@@ -98,6 +99,7 @@ enum Command {
     Run(service::Args),
     Check(check::Args),
     Ctl(ctl::Args),
+    Apply(apply::Args),
     Top(top::Args),
     Switch(switch::Args),
     Pktgen(pktgen::Args),
@@ -138,6 +140,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Run(args) => service::run(args),
         Command::Check(args) => check::run(args),
         Command::Ctl(args) => ctl::run(args),
+        Command::Apply(args) => apply::run(args),
         Command::Top(args) => top::run(args),
         Command::Switch(args) => switch::run(args),
         Command::Pktgen(args) => pktgen::run(args),

@@ -50,6 +50,14 @@ pub trait RunObserver {
         Err("this program has no switch".into())
     }
 
+    /// Returns what the service consists of.
+    ///
+    /// # Errors
+    /// This is no service, in a line.
+    fn plan(&self) -> Result<Value, String> {
+        Err("this program does not run from a file".into())
+    }
+
     /// Returns how many ports may still be added.
     fn room(&self) -> usize {
         0

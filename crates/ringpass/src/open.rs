@@ -187,6 +187,17 @@ pub fn open_for(address: &Address, port_config: &PortConfig) -> Result<Vec<Owned
     }
 }
 
+/// Returns whether [`open_for`] opens ports of this kind.
+///
+/// # Errors
+/// It does not; in a line.
+pub fn can_be_passed_on(address: &Address) -> Result<(), Error> {
+    match address {
+        Address::Null | Address::Tap(_) => Ok(()),
+        other => Err(cannot_be_passed_on(other)),
+    }
+}
+
 /// Makes a port of descriptors that another process has [opened](open_for), with packets from `pool`.
 ///
 /// # Errors

@@ -3,6 +3,7 @@
 
 mod error;
 mod options;
+mod outline;
 mod reference;
 mod switch;
 
@@ -18,6 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::options::Options;
 use crate::switch::plan::{Plan, PortPlan};
 use options::{ControlTable, MetricsTable, OptionsTable};
+pub use outline::{Outline, Step, SwitchOutline};
 pub use reference::{page, schema};
 use switch::{Pair, Switch};
 
@@ -59,6 +61,15 @@ pub struct Service {
 pub fn read(path: &Path) -> Result<Service, Error> {
     let text = read_limited(path).map_err(|source| Error::file(path.display().to_string(), source))?;
     parse(&text).map_err(|why| Error::Config(format!("{}{why}", path.display())))
+}
+
+/// Reads the file of a service, and what it consists of.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_outline(path: &Path) -> Result<(Service, Outline), Error> {
+    let text = read_limited(path).map_err(|source| Error::file(path.display().to_string(), source))?;
+    outline::outline(&text).map_err(|why| Error::Config(format!("{}{why}", path.display())))
 }
 
 /// Reads the text of a service's file.

@@ -61,7 +61,8 @@ CONFIGURATION FILE (docs/configuration.md has all keys):
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let config_file::Service { options, room, switches: plans } = config_file::read(&args.file)?;
+    let (service, outline) = config_file::read_outline(&args.file)?;
+    let config_file::Service { options, room, switches: plans } = service;
     // Whoever may change things may add ports, so switches wait for them.
     let is_changed = options.control.is_some();
     let slots = if is_changed { MAX_PORTS } else { 0 };
@@ -101,7 +102,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
         first += ports;
     }
-    let mut observer = ServiceObserver::new(parts, &run.config);
+    let mut observer = ServiceObserver::new(parts, outline, &run.config);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));
     close(ports);

@@ -9,7 +9,7 @@ use ringpass::open::adopt;
 use ringpass::{Address, Config, Error, Port, PortConfig, Ports, Totals};
 use serde_json::{Value, json};
 
-use crate::config_file;
+use crate::config_file::{self, Outline};
 use crate::run_observer::{Decision, PortPlace, RunObserver};
 use crate::stats::Fields;
 use crate::switch::observer::SwitchObserver;
@@ -46,6 +46,8 @@ impl Part {
 /// The observer of a service's run.
 pub(super) struct ServiceObserver {
     parts: Vec<Part>,
+    /// What they consist of now.
+    outline: Outline,
     /// Configuration of a port that is added.
     config: PortConfig,
     /// Number of ports that may still be added.
@@ -55,10 +57,10 @@ pub(super) struct ServiceObserver {
 }
 
 impl ServiceObserver {
-    pub(super) fn new(parts: Vec<Part>, config: &Config) -> Self {
+    pub(super) fn new(parts: Vec<Part>, outline: Outline, config: &Config) -> Self {
         // A port that is added ends with its interface: nobody could open that again.
         let port = PortConfig { rejoin: false, ..config.port };
-        Self { parts, config: port, room: config.room, free: Vec::new() }
+        Self { parts, outline, config: port, room: config.room, free: Vec::new() }
     }
 
     /// Adds a port to a switch.
@@ -88,7 +90,11 @@ impl ServiceObserver {
         }
         let address: Address = plan.address.parse().map_err(|error: Error| error.to_string())?;
         let opened = adopt(&address, descriptors, &self.config, ports.pool()).map_err(|error| error.to_string())?;
+        let name = name.clone();
         part.observer.add(plan, opened, ports, self.free.last().copied())?;
+        if let Some(there) = self.outline.switches.get_mut(switch) {
+            there.ports.insert(name, port.clone());
+        }
         self.free.pop();
         self.room -= 1;
         Ok(json!({}))
@@ -99,6 +105,7 @@ impl ServiceObserver {
         let part = self.parts.iter_mut().find(|part| part.observer.has(port));
         let none = || format!("there is no port '{port}'; 'ringpass ctl list' shows those there are");
         self.free.push(part.ok_or_else(none)?.observer.remove(port, ports)?);
+        self.outline.switches.values_mut().for_each(|switch| drop(switch.ports.remove(port)));
         self.room += 1;
         Ok(json!({}))
     }
@@ -152,6 +159,10 @@ impl RunObserver for ServiceObserver {
 
     fn is_present(&self, port: usize) -> bool {
         self.part_of(port).is_some()
+    }
+
+    fn plan(&self) -> Result<Value, String> {
+        serde_json::to_value(&self.outline).map_err(|error| error.to_string())
     }
 
     fn room(&self) -> usize {

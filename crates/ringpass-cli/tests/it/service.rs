@@ -314,3 +314,61 @@ fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
     let Ended { status, errors, .. } = ended(service);
     assert_eq!(status, Some(0), "{errors:?}");
 }
+
+#[test]
+fn a_changed_file_is_applied_where_it_differs() {
+    let (folder, _) = for_everybody();
+    let control = folder.path().join("control");
+    let content = |ports: &str| {
+        format!(
+            "[options]\nhugepages = \"off\"\n[control]\nsocket = \"{}\"\n[[switch]]\nname = \"lan\"\n{ports}",
+            text(&control)
+        )
+    };
+    let port = |address: &str, more: &str| format!("[[switch.port]]\naddress = \"{address}\"\n{more}\n");
+    let (ta, tb, tc) = (port("tap:ta", ""), port("tap:tb", ""), port("tap:tc", "vlan = 7"));
+    let first = file(&content(&[&ta[..], &tb, &tc].concat()));
+    let host = Namespace::new();
+    let service = run(&host, &first);
+    let one = with_interface(&host, "ta", "198.18.0.1/24");
+    let _two = with_interface(&host, "tb", "198.18.0.2/24");
+    let apply = |file: &File, more: &[&str]| {
+        let command = [&[RINGPASS, "apply", text(&file.path), "--socket", text(&control)], more].concat();
+        let Ended { status, lines, errors } = ended(host.spawn(&command));
+        if status == Some(0) { Ok(lines) } else { Err(errors.concat()) }
+    };
+    assert_eq!(apply(&first, &[]), Ok(vec![]), "nothing differs");
+    // One port is another one now, one is new, two stay.
+    let (changed, new) = (port("tap:tc", "vlan = 8"), port("tap:td", "name = \"d\""));
+    let second = file(&content(&[&ta[..], &tb, &changed, &new].concat()));
+    let steps = ["- tap:tc", "+ d (lan)", "+ tap:tc (lan)"].map(str::to_owned).to_vec();
+    assert_eq!(apply(&second, &["--dry-run"]), Ok(steps.clone()));
+    assert!(!host.ip(&["link"]).contains(" td:"), "nothing was changed");
+    let pings = one.spawn(&["ping", "-q", "-i", "0.002", "-c", "1000", "-w", "60", "198.18.0.2"]);
+    assert_eq!(apply(&second, &[]), Ok(steps));
+    let said = pings.wait(Duration::from_secs(60)).lines.concat();
+    assert!(said.contains("1000 received, 0% packet loss"), "{said}");
+    assert_eq!(apply(&second, &[]), Ok(vec![]), "it is as the file says");
+    let four = with_interface(&host, "td", "198.18.0.4/24");
+    ping(&four, "198.18.0.1");
+    // What cannot be changed is refused as a whole.
+    let lost = port("tap:te", "");
+    for (content, why) in [
+        (content(&[&ta[..], &tb, &lost, &port("xdp:tc", "")].concat()), "opened at the start only"),
+        (content(&[&ta[..], &tb].concat()).replace("\"off\"", "\"on\""), "[options] cannot be changed"),
+        (content(&[&ta[..], &tb].concat()).replace("lan", "wan"), "the list of switches"),
+        (
+            content(&[&ta[..], &tb].concat()).replace("name = \"lan\"", "name = \"lan\"\nageing = 5"),
+            "apart from its ports",
+        ),
+        (content(&ta), "a switch has 2 to 64 ports"),
+    ] {
+        let error = apply(&file(&content), &[]).expect_err(why);
+        assert!(error.contains(why), "{error}");
+    }
+    assert_eq!(apply(&second, &[]), Ok(vec![]), "nothing has changed");
+    assert!(!host.ip(&["link"]).contains(" te:"));
+    service.signal("TERM");
+    let Ended { status, errors, .. } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+}

@@ -55,6 +55,8 @@ pub enum Request {
         #[serde(default)]
         format: MetricsFormat,
     },
+    /// Asks for what a service consists of, for those who compare it with a file.
+    Plan,
     /// Adds a port to a switch. The descriptors of [`open_for`](crate::open::open_for) come with this line, in the first byte. Only for clients that may
     /// change things.
     Add {
