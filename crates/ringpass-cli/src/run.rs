@@ -192,6 +192,10 @@ impl Run {
             let (ports, observer) = &mut *watched.borrow_mut();
             if control.has_listeners() {
                 watch.changes(ports, *observer).iter().for_each(|event| control.publish(event));
+            } else {
+                // Whoever asks for events gets those from then on.
+                watch = Watch::default();
+                log::taken();
             }
             let until = Instant::now() + limit;
             while let Some(left) = until.checked_duration_since(Instant::now()) {

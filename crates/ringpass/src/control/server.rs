@@ -8,13 +8,14 @@ use std::time::Duration;
 use ringpass_ipc::{AcceptWait, ConnectionLost, Descriptors, Listener, MessageLoop, SocketPlace, Stream};
 use ringpass_port::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use serde_json::{Value, json};
 
 use super::http::{self, Arrived};
 use super::{Greeting, MAX_LINE, PATIENCE, PROTOCOL, Request};
 
-/// Most clients at a time.
+/// Most clients of a socket at a time, so that those of another one find room.
 const MAX_CLIENTS: usize = 32;
 /// Requests of a client in a turn.
 const REQUESTS: usize = 8;
@@ -53,6 +54,8 @@ enum Offer {
 }
 
 struct Client {
+    /// Number of the socket that it came by.
+    socket: usize,
     messages: MessageLoop,
     offer: Offer,
     /// Events that it is to get, if it has asked for any.
@@ -156,7 +159,7 @@ impl Server {
     /// Answers what clients have asked, without waiting. `answer` gets the requests, other than those for events, and changes from clients that may
     /// change things alone; an error is in a line, with a remedy.
     pub fn serve(&mut self, answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>) {
-        for Socket { listener, offer } in &self.sockets {
+        for (number, Socket { listener, offer }) in self.sockets.iter().enumerate() {
             // As many as may wait at the socket: one who connects again and again does not keep the others waiting.
             for _ in 0..MAX_CLIENTS {
                 let socket = match listener {
@@ -164,9 +167,10 @@ impl Server {
                     Place::Tcp(listener) => accept(listener),
                 };
                 let Some(socket) = socket else { break };
-                let room = self.clients.len() < MAX_CLIENTS;
-                if let Some(client) = Client::greet(socket, &self.program, *offer, room.then_some(self.patience)) {
-                    self.clients.push(client);
+                let there = self.clients.iter().filter(|client| client.socket == number).count();
+                let patience = (there < MAX_CLIENTS).then_some(self.patience);
+                if let Some(client) = Client::greet(socket, &self.program, *offer, patience) {
+                    self.clients.push(Client { socket: number, ..client });
                 }
             }
         }
@@ -195,7 +199,7 @@ impl Client {
         };
         let mut stream = Stream::new(socket, MAX_LINE, accepts);
         let Offer::Control { changes } = offer else {
-            return Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None });
+            return Some(Self { socket: 0, messages: MessageLoop::new(stream, patience?), offer, events: None });
         };
         let version = env!("CARGO_PKG_VERSION").into();
         let greeting = Greeting { protocol: PROTOCOL, program: program.into(), version, changes };
@@ -205,14 +209,14 @@ impl Client {
         };
         // What a new socket has no room for is lost with it.
         stream.send(line(&greeting), Vec::new()).ok()?;
-        Some(Self { messages: MessageLoop::new(stream, patience?), offer, events: None })
+        Some(Self { socket: 0, messages: MessageLoop::new(stream, patience?), offer, events: None })
     }
 
     fn serve(
         &mut self,
         answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
     ) -> Result<(), ConnectionLost> {
-        let Self { messages, offer, events } = self;
+        let Self { messages, offer, events, .. } = self;
         let changes = match *offer {
             Offer::Control { changes } => changes,
             Offer::Metrics => return self.serve_metrics(answer),
@@ -272,9 +276,17 @@ impl Client {
     }
 }
 
-/// Accepts the next client of a TCP socket, on a non-blocking socket. An error, such as a lack of descriptors, is that of this turn.
+/// Accepts the next client of a TCP socket, on a non-blocking socket.
 fn accept(listener: &TcpListener) -> Option<OwnedFd> {
-    rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).ok()
+    match rustix::net::accept_with(listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+        Ok(client) => Some(client),
+        Err(Errno::AGAIN) => None,
+        Err(_) => {
+            // Without descriptors or memory the socket stays readable, and would keep this thread busy.
+            std::thread::sleep(Duration::from_millis(1));
+            None
+        }
+    }
 }
 
 /// Answers a line.
