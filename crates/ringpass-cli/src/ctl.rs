@@ -68,13 +68,14 @@ enum Command {
     },
     /// Open a port and add it to a switch
     #[command(
-        after_help = "EXAMPLES:\n  in VLAN 10 alone:\n      sudo ringpass ctl add lan tap:c --vlan 10\n  all keys of [[switch.port]]:\n      \
+        after_help = "EXAMPLES:\n  in VLAN 10 alone:\n      sudo ringpass ctl add lan tap:c --vlan 10\n  a virtual machine, which may \
+                            belong to the group kvm:\n      sudo ringpass ctl add lan vhost:/run/vm.sock,mode=0660,group=kvm\n  all keys of [[switch.port]]:\n      \
                             sudo ringpass ctl add lan tap:c --set 'trunk=\"10,20\"' --set native=10"
     )]
     Add {
         /// Name of the switch
         switch: String,
-        /// Address of the port: tap:NAME or null
+        /// Address of the port: tap:NAME, vhost:PATH, or null
         address: String,
         /// Name of the port [default: its address]
         #[arg(long)]

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{SocketAddrUnix, SocketFlags};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, sockopt};
 
 use crate::SocketAccess;
 use crate::socket::{Error, address, socket};
@@ -19,10 +19,15 @@ use crate::socket::{Error, address, socket};
 /// A socket that peers connect to. Its file is removed when it is dropped.
 pub struct Listener {
     socket: OwnedFd,
-    path: PathBuf,
-    /// Device and inode of the socket bound to `path`. They show whether another process has replaced it.
-    identity: (u64, u64),
+    file: SocketFile,
     shortage: Mutex<FdExhaustion>,
+}
+
+/// The file of a socket, which is removed when this is dropped.
+struct SocketFile {
+    path: PathBuf,
+    /// Device and inode of the socket bound to `path`. They show whether another process has replaced it. `None` if the file is to stay.
+    identity: Option<(u64, u64)>,
 }
 
 /// State for getting over a lack of descriptors or memory.
@@ -73,11 +78,41 @@ impl Listener {
             let _ = fs::remove_file(path);
             return Err(failed(error));
         }
-        let made = fs::symlink_metadata(path).map_err(failed)?;
+        let file = SocketFile { path: path.into(), identity: Some(identity(path).map_err(failed)?) };
         rustix::net::listen(&socket, 8).map_err(|errno| failed(errno.into()))?;
-        let reserve = reserve().map_err(|errno| failed(errno.into()))?;
+        Self::new(socket, file)
+    }
+
+    /// Takes over the socket of a listener of [another process](Self::into_socket), which has bound it to this path.
+    ///
+    /// # Errors
+    /// It is not a listening unix socket; no descriptor is left.
+    pub fn of_socket(socket: OwnedFd, path: &Path) -> Result<Self, Error> {
+        let failed =
+            |errno: Errno| Error::Os { what: format!("listening at {}", path.display()), source: errno.into() };
+        let is_listener = sockopt::socket_domain(&socket).is_ok_and(|domain| domain == AddressFamily::UNIX)
+            && sockopt::socket_acceptconn(&socket).is_ok_and(|listens| listens);
+        if !is_listener {
+            return Err(failed(Errno::NOTSOCK));
+        }
+        rustix::io::ioctl_fionbio(&socket, true).map_err(failed)?;
+        Self::new(socket, SocketFile { path: path.into(), identity: identity(path).ok() })
+    }
+
+    fn new(socket: OwnedFd, file: SocketFile) -> Result<Self, Error> {
+        let reserve = reserve().map_err(|errno| Error::Os {
+            what: format!("listening at {}", file.path.display()),
+            source: errno.into(),
+        })?;
         let shortage = Mutex::new(FdExhaustion { reserve: Some(reserve), resume: None });
-        Ok(Self { socket, path: path.into(), identity: (made.dev(), made.ino()), shortage })
+        Ok(Self { socket, file, shortage })
+    }
+
+    /// Returns the socket, for another process that will accept the peers. Its file stays.
+    pub fn into_socket(self) -> OwnedFd {
+        let Self { socket, mut file, .. } = self;
+        file.identity = None;
+        socket
     }
 
     /// Accepts the next peer, if there is one, on a non-blocking socket. No error ends the server: if the
@@ -129,17 +164,21 @@ impl Listener {
 
     /// Path of the socket.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.file.path
     }
 }
 
-impl Drop for Listener {
+impl Drop for SocketFile {
     fn drop(&mut self) {
-        let there = fs::symlink_metadata(&self.path).map(|there| (there.dev(), there.ino()));
-        if there.is_ok_and(|there| there == self.identity) {
+        if self.identity.is_some() && identity(&self.path).ok() == self.identity {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Returns device and inode of a path.
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|there| (there.dev(), there.ino()))
 }
 
 fn reserve() -> Result<OwnedFd, Errno> {

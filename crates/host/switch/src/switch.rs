@@ -148,6 +148,11 @@ impl Switch {
         Ok(Datapath::new(EgressPorts::new(self.policies.len(), pool.cache()), batch, mailbox, self.shared.clone()))
     }
 
+    /// Returns the number of datapaths that were created.
+    pub fn datapaths(&self) -> usize {
+        self.mailboxes.len()
+    }
+
     /// Adds a port to an empty slot, and marks it as up.
     ///
     /// `shares` has one element for each datapath, in the order of their creation. A datapath takes its element

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use ringpass::open::prepare_to_adopt;
 use ringpass::{Config, Error, PortConfig, Worker, open_all};
 use ringpass_switch::MAX_PORTS;
 
@@ -66,6 +67,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     // Whoever may change things may add ports, so switches wait for them.
     let is_changed = options.control.is_some();
     let slots = if is_changed { MAX_PORTS } else { 0 };
+    if is_changed {
+        prepare_to_adopt()?;
+    }
     let mut switches = plans.iter().map(|plan| create(plan, slots)).collect::<Result<Vec<_>, _>>()?;
     let mut run = Options { time: args.time, json: args.json, ..options }.run()?;
     run.printer.live = false;

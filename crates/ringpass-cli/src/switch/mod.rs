@@ -8,7 +8,7 @@ pub(crate) mod plan;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ringpass::{Config, Error, Mempool, Port, Worker, open_all};
+use ringpass::{Config, Error, Mempool, Port, QueuePair, Worker, open_all};
 use ringpass_switch::{Config as SwitchConfig, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 
 use crate::config_file;
@@ -175,8 +175,7 @@ impl Args {
     }
 }
 
-/// Creates a datapath, over all ports, for each of `--queues`. Queue N of every port belongs to worker N;
-/// further Rx queues are distributed round robin.
+/// Creates a datapath, over all ports, for each of `--queues`.
 pub(crate) fn datapaths(
     switch: &mut Switch,
     ports: &mut [Box<dyn Port>],
@@ -188,16 +187,9 @@ pub(crate) fn datapaths(
     let workers =
         (0..config.port.queues).map(|_| switch.datapath(pool, config.batch)).collect::<Result<Vec<_>, _>>()?;
     for (port, ((plan, mapped_queues), opened)) in plans.iter().zip(mapped_queues).zip(ports).enumerate() {
-        let queues = opened.take_queues();
-        if queues.len() < workers.len() {
-            let name = opened.name();
-            let has = queues.len();
-            let wants = workers.len();
-            return Err(Error::Config(format!("{name} has {has} queue(s), not {wants}; ask for --queues {has}")));
-        }
         let mut own = guest_workers.as_mut().filter(|_| is_guest(plan));
-        let mut shares: Vec<DatapathQueues> = Vec::new();
-        for (number, mut queues) in queues.into_iter().enumerate() {
+        let mut queues_and_ways = Vec::new();
+        for (number, mut queues) in take_queues(&mut **opened, workers.len())?.into_iter().enumerate() {
             let mut way = plan.pass.map_or(Forwarding::Lookup, Forwarding::Direct);
             if let Some(MappedQueue { lending, mapping, .. }) =
                 mapped_queues.iter().find(|mapped| mapped.queue == number)
@@ -213,14 +205,36 @@ pub(crate) fn datapaths(
             if let Some(tunnel) = &plan.tunnel {
                 queues = tunnel.wrap(queues, pool);
             }
-            match shares.get_mut(number % config.port.queues) {
-                Some(share) => share.rx.push((queues.rx, way)),
-                None => shares.push(DatapathQueues { rx: vec![(queues.rx, way)], tx: queues.tx }),
-            }
+            queues_and_ways.push((queues, way));
         }
-        switch.insert(port, shares);
+        switch.insert(port, shares(queues_and_ways, workers.len()));
     }
     Ok(workers)
+}
+
+/// Takes the queues of a port, at least one for each worker.
+///
+/// # Errors
+/// It has fewer.
+pub(crate) fn take_queues(port: &mut dyn Port, workers: usize) -> Result<Vec<QueuePair>, Error> {
+    let queues = port.take_queues();
+    if queues.len() < workers {
+        let (name, has) = (port.name(), queues.len());
+        return Err(Error::Config(format!("{name} has {has} queue(s), not {workers}; ask for --queues {has}")));
+    }
+    Ok(queues)
+}
+
+/// Distributes the queues of a port over datapaths: queue N to datapath N, and further Rx queues round robin.
+pub(crate) fn shares(queues: Vec<(QueuePair, Forwarding)>, datapaths: usize) -> Vec<DatapathQueues> {
+    let mut shares: Vec<DatapathQueues> = Vec::new();
+    for (number, (QueuePair { rx, tx }, way)) in queues.into_iter().enumerate() {
+        match shares.get_mut(number % datapaths) {
+            Some(share) => share.rx.push((rx, way)),
+            None => shares.push(DatapathQueues { rx: vec![(rx, way)], tx }),
+        }
+    }
+    shares
 }
 
 /// Runs a datapath until the worker is told to stop.

@@ -5,11 +5,12 @@ use std::time::Instant;
 use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, Ports, State, Totals};
 use ringpass_ipc::drop_elsewhere;
-use ringpass_switch::{Counter, DatapathQueues, Entry, Forwarding, MAX_PORTS, Switch};
+use ringpass_switch::{Counter, Entry, Forwarding, MAX_PORTS, Switch};
 use serde_json::{Value, json};
 use tracing::warn;
 
 use super::plan::PortPlan;
+use super::{shares, take_queues};
 use crate::run_observer::{Decision, PortPlace, RunObserver};
 use crate::stats::{Fields, fields, print_line};
 
@@ -107,15 +108,15 @@ impl SwitchObserver {
         let free = self.slots.iter().position(|slot| slot.port.is_none());
         let number = free.or((self.slots.len() < MAX_PORTS).then_some(self.slots.len()));
         let number = number.ok_or_else(|| format!("switch '{}' has {MAX_PORTS} ports already", self.name))?;
+        let datapaths = self.switch.datapaths();
+        let queues = take_queues(&mut *port, datapaths).map_err(|error| error.to_string())?;
         // The slot of a port that was removed, or is gone.
         self.switch.remove(number);
         self.switch.set_policy(number, plan.rules.clone()).map_err(|error| error.to_string())?;
         let pool = ports.pool();
-        let shares = port.take_queues().into_iter().map(|queues| {
-            let queues = plan.tunnel.iter().fold(queues, |queues, tunnel| tunnel.wrap(queues, pool));
-            DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }
-        });
-        self.switch.insert(number, shares.collect());
+        let wrap = |queues| plan.tunnel.iter().fold(queues, |queues, tunnel| tunnel.wrap(queues, pool));
+        let queues = queues.into_iter().map(|queues| (wrap(queues), Forwarding::Lookup)).collect();
+        self.switch.insert(number, shares(queues, datapaths));
         let slot = Slot { plan, phase: PortPhase::Running, port: Some(ports.put(place, port)) };
         match self.slots.get_mut(number) {
             Some(free) => *free = slot,

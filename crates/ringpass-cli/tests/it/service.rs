@@ -316,6 +316,73 @@ fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
 }
 
 #[test]
+fn a_guest_comes_to_a_running_service() {
+    let (folder, _) = for_everybody();
+    let [control, guest] = ["control", "guest"].map(|name| folder.path().join(name));
+    let file = file(&format!(
+        r#"
+        [options]
+        hugepages = "off"
+        queues = 2
+        [control]
+        socket = "{}"
+        room = 1
+        [[switch]]
+        name = "lan"
+        [[switch.port]]
+        address = "tap:ta"
+        [[switch.port]]
+        address = "null"
+        "#,
+        text(&control),
+    ));
+    let host = Namespace::new();
+    let service = run(&host, &file);
+    let one = with_interface(&host, "ta", "198.18.0.1/24");
+    let ctl = |arguments: &[&str]| {
+        let command = [&[RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
+        let Ended { status, errors, .. } = ended(host.spawn(&command));
+        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
+    };
+    let address = format!("vhost:{}", text(&guest));
+    let few = ctl(&["add", "lan", &format!("{address},queues=1")]).expect_err("there are two workers");
+    assert!(few.contains("has 1 queue(s), not 2"), "{few}");
+    let before = resources(service.id());
+    for round in 0..2 {
+        ctl(&["add", "lan", &address, "--name", "guest"]).expect("it is added");
+        let program = host.spawn(&[
+            RINGPASS,
+            "fwd",
+            &format!("virtio-user:{}", text(&guest)),
+            "tap:tg",
+            "--queues",
+            "2",
+            "--hugepages",
+            "off",
+        ]);
+        let two = with_interface(&host, "tg", "198.18.0.2/24");
+        // Another interface has another MAC address.
+        one.ip(&["neigh", "flush", "all"]);
+        one.run(&["timeout", "20", "sh", "-c", "until ping -q -c 1 -W 1 198.18.0.2; do :; done"]);
+        ping(&two, "198.18.0.1");
+        if round == 0 {
+            program.signal("TERM");
+            assert_eq!(ended(program).status, Some(0));
+            ctl(&["remove", "guest"]).expect("it is removed");
+        } else {
+            // Its port goes first.
+            ctl(&["remove", "guest"]).expect("it is removed");
+            program.signal("TERM");
+            ended(program);
+        }
+        wait_until("what it had before", || resources(service.id()) == before);
+    }
+    service.signal("TERM");
+    let Ended { status, errors, .. } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+}
+
+#[test]
 fn a_changed_file_is_applied_where_it_differs() {
     let (folder, _) = for_everybody();
     let control = folder.path().join("control");

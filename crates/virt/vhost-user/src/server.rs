@@ -50,13 +50,23 @@ impl Server {
     /// Prepares everything that the thread needs under a sandbox, including the socket if the back-end
     /// listens.
     pub fn open(endpoint: Endpoint, device: Box<dyn Device>) -> Result<Self, Error> {
-        prepare_notifiers().map_err(failed("interrupting guests"))?;
-        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let stop = Arc::new(stop.map_err(|errno| failed("an eventfd")(errno.into()))?);
         let source = match endpoint.role {
             Role::Listen => ConnectionSource::Listening(Listener::bind_for(&endpoint.path, &endpoint.access)?),
             Role::Connect => ConnectionSource::Connecting(Attempts::default()),
         };
+        Self::new(endpoint, source, device)
+    }
+
+    /// Serves a device at a socket that listens already. In a sandbox, [`prepare_notifiers`] was called before that was entered.
+    pub fn of_listener(listener: Listener, device: Box<dyn Device>) -> Result<Self, Error> {
+        let endpoint = Endpoint { path: listener.path().into(), role: Role::Listen, access: SocketAccess::default() };
+        Self::new(endpoint, ConnectionSource::Listening(listener), device)
+    }
+
+    fn new(endpoint: Endpoint, source: ConnectionSource, device: Box<dyn Device>) -> Result<Self, Error> {
+        prepare_notifiers().map_err(failed("interrupting guests"))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let stop = Arc::new(stop.map_err(|errno| failed("an eventfd")(errno.into()))?);
         Ok(Self { endpoint, source, device, stop, session: None, log: LogRateLimit::default() })
     }
 

@@ -3,10 +3,11 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
+use ringpass_ipc::Listener;
 use ringpass_memory::Mempool;
 use ringpass_port::lending::Lending;
 use ringpass_port::{Error, Link, Port, PortConfig, QueuePair, State, Stats, VhostConfig};
-use ringpass_vhost_user::{Endpoint, Server};
+use ringpass_vhost_user::{Device, Endpoint, Server};
 use ringpass_virtio::features::offer;
 
 use crate::backend::Backend;
@@ -36,15 +37,37 @@ impl Vhost {
     /// Opens a port for the guest at a vhost-user socket. A listening socket is created at once; guests are
     /// accepted or connected to only when the queues have been taken.
     pub fn open(config: &VhostConfig, port: &PortConfig, pool: &Mempool, copies: CopyModes) -> Result<Self, Error> {
-        let VhostConfig { path, role, access, queues, features } = config;
+        let VhostConfig { path, role, access, .. } = config;
+        let endpoint = Endpoint { path: path.clone(), role: *role, access: access.clone() };
+        Self::served(config, port, pool, copies, |backend| Server::open(endpoint, backend))
+    }
+
+    /// Opens a port for the guest at a vhost-user socket that listens already. In a sandbox, [`ringpass_ipc::prepare_notifiers`] was called
+    /// before that was entered.
+    pub fn of_listener(
+        config: &VhostConfig,
+        port: &PortConfig,
+        pool: &Mempool,
+        copies: CopyModes,
+        listener: Listener,
+    ) -> Result<Self, Error> {
+        Self::served(config, port, pool, copies, |backend| Server::of_listener(listener, backend))
+    }
+
+    fn served(
+        config: &VhostConfig,
+        port: &PortConfig,
+        pool: &Mempool,
+        copies: CopyModes,
+        server: impl FnOnce(Box<dyn Device>) -> Result<Server, ringpass_ipc::Error>,
+    ) -> Result<Self, Error> {
+        let VhostConfig { path, queues, features, .. } = config;
         let name = format!("vhost:{}", path.display());
         let features = offer(DEFAULT_FEATURES, features.as_deref().unwrap_or_default())
             .map_err(|why| Error::Config(why).of(&name))?;
         let port = PortConfig { queues: queues.unwrap_or(port.queues), ..*port };
         let (mut vhost, backend) = Self::new(&name, features, &port, pool, copies)?;
-        let endpoint = Endpoint { path: path.clone(), role: *role, access: access.clone() };
-        let server = Server::open(endpoint, Box::new(backend)).map_err(|error| Error::from(error).of(&name))?;
-        vhost.server = Some(server);
+        vhost.server = Some(server(Box::new(backend)).map_err(|error| Error::from(error).of(&name))?);
         Ok(vhost)
     }
 
