@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use ringpass::control::{Client, Request};
-use ringpass::open::can_be_passed_on;
+use ringpass::pass_on::can_be_passed_on;
 use ringpass::{Address, Error};
 use serde_json::Value;
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use ringpass::control::{Client, PortStatus, Request, Status};
-use ringpass::open::open_for;
+use ringpass::pass_on::open_for;
 use ringpass::signals::interrupted;
 use ringpass::{Address, Error, PortConfig};
 use serde_json::{Value, json};
@@ -75,7 +75,7 @@ enum Command {
     Add {
         /// Name of the switch
         switch: String,
-        /// Address of the port: tap:NAME, vhost:PATH, or null
+        /// Address of the port: tap:NAME, vhost:PATH, vfio-user:PATH, a port of netmapd, xdp:NAME,socket=PATH, or null
         address: String,
         /// Name of the port [default: its address]
         #[arg(long)]

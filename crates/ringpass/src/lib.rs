@@ -57,7 +57,7 @@ mod map;
 mod model;
 mod notice;
 pub mod open;
-
+pub mod pass_on;
 mod ports;
 mod run;
 pub mod sandbox;

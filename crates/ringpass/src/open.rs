@@ -1,11 +1,9 @@
 //! Opens ports by their addresses.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, TapFiles, Xdp};
-use ringpass_ipc::Listener;
+use ringpass_host_ports::{Capture, Faults, Null, PacketSocket, Pcap, Tap, Xdp};
 use ringpass_memory::{Addressing, DmaRegion, Mempool, MempoolConfig, PageSize, RegionConfig};
 use ringpass_netmap::client::default_socket;
 use ringpass_pci::{PciDevice, SysfsPci, VfioUser, addressing_of, open_pci};
@@ -173,79 +171,6 @@ fn innermost(mut address: &Address) -> &Address {
         address = inner;
     }
     address
-}
-
-/// Opens what a port of another process needs, for that process: it is in a sandbox, and this one is not. It makes a port of the descriptors with
-/// [`adopt`].
-///
-/// # Errors
-/// Ports of this kind cannot be passed on, or this one cannot be opened.
-pub fn open_for(address: &Address, port_config: &PortConfig) -> Result<Vec<OwnedFd>, Error> {
-    match address {
-        Address::Null => Ok(Vec::new()),
-        Address::Tap(name) => TapFiles::open(name, port_config).map(TapFiles::into_descriptors),
-        Address::Vhost(vhost) if vhost.role == Role::Listen => {
-            Ok(vec![Listener::bind_for(&vhost.path, &vhost.access)?.into_socket()])
-        }
-        other => Err(cannot_be_passed_on(other)),
-    }
-}
-
-/// Returns whether [`open_for`] opens ports of this kind.
-///
-/// # Errors
-/// It does not; in a line.
-pub fn can_be_passed_on(address: &Address) -> Result<(), Error> {
-    match address {
-        Address::Null | Address::Tap(_) => Ok(()),
-        Address::Vhost(vhost) if vhost.role == Role::Listen => Ok(()),
-        other => Err(cannot_be_passed_on(other)),
-    }
-}
-
-/// Makes a port of descriptors that another process has [opened](open_for), with packets from `pool`. In a sandbox,
-/// [`prepare_to_adopt`] was called before that was entered.
-///
-/// # Errors
-/// They are not those of such a port.
-pub fn adopt(
-    address: &Address,
-    descriptors: Vec<OwnedFd>,
-    port_config: &PortConfig,
-    pool: &Mempool,
-) -> Result<Box<dyn Port>, Error> {
-    check_ranges(port_config)?;
-    Ok(match address {
-        Address::Null => Box::new(Null::open(port_config)),
-        Address::Tap(name) => Box::new(Tap::of_descriptors(name, descriptors, port_config, pool)?),
-        Address::Vhost(vhost) if vhost.role == Role::Listen => {
-            let listener = Listener::of_socket(only(address, descriptors)?, &vhost.path)?;
-            Box::new(Vhost::of_listener(vhost, port_config, pool, CopyModes::default(), listener)?)
-        }
-        other => return Err(cannot_be_passed_on(other)),
-    })
-}
-
-/// Prepares what [`adopt`] needs and no sandbox allows.
-///
-/// # Errors
-/// The kernel refuses it.
-pub fn prepare_to_adopt() -> Result<(), Error> {
-    ringpass_ipc::prepare_notifiers().map_err(|source| Error::os("interrupting guests", source))
-}
-
-/// Returns the descriptor of a port that has one.
-fn only(address: &Address, descriptors: Vec<OwnedFd>) -> Result<OwnedFd, Error> {
-    let [only] = <[OwnedFd; 1]>::try_from(descriptors).map_err(|descriptors| {
-        Error::Fault(format!("{address}: {} descriptors have come, not 1", descriptors.len()))
-    })?;
-    Ok(only)
-}
-
-fn cannot_be_passed_on(address: &Address) -> Error {
-    Error::Unsupported(format!(
-        "{address}: ports of this kind are opened at the start only; those that can be added are tap:, vhost: (not role=connect) and null"
-    ))
 }
 
 /// Opens one port with packets from `pool`, and adds what it needs of a sandbox to `needs`.

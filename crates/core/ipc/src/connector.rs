@@ -4,6 +4,8 @@
 //! the connected socket. Nothing else can be requested, so the helper reaches only the one socket that it was
 //! started for.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -44,14 +46,48 @@ pub fn register_connect_helper(path: &Path, socket: OwnedFd) -> Result<(), Error
     Ok(())
 }
 
+thread_local! {
+    /// Connections that were made already, within [`with_connections`].
+    static MADE: RefCell<Option<VecDeque<OwnedFd>>> = const { RefCell::new(None) };
+}
+
+/// Calls `open`, whose calls of [`connect`] on this thread get these connections, which another process has made, in this order; there are no others.
+pub fn with_connections<R>(connections: Vec<OwnedFd>, open: impl FnOnce() -> R) -> R {
+    struct Ended;
+    impl Drop for Ended {
+        fn drop(&mut self) {
+            MADE.with_borrow_mut(|made| *made = None);
+        }
+    }
+    MADE.with_borrow_mut(|made| *made = Some(connections.into()));
+    let _ended = Ended;
+    open()
+}
+
+/// Takes the next of the connections that were made already; `None` outside [`with_connections`].
+fn connection_made(path: &Path) -> Option<Result<Connecting, Error>> {
+    let next = MADE.with_borrow_mut(|made| made.as_mut().map(VecDeque::pop_front))?;
+    let failed = |source| Error::Os { what: format!("a connection to {}", path.display()), source };
+    Some(match next {
+        Some(socket) => match rustix::io::ioctl_fionbio(&socket, true) {
+            Ok(()) => Ok(Connecting::Connected(socket)),
+            Err(errno) => Err(failed(errno.into())),
+        },
+        None => Err(failed(io::Error::other("no other was passed on"))),
+    })
+}
+
 /// Returns whether connections to this path are made by a helper.
 pub fn has_helper(path: &Path) -> bool {
     HELPERS.lock().unwrap_or_else(PoisonError::into_inner).iter().any(|helper| helper.path == path)
 }
 
-/// Connects to a listening peer without blocking. Uses the helper for this path, if there is one
-/// ([`register_connect_helper`]).
+/// Connects to a listening peer without blocking. Takes a connection that was [made already](with_connections), or uses the helper for this path,
+/// if there is one ([`register_connect_helper`]).
 pub fn connect(path: &Path) -> Result<Connecting, Error> {
+    if let Some(made) = connection_made(path) {
+        return made;
+    }
     connect_via_helper(path).unwrap_or_else(|| connect_directly(path))
 }
 

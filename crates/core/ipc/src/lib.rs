@@ -24,7 +24,7 @@ mod thread_usage;
 mod wake_fd;
 
 pub use connection_lost::{ConnectionLost, MAX_FDS};
-pub use connector::{connect, has_helper, register_connect_helper, run_connect_helper};
+pub use connector::{connect, has_helper, register_connect_helper, run_connect_helper, with_connections};
 pub use credentials::Credentials;
 pub use elsewhere::{LARGE_MEMORY, drop_elsewhere, wait_for_drops};
 pub use event_notifier::{EventNotifier, NotEventfd, SLOW_PEER_PAUSE, check_eventfd, prepare_notifiers};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ringpass::open::prepare_to_adopt;
+use ringpass::pass_on::prepare_to_adopt;
 use ringpass::{Config, Error, PortConfig, Worker, open_all};
 use ringpass_switch::MAX_PORTS;
 

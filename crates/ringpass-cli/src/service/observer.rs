@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringpass::control::{Request, SwitchStatus};
-use ringpass::open::adopt;
+use ringpass::pass_on::adopt;
 use ringpass::{Address, Config, Error, Port, PortConfig, Ports, Totals};
 use serde_json::{Value, json};
 

@@ -206,7 +206,7 @@ impl RunObserver for SwitchObserver {
     /// Removes ports that are gone from the switch. The run continues as long as two are left.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
         let mut last = String::new();
-        for (number, Slot { phase, port, .. }) in self.slots.iter_mut().enumerate() {
+        for (number, Slot { phase, port, plan }) in self.slots.iter_mut().enumerate() {
             let Some(port) = port.filter(|_| *phase != PortPhase::Gone) else { continue };
             let port = &mut ports[port];
             self.switch.set_link(number, port.link());
@@ -216,7 +216,8 @@ impl RunObserver for SwitchObserver {
                 State::Gone(why) => {
                     *phase = PortPhase::Gone;
                     self.switch.remove(number);
-                    last = if why.starts_with(port.name()) { why } else { format!("{}: {why}", port.name()) };
+                    let name = &plan.rules.name;
+                    last = if why.starts_with(name) { why } else { format!("{name}: {why}") };
                     warn!("{last}; the port has left the switch");
                 }
             }

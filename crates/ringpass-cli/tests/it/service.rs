@@ -32,7 +32,9 @@ fn ended(program: Program) -> Ended {
 
 /// Returns a namespace with an interface of another one, which has an address.
 fn with_interface(from: &Namespace, interface: &str, address: &str) -> Namespace {
-    wait_until("the interface", || from.ip(&["link"]).contains(&format!(" {interface}:")));
+    // A veth is shown as `NAME@OTHER`.
+    let is_there = |links: &str| [':', '@'].iter().any(|end| links.contains(&format!(" {interface}{end}")));
+    wait_until("the interface", || is_there(&from.ip(&["link"])));
     let namespace = Namespace::new();
     namespace.take(from, interface, address);
     namespace
@@ -376,6 +378,77 @@ fn a_guest_comes_to_a_running_service() {
             ended(program);
         }
         wait_until("what it had before", || resources(service.id()) == before);
+    }
+    service.signal("TERM");
+    let Ended { status, errors, .. } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+}
+
+/// Ports whose other side is a process at a socket: the one who asks connects, and passes the connection on.
+#[test]
+fn ports_of_other_processes_come_to_a_running_service() {
+    let (folder, _) = for_everybody();
+    let path = |name: &str| folder.path().join(name);
+    let [control, card, netmap, attached] = ["control", "card", "netmap", "attached"].map(path);
+    let file = file(&format!(
+        r#"
+        [options]
+        hugepages = "off"
+        [control]
+        socket = "{}"
+        room = 1
+        [[switch]]
+        name = "lan"
+        [[switch.port]]
+        address = "tap:ta"
+        [[switch.port]]
+        address = "null"
+        "#,
+        text(&control),
+    ));
+    let host = Namespace::new();
+    host.ip(&["link", "add", "name", "vx", "type", "veth", "peer", "name", "vy"]);
+    host.ip(&["link", "set", "vx", "up"]);
+    let service = run(&host, &file);
+    let one = with_interface(&host, "ta", "198.18.0.1/24");
+    let ctl = |arguments: &[&str]| {
+        let netmap = format!("RINGPASS_NETMAP_SOCKET={}", text(&netmap));
+        let command = [&["env", &netmap, RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
+        let Ended { status, errors, .. } = ended(host.spawn(&command));
+        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
+    };
+    let card_address = format!("vfio-user:{}", text(&card));
+    let absent = ctl(&["add", "lan", &card_address]).expect_err("nobody serves it");
+    assert!(absent.contains("is a server running there?"), "{absent}");
+    let mut before = resources(service.id());
+    let attached_address = format!("xdp:vx,socket={}", text(&attached));
+    for (server, socket, address, far) in [
+        (&["model", "82599", "--socket", text(&card), "--wire", "tap:tm"][..], &card, &card_address[..], "tm"),
+        (&["netmapd", "--socket", text(&netmap), "--attach", "vale0:tap:tn"], &netmap, "vale0:service", "tn"),
+        (&["xdp", "attach", "vx", "--socket", text(&attached)], &attached, &attached_address, "vy"),
+    ] {
+        let server = host.spawn(&[&[RINGPASS], server].concat());
+        wait_until("the server", || socket.exists());
+        ctl(&["add", "lan", address, "--name", "new"]).unwrap_or_else(|why| panic!("{address}: {why}"));
+        let two = with_interface(&host, far, "198.18.0.2/24");
+        // Another interface has another MAC address.
+        one.ip(&["neigh", "flush", "all"]);
+        one.run(&["timeout", "20", "sh", "-c", "until ping -q -c 1 -W 1 198.18.0.2; do :; done"]);
+        ping(&two, "198.18.0.1");
+        let full = ctl(&["add", "lan", "null", "--name", "more"]).expect_err("there is room for one");
+        assert!(full.contains("there is no room"), "{full}");
+        ctl(&["remove", "new"]).expect("it is removed");
+        wait_until("what it had before", || resources(service.id()) == before);
+        // Its server is free for the next one; one that has ended takes its port out, and no other.
+        ctl(&["add", "lan", address, "--name", "new"]).unwrap_or_else(|why| panic!("{address}: {why}"));
+        server.signal("TERM");
+        ended(server);
+        service.wait_for_stderr("new: ");
+        ctl(&["remove", "new"]).expect("it is removed");
+        // The driver gives the memory of rings back to nobody if the card has not said that it has stopped.
+        let kept = usize::from(far == "tm");
+        wait_until("what it had before", || resources(service.id()) == (before.0 + kept, before.1));
+        before.0 += kept;
     }
     service.signal("TERM");
     let Ended { status, errors, .. } = ended(service);

@@ -35,8 +35,11 @@ pub(super) fn open(name: &str, path: &Path, wanted: &Wanted, pool: &Mempool) -> 
     }
     let file = pool.region().file().map_err(|error| config(error.to_string()))?;
     let start = Instant::now();
+    let mut busy = None;
     loop {
-        let mut client = Client { stream: connected(name, path)?, is_running: false, gone: None };
+        // A connection that was passed on is the only one.
+        let stream = connected(name, path).map_err(|error| busy.take().unwrap_or(error))?;
+        let mut client = Client { stream, is_running: false, gone: None };
         let file = file.try_clone_to_owned().map_err(|error| Error::os(format!("xdp:{name}"), error))?;
         let (answer, sockets) = client.ask(wanted, file).map_err(|error| {
             let place = path.display();
@@ -61,7 +64,8 @@ pub(super) fn open(name: &str, path: &Path, wanted: &Wanted, pool: &Mempool) -> 
             Verdict::Granted(_) => {
                 return Err(Error::Fault(format!("xdp:{name}: the wrong number of sockets has come")));
             }
-            Verdict::Busy(_) if start.elapsed() < BUSY => {
+            Verdict::Busy(why) if start.elapsed() < BUSY => {
+                busy = Some(Error::Busy(format!("xdp:{name}: {why}")));
                 std::thread::sleep(Duration::from_millis(50));
                 check_interrupt().map_err(|error| Error::os(format!("xdp:{name}"), error))?;
             }
