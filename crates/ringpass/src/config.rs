@@ -22,7 +22,7 @@ use crate::sandbox::{Sandbox, User};
 pub struct Config {
     /// Queues, rings, MTU and offloads of each port.
     pub port: PortConfig,
-    /// Number of further ports for whose packets the pool has room, because they are [added](crate::open::adopt) later.
+    /// Number of further ports for whose packets the pool has room, because they are [added](crate::pass_on::adopt) later.
     pub room: usize,
     /// Largest burst in packets, 1 to 256.
     pub batch: usize,

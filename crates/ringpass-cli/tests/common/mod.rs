@@ -18,6 +18,7 @@ pub mod matrix;
 pub mod netmap;
 pub mod pairs;
 pub mod passed;
+pub mod prometheus;
 pub mod terminal;
 pub mod tunnel;
 pub mod vhost;

@@ -17,6 +17,7 @@ mod guest_offloads;
 mod guest_own_driver;
 mod guest_ptnet;
 mod guest_queues;
+mod guest_service;
 mod guest_shell;
 mod guest_switch;
 mod guest_vfio_mapped;

@@ -1,7 +1,6 @@
 //! Metrics, as Prometheus sees them.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -10,6 +9,7 @@ use std::time::Duration;
 use ringpass_lab::{Namespace, prometheus, wait_until};
 use serde_json::Value;
 
+use crate::common::prometheus::{Prometheus, ask};
 use crate::common::{RINGPASS, for_everybody, text};
 
 /// Joins two TAPs of a switch in `host`, each with a network stack of its own.
@@ -26,37 +26,6 @@ fn ends(host: &Namespace) -> (Namespace, Namespace) {
 fn ping(from: &Namespace) {
     let said = from.run(&["ping", "-q", "-i", "0.01", "-c", "100", "-w", "30", "198.18.0.2"]);
     assert!(said.contains("100 received, 0% packet loss"), "{said}");
-}
-
-/// Sends a request and returns the answer's head and body.
-fn ask(mut stream: impl Read + Write, request: &str) -> (String, String) {
-    stream.write_all(request.as_bytes()).expect("it listens");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("an answer, and the end");
-    let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
-    (head.to_owned(), body.to_owned())
-}
-
-fn get(host: &Namespace, port: u16, path: &str) -> String {
-    let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-    let (head, body) = host.enter(|| {
-        let address = ([127, 0, 0, 1], port).into();
-        let stream = TcpStream::connect_timeout(&address, Duration::from_secs(20)).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-        ask(stream, &request)
-    });
-    assert!(head.contains(" 200 OK"), "{head} {body}");
-    body
-}
-
-/// Returns the values that a query has in Prometheus now.
-fn query(host: &Namespace, query: &str) -> Vec<Value> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric();
-    let encode = |byte: u8| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
-    let query: String = query.bytes().map(encode).collect();
-    let answer: Value = serde_json::from_str(&get(host, 9090, &format!("/api/v1/query?query={query}"))).expect("JSON");
-    assert_eq!(answer["status"], "success", "{answer}");
-    answer["data"]["result"].as_array().expect("values").clone()
 }
 
 /// Returns the queries of the dashboard, with an interval in place of Grafana's variables.
@@ -76,34 +45,24 @@ fn prometheus_scrapes_and_the_dashboard_shows_it() {
     let switch = host.spawn(&[RINGPASS, "switch", "tap:ta", "tap:tb", "--metrics", "127.0.0.1:9184", "--json"]);
     let (one, _other) = ends(&host);
     ping(&one);
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("prometheus.yml");
-    let scrape = "scrape_configs:\n- job_name: ringpass\n  scrape_interval: 1s\n  static_configs:\n  - targets: ['127.0.0.1:9184']\n";
-    std::fs::write(&config, scrape).expect("a file");
-    let file = format!("--config.file={}", text(&config));
-    let data = format!("--storage.tsdb.path={}", text(&folder.path().join("data")));
-    let command = prometheus("prometheus", &[&file, &data, "--web.listen-address=127.0.0.1:9090"]);
-    let command: Vec<&str> = command.iter().map(|part| &part[..]).collect();
-    let server = host.spawn(&command);
-    server.wait_for_stderr("Server is ready to receive web requests");
-    wait_until("a scrape", || query(&host, "up == 1").len() == 1);
+    let prometheus = Prometheus::start(&host, "127.0.0.1:9184");
     // Counters are those of the switch, whatever came since.
-    let sums = query(&host, "sum by (port) (ringpass_port_received_packets_total)");
+    let sums = prometheus.query("sum by (port) (ringpass_port_received_packets_total)");
     let port = |name: &str| sums.iter().find(|sum| sum["metric"]["port"] == name).expect("the port");
     let count =
         |name: &str| port(name)["value"][1].as_str().and_then(|text| text.parse::<f64>().ok()).expect("a number");
     assert!(count("tap:ta") >= 100.0 && count("tap:tb") >= 100.0, "{sums:?}");
-    let labels = query(&host, "ringpass_port_up");
+    let labels = prometheus.query("ringpass_port_up");
     assert!(labels.iter().all(|value| value["metric"]["switch"] == "switch" && value["value"][1] == "1"), "{labels:?}");
     // Every query of the dashboard has values while frames pass.
     let mut queries = dashboard();
     assert!(queries.len() >= 10);
     wait_until("values for all queries", || {
         ping(&one);
-        queries.retain(|one| query(&host, one).is_empty());
+        queries.retain(|one| prometheus.query(one).is_empty());
         queries.is_empty()
     });
-    drop(server);
+    drop(prometheus);
     switch.signal("TERM");
     assert_eq!(switch.wait(Duration::from_secs(20)).status, Some(0));
 }

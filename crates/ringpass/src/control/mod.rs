@@ -57,7 +57,7 @@ pub enum Request {
     },
     /// Asks for what a service consists of, for those who compare it with a file.
     Plan,
-    /// Adds a port to a switch. The descriptors of [`open_for`](crate::open::open_for) come with this line, in the first byte. Only for clients that may
+    /// Adds a port to a switch. The descriptors of [`open_for`](crate::pass_on::open_for) come with this line, in the first byte. Only for clients that may
     /// change things.
     Add {
         /// Name of the switch.
