@@ -1,13 +1,12 @@
 //! The subcommand `ringpass apply FILE`: changes a running service into the one that a file describes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ringpass::control::{Client, Request};
 use ringpass::pass_on::can_be_passed_on;
 use ringpass::{Address, Error};
-use serde_json::Value;
 
-use crate::config_file::{Outline, Step, port, read_outline};
+use crate::config_file::{Outline, PortPlace, Step, port, read_outline};
 use crate::ctl::{DEFAULT_SOCKET, add};
 use crate::output::print_line;
 
@@ -33,18 +32,26 @@ const EXAMPLES: &str = "EXAMPLES:
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    let (_, wanted) = read_outline(&args.file)?;
-    let mut client = Client::connect(&args.socket)?;
+    apply(&args.file, &args.socket, args.dry_run, &mut print_line)
+}
+
+/// Changes a running service into the one that a file describes; each change is told in a line.
+///
+/// # Errors
+/// What cannot be changed, or has failed; then the service is as before.
+pub fn apply(file: &Path, socket: &Path, dry_run: bool, told: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let (_, wanted) = read_outline(file)?;
+    let mut client = Client::connect(socket)?;
     let running = client.request(&Request::Plan)?;
     let running: Outline = serde_json::from_value(running).map_err(|error| Error::Fault(error.to_string()))?;
-    let refused = |why: String| Error::Config(format!("{}: {why}", args.file.display()));
+    let refused = |why: String| Error::Config(format!("{}: {why}", file.display()));
     let steps = running.steps_to(&wanted).map_err(refused)?;
     // All that can be known to fail is known before anything is changed.
     let (mut removed, mut added) = (0, 0);
     for step in &steps {
         match step {
-            Step::Remove { .. } => removed += 1,
-            Step::Add { port: keys, .. } => {
+            Step::Remove(_) => removed += 1,
+            Step::Add(PortPlace { port: keys, .. }) => {
                 added += 1;
                 let address: Address = port(keys).map_err(refused)?.address.parse()?;
                 can_be_passed_on(&address)?;
@@ -55,25 +62,26 @@ pub fn run(args: Args) -> Result<(), Error> {
     if added > room {
         return Err(refused(format!("{added} ports are added, and there is room for {room}; restart the service")));
     }
-    for step in steps {
-        let name = |port: &Value| {
-            port.get("name").or(port.get("address")).and_then(Value::as_str).unwrap_or_default().to_owned()
-        };
-        match step {
-            Step::Remove { port } => {
-                if !args.dry_run {
-                    client.request(&Request::Remove { port: port.clone() })?;
+    for (number, step) in steps.iter().enumerate().filter(|_| !dry_run) {
+        if let Err(why) = take(&mut client, step) {
+            let mut failed = Vec::new();
+            for step in steps[..number].iter().rev() {
+                if let Err(why) = take(&mut client, &step.reverse()) {
+                    failed.push(format!("; '{}' could not be put back: {why}", step.place().name));
                 }
-                print_line(&format!("- {port}"));
             }
-            Step::Add { switch, port } => {
-                let line = format!("+ {} ({switch})", name(&port));
-                if !args.dry_run {
-                    add(&mut client, switch, port)?;
-                }
-                print_line(&line);
-            }
+            let failed = if failed.is_empty() { "; nothing was changed".into() } else { failed.concat() };
+            return Err(Error::Fault(format!("{}: {why}{failed}", step.place().name)));
         }
     }
+    steps.iter().for_each(|step| told(&step.to_string()));
     Ok(())
+}
+
+/// Takes a step.
+fn take(client: &mut Client, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::Remove(PortPlace { name, .. }) => client.request(&Request::Remove { port: name.clone() }).map(drop),
+        Step::Add(PortPlace { switch, port, .. }) => add(client, switch.clone(), port.clone()),
+    }
 }

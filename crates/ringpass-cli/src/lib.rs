@@ -117,6 +117,8 @@ enum Command {
     Bench(bench::Args),
     #[command(hide = true)]
     Connector(connector::Args),
+    #[command(hide = true)]
+    Reload(service::reload::Args),
     #[cfg(debug_assertions)]
     #[command(hide = true)]
     SandboxCheck(sandbox_check::Args),
@@ -157,6 +159,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Xdp(args) => xdp::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Connector(args) => connector::run(args),
+        Command::Reload(args) => service::reload::run(args),
         #[cfg(debug_assertions)]
         Command::SandboxCheck(args) => sandbox_check::run(args),
     }

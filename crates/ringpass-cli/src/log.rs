@@ -26,7 +26,7 @@ pub fn start(verbosity: Verbosity) {
     let directives = match (is_quiet(), is_verbose()) {
         (true, _) => "warn",
         (_, true) => "info",
-        _ => "warn,ringpass_vhost_user=info,ringpass_virtio_user=info",
+        _ => "warn,ringpass_vhost_user=info,ringpass_virtio_user=info,ringpass_cli::service::reload=info",
     };
     let filter = match std::env::var(EnvFilter::DEFAULT_ENV) {
         Ok(chosen) if !chosen.is_empty() => EnvFilter::new(chosen),

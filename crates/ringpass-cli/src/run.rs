@@ -2,6 +2,9 @@
 //! thread.
 
 use std::cell::RefCell;
+use std::fs::DirBuilder;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringpass::control::Server;
@@ -11,6 +14,7 @@ use ringpass::{Config, Error, Mempool, Ports, Stats, Totals, Worker, Workers};
 use ringpass_ipc::SocketPlace;
 
 use crate::control::{Engine, Watch, answer, event};
+use crate::ctl::DEFAULT_SOCKET;
 use crate::log;
 use crate::output::subcommand;
 use crate::run_observer::{Decision, RunObserver};
@@ -23,6 +27,17 @@ struct PlainRun<'a>(&'a mut dyn FnMut(&Totals) -> Fields);
 impl RunObserver for PlainRun<'_> {
     fn fields(&mut self, totals: &Totals) -> Fields {
         self.0(totals)
+    }
+}
+
+/// Creates the folder of the default control socket, which exists only since the machine's start, if at all.
+fn create_default_folder(socket: &Path) -> Result<(), Error> {
+    match Path::new(DEFAULT_SOCKET).parent().filter(|folder| socket.parent() == Some(*folder) && !folder.exists()) {
+        Some(folder) => DirBuilder::new()
+            .mode(0o755)
+            .create(folder)
+            .map_err(|source| Error::file(folder.display().to_string(), source)),
+        None => Ok(()),
     }
 }
 
@@ -79,6 +94,7 @@ impl Run {
         let new = || Server::new(&format!("ringpass {}", subcommand()));
         for (place, changes) in [(changes, true), (reading, false)] {
             if let Some(place) = place {
+                create_default_folder(&place.path)?;
                 self.control.get_or_insert_with(new).listen(place, changes)?;
             }
         }

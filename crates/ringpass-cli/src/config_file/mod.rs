@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use crate::options::Options;
 use crate::switch::plan::{Plan, PortPlan};
 use options::{ControlTable, MetricsTable, OptionsTable};
-pub use outline::{Outline, Step, SwitchOutline};
+pub use outline::{Outline, PortPlace, Step, SwitchOutline};
 pub use reference::{page, schema};
 use switch::{Pair, Switch};
 

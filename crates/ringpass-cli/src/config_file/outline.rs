@@ -1,6 +1,7 @@
 //! What a service consists of, in a form in which two can be compared: the file's own keys, by the names of switches and ports.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -65,17 +66,45 @@ pub(super) fn outline(text: &str) -> Result<(Service, Outline), String> {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     /// A port leaves its switch.
-    Remove {
-        /// Its name.
-        port: String,
-    },
+    Remove(PortPlace),
     /// A port comes to a switch.
-    Add {
-        /// Name of the switch.
-        switch: String,
-        /// Its keys.
-        port: Value,
-    },
+    Add(PortPlace),
+}
+
+/// A port of a switch.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortPlace {
+    /// Name of the switch.
+    pub switch: String,
+    /// Name of the port.
+    pub name: String,
+    /// Its keys.
+    pub port: Value,
+}
+
+impl Step {
+    /// Returns the step back.
+    pub fn reverse(&self) -> Self {
+        match self.clone() {
+            Self::Remove(place) => Self::Add(place),
+            Self::Add(place) => Self::Remove(place),
+        }
+    }
+
+    /// Returns the port.
+    pub fn place(&self) -> &PortPlace {
+        let (Self::Remove(place) | Self::Add(place)) = self;
+        place
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Remove(PortPlace { name, .. }) => write!(to, "- {name}"),
+            Self::Add(PortPlace { switch, name, .. }) => write!(to, "+ {name} ({switch})"),
+        }
+    }
 }
 
 impl Outline {
@@ -94,20 +123,22 @@ impl Outline {
             return Err(restart(format!("the list of switches and pairs ({} to {})", names(self), names(other))));
         }
         let (mut removed, mut added) = (Vec::new(), Vec::new());
-        for ((name, before), after) in self.switches.iter().zip(other.switches.values()) {
+        for ((switch, before), after) in self.switches.iter().zip(other.switches.values()) {
             if before.keys != after.keys {
-                return Err(restart(format!("'{name}' apart from its ports")));
+                return Err(restart(format!("'{switch}' apart from its ports")));
             }
-            for (port, keys) in &before.ports {
-                if after.ports.get(port) != Some(keys) {
-                    removed.push(Step::Remove { port: port.clone() });
-                }
-            }
-            for (port, keys) in &after.ports {
-                if before.ports.get(port) != Some(keys) {
-                    added.push(Step::Add { switch: name.clone(), port: keys.clone() });
-                }
-            }
+            // The ports of one that the other does not have in the same way.
+            let differ = |ports: &BTreeMap<String, Value>, others: &BTreeMap<String, Value>| {
+                let differ = ports.iter().filter(|(name, port)| others.get(*name) != Some(port));
+                let place = |(name, port): (&String, &Value)| PortPlace {
+                    switch: switch.clone(),
+                    name: name.clone(),
+                    port: port.clone(),
+                };
+                differ.map(place).collect::<Vec<_>>()
+            };
+            removed.extend(differ(&before.ports, &after.ports).into_iter().map(Step::Remove));
+            added.extend(differ(&after.ports, &before.ports).into_iter().map(Step::Add));
         }
         removed.extend(added);
         Ok(removed)
@@ -136,13 +167,12 @@ mod tests {
         assert_eq!(before.steps_to(&read(&same)), Ok(vec![]));
         let after = BEFORE.replace("vlan = 10", "vlan = 11\n[[switch.port]]\naddress = \"tap:c\"");
         let steps = before.steps_to(&read(&after)).expect("ports alone");
-        let add = |port| Step::Add { switch: "lan".into(), port };
-        let expected = [
-            Step::Remove { port: "b".into() },
-            add(json!({ "address": "tap:b", "name": "b", "vlan": 11 })),
-            add(json!({ "address": "tap:c" })),
-        ];
+        let place = |name: &str, port| PortPlace { switch: "lan".into(), name: name.into(), port };
+        let b = |vlan| place("b", json!({ "address": "tap:b", "name": "b", "vlan": vlan }));
+        let expected =
+            [Step::Remove(b(10)), Step::Add(b(11)), Step::Add(place("tap:c", json!({ "address": "tap:c" })))];
         assert_eq!(steps, expected);
+        assert_eq!(steps[0].reverse(), Step::Add(b(10)));
     }
 
     #[test]

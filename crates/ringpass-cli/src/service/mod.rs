@@ -1,6 +1,7 @@
 //! The subcommand `ringpass run FILE`: a service, as its file describes it.
 
 mod observer;
+pub mod reload;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use crate::switch::observer::SwitchObserver;
 use crate::switch::plan::Plan;
 use crate::switch::{create, datapaths, mapping, work};
 use observer::{Part, ServiceObserver};
+use reload::Reloader;
 
 /// Run a service: the switches and pairs of ports that a file describes
 #[derive(clap::Args)]
@@ -65,7 +67,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let (service, outline) = config_file::read_outline(&args.file)?;
     let config_file::Service { options, room, switches: plans } = service;
     // Whoever may change things may add ports, so switches wait for them.
-    let is_changed = options.control.is_some();
+    let control = options.control.as_ref().map(|place| place.path.clone());
+    let is_changed = control.is_some();
     let slots = if is_changed { MAX_PORTS } else { 0 };
     if is_changed {
         prepare_to_adopt()?;
@@ -83,6 +86,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         mapped.push(mapping::mapped_queues(&mut ports[own], &plan.ports, run.config.port.queues)?);
     }
     run.watch(ports.pool());
+    let reloader = control.map(|socket| Reloader::start(&args.file, &socket)).transpose()?;
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
     let mut failures = Vec::new();
@@ -106,7 +110,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
         first += ports;
     }
-    let mut observer = ServiceObserver::new(parts, outline, &run.config);
+    let mut observer = ServiceObserver::new(parts, outline, &run.config, reloader);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));
     close(ports);

@@ -9,6 +9,7 @@ use ringpass::pass_on::adopt;
 use ringpass::{Address, Config, Error, Port, PortConfig, Ports, Totals};
 use serde_json::{Value, json};
 
+use super::reload::Reloader;
 use crate::config_file::{self, Outline};
 use crate::run_observer::{Decision, PortPlace, RunObserver};
 use crate::stats::Fields;
@@ -54,13 +55,15 @@ pub(super) struct ServiceObserver {
     room: usize,
     /// Numbers of ports that were removed.
     free: Vec<usize>,
+    /// Who applies the file at SIGHUP, if anybody may change the service.
+    reloader: Option<Reloader>,
 }
 
 impl ServiceObserver {
-    pub(super) fn new(parts: Vec<Part>, outline: Outline, config: &Config) -> Self {
+    pub(super) fn new(parts: Vec<Part>, outline: Outline, config: &Config, reloader: Option<Reloader>) -> Self {
         // A port that is added ends with its interface: nobody could open that again.
         let port = PortConfig { rejoin: false, ..config.port };
-        Self { parts, outline, config: port, room: config.room, free: Vec::new() }
+        Self { parts, outline, config: port, room: config.room, free: Vec::new(), reloader }
     }
 
     /// Adds a port to a switch.
@@ -183,6 +186,7 @@ impl RunObserver for ServiceObserver {
 
     /// Looks at all parts. The run ends with the last of them, with its error.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
+        self.reloader.iter().for_each(Reloader::check);
         let mut idle = true;
         let mut last = None;
         for part in &mut self.parts {

@@ -64,7 +64,7 @@ fn pings(station: &Namespace, to: u8) {
     assert!(answered(&said, 50), "{said}");
 }
 
-/// Returns the screen of `ringpass top` in a terminal of tmux, once it shows all of `wanted`.
+/// Returns the screen of `ringpass top` in a terminal of tmux, once it shows all of `wanted`, and the frames of the first guest.
 fn screen_of_top(control: &Path, wanted: &[&str]) -> String {
     let server = unique("top");
     let tmux = |arguments: &[&str]| run(&[&["tmux", "-L", &server, "-f", "/dev/null"], arguments].concat());
@@ -73,7 +73,9 @@ fn screen_of_top(control: &Path, wanted: &[&str]) -> String {
     let mut screen = String::new();
     wait_until("the screen", || {
         screen = tmux(&["capture-pane", "-p"]);
-        wanted.iter().all(|part| screen.contains(part))
+        // Rates are known from the second look on.
+        let moves = screen.lines().any(|line| line.starts_with("one ") && !line.contains(" 0 pps"));
+        moves && wanted.iter().all(|part| screen.contains(part))
     });
     tmux(&["send-keys", "q"]);
     // tmux ends with its only program.

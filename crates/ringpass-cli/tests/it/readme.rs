@@ -161,6 +161,19 @@ fn a_newcomer_does_what_the_readme_says() {
     assert!(bare.line("nm /usr/local/bin/ringpass").contains("no symbols"));
     assert!(bare.line("nm /usr/lib/debug/usr/local/bin/ringpass.debug | head -3").contains(' '));
 
+    for line in commands("README.md", "As a service") {
+        let printed = bare.line(&line);
+        if line.contains(" & ") && !printed.contains(READY) {
+            bare.shell.expect(READY);
+        } else if line.contains(" ctl list") || line.contains(" top ") {
+            assert!(["card", "tap:host", "tap:c"].iter().all(|port| printed.contains(port)), "{printed}");
+        } else if line.contains(" apply ") {
+            assert!(printed.contains("- tap:c"), "{printed}");
+        } else if line.starts_with("wait") {
+            assert!(printed.contains("in all"), "{printed}");
+        }
+    }
+
     for line in commands("docs/getting-started.md", "A tour in five minutes") {
         if line.starts_with("exit") {
             bare.shell.keys("exit\n");

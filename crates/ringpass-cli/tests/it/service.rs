@@ -508,6 +508,25 @@ fn a_changed_file_is_applied_where_it_differs() {
     }
     assert_eq!(apply(&second, &[]), Ok(vec![]), "nothing has changed");
     assert!(!host.ip(&["link"]).contains(" te:"));
+    // One step fails half way: those before are taken back.
+    let half = [port("tap:te", ""), port("vfio-user:/nobody", "")].concat();
+    let error = apply(&file(&content(&[&ta[..], &tb, &changed, &half].concat())), &[]).expect_err("nobody serves it");
+    assert!(error.contains("is a server running there?") && error.contains("nothing was changed"), "{error}");
+    assert_eq!(apply(&second, &[]), Ok(vec![]), "it is as before");
+    wait_until("the TAPs", || {
+        let links = host.ip(&["link"]);
+        links.contains(" td:") && !links.contains(" te:")
+    });
+    // At SIGHUP, the service's own file counts.
+    std::fs::write(&first.path, content(&[&ta[..], &tb, &lost].concat())).expect("a file");
+    service.signal("HUP");
+    service.wait_for_stderr("+ tap:te (lan)");
+    assert_eq!(apply(&first, &[]), Ok(vec![]));
+    service.signal("HUP");
+    service.wait_for_stderr("nothing differs");
+    std::fs::write(&first.path, "colour = 1").expect("a file");
+    service.signal("HUP");
+    service.wait_for_stderr("colour");
     service.signal("TERM");
     let Ended { status, errors, .. } = ended(service);
     assert_eq!(status, Some(0), "{errors:?}");

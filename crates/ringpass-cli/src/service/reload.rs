@@ -1,0 +1,79 @@
+//! SIGHUP: the file is read again, and what differs is changed.
+//!
+//! The service is in its sandbox and can neither read the file nor open ports. Another process of this program, started before, does both as
+//! `ringpass apply` does. It keeps its privileges, and learns of the service what the control socket tells.
+
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use ringpass::Error;
+use ringpass::signals::take_hangup;
+use tracing::{error, info};
+
+use crate::apply::apply;
+use crate::connector::own_command;
+
+/// Set by SIGHUP.
+static ASKED: AtomicBool = AtomicBool::new(false);
+
+/// The process that applies the file.
+pub(super) struct Reloader(UnixStream);
+
+impl Reloader {
+    /// Starts it, and lets SIGHUP ask for it. To be called before the sandbox is entered.
+    pub(super) fn start(file: &Path, socket: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::os("a process that reads the file again at SIGHUP", source);
+        let command = own_command("reload");
+        let Some([program, arguments @ ..]) = command.as_deref() else {
+            return Err(failed(std::io::ErrorKind::NotFound.into()));
+        };
+        let (own, other) = UnixStream::pair().map_err(failed)?;
+        own.set_nonblocking(true).map_err(failed)?;
+        let mut command = Command::new(program);
+        // A process group of its own keeps Ctrl-C away from it. It ends when this end is closed, and init reaps it.
+        command.args(arguments).arg(file).arg("--socket").arg(socket).process_group(0);
+        command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null()).spawn().map_err(failed)?;
+        take_hangup(&ASKED)?;
+        Ok(Self(own))
+    }
+
+    /// Asks it if SIGHUP has arrived since the last call.
+    pub(super) fn check(&self) {
+        if ASKED.swap(false, Ordering::Relaxed) && (&self.0).write(&[0]).is_err() {
+            error!("SIGHUP: the process that reads the file again has ended; use 'ringpass apply'");
+        }
+    }
+}
+
+/// Apply a file whenever the process at standard input asks for it
+#[derive(clap::Args)]
+#[command(after_help = "EXAMPLES:\n  this is started by ringpass itself")]
+pub struct Args {
+    /// The file
+    file: PathBuf,
+    /// Control socket of the service
+    #[arg(long)]
+    socket: PathBuf,
+}
+
+/// Runs the subcommand.
+pub fn run(args: Args) -> Result<(), Error> {
+    while matches!(std::io::stdin().read(&mut [0]), Ok(1)) {
+        let mut changes = 0;
+        let applied = apply(&args.file, &args.socket, false, &mut |change| {
+            changes += 1;
+            info!("SIGHUP: {change}");
+        });
+        match applied {
+            Ok(()) if changes == 0 => info!("SIGHUP: nothing differs from {}", args.file.display()),
+            Ok(()) => {}
+            Err(why) => error!("SIGHUP: {why}"),
+        }
+    }
+    Ok(())
+}
