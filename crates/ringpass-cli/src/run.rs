@@ -101,6 +101,11 @@ impl Run {
         metrics.map_or(Ok(()), |place| self.control.get_or_insert_with(new).listen_for_scrapers(place))
     }
 
+    /// Takes the sockets of [`listen`](Self::listen), for a program that has its own main loop.
+    pub fn take_control(&mut self) -> Option<Server> {
+        self.control.take()
+    }
+
     /// Lets those who look at the run see how many buffers of this pool are in use.
     pub fn watch(&mut self, pool: &Mempool) {
         self.pool = self.control.as_ref().map(|_| pool.clone());

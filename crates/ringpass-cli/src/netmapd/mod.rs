@@ -1,5 +1,6 @@
 //! The subcommand `ringpass netmapd`: serves netmap ports to programs, without a kernel module.
 
+mod control;
 mod native;
 mod vale;
 mod worker;
@@ -17,6 +18,7 @@ use ringpass_netmap::client::default_socket;
 use ringpass_netmap_server::{Administrators, Budget, Server};
 use serde_json::json;
 
+use crate::log;
 use crate::options::{Options, bytes, seconds, within};
 use crate::output::{is_quiet, note, print_notices};
 use crate::run::{Run, close};
@@ -87,6 +89,9 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo LD_PRELOAD=libringpass_netmap.so bridge -i netmap:eth0 -i netmap:eth0^
   what there is, and who is where:
       ringpass vale
+  rates, live, and metrics for Prometheus:
+      ringpass netmapd --control /run/netmapd --metrics 127.0.0.1:9184
+      ringpass top --socket /run/netmapd
   the same from its own output:
       kill -USR1 $(pidof ringpass)";
 
@@ -104,14 +109,11 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.options.queues > MAX_QUEUES {
         return Err(Error::Config(format!("--queues: a netmap port has at most {MAX_QUEUES}")));
     }
-    let Options { control, control_read_only, metrics, .. } = &args.options;
-    if control.is_some() || control_read_only.is_some() || metrics.is_some() {
-        return Err(Error::Config(
-            "--control, --metrics: netmapd has its own socket, by which 'ringpass vale' lists its ports".into(),
-        ));
-    }
     let sandbox = args.options.sandbox.sandbox(Sandbox::Server);
     let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json, args.options.interval)?;
+    let Options { control, control_read_only, metrics, .. } = &args.options;
+    run.listen(control.as_ref(), control_read_only.as_ref(), metrics.as_deref())?;
+    let mut control = run.take_control();
     let default = || default_socket().map(|path| SocketPlace { path, ..SocketPlace::default() });
     let SocketPlace { path, access } = args.socket.map_or_else(default, Ok)?;
     let listener = Listener::bind_for(&path, &access)?;
@@ -169,7 +171,14 @@ pub fn run(args: Args) -> Result<(), Error> {
     while !interrupted() && run.config.time.is_none_or(|time| start.elapsed() < time) {
         server.poll_once(TICK).map_err(|source| Error::os("waiting for programs", source))?;
         vales.borrow_mut().tick(start.elapsed());
-        for (name, why) in server.tick() {
+        let gone = server.tick();
+        if let Some(control) = &mut control {
+            control.serve(&mut |request, _| control::answer(&request, &server.status(), start.elapsed()));
+            let events =
+                gone.iter().map(|(name, why)| json!({"event": "gone", "port": format!("netmap:{name}"), "why": why}));
+            events.chain(log::taken()).for_each(|event| control.publish(&event));
+        }
+        for (name, why) in gone {
             errln!("netmap:{name} is gone: {why}");
             if json {
                 say(&json!({"event": "gone", "port": name, "why": why}).to_string());

@@ -51,6 +51,8 @@ fn end(controlled: Controlled) {
 /// Two namespaces with a veth pair, `va` and `vb`.
 fn veth() -> (Namespace, Namespace) {
     let (a, b) = (Namespace::new(), Namespace::new());
+    // Linux answers for all its addresses on every interface, also on the one that belongs to the switch.
+    b.run(&["sh", "-c", "echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore"]);
     a.ip(&["link", "add", "name", "va", "type", "veth", "peer", "name", "vb", "netns", &b.0]);
     a.ip(&["address", "add", "198.18.0.1/24", "dev", "va"]);
     a.ip(&["link", "set", "va", "up"]);
@@ -134,6 +136,50 @@ fn the_command_prints_for_people_and_machines_and_says_what_is_wrong() {
     let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && errors.contains("you may not connect"), "{errors}");
     end(forwarder);
+}
+
+#[test]
+fn netmap_ports_are_seen_too() {
+    let host = Namespace::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("netmap");
+    let netmapd = ["netmapd", "--socket", text(&socket), "--attach", "vale0:tap:ta", "--port", "e=tap:te"];
+    let server = start(&host, &netmapd);
+    let socket = format!("RINGPASS_NETMAP_SOCKET={}", text(&socket));
+    let mut events = Client::connect(&server.control).expect("it listens");
+    events.request(&Request::Events).expect("an answer");
+    let generator = host.spawn(&["env", &socket, RINGPASS, "pktgen", "vale0:a", "--count", "1000", "--rate", "1000"]);
+    let port = |name: &str| status(&server.control).ports.into_iter().find(|port| port.name == name);
+    wait_until("what a program sends", || port("vale0:a").is_some_and(|port| port.stats.rx_packets > 100));
+    let attached = port("vale0:tap:ta").expect("it is attached");
+    assert!(attached.address == "tap:ta" && attached.switch.as_deref() == Some("vale0"), "{attached:?}");
+    assert!(attached.stats.tx_packets > 100 && attached.link, "{attached:?}");
+    assert!(port("netmap:e").is_some_and(|port| port.address == "tap:te" && port.mac.len() == 17));
+    let stations = ctl(&server.control, &["stations", "vale0"]).expect("stations");
+    assert!(stations.lines().any(|line| line.ends_with("vale0:a")), "{stations}");
+    assert!(ctl(&server.control, &["stations", "vale1"]).expect_err("no switch").contains("there is no switch"));
+    let refused = ctl(&server.control, &["add", "vale0", "null"]).expect_err("netmapd's own way");
+    assert!(refused.contains("ringpass vale"), "{refused}");
+    let status = status(&server.control);
+    assert!(status.switches[0].stations >= 1 && status.buffers > status.buffers_in_use, "{status:?}");
+    let mut top = Command::new(RINGPASS);
+    let said = top.args(["top", "--once", "--interval", "0.2", "--socket", text(&server.control)]).output();
+    let said = String::from_utf8(said.expect("it starts").stdout).expect("UTF-8");
+    assert!(said.starts_with("ringpass netmapd") && said.lines().count() >= 4, "{said}");
+    let mut client = Client::connect(&server.read_only).expect("it listens");
+    let metrics = client.request(&Request::Metrics { format: Default::default() }).expect("metrics");
+    let line = "ringpass_port_received_packets_total{port=\"vale0:a\",switch=\"vale0\"}";
+    assert!(metrics.as_str().is_some_and(|text| text.contains(line)), "{metrics}");
+    generator.wait(Duration::from_secs(20));
+    host.ip(&["link", "delete", "te"]);
+    let mut seen = Vec::new();
+    wait_until("the interface's end", || {
+        seen.extend(events.event(Duration::from_millis(100)).expect("it lives"));
+        let told = |event: &Value| event["message"].as_str().is_some_and(|text| text.contains("was deleted"));
+        seen.iter().any(|event| event["event"] == "log" && told(event))
+    });
+    wait_until("the link to go down", || port("netmap:e").is_some_and(|port| !port.link));
+    end(server);
 }
 
 #[test]
