@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
+use clap_complete::{ArgValueCandidates, CompletionCandidate};
 use ringpass::control::{Client, PortStatus, Request, Status};
 use ringpass::pass_on::open_for;
 use ringpass::signals::interrupted;
@@ -51,6 +52,7 @@ enum Command {
     #[command(after_help = "EXAMPLES:\n      ringpass ctl show tap:a")]
     Show {
         /// Name of the port
+        #[arg(add = ArgValueCandidates::new(|| names(port_names)))]
         port: String,
     },
     /// Show what passes each port, over an interval
@@ -64,6 +66,7 @@ enum Command {
     #[command(after_help = "EXAMPLES:\n      ringpass ctl stations lan")]
     Stations {
         /// Name of the switch
+        #[arg(add = ArgValueCandidates::new(|| names(switch_names)))]
         switch: Option<String>,
     },
     /// Open a port and add it to a switch
@@ -74,6 +77,7 @@ enum Command {
     )]
     Add {
         /// Name of the switch
+        #[arg(add = ArgValueCandidates::new(|| names(switch_names)))]
         switch: String,
         /// Address of the port: tap:NAME, vhost:PATH, vfio-user:PATH, a port of netmapd, xdp:NAME,socket=PATH, or null
         address: String,
@@ -91,6 +95,7 @@ enum Command {
     #[command(after_help = "EXAMPLES:\n      ringpass ctl remove tap:a")]
     Remove {
         /// Name of the port
+        #[arg(add = ArgValueCandidates::new(|| names(port_names)))]
         port: String,
     },
     /// Print events as they happen, until Ctrl-C or the program's end
@@ -100,6 +105,23 @@ enum Command {
         #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
         time: Option<Duration>,
     },
+}
+
+/// Returns names that the shell completes: those of the program at the socket that the line names so far.
+fn names(of: fn(Status) -> Vec<String>) -> Vec<CompletionCandidate> {
+    let words: Vec<_> = std::env::args_os().collect();
+    let named = words.iter().position(|word| word == "--socket").and_then(|place| words.get(place + 1)).cloned();
+    let socket = named.or_else(|| std::env::var_os("RINGPASS_CONTROL")).unwrap_or_else(|| DEFAULT_SOCKET.into());
+    let status = Client::connect(socket.as_ref()).and_then(|mut client| client.status());
+    status.map_or_else(|_| Vec::new(), |status| of(status).into_iter().map(CompletionCandidate::new).collect())
+}
+
+fn port_names(status: Status) -> Vec<String> {
+    status.ports.into_iter().map(|port| port.name).collect()
+}
+
+fn switch_names(status: Status) -> Vec<String> {
+    status.switches.into_iter().map(|switch| switch.name).collect()
 }
 
 /// Runs the subcommand.

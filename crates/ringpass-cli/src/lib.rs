@@ -47,6 +47,7 @@ mod xdp;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::CompleteEnv;
 
 use output::Verbosity;
 
@@ -126,6 +127,8 @@ enum Command {
 
 /// Runs the program: parses its command line, runs the subcommand, and returns the exit status.
 pub fn main() -> ExitCode {
+    // Answers the shell and ends, if that asks for completions.
+    CompleteEnv::with_factory(Cli::command).complete();
     let matches = Cli::command().get_matches();
     output::set_subcommand(matches.subcommand_name().unwrap_or("demo"));
     let Cli { command, verbosity } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());

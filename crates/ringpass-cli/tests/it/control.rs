@@ -124,6 +124,19 @@ fn the_command_prints_for_people_and_machines_and_says_what_is_wrong() {
     assert!(stations.contains("this program has no switch"), "{stations}");
     let absent = ctl(&control.with_file_name("absent"), &["list"]).expect_err("no socket");
     assert!(absent.contains("no program is controlled there") && absent.lines().count() == 1, "{absent}");
+    // Bash completes the names.
+    let completed = |words: &str| {
+        let script = format!(
+            "source <(COMPLETE=bash {RINGPASS}); COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+             _clap_complete_ringpass ringpass \"${{COMP_WORDS[-1]}}\"; printf '%s ' \"${{COMPREPLY[@]}}\""
+        );
+        let output = Command::new("bash").args(["-c", &script]).output().expect("it starts");
+        String::from_utf8(output.stdout).expect("UTF-8")
+    };
+    let all = completed(&format!("ringpass ctl --socket {} show ''", text(control)));
+    assert!(all.starts_with("tap:left null "), "{all}");
+    assert_eq!(completed(&format!("ringpass ctl --socket {} remove ta", text(control))), "tap:left ");
+    assert!(completed("ringpass swi").starts_with("switch"));
     // Another user may use the socket for all, and not the other one.
     let other = |socket: &Path| {
         let program = control.with_file_name("ringpass");
