@@ -5,14 +5,16 @@ program holds more, further ones are copied, so that the ports do not run out of
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
 from types import TracebackType
-from typing import final
+from typing import Any, Self, final
 
 from typing_extensions import Buffer
 
 __all__ = [
     "BusyError",
     "ClosedError",
+    "Control",
     "Error",
     "FaultError",
     "GoneError",
@@ -196,3 +198,36 @@ def open(
     rejoin: when the interface of a TAP or packet socket is deleted, wait for one of the same name. huge_pages: None for huge
     pages if enough are free. poll: waits never sleep. take_over: cards that are taken even if their kernel interface is in use.
     """
+
+@final
+class Control:
+    """A connection to a running program, such as 'ringpass run', over its control socket. Threads may share it; each waits for the others."""
+
+    def __new__(cls, socket: str | PathLike[str] = ...) -> Self:
+        """Connect, to /run/ringpass/control if not told otherwise. Raises NotFoundError if no program is there, NotPermittedError if it is for others."""
+
+    program: str
+    """What runs, such as "ringpass run"."""
+    changes: bool
+    """Whether this connection may change anything."""
+
+    def status(self) -> dict[str, Any]:
+        """Return state and counters: 'ports', 'switches' and 'workers' among others, as in 'ringpass ctl stats --json'."""
+
+    def stations(self, switch: str | None = None) -> list[dict[str, Any]]:
+        """Return the stations of a switch, or of all: 'mac', 'vlan', 'port', 'switch', and 'seconds' since each was heard."""
+
+    def add(self, switch: str, address: str, **keys: Any) -> None:
+        """Open a port and add it to a switch; the program is in its sandbox and opens nothing itself.
+
+        The keys are those of [[switch.port]] in the configuration file, such as name="c" and vlan=10.
+        """
+
+    def remove(self, port: str) -> None:
+        """Take a port out of its switch and close it."""
+
+    def listen(self) -> None:
+        """Ask for events from now on."""
+
+    def event(self, wait: float = 0.0) -> dict[str, Any] | None:
+        """Return the next event, or None if there is none within this many seconds. `listen` asks for events."""

@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use ringpass::control::{Client, Request};
+use ringpass::control::{Client, DEFAULT_SOCKET, Request};
 use ringpass::pass_on::can_be_passed_on;
 use ringpass::{Address, Error};
 
 use crate::config_file::{Outline, PortPlace, Step, port, read_outline};
-use crate::ctl::{DEFAULT_SOCKET, add};
+use crate::ctl::add;
 use crate::output::print_line;
 
 /// Change a running service into the one that a file describes, where it differs
@@ -82,6 +82,6 @@ pub fn apply(file: &Path, socket: &Path, dry_run: bool, told: &mut dyn FnMut(&st
 fn take(client: &mut Client, step: &Step) -> Result<(), Error> {
     match step {
         Step::Remove(PortPlace { name, .. }) => client.request(&Request::Remove { port: name.clone() }).map(drop),
-        Step::Add(PortPlace { switch, port, .. }) => add(client, switch.clone(), port.clone()),
+        Step::Add(PortPlace { switch, port, .. }) => add(client, switch, port.clone()),
     }
 }

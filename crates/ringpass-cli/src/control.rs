@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use ringpass::control::{PortStatus, Request, Status, WorkerStatus};
-use ringpass::{Config, Mempool, Offloads, Port, State, Workers};
+use ringpass::{Config, Mempool, Port, State, Workers};
 use serde_json::{Value, json};
 
 use crate::run_observer::{PortPlace, RunObserver};
@@ -59,14 +59,6 @@ pub fn event(request: &Request) -> Value {
     }
 }
 
-/// Returns the list of offloads that the option `--offloads` understands.
-fn offload_list(offloads: Offloads) -> String {
-    let Offloads { checksum, hash, vlan, tso } = offloads;
-    let names = [(checksum, "checksum"), (hash, "hash"), (vlan, "vlan"), (tso, "tso")];
-    let names: Vec<_> = names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
-    if names.is_empty() { "none".into() } else { names.join(",") }
-}
-
 /// Returns the status of a run.
 pub fn status(
     ports: &mut [Box<dyn Port>],
@@ -92,7 +84,7 @@ pub fn status(
         seconds: elapsed.as_secs_f64(),
         queues: engine.config.port.queues,
         mtu: engine.config.port.mtu,
-        offloads: offload_list(engine.config.port.offloads),
+        offloads: engine.config.port.offloads.to_string(),
         room: observer.room(),
         ports: ports.collect(),
         switches: observer.switches(),

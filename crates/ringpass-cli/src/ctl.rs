@@ -1,25 +1,20 @@
 //! The subcommand `ringpass ctl`: looks at a running program, and changes it, over its control socket.
 
-use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use clap_complete::{ArgValueCandidates, CompletionCandidate};
-use ringpass::control::{Client, PortStatus, Request, Status};
-use ringpass::pass_on::open_for;
+use ringpass::Error;
+use ringpass::control::{Client, DEFAULT_SOCKET, PortStatus, Request, Status};
 use ringpass::signals::interrupted;
-use ringpass::{Address, Error, PortConfig};
 use serde_json::{Value, json};
 
 use crate::config_file;
-use crate::options::{self, seconds};
+use crate::options::seconds;
 use crate::output::print_line;
 use crate::signals::{begin_run, catch_first_signal};
 use crate::stats::{bps, grouped, pps};
-
-/// Where `ringpass run` is controlled unless its file says otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/ringpass/control";
 
 /// Look at a running program, and change it, over its control socket
 #[derive(clap::Args)]
@@ -133,7 +128,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Stats { interval } => stats(&mut client, interval, args.json)?,
         Command::Stations { switch } => stations(&client.request(&Request::Stations { switch })?, args.json),
         Command::Add { switch, address, name, vlan, set } => {
-            add(&mut client, switch, port_keys(address, name, vlan, &set)?)?
+            add(&mut client, &switch, port_keys(address, name, vlan, &set)?)?
         }
         Command::Remove { port } => drop(client.request(&Request::Remove { port })?),
         Command::Events { time } => events(&mut client, time, args.json)?,
@@ -156,30 +151,11 @@ fn port_keys(address: String, name: Option<String>, vlan: Option<u16>, set: &[St
     Ok(Value::Object(keys))
 }
 
-/// For how long a port may be busy: one that has just been removed is closed a moment later.
-const BUSY: Duration = Duration::from_secs(2);
-
-/// Opens a port for another process, for some time also one that is busy.
-fn open_within(limit: Duration, address: &Address, config: &PortConfig) -> Result<Vec<OwnedFd>, Error> {
-    let start = Instant::now();
-    loop {
-        match open_for(address, config) {
-            Err(Error::Busy(_)) if start.elapsed() < limit => std::thread::sleep(Duration::from_millis(5)),
-            opened => return opened,
-        }
-    }
-}
-
 /// Opens a port for the program, which is in its sandbox, and passes it on.
-pub fn add(client: &mut Client, switch: String, port: Value) -> Result<(), Error> {
+pub fn add(client: &mut Client, switch: &str, port: Value) -> Result<(), Error> {
     // What is wrong with it is found before anything is opened.
-    let plan = config_file::port(&port).map_err(Error::Config)?;
-    let Status { queues, mtu, offloads, .. } = client.status()?;
-    let offloads = options::offloads(&offloads).map_err(Error::Config)?;
-    let config = PortConfig { queues, mtu, offloads, ..PortConfig::default() };
-    let descriptors = open_within(BUSY, &plan.address.parse()?, &config)?;
-    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
-    client.request_with(&Request::Add { switch, port }, &descriptors).map(drop)
+    config_file::port(&port).map_err(Error::Config)?;
+    client.add(switch, port)
 }
 
 /// Returns a value of the protocol as JSON.

@@ -115,19 +115,7 @@ pub(crate) fn pages(text: &str) -> Result<PageSize, String> {
 }
 
 pub(crate) fn offloads(text: &str) -> Result<Offloads, String> {
-    let mut offloads = Offloads::default();
-    for name in text.split(',') {
-        match name {
-            "checksum" => offloads.checksum = true,
-            "hash" => offloads.hash = true,
-            "vlan" => offloads.vlan = true,
-            "tso" => (offloads.tso, offloads.checksum) = (true, true),
-            "all" if text == "all" => offloads = Offloads { checksum: true, hash: true, vlan: true, tso: true },
-            "none" if text == "none" => {}
-            _ => return Err("write all, none, or a list of checksum, hash, vlan, tso".into()),
-        }
-    }
-    Ok(offloads)
+    text.parse()
 }
 
 /// Parses a number of bytes above 0, with an optional suffix K, M, G or T (powers of 1024).

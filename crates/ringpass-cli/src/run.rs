@@ -7,14 +7,13 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass::control::Server;
+use ringpass::control::{DEFAULT_SOCKET, Server};
 use ringpass::sandbox::{self, Needs, Sandbox};
 use ringpass::signals::interrupted;
 use ringpass::{Config, Error, Mempool, Ports, Stats, Totals, Worker, Workers};
 use ringpass_ipc::SocketPlace;
 
 use crate::control::{Engine, Watch, answer, event};
-use crate::ctl::DEFAULT_SOCKET;
 use crate::log;
 use crate::output::subcommand;
 use crate::run_observer::{Decision, RunObserver};

@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+mod control;
 mod error;
 mod packet;
 mod ports;
@@ -9,6 +10,8 @@ mod ports;
 /// Packet I/O in user space: network cards, virtual machines, netmap and the kernel as ports.
 #[pyo3::pymodule(name = "ringpass")]
 mod module {
+    #[pymodule_export]
+    use crate::control::Control;
     #[pymodule_export]
     use crate::error::{
         BusyError, ClosedError, Error, FaultError, GoneError, InvalidError, NotFoundError, NotPermittedError,

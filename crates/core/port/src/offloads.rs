@@ -1,5 +1,8 @@
 //! Offloads: work that the hardware of a port may take over.
 
+use std::fmt;
+use std::str::FromStr;
+
 /// Metadata that packets may carry across a port, as [flags](ringpass_memory::Flags) with the same meaning on
 /// every port.
 ///
@@ -22,6 +25,37 @@ pub struct Offloads {
     pub vlan: bool,
     /// Sent packets may request TCP segmentation (TSO). Implies `checksum`.
     pub tso: bool,
+}
+
+/// Parses `all`, `none`, or a list of `checksum`, `hash`, `vlan` and `tso`.
+impl FromStr for Offloads {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut offloads = Self::default();
+        for name in text.split(',') {
+            match name {
+                "checksum" => offloads.checksum = true,
+                "hash" => offloads.hash = true,
+                "vlan" => offloads.vlan = true,
+                "tso" => (offloads.tso, offloads.checksum) = (true, true),
+                "all" if text == "all" => offloads = Self { checksum: true, hash: true, vlan: true, tso: true },
+                "none" if text == "none" => {}
+                _ => return Err("write all, none, or a list of checksum, hash, vlan, tso".into()),
+            }
+        }
+        Ok(offloads)
+    }
+}
+
+/// Prints them as they are parsed.
+impl fmt::Display for Offloads {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { checksum, hash, vlan, tso } = *self;
+        let names = [(checksum, "checksum"), (hash, "hash"), (vlan, "vlan"), (tso, "tso")];
+        let names: Vec<_> = names.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect();
+        to.write_str(&if names.is_empty() { "none".into() } else { names.join(",") })
+    }
 }
 
 impl Offloads {

@@ -12,12 +12,12 @@ use ringpass::Error;
 use ringpass::control::Client;
 use ringpass::signals::interrupted;
 
-use crate::ctl::DEFAULT_SOCKET;
 use crate::options::seconds;
 use crate::output::print_line;
 use crate::signals::{begin_run, catch_first_signal};
 use crate::stats::{bps, grouped, pps};
 use rates::Rates;
+use ringpass::control::DEFAULT_SOCKET;
 use view::{Order, View, header, link};
 
 /// Show ports, rates and workers of a running program, live

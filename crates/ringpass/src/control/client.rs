@@ -1,20 +1,24 @@
 //! The other side: who asks.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use ringpass_ipc::{Connecting, connect, send_descriptors};
-use ringpass_port::Error;
+use ringpass_port::{Address, Error, PortConfig};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::{Greeting, PATIENCE, PROTOCOL, Request, Status};
+use crate::pass_on::open_for;
 
 /// Longest line of a program that is read, in bytes: a switch with 16 million stations has more of them than anybody reads.
 const MAX_ANSWER: u64 = 256 << 20;
+
+/// Time for a change: a port may wait for who serves it.
+const CHANGE: Duration = Duration::from_secs(60);
 
 /// A connection to a program.
 ///
@@ -94,7 +98,7 @@ impl Client {
         &self.greeting
     }
 
-    /// Asks for something and waits up to [`PATIENCE`] for the answer.
+    /// Asks for something and waits up to [`PATIENCE`] for the answer, or a minute if it is a change.
     ///
     /// # Errors
     /// The program's refusal; it is gone or does not answer.
@@ -119,8 +123,9 @@ impl Client {
             rest = &rest[sent..];
         }
         self.stream.get_mut().write_all(rest).map_err(|error| self.gone(error))?;
+        let limit = if request.is_change() { CHANGE } else { PATIENCE };
         loop {
-            let mut line = self.line(PATIENCE)?.ok_or_else(|| self.silent())?;
+            let mut line = self.line(limit)?.ok_or_else(|| self.silent())?;
             if line.get("event").is_some() {
                 self.events.push(line);
             } else if let Some(why) = line["error"].as_str() {
@@ -138,6 +143,30 @@ impl Client {
     pub fn status(&mut self) -> Result<Status, Error> {
         let status = self.request(&Request::Status)?;
         serde_json::from_value(status).map_err(|error| Error::Fault(format!("{}: {error}", self.place)))
+    }
+
+    /// Opens a port and adds it to a switch of the program, which is in its sandbox and opens nothing itself. `port` has the keys of `[[switch.port]]`
+    /// in the configuration file; `address` must be among them. The port is opened in this process's network namespace, with the program's number of queues, MTU and
+    /// offloads. One that is busy is tried again for two seconds, as it may just have been removed.
+    ///
+    /// # Errors
+    /// The port cannot be opened, or not be passed on; those of [`request`](Self::request).
+    pub fn add(&mut self, switch: &str, port: Value) -> Result<(), Error> {
+        const BUSY: Duration = Duration::from_secs(2);
+        let missing = || Error::Config("the port has no key 'address'".into());
+        let address: Address = port["address"].as_str().ok_or_else(missing)?.parse()?;
+        let Status { queues, mtu, offloads, .. } = self.status()?;
+        let offloads = offloads.parse().map_err(Error::Fault)?;
+        let config = PortConfig { queues, mtu, offloads, ..PortConfig::default() };
+        let start = Instant::now();
+        let descriptors = loop {
+            match open_for(&address, &config) {
+                Err(Error::Busy(_)) if start.elapsed() < BUSY => std::thread::sleep(Duration::from_millis(5)),
+                opened => break opened?,
+            }
+        };
+        let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+        self.request_with(&Request::Add { switch: switch.into(), port }, &descriptors).map(drop)
     }
 
     /// Waits for the next event, for this long at most. [`Request::Events`] asks for them.

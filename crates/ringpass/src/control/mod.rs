@@ -31,6 +31,8 @@ pub use status::{PortStatus, Status, SwitchStatus, WorkerStatus};
 
 /// Version of this protocol. A program answers those of its own version only.
 pub const PROTOCOL: u32 = 1;
+/// Where `ringpass ctl` looks for a service unless told otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/ringpass/control";
 /// Longest line of a client, in bytes.
 pub const MAX_LINE: usize = 64 << 10;
 /// How long a client may leave undone what it has begun.
