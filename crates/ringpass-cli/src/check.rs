@@ -39,16 +39,20 @@ pub fn run(args: Args) -> Result<(), Error> {
         print_line(if args.reference { page() } else { schema() }.trim_end());
         return Ok(());
     };
-    let Service { switches, .. } = read(file)?;
+    let Service { switches, programs, .. } = read(file)?;
     if args.json {
         let port = |port: &crate::switch::plan::PortPlan| json!({ "name": port.rules.name, "address": port.address });
         let switch = |plan: &crate::switch::plan::Plan| json!({ "name": plan.name, "ports": plan.ports.iter().map(port).collect::<Vec<_>>() });
-        print_line(&json!({ "switches": switches.iter().map(switch).collect::<Vec<_>>() }).to_string());
+        let programs: Vec<_> = programs.iter().map(|line| &line.0).collect();
+        print_line(
+            &json!({ "switches": switches.iter().map(switch).collect::<Vec<_>>(), "programs": programs }).to_string(),
+        );
         return Ok(());
     }
     for plan in &switches {
         let names: Vec<_> = plan.ports.iter().map(|port| &port.rules.name[..]).collect();
         print_line(&format!("{}: {}", plan.name.as_deref().unwrap_or_default(), names.join(", ")));
     }
+    programs.iter().for_each(|line| print_line(&format!("ringpass {}", line.0.join(" "))));
     Ok(())
 }

@@ -59,6 +59,9 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     verbosity: Verbosity,
+    /// Run as a part of the service at the other end of standard input
+    #[arg(long, global = true, hide = true)]
+    part_of_service: bool,
 }
 
 const ADDRESSES: &str = "\
@@ -131,8 +134,12 @@ pub fn main() -> ExitCode {
     CompleteEnv::with_factory(Cli::command).complete();
     let matches = Cli::command().get_matches();
     output::set_subcommand(matches.subcommand_name().unwrap_or("demo"));
-    let Cli { command, verbosity } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let Cli { command, verbosity, part_of_service } =
+        Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     log::start(verbosity);
+    if part_of_service {
+        signals::be_part_of_service();
+    }
     let demo = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
     let command = command.unwrap_or_else(demo);
     output::exit_code(signals::catch_report_requests().and_then(|()| run(command)))

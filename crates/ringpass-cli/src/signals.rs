@@ -1,6 +1,8 @@
 //! Signals that end the program, and the one that asks for statistics.
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -70,6 +72,29 @@ pub fn begin_run() {
     }
     IMPATIENT.store(false, Ordering::Relaxed);
     WAITS_END.store(false, Ordering::Relaxed);
+    if PART_OF_SERVICE.load(Ordering::Relaxed) && tell_service().is_err() {
+        signals::interrupt();
+    }
+}
+
+/// Set in a program that is part of a service.
+static PART_OF_SERVICE: AtomicBool = AtomicBool::new(false);
+
+/// Lets this program end with the service whose part it is: the service holds the other end of standard input, a unix socket.
+pub fn be_part_of_service() {
+    PART_OF_SERVICE.store(true, Ordering::Relaxed);
+}
+
+/// Tells the service that this program is ready, and waits for the service's end on a thread.
+fn tell_service() -> io::Result<()> {
+    let mut stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
+    stream.write_all(&[0])?;
+    let wait = move || {
+        // Nothing is sent.
+        while matches!(stream.read(&mut [0]), Ok(1)) {}
+        signals::interrupt();
+    };
+    std::thread::Builder::new().name("service".into()).spawn(wait).map(drop)
 }
 
 /// Returns whether a signal has arrived while ports were opened, which ends waits for their peers.

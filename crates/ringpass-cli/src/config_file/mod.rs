@@ -4,6 +4,7 @@
 mod error;
 mod options;
 mod outline;
+mod programs;
 mod reference;
 mod switch;
 
@@ -20,6 +21,8 @@ use crate::options::Options;
 use crate::switch::plan::{Plan, PortPlan};
 use options::{ControlTable, MetricsTable, OptionsTable};
 pub use outline::{Outline, PortPlace, Step, SwitchOutline};
+pub use programs::CommandLine;
+use programs::{Model, Netmap};
 pub use reference::{page, schema};
 use switch::{Pair, Switch};
 
@@ -39,10 +42,14 @@ struct File {
     switch: Vec<Switch>,
     /// Two ports; each sends what the other receives.
     fwd: Vec<Pair>,
+    /// A software card, played by a process of its own.
+    model: Vec<Model>,
+    /// Netmap ports for programs, served by a process of its own.
+    netmap: Vec<Netmap>,
 }
 
 /// Keys of [`File`]. A file without any of them is that of one switch.
-const SECTIONS: [&str; 5] = ["options", "control", "metrics", "switch", "fwd"];
+const SECTIONS: [&str; 7] = ["options", "control", "metrics", "switch", "fwd", "model", "netmap"];
 
 /// A service that a file describes.
 pub struct Service {
@@ -52,6 +59,8 @@ pub struct Service {
     pub room: usize,
     /// Its switches, in the order of the file; pairs are switches too, of ports that pass all to each other.
     pub switches: Vec<Plan>,
+    /// Its other programs: software cards and netmap ports.
+    pub programs: Vec<CommandLine>,
 }
 
 /// Reads the file of a service.
@@ -109,20 +118,28 @@ fn is_service(text: &str) -> bool {
 
 /// Parses the text of a file. Error texts begin with `:LINE: ` or `: `.
 fn parse(text: &str) -> Result<Service, String> {
-    let ((options, room), mut switches) = match is_service(text) {
+    let Service { options, room, mut switches, programs } = match is_service(text) {
         true => {
-            let File { options, control, metrics, switch, fwd } = from_toml(text)?;
+            let File { options, control, metrics, switch, fwd, model, netmap } = from_toml(text)?;
             let switches = switch.into_iter().map(Switch::plan).chain(fwd.into_iter().map(Pair::plan));
-            let room = control.room();
-            ((options.options(control, metrics), room), switches.collect::<Result<Vec<Plan>, String>>()?)
+            let programs = model.into_iter().map(Model::line).chain(netmap.into_iter().map(Netmap::line));
+            Service {
+                room: control.room(),
+                options: options.options(control, metrics),
+                switches: switches.collect::<Result<_, _>>()?,
+                programs: programs.collect::<Result<_, _>>()?,
+            }
         }
         false => {
             let none = OptionsTable::default().options(ControlTable::default(), MetricsTable::default());
-            ((none, 0), vec![parse_switch(text)?])
+            Service { options: none, room: 0, switches: vec![parse_switch(text)?], programs: Vec::new() }
         }
     };
     if switches.is_empty() {
-        return Err(": there is nothing to run; describe a [[switch]] or a [[fwd]]".into());
+        return Err(
+            ": there is nothing to run; describe a [[switch]] or a [[fwd]] ('ringpass model' and 'netmapd' run alone)"
+                .into(),
+        );
     }
     let only = switches.len() == 1;
     for number in 0..switches.len() {
@@ -137,7 +154,7 @@ fn parse(text: &str) -> Result<Service, String> {
         switches[number].name = Some(name);
         check_ports(&switches, number)?;
     }
-    Ok(Service { options, room, switches })
+    Ok(Service { options, room, switches, programs })
 }
 
 /// Checks the ports of a switch, and their names against those of the switches before.

@@ -1,6 +1,7 @@
 //! The subcommand `ringpass run FILE`: a service, as its file describes it.
 
 mod observer;
+mod programs;
 pub mod reload;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,6 +21,7 @@ use crate::switch::observer::SwitchObserver;
 use crate::switch::plan::Plan;
 use crate::switch::{create, datapaths, mapping, work};
 use observer::{Part, ServiceObserver};
+use programs::Programs;
 use reload::Reloader;
 
 /// Run a service: the switches and pairs of ports that a file describes
@@ -65,7 +67,8 @@ CONFIGURATION FILE (docs/configuration.md has all keys):
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let (service, outline) = config_file::read_outline(&args.file)?;
-    let config_file::Service { options, room, switches: plans } = service;
+    let config_file::Service { options, room, switches: plans, programs } = service;
+    let program_options = program_options(&options, args.json);
     // Whoever may change things may add ports, so switches wait for them.
     let control = options.control.as_ref().map(|place| place.path.clone());
     let is_changed = control.is_some();
@@ -77,6 +80,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut run = Options { time: args.time, json: args.json, ..options }.run()?;
     run.printer.live = false;
     run.config.room = room;
+    // Ports may be theirs.
+    let programs = Programs::start(&programs, &program_options)?;
     let mut ports = open_all(addresses(&plans, &run.config)?, &run.config)?;
     let mut mapped = Vec::new();
     let mut end = 0;
@@ -110,11 +115,25 @@ pub fn run(args: Args) -> Result<(), Error> {
         parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
         first += ports;
     }
-    let mut observer = ServiceObserver::new(parts, outline, &run.config, reloader);
+    let mut observer = ServiceObserver::new(parts, outline, &run.config, (reloader, programs));
     let result = run.control_with(&mut ports, &mut observer);
-    drop((observer, pool));
+    let programs = observer.into_programs();
+    drop(pool);
     close(ports);
+    programs.end();
     result
+}
+
+/// Returns the options of the service's other programs.
+fn program_options(options: &Options, json: bool) -> Vec<String> {
+    let mut words = Vec::new();
+    if options.sandbox.no_sandbox {
+        words.push("--no-sandbox".to_owned());
+    }
+    if json {
+        words.push("--json".to_owned());
+    }
+    words
 }
 
 /// Returns the addresses of all ports, each with its configuration.

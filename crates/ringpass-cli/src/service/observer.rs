@@ -9,6 +9,7 @@ use ringpass::pass_on::adopt;
 use ringpass::{Address, Config, Error, Port, PortConfig, Ports, Totals};
 use serde_json::{Value, json};
 
+use super::programs::Programs;
 use super::reload::Reloader;
 use crate::config_file::{self, Outline};
 use crate::run_observer::{Decision, PortPlace, RunObserver};
@@ -57,13 +58,24 @@ pub(super) struct ServiceObserver {
     free: Vec<usize>,
     /// Who applies the file at SIGHUP, if anybody may change the service.
     reloader: Option<Reloader>,
+    programs: Programs,
 }
 
 impl ServiceObserver {
-    pub(super) fn new(parts: Vec<Part>, outline: Outline, config: &Config, reloader: Option<Reloader>) -> Self {
+    pub(super) fn new(
+        parts: Vec<Part>,
+        outline: Outline,
+        config: &Config,
+        (reloader, programs): (Option<Reloader>, Programs),
+    ) -> Self {
         // A port that is added ends with its interface: nobody could open that again.
         let port = PortConfig { rejoin: false, ..config.port };
-        Self { parts, outline, config: port, room: config.room, free: Vec::new(), reloader }
+        Self { parts, outline, config: port, room: config.room, free: Vec::new(), reloader, programs }
+    }
+
+    /// Drops the switches; returns the other programs, which may serve some of their ports.
+    pub(super) fn into_programs(self) -> Programs {
+        self.programs
     }
 
     /// Adds a port to a switch.
@@ -187,6 +199,7 @@ impl RunObserver for ServiceObserver {
     /// Looks at all parts. The run ends with the last of them, with its error.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
         self.reloader.iter().for_each(Reloader::check);
+        self.programs.check();
         let mut idle = true;
         let mut last = None;
         for part in &mut self.parts {

@@ -23,7 +23,10 @@ fn file(content: &str) -> File {
 }
 
 fn run(namespace: &Namespace, file: &File) -> Program {
-    namespace.spawn(&[RINGPASS, "run", text(&file.path), "--json"])
+    let service = namespace.spawn(&[RINGPASS, "run", text(&file.path), "--json"]);
+    // All ports are open: an interface that is moved before is not found.
+    service.wait_for_stderr("sandbox: ");
+    service
 }
 
 fn ended(program: Program) -> Ended {
@@ -138,6 +141,8 @@ fn files_that_are_wrong_open_nothing() {
         ("[options]\nbatch = 0\n".to_owned(), vec![":2: ", "1 to 256"]),
         ("[options]\nrxd = 100\n".to_owned(), vec![":2: ", "power of two"]),
         ("[options]\npoll = true\n".to_owned(), vec!["nothing to run"]),
+        ("[[model]]\ncard = \"82598\"\nsocket = \"/a\"\nwire = \"null\"".to_owned(), vec!["[[model]]: ", "82598"]),
+        ("[[netmap]]\nmemory = \"much\"".to_owned(), vec!["[[netmap]]: ", "much"]),
         (format!("{tap}address = \"tap:a\"\n"), vec!["two ports are called 'tap:a'"]),
         (format!("{tap}address = \"tpa:b\"\n"), vec!["port 'tpa:b'"]),
         (format!("{tap}address = \"null\"\n[[switch]]\n"), vec!["needs a 'name'"]),
@@ -157,7 +162,7 @@ fn files_that_are_wrong_open_nothing() {
     let file = file(&format!("{tap}address = \"packet:nothere\"\n"));
     let checked = host.run(&[RINGPASS, "check", text(&file.path)]);
     assert_eq!(checked.trim(), "s: tap:a, packet:nothere");
-    let Ended { status, errors, .. } = ended(run(&host, &file));
+    let Ended { status, errors, .. } = ended(host.spawn(&[RINGPASS, "run", text(&file.path), "--json"]));
     assert!(status == Some(1) && errors.concat().contains("nothere"), "{errors:?}");
     assert!(!host.ip(&["link"]).contains(" a:"), "the TAP is gone");
     let service = self::file("[[fwd]]\na = \"null\"\nb = \"tap:b\"");
@@ -242,6 +247,16 @@ fn resources(id: u32) -> (usize, usize) {
     (count("fd"), count("task"))
 }
 
+/// Returns them once clients have gone and what was dropped elsewhere is dropped.
+fn resources_at_rest(id: u32) -> (usize, usize) {
+    let mut before = resources(id);
+    wait_until("rest", || {
+        std::thread::sleep(Duration::from_millis(500));
+        resources(id) == std::mem::replace(&mut before, resources(id))
+    });
+    before
+}
+
 #[test]
 fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
     let (folder, _) = for_everybody();
@@ -303,7 +318,7 @@ fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
     assert!(full.contains("there is no room"), "{full}");
     ctl(&["remove", "last"]).expect("it is removed");
     // Again and again, which leaves nothing behind.
-    let before = resources(service.id());
+    let before = resources_at_rest(service.id());
     for _ in 0..30 {
         ctl(&["add", "other", "tap:te", "--name", "again", "--set", "isolation=1"]).expect("it is added");
         ctl(&["remove", "again"]).expect("it is removed");
@@ -349,7 +364,7 @@ fn a_guest_comes_to_a_running_service() {
     let address = format!("vhost:{}", text(&guest));
     let few = ctl(&["add", "lan", &format!("{address},queues=1")]).expect_err("there are two workers");
     assert!(few.contains("has 1 queue(s), not 2"), "{few}");
-    let before = resources(service.id());
+    let before = resources_at_rest(service.id());
     for round in 0..2 {
         ctl(&["add", "lan", &address, "--name", "guest"]).expect("it is added");
         let program = host.spawn(&[
@@ -382,6 +397,72 @@ fn a_guest_comes_to_a_running_service() {
     service.signal("TERM");
     let Ended { status, errors, .. } = ended(service);
     assert_eq!(status, Some(0), "{errors:?}");
+}
+
+#[test]
+fn software_cards_and_netmap_ports_are_parts_of_a_service() {
+    let (folder, _) = for_everybody();
+    let [card, netmap] = ["card", "netmap"].map(|name| folder.path().join(name));
+    let content = |wire: &str| {
+        format!(
+            r#"
+            [options]
+            hugepages = "off"
+            [[model]]
+            card = "82599"
+            socket = "{0}"
+            wire = "{wire}"
+            [[netmap]]
+            socket = "{1}"
+            attach = ["vale0:tap:tn"]
+            [[switch]]
+            name = "lan"
+            [[switch.port]]
+            address = "vfio-user:{0}"
+            [[switch.port]]
+            address = "vale0:service"
+            [[switch.port]]
+            address = "tap:ta"
+            "#,
+            text(&card),
+            text(&netmap),
+        )
+    };
+    let right = file(&content("tap:tm"));
+    let host = Namespace::new();
+    let variable = format!("RINGPASS_NETMAP_SOCKET={}", text(&netmap));
+    let start = |file: &File| host.spawn(&["env", &variable, RINGPASS, "run", text(&file.path), "--json"]);
+    let service = start(&right);
+    service.wait_for_stderr("sandbox: ");
+    let one = with_interface(&host, "tm", "198.18.0.1/24");
+    let two = with_interface(&host, "tn", "198.18.0.2/24");
+    let three = with_interface(&host, "ta", "198.18.0.3/24");
+    ping(&one, "198.18.0.2");
+    ping(&three, "198.18.0.1");
+    // One that ends takes its port out, and the others go on.
+    let parts = || {
+        let all = std::process::Command::new("pgrep").args(["-f", text(&card)]).output().expect("pgrep starts");
+        let ids = String::from_utf8(all.stdout).expect("numbers");
+        let ids = ids.lines().map(|id| id.parse::<u32>().expect("a number"));
+        let command = |id: &u32| std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        ids.filter(|id| command(id).contains("\0model\0")).collect::<Vec<_>>()
+    };
+    let model = parts();
+    std::process::Command::new("kill").args(model.iter().map(u32::to_string)).status().expect("kill starts");
+    service.wait_for_stderr("model 82599");
+    ping(&three, "198.18.0.2");
+    service.signal("TERM");
+    let Ended { status, lines, errors } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+    assert!(lines.iter().filter(|line| line.contains("\"summary\"")).count() >= 1, "{lines:?}");
+    wait_until("the end of its parts", || ringpass::netmap::client::Client::connect(&netmap).is_err());
+    drop((one, two));
+    // One that cannot start starts nothing.
+    let wrong = file(&content("packet:nowhere"));
+    let Ended { status, errors, .. } = ended(start(&wrong));
+    assert!(status == Some(1) && errors.concat().contains("packet:nowhere"), "{errors:?}");
+    assert!(errors.last().is_some_and(|last| last.contains("has not started")), "{errors:?}");
+    assert!(!host.ip(&["link"]).contains(" tn:"));
 }
 
 /// Ports whose other side is a process at a socket: the one who asks connects, and passes the connection on.
@@ -420,7 +501,7 @@ fn ports_of_other_processes_come_to_a_running_service() {
     let card_address = format!("vfio-user:{}", text(&card));
     let absent = ctl(&["add", "lan", &card_address]).expect_err("nobody serves it");
     assert!(absent.contains("is a server running there?"), "{absent}");
-    let mut before = resources(service.id());
+    let mut before = resources_at_rest(service.id());
     let attached_address = format!("xdp:vx,socket={}", text(&attached));
     for (server, socket, address, far) in [
         (&["model", "82599", "--socket", text(&card), "--wire", "tap:tm"][..], &card, &card_address[..], "tm"),

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 
 use super::attached::Attached;
 use super::messages::{Answer, Ask, MAX_QUEUES, Tell, Verdict};
-use super::{Control, Wanted, hints};
+use super::{Control, Wanted, Ways, hints};
 
 /// Time for whatever a peer owes: its question, the rest of a message, or reading what it is told.
 const PEER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -22,6 +22,8 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 const MESSAGES: usize = 1;
 /// Interval at which the interface is looked at for a peer.
 const LOOK: Duration = Duration::from_millis(200);
+/// Time within which the kernel frees the queue of a closed socket.
+const FREED: Duration = Duration::from_secs(1);
 
 /// An interface with a program, whose frames go to one peer at a time.
 pub struct XdpServer {
@@ -195,7 +197,7 @@ impl XdpServer {
         let memory = memory.map_err(|error| refused(&error.to_string()))?;
         let wanted: Wanted = ask.wanted(memory.as_ptr() as u64).map_err(refused)?;
         // From here on the kernel holds the pages, whatever becomes of the file.
-        let (sockets, ways) = self.attached.bind(&wanted, Ok).map_err(failed)?;
+        let (sockets, ways) = self.bind(&wanted).map_err(failed)?;
         let notes = self.attached.notes(&sockets).map_err(failed)?;
         let mtu = self.attached.mtu().map_err(failed)?;
         let is_running = self.attached.is_running();
@@ -207,5 +209,17 @@ impl XdpServer {
             verdict: Verdict::Granted(notes.join("\n")),
         };
         Ok((answer, sockets))
+    }
+
+    /// Binds sockets. The kernel frees a queue a moment after the socket of the last peer was closed; meanwhile nobody else is served, as there is one peer at a
+    /// time.
+    fn bind(&mut self, wanted: &Wanted) -> Result<(Vec<OwnedFd>, Ways), Error> {
+        let start = Instant::now();
+        loop {
+            match self.attached.bind(wanted, Ok) {
+                Err(Error::Busy(_)) if start.elapsed() < FREED => std::thread::sleep(Duration::from_millis(5)),
+                bound => return bound,
+            }
+        }
     }
 }

@@ -1,0 +1,91 @@
+//! Other programs of a service: software cards and netmap ports, each in a process and a sandbox of its own, which live as long as the service.
+
+use std::io::{ErrorKind, Read};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ringpass::Error;
+use ringpass_ipc::wait_ready;
+use rustix::event::PollFlags;
+use tracing::error;
+
+use crate::config_file::CommandLine;
+use crate::connector::own_command;
+
+/// Time until a program is ready.
+const START: Duration = Duration::from_secs(60);
+/// Time that a program has to end.
+const END: Duration = Duration::from_secs(5);
+
+/// The programs, which end when this is dropped.
+pub(super) struct Programs(Vec<Program>);
+
+struct Program {
+    name: String,
+    /// The other end of its standard input: it says there when it is ready, and ends when this is closed.
+    stream: UnixStream,
+    ended: bool,
+}
+
+impl Programs {
+    /// Starts them, with these further options, and waits until all are ready. To be called before the sandbox is entered.
+    ///
+    /// # Errors
+    /// One has not started, which it has told on standard error.
+    pub(super) fn start(lines: &[CommandLine], options: &[String]) -> Result<Self, Error> {
+        Ok(Self(lines.iter().map(|line| Program::start(line, options)).collect::<Result<_, _>>()?))
+    }
+
+    /// Tells of those that have ended since the last call. Their ports are gone; the rest goes on.
+    pub(super) fn check(&mut self) {
+        for Program { name, stream, ended } in self.0.iter_mut().filter(|program| !program.ended) {
+            let nothing = (&*stream).read(&mut [0]).map_err(|error| error.kind());
+            if !matches!(nothing, Ok(1) | Err(ErrorKind::WouldBlock | ErrorKind::Interrupted)) {
+                *ended = true;
+                error!("{name} has ended");
+            }
+        }
+    }
+
+    /// Ends them, and waits for a moment until they have printed what they have to say.
+    pub(super) fn end(self) {
+        let start = Instant::now();
+        self.0.iter().for_each(|program| drop(program.stream.shutdown(Shutdown::Write)));
+        for Program { stream, .. } in &self.0 {
+            let left = END.saturating_sub(start.elapsed());
+            let _ = wait_ready(stream.as_fd(), PollFlags::IN, left);
+        }
+    }
+}
+
+impl Program {
+    fn start(line: &CommandLine, options: &[String]) -> Result<Self, Error> {
+        let name = line.0.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(" ");
+        let failed = |source: std::io::Error| Error::os(format!("starting {name}"), source);
+        let Some(command) = own_command(&line.0[0]) else {
+            return Err(failed(ErrorKind::NotFound.into()));
+        };
+        let (stream, other) = UnixStream::pair().map_err(failed)?;
+        let mut process = Command::new(&command[0]);
+        // A process group of its own keeps Ctrl-C away from it: its ports are still in use.
+        process
+            .args(&command[1..])
+            .args(&line.0[1..])
+            .args(options)
+            .args(["--quiet", "--part-of-service"])
+            .process_group(0);
+        process.stdin(Stdio::from(OwnedFd::from(other))).spawn().map_err(failed)?;
+        // The only copy of the other end is the program's.
+        drop(process);
+        wait_ready(stream.as_fd(), PollFlags::IN, START).map_err(failed)?;
+        stream.set_nonblocking(true).map_err(failed)?;
+        match (&stream).read(&mut [0]) {
+            Ok(1) => Ok(Self { name, stream, ended: false }),
+            _ => Err(Error::Fault(format!("{name} has not started; its reason is above"))),
+        }
+    }
+}
