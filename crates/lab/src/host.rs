@@ -223,8 +223,14 @@ impl Program {
     /// Waits until a line of standard error contains `what`. Panics after a minute.
     pub fn wait_for_stderr(&self, what: &str) {
         let limit = Instant::now() + WAIT_TIMEOUT;
-        let next = || self.errors.recv_timeout(limit.saturating_duration_since(Instant::now()));
-        while !next().unwrap_or_else(|_| panic!("it has not said {what:?} within {WAIT_TIMEOUT:?}")).contains(what) {}
+        let mut said = Vec::new();
+        loop {
+            match self.errors.recv_timeout(limit.saturating_duration_since(Instant::now())) {
+                Ok(line) if line.contains(what) => return,
+                Ok(line) => said.push(line),
+                Err(why) => panic!("it has not said {what:?} within {WAIT_TIMEOUT:?}, but {said:?} ({why})"),
+            }
+        }
     }
 
     /// Returns the process ID.

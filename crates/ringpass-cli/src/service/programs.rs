@@ -43,8 +43,7 @@ impl Programs {
     /// Tells of those that have ended since the last call. Their ports are gone; the rest goes on.
     pub(super) fn check(&mut self) {
         for Program { name, stream, ended } in self.0.iter_mut().filter(|program| !program.ended) {
-            let nothing = (&*stream).read(&mut [0]).map_err(|error| error.kind());
-            if !matches!(nothing, Ok(1) | Err(ErrorKind::WouldBlock | ErrorKind::Interrupted)) {
+            if matches!(said(stream, Duration::ZERO), Ok(Some(false))) {
                 *ended = true;
                 error!("{name} has ended");
             }
@@ -56,15 +55,16 @@ impl Programs {
         let start = Instant::now();
         self.0.iter().for_each(|program| drop(program.stream.shutdown(Shutdown::Write)));
         for Program { stream, .. } in &self.0 {
-            let left = END.saturating_sub(start.elapsed());
-            let _ = wait_ready(stream.as_fd(), PollFlags::IN, left);
+            let _ = said(stream, END.saturating_sub(start.elapsed()));
         }
     }
 }
 
 impl Program {
     fn start(line: &CommandLine, options: &[String]) -> Result<Self, Error> {
-        let name = line.0.iter().take(4).map(String::as_str).collect::<Vec<_>>().join(" ");
+        // Up to its first option, in most cases the socket.
+        let option = line.0.iter().position(|word| word.starts_with('-')).unwrap_or(line.0.len());
+        let name = line.0.iter().take(option + 2).map(String::as_str).collect::<Vec<_>>().join(" ");
         let failed = |source: std::io::Error| Error::os(format!("starting {name}"), source);
         let Some(command) = own_command(&line.0[0]) else {
             return Err(failed(ErrorKind::NotFound.into()));
@@ -81,11 +81,26 @@ impl Program {
         process.stdin(Stdio::from(OwnedFd::from(other))).spawn().map_err(failed)?;
         // The only copy of the other end is the program's.
         drop(process);
-        wait_ready(stream.as_fd(), PollFlags::IN, START).map_err(failed)?;
         stream.set_nonblocking(true).map_err(failed)?;
-        match (&stream).read(&mut [0]) {
-            Ok(1) => Ok(Self { name, stream, ended: false }),
-            _ => Err(Error::Fault(format!("{name} has not started; its reason is above"))),
+        match said(&stream, START).map_err(failed)? {
+            Some(true) => Ok(Self { name, stream, ended: false }),
+            Some(false) => Err(Error::Fault(format!("{name} has not started; its reason is above"))),
+            None => Err(Error::Fault(format!("{name} is not ready after {} s", START.as_secs()))),
         }
+    }
+}
+
+/// Waits until a program says that it is ready, or has ended (`false`); `None` if it does neither in this time.
+fn said(mut stream: &UnixStream, limit: Duration) -> std::io::Result<Option<bool>> {
+    let start = Instant::now();
+    loop {
+        match stream.read(&mut [0]) {
+            Ok(count) => return Ok(Some(count == 1)),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            // It has ended, and left something unread.
+            Err(_) => return Ok(Some(false)),
+        }
+        let Some(left) = limit.checked_sub(start.elapsed()) else { return Ok(None) };
+        wait_ready(stream.as_fd(), PollFlags::IN, left)?;
     }
 }
