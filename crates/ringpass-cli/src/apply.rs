@@ -6,7 +6,7 @@ use ringpass::control::{Client, DEFAULT_SOCKET, Request};
 use ringpass::pass_on::can_be_passed_on;
 use ringpass::{Address, Error};
 
-use crate::config_file::{Outline, PortPlace, Step, port, read_outline};
+use crate::config_file::{Outline, PortPlace, Step, port, read_outline, rules};
 use crate::ctl::add;
 use crate::output::print_line;
 
@@ -51,6 +51,7 @@ pub fn apply(file: &Path, socket: &Path, dry_run: bool, told: &mut dyn FnMut(&st
     for step in &steps {
         match step {
             Step::Remove(_) => removed += 1,
+            Step::Set { place, .. } => drop(rules(&place.port).map_err(refused)?),
             Step::Add(PortPlace { port: keys, .. }) => {
                 added += 1;
                 let address: Address = port(keys).map_err(refused)?.address.parse()?;
@@ -82,6 +83,9 @@ pub fn apply(file: &Path, socket: &Path, dry_run: bool, told: &mut dyn FnMut(&st
 fn take(client: &mut Client, step: &Step) -> Result<(), Error> {
     match step {
         Step::Remove(PortPlace { name, .. }) => client.request(&Request::Remove { port: name.clone() }).map(drop),
+        Step::Set { place: PortPlace { name, port, .. }, .. } => {
+            client.request(&Request::Set { port: name.clone(), keys: port.clone() }).map(drop)
+        }
         Step::Add(PortPlace { switch, port, .. }) => add(client, switch, port.clone()),
     }
 }

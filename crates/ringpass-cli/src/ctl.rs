@@ -10,7 +10,7 @@ use ringpass::control::{Client, DEFAULT_SOCKET, PortStatus, Request, Status};
 use ringpass::signals::interrupted;
 use serde_json::{Value, json};
 
-use crate::config_file;
+use crate::config_file::{self, Outline};
 use crate::options::seconds;
 use crate::output::print_line;
 use crate::signals::{begin_run, catch_first_signal};
@@ -86,6 +86,23 @@ enum Command {
         #[arg(long, value_name = "KEY=VALUE")]
         set: Vec<String>,
     },
+    /// Give a port of a switch other rules, while it passes frames
+    #[command(
+        after_help = "EXAMPLES:\n  another VLAN:\n      ringpass ctl set tap:c vlan=20\n  a trunk instead:\n      ringpass ctl set tap:c \
+                            'trunk=\"10,20\"' native=10 --unset vlan\n  a station that is there for good:\n      ringpass ctl set tap:c \
+                            'stations=[\"02:00:00:00:00:01\"]'"
+    )]
+    Set {
+        /// Name of the port
+        #[arg(add = ArgValueCandidates::new(|| names(port_names)))]
+        port: String,
+        /// vlan, trunk, native, isolation, sources, stations, flood, as in the configuration file
+        #[arg(value_name = "KEY=VALUE", required_unless_present = "unset")]
+        keys: Vec<String>,
+        /// A key that it is to have no longer
+        #[arg(long, value_name = "KEY")]
+        unset: Vec<String>,
+    },
     /// Take a port out of its switch and close it
     #[command(after_help = "EXAMPLES:\n      ringpass ctl remove tap:a")]
     Remove {
@@ -130,17 +147,38 @@ pub fn run(args: Args) -> Result<(), Error> {
         Command::Add { switch, address, name, vlan, set } => {
             add(&mut client, &switch, port_keys(address, name, vlan, &set)?)?
         }
+        Command::Set { port, keys, unset } => set(&mut client, port, &keys, &unset)?,
         Command::Remove { port } => drop(client.request(&Request::Remove { port })?),
         Command::Events { time } => events(&mut client, time, args.json)?,
     }
     Ok(())
 }
 
+type Keys = serde_json::Map<String, Value>;
+
+/// Parses `KEY=VALUE`, in TOML.
+fn parsed(words: &[String]) -> Result<Keys, Error> {
+    let text = words.join("\n");
+    toml::from_str(&text).map_err(|error| Error::Config(format!("{text}: {}", error.message().replace('\n', " "))))
+}
+
+/// Gives a port other rules: those that it has, with these in place of some and without others.
+fn set(client: &mut Client, port: String, words: &[String], unset: &[String]) -> Result<(), Error> {
+    let changed = parsed(words)?;
+    let plan = client.request(&Request::Plan)?;
+    let plan: Outline = serde_json::from_value(plan).map_err(|error| Error::Fault(error.to_string()))?;
+    let there = plan.switches.values().find_map(|switch| switch.ports.get(&port)?.as_object());
+    let none =
+        || Error::NotFound(format!("there is no port '{port}' with rules; 'ringpass ctl list' shows those there are"));
+    let mut keys = there.ok_or_else(none)?.clone();
+    keys.extend(changed);
+    keys.retain(|key, _| !unset.contains(key));
+    client.request(&Request::Set { port, keys: Value::Object(keys) }).map(drop)
+}
+
 /// Returns the keys of a port, as in a file.
 fn port_keys(address: String, name: Option<String>, vlan: Option<u16>, set: &[String]) -> Result<Value, Error> {
-    let text = set.join("\n");
-    let wrong = |error: toml::de::Error| Error::Config(format!("--set {text}: {}", error.message().replace('\n', " ")));
-    let mut keys: serde_json::Map<String, Value> = toml::from_str(&text).map_err(wrong)?;
+    let mut keys = parsed(set)?;
     keys.insert("address".into(), address.into());
     if let Some(name) = name {
         keys.insert("name".into(), name.into());

@@ -33,6 +33,8 @@ pub(crate) enum Change {
     Insert { port: usize, view: Arc<PortView>, share: DatapathQueues, counters: Arc<PortCounters> },
     /// Removes the port from a slot.
     Remove { port: usize },
+    /// Gives the port in a slot another view.
+    View { port: usize, view: Arc<PortView> },
 }
 
 /// Pending changes for a datapath.

@@ -107,6 +107,11 @@ impl Datapath {
                     let ingress = |(rx, way)| Ingress { port, view: view.clone(), rx, way, counters: counters.clone() };
                     self.ingress.extend(share.rx.into_iter().map(ingress));
                 }
+                Change::View { port, view } => {
+                    self.egress.set_view(port, &view);
+                    let own = self.ingress.iter_mut().filter(|ingress| ingress.port == port);
+                    own.for_each(|ingress| ingress.view = view.clone());
+                }
                 Change::Remove { port } => {
                     let removed: Vec<Ingress> = self.ingress.extract_if(.., |ingress| ingress.port == port).collect();
                     // Forgets stations learned from frames that arrived after the control side had forgotten

@@ -68,9 +68,15 @@ impl EgressPorts {
     /// Fills a slot.
     pub(crate) fn insert(&mut self, port: usize, view: &PortView, tx: Box<dyn TxQueue>, counters: Arc<PortCounters>) {
         self.present |= 1 << port;
+        self.set_view(port, view);
+        let slot = &mut self.egress[port];
+        (slot.tx, slot.counters) = (Some(tx), counters);
+    }
+
+    /// Changes how packets for a port are tagged, and which it accepts. No packets are collected for it between rounds.
+    pub(crate) fn set_view(&mut self, port: usize, view: &PortView) {
         let slot = &mut self.egress[port];
         (slot.untagged, slot.lends) = (view.untagged, view.lends);
-        (slot.tx, slot.counters) = (Some(tx), counters);
     }
 
     /// Empties a slot and returns its queue. No packets are collected for its port between rounds.

@@ -76,21 +76,32 @@ impl Switch {
         Ok(switch)
     }
 
-    /// Gives an empty slot another policy, for the next port that is put into it.
+    /// Gives a slot another policy: for the next port that is put into it, or for the one that is there, whose learned stations are forgotten. Whether
+    /// that accepts lent buffers stays.
+    ///
+    /// Datapaths follow at the start of their next round. Until then they drop frames of VLANs that the port has left, and may send those of a VLAN that it has
+    /// joined with a tag. Frames of VLANs that it had before and has afterwards are not lost.
     ///
     /// # Errors
-    /// If a static station of the policy is wrong or has no room in the table. The slot has the default policy then.
-    ///
-    /// # Panics
-    /// If the slot is not empty.
+    /// If a static station of the policy is wrong or has no room in the table. The port has the policy that it had then, an empty slot the default one.
     pub fn set_policy(&mut self, port: usize, policy: PortPolicy) -> Result<(), Error> {
-        assert!(self.present >> port & 1 == 0, "the policy of a slot with a port is fixed");
+        let is_present = self.present >> port & 1 != 0;
+        let before = if is_present { self.policies[port].clone() } else { PortPolicy::default() };
+        let lends = if is_present { before.lends } else { policy.lends };
         self.shared.table.remove_static(port);
-        self.apply(port, policy);
+        self.apply(port, PortPolicy { lends, ..policy });
         let added = self.add_static(port, &self.policies[port]);
         if added.is_err() {
             self.shared.table.remove_static(port);
-            self.apply(port, PortPolicy::default());
+            self.apply(port, before);
+            // They had room before.
+            let _ = self.add_static(port, &self.policies[port]);
+        }
+        if is_present {
+            self.entries = self.shared.forget(port);
+            for mailbox in self.mailboxes.iter().filter_map(Weak::upgrade) {
+                mailbox.put(Change::View { port, view: self.views[port].clone() });
+            }
         }
         added
     }
@@ -99,7 +110,7 @@ impl Switch {
     fn apply(&mut self, port: usize, policy: PortPolicy) {
         for (vlan, members) in self.shared.members.iter().enumerate().take(usize::from(NO_VLAN)) {
             let bit = u64::from(policy.vlans.has(vlan as u16)) << port;
-            // Only this thread changes them; datapaths see the old set or the new one, which differ by a port that is not there.
+            // Only this thread changes them; datapaths see the old set or the new one, which differ by this port.
             members.store(members.load(Ordering::Relaxed) & !(1 << port) | bit, Ordering::Relaxed);
         }
         self.views[port] = Arc::new(view(self.flood, &policy));

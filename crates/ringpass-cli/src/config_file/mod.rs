@@ -13,6 +13,7 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use ringpass::{Address, Error};
+use ringpass_switch::PortPolicy;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +21,7 @@ use serde::de::DeserializeOwned;
 use crate::options::Options;
 use crate::switch::plan::{Plan, PortPlan};
 use options::{ControlTable, MetricsTable, OptionsTable};
-pub use outline::{Outline, PortPlace, Step, SwitchOutline};
+pub use outline::{Outline, PortPlace, RULES, Step, SwitchOutline, rules_alone_differ};
 pub use programs::CommandLine;
 use programs::{Model, Netmap};
 pub use reference::{page, schema};
@@ -109,6 +110,19 @@ pub fn read_switch(path: &Path) -> Result<Plan, Error> {
 /// What is wrong with it, in a line.
 pub fn port(keys: &serde_json::Value) -> Result<PortPlan, String> {
     switch::Port::deserialize(keys).map_err(|error| format!("the port: {error}"))?.alone()
+}
+
+/// Reads the rules of a port that is there already, from all of its keys.
+///
+/// # Errors
+/// What is wrong with them, in a line.
+pub fn rules(keys: &serde_json::Value) -> Result<PortPolicy, String> {
+    let mut keys = keys.clone();
+    // What they say is in force.
+    if let Some(keys) = keys.as_object_mut() {
+        ["map", "vxlan"].iter().for_each(|key| drop(keys.remove(*key)));
+    }
+    port(&keys).map(|plan| plan.rules)
 }
 
 /// Returns whether a text has a key of a service's file. What is not TOML has none.

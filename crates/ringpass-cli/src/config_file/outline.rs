@@ -69,6 +69,26 @@ pub enum Step {
     Remove(PortPlace),
     /// A port comes to a switch.
     Add(PortPlace),
+    /// A port gets other rules, and goes on passing frames.
+    Set {
+        /// The port, with its new keys.
+        place: PortPlace,
+        /// Its keys before.
+        before: Value,
+    },
+}
+
+/// Keys of a port that can be changed while it passes frames.
+pub const RULES: [&str; 7] = ["vlan", "trunk", "native", "isolation", "sources", "stations", "flood"];
+
+/// Returns whether two ports have the same keys, apart from [`RULES`].
+pub fn rules_alone_differ(one: &Value, other: &Value) -> bool {
+    let rest = |keys: &Value| {
+        let keys = keys.as_object().into_iter().flatten();
+        let rest = keys.filter(|(key, _)| !RULES.contains(&&key[..]));
+        rest.map(|(key, value)| (key.clone(), value.clone())).collect::<BTreeMap<_, _>>()
+    };
+    rest(one) == rest(other)
 }
 
 /// A port of a switch.
@@ -88,12 +108,16 @@ impl Step {
         match self.clone() {
             Self::Remove(place) => Self::Add(place),
             Self::Add(place) => Self::Remove(place),
+            Self::Set { place, before } => {
+                let after = place.port;
+                Self::Set { place: PortPlace { port: before, ..place }, before: after }
+            }
         }
     }
 
     /// Returns the port.
     pub fn place(&self) -> &PortPlace {
-        let (Self::Remove(place) | Self::Add(place)) = self;
+        let (Self::Remove(place) | Self::Add(place) | Self::Set { place, .. }) = self;
         place
     }
 }
@@ -103,6 +127,7 @@ impl fmt::Display for Step {
         match self {
             Self::Remove(PortPlace { name, .. }) => write!(to, "- {name}"),
             Self::Add(PortPlace { switch, name, .. }) => write!(to, "+ {name} ({switch})"),
+            Self::Set { place, .. } => write!(to, "~ {}", place.name),
         }
     }
 }
@@ -122,24 +147,32 @@ impl Outline {
             let names = |outline: &Self| outline.switches.keys().cloned().collect::<Vec<_>>().join(", ");
             return Err(restart(format!("the list of switches and pairs ({} to {})", names(self), names(other))));
         }
-        let (mut removed, mut added) = (Vec::new(), Vec::new());
+        let [mut removed, mut set, mut added] = [const { Vec::new() }; 3];
         for ((switch, before), after) in self.switches.iter().zip(other.switches.values()) {
             if before.keys != after.keys {
                 return Err(restart(format!("'{switch}' apart from its ports")));
             }
-            // The ports of one that the other does not have in the same way.
-            let differ = |ports: &BTreeMap<String, Value>, others: &BTreeMap<String, Value>| {
-                let differ = ports.iter().filter(|(name, port)| others.get(*name) != Some(port));
-                let place = |(name, port): (&String, &Value)| PortPlace {
-                    switch: switch.clone(),
-                    name: name.clone(),
-                    port: port.clone(),
-                };
-                differ.map(place).collect::<Vec<_>>()
+            let place = |name: &String, port: &Value| PortPlace {
+                switch: switch.clone(),
+                name: name.clone(),
+                port: port.clone(),
             };
-            removed.extend(differ(&before.ports, &after.ports).into_iter().map(Step::Remove));
-            added.extend(differ(&after.ports, &before.ports).into_iter().map(Step::Add));
+            for (name, port) in &before.ports {
+                match after.ports.get(name) {
+                    Some(other) if other == port => {}
+                    Some(other) if rules_alone_differ(port, other) => {
+                        set.push(Step::Set { place: place(name, other), before: port.clone() });
+                    }
+                    _ => removed.push(Step::Remove(place(name, port))),
+                }
+            }
+            for (name, port) in &after.ports {
+                if before.ports.get(name).is_none_or(|other| !rules_alone_differ(other, port)) {
+                    added.push(Step::Add(place(name, port)));
+                }
+            }
         }
+        removed.extend(set);
         removed.extend(added);
         Ok(removed)
     }
@@ -169,10 +202,15 @@ mod tests {
         let steps = before.steps_to(&read(&after)).expect("ports alone");
         let place = |name: &str, port| PortPlace { switch: "lan".into(), name: name.into(), port };
         let b = |vlan| place("b", json!({ "address": "tap:b", "name": "b", "vlan": vlan }));
-        let expected =
-            [Step::Remove(b(10)), Step::Add(b(11)), Step::Add(place("tap:c", json!({ "address": "tap:c" })))];
-        assert_eq!(steps, expected);
-        assert_eq!(steps[0].reverse(), Step::Add(b(10)));
+        let set = |from, to| Step::Set { place: b(to), before: b(from).port };
+        assert_eq!(steps, [set(10, 11), Step::Add(place("tap:c", json!({ "address": "tap:c" })))]);
+        assert_eq!(steps[0].reverse(), set(11, 10));
+        let other = read(&BEFORE.replace("\"tap:b\"", "\"tap:d\""));
+        let steps = before.steps_to(&other).expect("ports alone");
+        assert!(
+            matches!(&steps[..], [Step::Remove(old), Step::Add(new)] if *old == b(10) && new.name == "b"),
+            "{steps:?}"
+        );
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub fn answer(request: &Request, all: &Value, elapsed: Duration) -> Result<Value
         Request::Metrics { format } => metrics::encode(status(all, elapsed), *format).map(Value::from),
         Request::Stations { switch } => stations(all, switch.as_deref()),
         Request::Plan => Err("this program does not run from a file".into()),
-        Request::Add { .. } | Request::Remove { .. } => {
+        Request::Add { .. } | Request::Set { .. } | Request::Remove { .. } => {
             Err("ports of netmapd are changed by 'ringpass vale' and by programs".into())
         }
         // The control server's own.

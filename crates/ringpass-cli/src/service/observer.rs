@@ -115,6 +115,25 @@ impl ServiceObserver {
         Ok(json!({}))
     }
 
+    /// Gives a port of a switch other rules.
+    fn set(&mut self, name: &str, keys: &Value) -> Result<Value, String> {
+        let part = self.parts.iter_mut().find(|part| part.observer.has(name));
+        let none = || format!("there is no port '{name}'; 'ringpass ctl list' shows those there are");
+        let part = part.ok_or_else(none)?;
+        let switch = self.outline.switches.get_mut(&part.name);
+        let there = switch.and_then(|switch| switch.ports.get_mut(name));
+        let there = there.ok_or_else(|| format!("'{name}' is one of a pair, which has no rules"))?;
+        if !config_file::rules_alone_differ(there, keys) {
+            return Err(format!(
+                "of '{name}', only {} can be changed; remove it and add it again",
+                config_file::RULES.join(", ")
+            ));
+        }
+        part.observer.set(name, config_file::rules(keys)?)?;
+        *there = keys.clone();
+        Ok(json!({}))
+    }
+
     /// Takes a port out of its switch.
     fn remove(&mut self, port: &str, ports: &mut Ports) -> Result<Value, String> {
         let part = self.parts.iter_mut().find(|part| part.observer.has(port));
@@ -188,6 +207,7 @@ impl RunObserver for ServiceObserver {
         match request {
             Request::Add { switch, port } => self.add(switch, port, descriptors, ports),
             Request::Remove { port } => self.remove(port, ports),
+            Request::Set { port, keys } => self.set(port, keys),
             _ => Err("this is not a change".into()),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, Ports, State, Totals};
 use ringpass_ipc::drop_elsewhere;
-use ringpass_switch::{Counter, Entry, Forwarding, MAX_PORTS, Switch};
+use ringpass_switch::{Counter, Entry, Forwarding, MAX_PORTS, PortPolicy, Switch};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -92,6 +92,21 @@ impl SwitchObserver {
         // A card takes a while to stop.
         drop_elsewhere(ports.take_out(place));
         Ok(place)
+    }
+
+    /// Gives a port other rules.
+    ///
+    /// # Errors
+    /// Why not, in a line; then nothing has changed.
+    pub fn set(&mut self, name: &str, rules: PortPolicy) -> Result<(), String> {
+        let there = |slot: &Slot| slot.port.is_some() && slot.plan.rules.name == name;
+        let number = self.slots.iter().position(there).ok_or_else(|| format!("there is no port '{name}'"))?;
+        if self.slots[number].phase == PortPhase::Gone {
+            return Err(format!("'{name}' is gone"));
+        }
+        self.switch.set_policy(number, rules.clone()).map_err(|error| error.to_string())?;
+        self.slots[number].plan.rules = rules;
+        Ok(())
     }
 
     /// Adds a port to the switch, at the number `place` among those of the run if that is free.

@@ -67,6 +67,14 @@ pub enum Request {
         /// The port: the keys of `[[switch.port]]` in the configuration file.
         port: Value,
     },
+    /// Gives a port of a switch other rules (`vlan`, `trunk`, `native`, `isolation`, `sources`, `stations`, `flood`), while it passes frames. Only for clients that may
+    /// change things.
+    Set {
+        /// Name of the port.
+        port: String,
+        /// All of its keys in the configuration file, of which only those may differ.
+        keys: Value,
+    },
     /// Takes a port out of its switch and closes it. Only for clients that may change things.
     Remove {
         /// Name of the port.
@@ -79,7 +87,7 @@ pub enum Request {
 impl Request {
     /// Returns whether this changes anything.
     pub fn is_change(&self) -> bool {
-        matches!(self, Self::Add { .. } | Self::Remove { .. })
+        matches!(self, Self::Add { .. } | Self::Set { .. } | Self::Remove { .. })
     }
 }
 

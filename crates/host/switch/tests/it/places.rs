@@ -280,12 +280,36 @@ fn a_slot_gets_another_policy_between_two_ports() {
     assert_eq!(rig.received(), [0, 1, 1]);
 }
 
+/// A port's policy may change while it is there.
 #[test]
-#[should_panic(expected = "the policy of a slot with a port is fixed")]
-fn the_policy_of_a_port_that_is_there_is_fixed() {
-    let mut switch = Switch::new(&free(), &plain(2)).unwrap();
-    switch.insert(1, Vec::new());
-    let _ = switch.set_policy(1, PortPolicy::default());
+fn a_port_gets_another_policy_and_stays() {
+    let access = |id| PortPolicy { vlans: Vlans::Access(id), ..Default::default() };
+    let mut rig = Rig::new(&free(), &[access(10), access(10), access(20)]);
+    let hello = |from: u8, number| frame(BROADCAST, mac(from), number);
+    rig.send(1, &[hello(1, 1)]);
+    assert_eq!(rig.received(), [1, 0, 0]);
+    rig.switch.set_policy(1, access(20)).expect("a right policy");
+    // Before the datapath follows, nothing reaches the VLAN that it has left.
+    rig.send(0, &[hello(0, 2)]);
+    assert_eq!(rig.received(), [0, 0, 0]);
+    rig.send(1, &[hello(1, 3)]);
+    assert_eq!(rig.received(), [0, 0, 1]);
+    rig.send(2, &[hello(2, 4)]);
+    assert_eq!(rig.received(), [0, 1, 0]);
+    // A policy that is wrong changes nothing, and the stations of the one before stay.
+    let at = |rig: &Rig, last| rig.switch.table().iter().any(|entry| entry.mac.0 == mac(last) && entry.age.is_none());
+    let policy = PortPolicy { stations: vec![(MacAddress(mac(7)), None)], ..access(20) };
+    rig.switch.set_policy(1, policy).expect("a right policy");
+    let wrong = PortPolicy { stations: vec![(MacAddress(mac(8)), None), (MacAddress(BROADCAST), None)], ..access(10) };
+    assert!(rig.switch.set_policy(1, wrong).is_err());
+    assert!(at(&rig, 7) && !at(&rig, 8));
+    rig.send(2, &[hello(2, 5)]);
+    assert_eq!(rig.received(), [0, 1, 0]);
+    rig.switch.set_policy(1, PortPolicy { isolation: Some(3), ..access(20) }).expect("a right policy");
+    rig.switch.set_policy(2, PortPolicy { isolation: Some(3), ..access(20) }).expect("a right policy");
+    assert!(!at(&rig, 7));
+    rig.send(2, &[hello(2, 6)]);
+    assert_eq!(rig.received(), [0, 0, 0], "one group");
 }
 
 #[test]
