@@ -231,8 +231,10 @@ impl RunObserver for SwitchObserver {
                 State::Gone(why) => {
                     *phase = PortPhase::Gone;
                     self.switch.remove(number);
-                    let name = &plan.rules.name;
-                    last = if why.starts_with(name) { why } else { format!("{name}: {why}") };
+                    let (name, address) = (&plan.rules.name, port.name());
+                    let why = why.strip_prefix(&format!("{address}: ")).unwrap_or(&why);
+                    let place = if name == address { String::new() } else { format!(" ({address})") };
+                    last = format!("{name}{place}: {why}");
                     warn!("{last}; the port has left the switch");
                 }
             }

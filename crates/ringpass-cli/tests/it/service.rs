@@ -589,7 +589,7 @@ fn ports_of_other_processes_come_to_a_running_service() {
         ctl(&["add", "lan", address, "--name", "new"]).unwrap_or_else(|why| panic!("{address}: {why}"));
         server.signal("TERM");
         ended(server);
-        service.wait_for_stderr("new: ");
+        service.wait_for_stderr("new (");
         ctl(&["remove", "new"]).expect("it is removed");
         // The driver gives the memory of rings back to nobody if the card has not said that it has stopped.
         let kept = usize::from(far == "tm");
