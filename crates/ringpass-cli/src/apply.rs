@@ -6,8 +6,8 @@ use ringpass::control::{Client, DEFAULT_SOCKET, Request};
 use ringpass::pass_on::can_be_passed_on;
 use ringpass::{Address, Error};
 
-use crate::config_file::{Outline, PortPlace, Step, port, read_outline, rules};
-use crate::ctl::add;
+use crate::config_file::{PortPlace, Step, port, read_outline, rules};
+use crate::ctl::{add, plan};
 use crate::output::print_line;
 
 /// Change a running service into the one that a file describes, where it differs
@@ -42,10 +42,8 @@ pub fn run(args: Args) -> Result<(), Error> {
 pub fn apply(file: &Path, socket: &Path, dry_run: bool, told: &mut dyn FnMut(&str)) -> Result<(), Error> {
     let (_, wanted) = read_outline(file)?;
     let mut client = Client::connect(socket)?;
-    let running = client.request(&Request::Plan)?;
-    let running: Outline = serde_json::from_value(running).map_err(|error| Error::Fault(error.to_string()))?;
     let refused = |why: String| Error::Config(format!("{}: {why}", file.display()));
-    let steps = running.steps_to(&wanted).map_err(refused)?;
+    let steps = plan(&mut client)?.steps_to(&wanted).map_err(refused)?;
     // All that can be known to fail is known before anything is changed.
     let (mut removed, mut added) = (0, 0);
     for step in &steps {

@@ -165,8 +165,7 @@ fn parsed(words: &[String]) -> Result<Keys, Error> {
 /// Gives a port other rules: those that it has, with these in place of some and without others.
 fn set(client: &mut Client, port: String, words: &[String], unset: &[String]) -> Result<(), Error> {
     let changed = parsed(words)?;
-    let plan = client.request(&Request::Plan)?;
-    let plan: Outline = serde_json::from_value(plan).map_err(|error| Error::Fault(error.to_string()))?;
+    let plan = plan(client)?;
     let there = plan.switches.values().find_map(|switch| switch.ports.get(&port)?.as_object());
     let none =
         || Error::NotFound(format!("there is no port '{port}' with rules; 'ringpass ctl list' shows those there are"));
@@ -187,6 +186,12 @@ fn port_keys(address: String, name: Option<String>, vlan: Option<u16>, set: &[St
         keys.insert("vlan".into(), vlan.into());
     }
     Ok(Value::Object(keys))
+}
+
+/// Asks a service what it consists of.
+pub fn plan(client: &mut Client) -> Result<Outline, Error> {
+    let plan = client.request(&Request::Plan)?;
+    serde_json::from_value(plan).map_err(|error| Error::Fault(error.to_string()))
 }
 
 /// Opens a port for the program, which is in its sandbox, and passes it on.

@@ -7,6 +7,7 @@
 
 #[macro_use]
 pub mod output;
+mod own_program;
 
 mod apply;
 mod bench;

@@ -76,7 +76,7 @@ pub fn read(path: &Path) -> Result<Service, Error> {
 /// Reads the file of a service, and what it consists of.
 ///
 /// # Errors
-/// As [`read`].
+/// The same as those of [`read`].
 pub fn read_outline(path: &Path) -> Result<(Service, Outline), Error> {
     let text = read_limited(path).map_err(|source| Error::file(path.display().to_string(), source))?;
     outline::outline(&text).map_err(|why| Error::Config(format!("{}{why}", path.display())))

@@ -45,6 +45,12 @@ impl Part {
     }
 }
 
+/// Returns the part that has a port of this name.
+fn part_with<'a>(parts: &'a mut [Part], port: &str) -> Result<&'a mut Part, String> {
+    let none = || format!("there is no port '{port}'; 'ringpass ctl list' shows those there are");
+    parts.iter_mut().find(|part| part.observer.has(port)).ok_or_else(none)
+}
+
 /// The observer of a service's run.
 pub(super) struct ServiceObserver {
     parts: Vec<Part>,
@@ -117,9 +123,7 @@ impl ServiceObserver {
 
     /// Gives a port of a switch other rules.
     fn set(&mut self, name: &str, keys: &Value) -> Result<Value, String> {
-        let part = self.parts.iter_mut().find(|part| part.observer.has(name));
-        let none = || format!("there is no port '{name}'; 'ringpass ctl list' shows those there are");
-        let part = part.ok_or_else(none)?;
+        let part = part_with(&mut self.parts, name)?;
         let switch = self.outline.switches.get_mut(&part.name);
         let there = switch.and_then(|switch| switch.ports.get_mut(name));
         let there = there.ok_or_else(|| format!("'{name}' is one of a pair, which has no rules"))?;
@@ -136,9 +140,7 @@ impl ServiceObserver {
 
     /// Takes a port out of its switch.
     fn remove(&mut self, port: &str, ports: &mut Ports) -> Result<Value, String> {
-        let part = self.parts.iter_mut().find(|part| part.observer.has(port));
-        let none = || format!("there is no port '{port}'; 'ringpass ctl list' shows those there are");
-        self.free.push(part.ok_or_else(none)?.observer.remove(port, ports)?);
+        self.free.push(part_with(&mut self.parts, port)?.observer.remove(port, ports)?);
         self.outline.switches.values_mut().for_each(|switch| drop(switch.ports.remove(port)));
         self.room += 1;
         Ok(json!({}))

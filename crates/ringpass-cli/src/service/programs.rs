@@ -2,10 +2,9 @@
 
 use std::io::{ErrorKind, Read};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use ringpass::Error;
@@ -14,7 +13,7 @@ use rustix::event::PollFlags;
 use tracing::error;
 
 use crate::config_file::CommandLine;
-use crate::connector::own_command;
+use crate::own_program;
 
 /// Time until a program is ready.
 const START: Duration = Duration::from_secs(60);
@@ -66,22 +65,9 @@ impl Program {
         let option = line.0.iter().position(|word| word.starts_with('-')).unwrap_or(line.0.len());
         let name = line.0.iter().take(option + 2).map(String::as_str).collect::<Vec<_>>().join(" ");
         let failed = |source: std::io::Error| Error::os(format!("starting {name}"), source);
-        let Some(command) = own_command(&line.0[0]) else {
-            return Err(failed(ErrorKind::NotFound.into()));
-        };
-        let (stream, other) = UnixStream::pair().map_err(failed)?;
-        let mut process = Command::new(&command[0]);
-        // A process group of its own keeps Ctrl-C away from it: its ports are still in use.
-        process
-            .args(&command[1..])
-            .args(&line.0[1..])
-            .args(options)
-            .args(["--quiet", "--part-of-service"])
-            .process_group(0);
-        process.stdin(Stdio::from(OwnedFd::from(other))).spawn().map_err(failed)?;
-        // The only copy of the other end is the program's.
-        drop(process);
-        stream.set_nonblocking(true).map_err(failed)?;
+        let more = ["--quiet".to_owned(), "--part-of-service".to_owned()];
+        let arguments = line.0[1..].iter().chain(options).chain(&more);
+        let stream = own_program::start(&line.0[0], arguments, Stdio::inherit()).map_err(failed)?;
         match said(&stream, START).map_err(failed)? {
             Some(true) => Ok(Self { name, stream, ended: false }),
             Some(false) => Err(Error::Fault(format!("{name} has not started; its reason is above"))),

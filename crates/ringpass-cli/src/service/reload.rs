@@ -4,11 +4,9 @@
 //! `ringpass apply` does. It keeps its privileges, and learns of the service what the control socket tells.
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringpass::Error;
@@ -16,7 +14,7 @@ use ringpass::signals::take_hangup;
 use tracing::{error, info};
 
 use crate::apply::apply;
-use crate::connector::own_command;
+use crate::own_program;
 
 /// Set by SIGHUP.
 static ASKED: AtomicBool = AtomicBool::new(false);
@@ -28,18 +26,10 @@ impl Reloader {
     /// Starts it, and lets SIGHUP ask for it. To be called before the sandbox is entered.
     pub(super) fn start(file: &Path, socket: &Path) -> Result<Self, Error> {
         let failed = |source| Error::os("a process that reads the file again at SIGHUP", source);
-        let command = own_command("reload");
-        let Some([program, arguments @ ..]) = command.as_deref() else {
-            return Err(failed(std::io::ErrorKind::NotFound.into()));
-        };
-        let (own, other) = UnixStream::pair().map_err(failed)?;
-        own.set_nonblocking(true).map_err(failed)?;
-        let mut command = Command::new(program);
-        // A process group of its own keeps Ctrl-C away from it. It ends when this end is closed, and init reaps it.
-        command.args(arguments).arg(file).arg("--socket").arg(socket).process_group(0);
-        command.stdin(Stdio::from(OwnedFd::from(other))).stdout(Stdio::null()).spawn().map_err(failed)?;
+        let arguments = [file.as_os_str(), "--socket".as_ref(), socket.as_os_str()];
+        let stream = own_program::start("reload", arguments, Stdio::null()).map_err(failed)?;
         take_hangup(&ASKED)?;
-        Ok(Self(own))
+        Ok(Self(stream))
     }
 
     /// Asks it if SIGHUP has arrived since the last call.

@@ -67,7 +67,12 @@ impl SwitchObserver {
 
     /// Returns whether it has a port of this name.
     pub fn has(&self, name: &str) -> bool {
-        self.slots.iter().any(|slot| slot.port.is_some() && slot.plan.rules.name == name)
+        self.slot_named(name).is_some()
+    }
+
+    /// Returns the number of the slot that has a port of this name.
+    fn slot_named(&self, name: &str) -> Option<usize> {
+        self.slots.iter().position(|slot| slot.port.is_some() && slot.plan.rules.name == name)
     }
 
     /// Takes a port out of the switch and closes it. Returns its number, which is free now.
@@ -75,8 +80,7 @@ impl SwitchObserver {
     /// # Errors
     /// Why not, in a line.
     pub fn remove(&mut self, name: &str, ports: &mut Ports) -> Result<usize, String> {
-        let there = |slot: &Slot| slot.port.is_some() && slot.plan.rules.name == name;
-        let Some(number) = self.slots.iter().position(there) else {
+        let Some(number) = self.slot_named(name) else {
             let names: Vec<_> = self.names().collect();
             return Err(format!("there is no port '{name}', but {}", names.join(", ")));
         };
@@ -99,8 +103,7 @@ impl SwitchObserver {
     /// # Errors
     /// Why not, in a line; then nothing has changed.
     pub fn set(&mut self, name: &str, rules: PortPolicy) -> Result<(), String> {
-        let there = |slot: &Slot| slot.port.is_some() && slot.plan.rules.name == name;
-        let number = self.slots.iter().position(there).ok_or_else(|| format!("there is no port '{name}'"))?;
+        let number = self.slot_named(name).ok_or_else(|| format!("there is no port '{name}'"))?;
         if self.slots[number].phase == PortPhase::Gone {
             return Err(format!("'{name}' is gone"));
         }

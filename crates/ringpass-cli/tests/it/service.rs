@@ -1,6 +1,6 @@
 //! The service: `ringpass run`, and `ringpass check`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ringpass::control::{Client, Request};
@@ -31,6 +31,25 @@ fn run(namespace: &Namespace, file: &File) -> Program {
 
 fn ended(program: Program) -> Ended {
     program.wait(Duration::from_secs(20))
+}
+
+/// Ends a service by SIGTERM, in good order; returns what it has printed.
+fn terminate(service: Program) -> Vec<String> {
+    service.signal("TERM");
+    let Ended { status, lines, errors } = ended(service);
+    assert_eq!(status, Some(0), "{errors:?}");
+    lines
+}
+
+/// Runs a command to its end; returns what it has printed, or its errors if it has failed.
+fn done(host: &Namespace, command: &[&str]) -> Result<Vec<String>, String> {
+    let Ended { status, lines, errors } = ended(host.spawn(command));
+    if status == Some(0) { Ok(lines) } else { Err(errors.concat()) }
+}
+
+/// Runs `ringpass ctl` on a service.
+fn ctl(host: &Namespace, control: &Path, arguments: &[&str]) -> Result<Vec<String>, String> {
+    done(host, &[&[RINGPASS, "ctl", "--socket", text(control)], arguments].concat())
 }
 
 /// Returns a namespace with an interface of another one, which has an address.
@@ -83,9 +102,7 @@ fn two_switches_and_a_pair_in_one_process() {
     }
     service.signal("USR1");
     wait_until("the stations of two switches", || service.line().contains("\"table\""));
-    service.signal("TERM");
-    let Ended { status, lines, errors } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    let lines = terminate(service);
     let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
     assert_eq!(summary["event"], "summary");
     let ports = summary["ports"].as_array().expect("ports");
@@ -236,9 +253,7 @@ fn ports_are_removed_while_others_pass_frames() {
     client.request(&remove("b")).expect("it is removed");
     std::thread::sleep(Duration::from_millis(300));
     assert!(names(&mut client).is_empty());
-    service.signal("TERM");
-    let Ended { status, errors, .. } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    terminate(service);
 }
 
 /// Returns the number of descriptors and threads of a process.
@@ -289,11 +304,7 @@ fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
     let service = run(&host, &file);
     let one = with_interface(&host, "ta", "198.18.0.1/24");
     let _two = with_interface(&host, "tb", "198.18.0.2/24");
-    let ctl = |arguments: &[&str]| {
-        let command = [&[RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
-        let Ended { status, errors, .. } = ended(host.spawn(&command));
-        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
-    };
+    let ctl = |arguments: &[&str]| ctl(&host, &control, arguments);
     let pings = one.spawn(&["ping", "-q", "-i", "0.002", "-c", "1000", "-w", "60", "198.18.0.2"]);
     ctl(&["add", "lan", "tap:tc", "--name", "c", "--vlan", "10"]).expect("it is added");
     let three = with_interface(&host, "tc", "198.18.0.3/24");
@@ -327,9 +338,7 @@ fn ports_are_added_in_the_sandbox_while_others_pass_frames() {
     ping(&three, "198.18.0.2");
     ctl(&["remove", "c"]).expect("it is removed");
     wait_until("the TAP to be gone", || !three.ip(&["link"]).contains(" tc:"));
-    service.signal("TERM");
-    let Ended { status, errors, .. } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    terminate(service);
 }
 
 #[test]
@@ -348,11 +357,7 @@ fn rules_of_a_port_change_while_frames_pass() {
     let one = with_interface(&host, "ta", "198.18.0.1/24");
     let two = with_interface(&host, "tb", "198.18.0.2/24");
     let three = with_interface(&host, "tc", "198.18.0.3/24");
-    let ctl = |arguments: &[&str]| {
-        let command = [&[RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
-        let Ended { status, errors, .. } = ended(host.spawn(&command));
-        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
-    };
+    let ctl = |arguments: &[&str]| ctl(&host, &control, arguments);
     let reaches = |from: &Namespace| {
         let ping = ["ping", "-q", "-c", "1", "-W", "1", "198.18.0.2"];
         from.spawn(&ping).wait(Duration::from_secs(20)).status == Some(0)
@@ -392,9 +397,7 @@ fn rules_of_a_port_change_while_frames_pass() {
     }
     assert!(reaches(&three) && reaches(&one), "nothing has changed");
     drop(two);
-    service.signal("TERM");
-    let Ended { status, errors, .. } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    terminate(service);
 }
 
 #[test]
@@ -421,11 +424,7 @@ fn a_guest_comes_to_a_running_service() {
     let host = Namespace::new();
     let service = run(&host, &file);
     let one = with_interface(&host, "ta", "198.18.0.1/24");
-    let ctl = |arguments: &[&str]| {
-        let command = [&[RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
-        let Ended { status, errors, .. } = ended(host.spawn(&command));
-        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
-    };
+    let ctl = |arguments: &[&str]| ctl(&host, &control, arguments);
     let address = format!("vhost:{}", text(&guest));
     let few = ctl(&["add", "lan", &format!("{address},queues=1")]).expect_err("there are two workers");
     assert!(few.contains("has 1 queue(s), not 2"), "{few}");
@@ -459,9 +458,7 @@ fn a_guest_comes_to_a_running_service() {
         }
         wait_until("what it had before", || resources(service.id()) == before);
     }
-    service.signal("TERM");
-    let Ended { status, errors, .. } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    terminate(service);
 }
 
 #[test]
@@ -516,9 +513,7 @@ fn software_cards_and_netmap_ports_are_parts_of_a_service() {
     std::process::Command::new("kill").args(model.iter().map(u32::to_string)).status().expect("kill starts");
     service.wait_for_stderr("model 82599");
     ping(&three, "198.18.0.2");
-    service.signal("TERM");
-    let Ended { status, lines, errors } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    let lines = terminate(service);
     assert!(lines.iter().filter(|line| line.contains("\"summary\"")).count() >= 1, "{lines:?}");
     wait_until("the end of its parts", || ringpass::netmap::client::Client::connect(&netmap).is_err());
     drop((one, two));
@@ -559,9 +554,7 @@ fn ports_of_other_processes_come_to_a_running_service() {
     let one = with_interface(&host, "ta", "198.18.0.1/24");
     let ctl = |arguments: &[&str]| {
         let netmap = format!("RINGPASS_NETMAP_SOCKET={}", text(&netmap));
-        let command = [&["env", &netmap, RINGPASS, "ctl", "--socket", text(&control)], arguments].concat();
-        let Ended { status, errors, .. } = ended(host.spawn(&command));
-        if status == Some(0) { Ok(()) } else { Err(errors.concat()) }
+        done(&host, &[&["env", &netmap, RINGPASS, "ctl", "--socket", text(&control)], arguments].concat())
     };
     let card_address = format!("vfio-user:{}", text(&card));
     let absent = ctl(&["add", "lan", &card_address]).expect_err("nobody serves it");
@@ -596,9 +589,7 @@ fn ports_of_other_processes_come_to_a_running_service() {
         wait_until("what it had before", || resources(service.id()) == (before.0 + kept, before.1));
         before.0 += kept;
     }
-    service.signal("TERM");
-    let Ended { status, errors, .. } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    terminate(service);
 }
 
 #[test]
@@ -619,9 +610,7 @@ fn a_changed_file_is_applied_where_it_differs() {
     let one = with_interface(&host, "ta", "198.18.0.1/24");
     let _two = with_interface(&host, "tb", "198.18.0.2/24");
     let apply = |file: &File, more: &[&str]| {
-        let command = [&[RINGPASS, "apply", text(&file.path), "--socket", text(&control)], more].concat();
-        let Ended { status, lines, errors } = ended(host.spawn(&command));
-        if status == Some(0) { Ok(lines) } else { Err(errors.concat()) }
+        done(&host, &[&[RINGPASS, "apply", text(&file.path), "--socket", text(&control)], more].concat())
     };
     assert_eq!(apply(&first, &[]), Ok(vec![]), "nothing differs");
     // One port is another one now, one is new, two stay.
@@ -673,7 +662,5 @@ fn a_changed_file_is_applied_where_it_differs() {
     std::fs::write(&first.path, "colour = 1").expect("a file");
     service.signal("HUP");
     service.wait_for_stderr("colour");
-    service.signal("TERM");
-    let Ended { status, errors, .. } = ended(service);
-    assert_eq!(status, Some(0), "{errors:?}");
+    terminate(service);
 }

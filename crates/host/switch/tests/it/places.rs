@@ -227,12 +227,20 @@ fn a_port_that_comes_when_all_are_armed_is_armed_too() {
     }
 }
 
+/// Returns the policy of a port in this VLAN alone.
+fn access(id: u16) -> PortPolicy {
+    PortPolicy { vlans: Vlans::Access(id), ..Default::default() }
+}
+
+/// Returns a frame of a station to all.
+fn hello(from: u8, number: u32) -> Vec<u8> {
+    frame(BROADCAST, mac(from), number)
+}
+
 /// What a port may do is decided when it comes into a slot, whatever was there before.
 #[test]
 fn a_slot_gets_another_policy_between_two_ports() {
-    let access = |id| PortPolicy { vlans: Vlans::Access(id), ..Default::default() };
     let mut rig = Rig::new(&free(), &[access(10), access(10), access(20)]);
-    let hello = |from: u8, number| frame(BROADCAST, mac(from), number);
     rig.send(0, &[hello(0, 1)]);
     assert_eq!(rig.received(), [0, 1, 0]);
     rig.switch.remove(1);
@@ -283,9 +291,7 @@ fn a_slot_gets_another_policy_between_two_ports() {
 /// A port's policy may change while it is there.
 #[test]
 fn a_port_gets_another_policy_and_stays() {
-    let access = |id| PortPolicy { vlans: Vlans::Access(id), ..Default::default() };
     let mut rig = Rig::new(&free(), &[access(10), access(10), access(20)]);
-    let hello = |from: u8, number| frame(BROADCAST, mac(from), number);
     rig.send(1, &[hello(1, 1)]);
     assert_eq!(rig.received(), [1, 0, 0]);
     rig.switch.set_policy(1, access(20)).expect("a right policy");
