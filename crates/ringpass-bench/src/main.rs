@@ -36,10 +36,10 @@ mod xdp;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use ringpass::Error;
-use ringpass_cli::log;
 use ringpass_cli::output::{self, Verbosity};
+use ringpass_cli::{generate, log};
 
 /// Measure drivers, vhost-user and netmap ports between software cards and processes, compared with papers and
 /// DPDK
@@ -63,6 +63,8 @@ enum Benchmark {
     Xdp(xdp::Args),
     #[command(hide = true)]
     NetmapEnd(netmap::end::Args),
+    #[command(hide = true)]
+    Generate(generate::Args),
 }
 
 const EXAMPLES: &str = "EXAMPLES:
@@ -94,13 +96,12 @@ fn run(what: Benchmark) -> Result<(), Error> {
         Benchmark::Netmap(args) => netmap::run(args),
         Benchmark::Xdp(args) => xdp::run(args),
         Benchmark::NetmapEnd(args) => netmap::end::run(args),
+        Benchmark::Generate(args) => generate::manual_pages(Cli::command(), &args.folder),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

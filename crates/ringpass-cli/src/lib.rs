@@ -23,6 +23,7 @@ mod doctor;
 mod dump;
 mod echo;
 mod fwd;
+pub mod generate;
 mod list;
 pub mod log;
 mod metrics;
@@ -123,6 +124,8 @@ enum Command {
     #[command(hide = true)]
     Connector(connector::Args),
     #[command(hide = true)]
+    Generate(generate::Args),
+    #[command(hide = true)]
     Reload(service::reload::Args),
     #[cfg(debug_assertions)]
     #[command(hide = true)]
@@ -170,6 +173,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Xdp(args) => xdp::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Connector(args) => connector::run(args),
+        Command::Generate(args) => generate::run(args, Cli::command()),
         Command::Reload(args) => service::reload::run(args),
         #[cfg(debug_assertions)]
         Command::SandboxCheck(args) => sandbox_check::run(args),

@@ -24,7 +24,7 @@ use options::{ControlTable, MetricsTable, OptionsTable};
 pub use outline::{Outline, PortPlace, RULES, Step, SwitchOutline, rules_alone_differ};
 pub use programs::CommandLine;
 use programs::{Model, Netmap};
-pub use reference::{page, schema};
+pub use reference::{manual_page, page, schema};
 use switch::{Pair, Switch};
 
 /// A service: switches and pairs of ports, with the options of all.

@@ -1,7 +1,8 @@
-//! The schema of the file, and the page of the documentation that is made from it.
+//! The schema of the file, and what is made from it: the page of the documentation, and the manual page.
 
 use std::fmt::Write;
 
+use clap_mangen::roff::{Inline, Roff, bold, roman};
 use schemars::{Schema, schema_for};
 use serde_json::Value;
 
@@ -19,41 +20,106 @@ All keys of the file of `ringpass run`, made from the program's own types: `ring
 `[[switch]]` at its top, without a heading, describes a service with that switch.
 ";
 
+/// A table of the file, with its keys in the order of the program's type.
+struct Table {
+    /// Its heading in a file, such as `[[switch.port]]`; empty for the file itself.
+    heading: String,
+    text: String,
+    keys: Vec<Key>,
+}
+
+struct Key {
+    name: String,
+    /// The kind of its value in a word or two.
+    kind: String,
+    required: bool,
+    text: String,
+}
+
 /// Returns the reference page, in Markdown: a section for each table.
 pub fn page() -> String {
-    let schema = schema();
-    let root = schema.as_value();
     let mut page = String::from(INTRODUCTION);
-    section(&mut page, root, root, "");
+    for Table { heading, text, keys } in tables() {
+        let _ = writeln!(page, "\n## `{heading}`\n\n{text}\n");
+        if !keys.is_empty() {
+            let _ = writeln!(page, "| key | value | meaning |\n|---|---|---|");
+        }
+        for Key { name, kind, required, text } in keys {
+            let needed = if required { ", required" } else { "" };
+            let _ = writeln!(page, "| `{name}` | {kind}{needed} | {text} |");
+        }
+    }
     page
 }
 
-/// Writes the section of a table, and those of the tables in it.
-fn section(page: &mut String, root: &Value, table: &Value, path: &str) {
-    let none = serde_json::Map::new();
-    let keys = table["properties"].as_object().unwrap_or(&none);
-    let required: Vec<&str> = table["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let (tables, plain): (Vec<_>, Vec<_>) = keys.iter().partition(|(_, key)| inner_table(root, key).is_some());
-    if !path.is_empty() {
-        let _ = writeln!(page, "\n## {path}\n");
-        let text = table["description"].as_str().unwrap_or_default().lines().next().unwrap_or_default();
-        let _ = writeln!(page, "{text}\n");
+/// Returns the manual page `ringpass.toml(5)`, with `example` as a file to begin with.
+pub fn manual_page(example: &str) -> Roff {
+    let mut page = Roff::new();
+    page.control("TH", ["ringpass.toml", "5", "", concat!("ringpass ", env!("CARGO_PKG_VERSION")), ""]);
+    page.control("SH", ["NAME"]).text([roman("ringpass.toml - configuration file of a Ringpass service")]);
+    page.control("SH", ["DESCRIPTION"]);
+    page.text([roman(
+        "What 'ringpass run' runs, in TOML: switches, pairs of ports, and what belongs to them. A file with the keys",
+    )]);
+    page.text([roman("of one [[switch]] at its top, without a heading, describes a service with that switch.")]);
+    for Table { heading, text, keys } in tables() {
+        page.control("SH", [&heading[..]]).text(words(&text));
+        for Key { name, kind, required, text } in keys {
+            let needed = if required { ", required" } else { "" };
+            page.control("TP", []).text([bold(name), roman(format!(" ({kind}{needed})"))]).text(words(&text));
+        }
     }
-    if !plain.is_empty() {
-        let _ = writeln!(page, "| key | value | meaning |\n|---|---|---|");
-    }
-    for (name, key) in plain {
-        let text = key["description"].as_str().unwrap_or_default().replace('\n', " ");
-        let needed = if required.contains(&name.as_str()) { ", required" } else { "" };
-        let _ = writeln!(page, "| `{name}` | {}{needed} | {text} |", kind(root, key));
-    }
-    for (name, key) in tables {
+    page.control("SH", ["EXAMPLES"]).control("nf", []).text([roman(example.trim_end())]).control("fi", []);
+    page.control("SH", ["SEE ALSO"]).text(
+        ["run", "check", "apply"]
+            .into_iter()
+            .flat_map(|name| {
+                let comma = if name == "apply" { "" } else { ", " };
+                [bold(format!("ringpass-{name}")), roman(format!("(1){comma}"))]
+            })
+            .collect::<Vec<_>>(),
+    );
+    page
+}
+
+/// Returns a description in roman and bold letters; the latter where it has backquotes.
+fn words(text: &str) -> Vec<Inline> {
+    text.split('`').enumerate().map(|(at, part)| if at % 2 == 1 { bold(part) } else { roman(part) }).collect()
+}
+
+/// Returns the tables of the file, each before those in it.
+fn tables() -> Vec<Table> {
+    let schema = schema();
+    let root = schema.as_value();
+    let mut tables = Vec::new();
+    add_tables(&mut tables, root, root, "");
+    tables
+}
+
+/// Adds the tables in `table`, whose path is `path`, and those in them.
+fn add_tables(tables: &mut Vec<Table>, root: &Value, table: &Value, path: &str) {
+    for (name, key) in table["properties"].as_object().into_iter().flatten() {
         let Some((inner, is_list)) = inner_table(root, key) else { continue };
-        let path = path.trim_matches(['[', ']', '`']);
-        let full = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        let heading = if is_list { format!("`[[{full}]]`") } else { format!("`[{full}]`") };
-        section(page, root, inner, &heading);
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        let heading = if is_list { format!("[[{path}]]") } else { format!("[{path}]") };
+        let text = inner["description"].as_str().unwrap_or_default().lines().next().unwrap_or_default().to_owned();
+        tables.push(Table { heading, text, keys: keys(root, inner) });
+        add_tables(tables, root, inner, &path);
     }
+}
+
+/// Returns the keys of a table that are no tables themselves.
+fn keys(root: &Value, table: &Value) -> Vec<Key> {
+    let required: Vec<&str> = table["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    let all = table["properties"].as_object().into_iter().flatten();
+    let plain = all.filter(|(_, key)| inner_table(root, key).is_none());
+    let key = |(name, key): (&String, &Value)| Key {
+        name: name.clone(),
+        kind: kind(root, key),
+        required: required.contains(&name.as_str()),
+        text: key["description"].as_str().unwrap_or_default().replace('\n', " "),
+    };
+    plain.map(key).collect()
 }
 
 /// Follows a reference to another part of the schema.

@@ -10,6 +10,7 @@ mod demo;
 mod disk_full;
 mod examples;
 mod fuzz;
+mod generate;
 mod idle;
 mod kernel_traffic;
 mod log;
