@@ -16,9 +16,9 @@ use crate::output::print_line;
 pub struct Args {
     /// The file, as 'ringpass run' takes it
     file: PathBuf,
-    /// Control socket of the service
-    #[arg(long, value_name = "PATH", env = "RINGPASS_CONTROL", default_value = DEFAULT_SOCKET)]
-    socket: PathBuf,
+    /// Control socket of the service [default: that of the file, else /run/ringpass/control]
+    #[arg(long, value_name = "PATH", env = "RINGPASS_CONTROL")]
+    socket: Option<PathBuf>,
     /// Print what would be changed, and change nothing
     #[arg(long)]
     dry_run: bool,
@@ -32,16 +32,18 @@ const EXAMPLES: &str = "EXAMPLES:
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
-    apply(&args.file, &args.socket, args.dry_run, &mut print_line)
+    apply(&args.file, args.socket.as_deref(), args.dry_run, &mut print_line)
 }
 
-/// Changes a running service into the one that a file describes; each change is told in a line.
+/// Changes a running service into the one that a file describes; each change is told in a line. Without a socket, the service is the one at
+/// that of the file.
 ///
 /// # Errors
 /// What cannot be changed, or has failed; then the service is as before.
-pub fn apply(file: &Path, socket: &Path, dry_run: bool, told: &mut dyn FnMut(&str)) -> Result<(), Error> {
-    let (_, wanted) = read_outline(file)?;
-    let mut client = Client::connect(socket)?;
+pub fn apply(file: &Path, socket: Option<&Path>, dry_run: bool, told: &mut dyn FnMut(&str)) -> Result<(), Error> {
+    let (service, wanted) = read_outline(file)?;
+    let own = service.options.control.map(|place| place.path);
+    let mut client = Client::connect(socket.or(own.as_deref()).unwrap_or(Path::new(DEFAULT_SOCKET)))?;
     let refused = |why: String| Error::Config(format!("{}: {why}", file.display()));
     let steps = plan(&mut client)?.steps_to(&wanted).map_err(refused)?;
     // All that can be known to fail is known before anything is changed.

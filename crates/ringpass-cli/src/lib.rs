@@ -42,6 +42,7 @@ mod service;
 pub mod signals;
 mod stats;
 mod switch;
+mod systemd;
 mod top;
 mod vale;
 mod xdp;
@@ -146,7 +147,7 @@ pub fn main() -> ExitCode {
     }
     let demo = || Cli::parse_from(["ringpass", "demo"]).command.expect("a subcommand was named");
     let command = command.unwrap_or_else(demo);
-    output::exit_code(signals::catch_report_requests().and_then(|()| run(command)))
+    output::exit_code(signals::catch_report_requests().and_then(|()| systemd::start()).and_then(|()| run(command)))
 }
 
 fn run(command: Command) -> Result<(), ringpass::Error> {

@@ -40,6 +40,8 @@ pub fn start<A: AsRef<OsStr>>(
     let mut process = Command::new(program);
     // A process group of its own keeps Ctrl-C away from it: this process says when it ends.
     process.args(own).args(arguments).process_group(0);
+    // A service manager waits for word of this process alone.
+    process.env_remove("NOTIFY_SOCKET");
     // The only copy of the other end is the process's: it closes with this command.
     process.stdin(OwnedFd::from(other)).stdout(output).spawn()?;
     Ok(stream)

@@ -19,6 +19,7 @@ use crate::output::subcommand;
 use crate::run_observer::{Decision, RunObserver};
 use crate::signals::{be_impatient, begin_run, catch_first_signal, report_requested};
 use crate::stats::{Fields, PortSummary, Printer};
+use crate::systemd;
 
 /// Observer of a run that ends with any of its ports.
 struct PlainRun<'a>(&'a mut dyn FnMut(&Totals) -> Fields);
@@ -188,6 +189,7 @@ impl Run {
             let (ports, observer) = &mut *watched.borrow_mut();
             let elapsed = totals.elapsed;
             log::tell_missing();
+            systemd::show_life(Some(engine.workers));
             if elapsed >= next {
                 next = next.saturating_add(*interval);
                 if next <= elapsed {

@@ -15,6 +15,8 @@ use signal_hook::SigId;
 use signal_hook::consts::SIGUSR1;
 use signal_hook::flag;
 
+use crate::systemd;
+
 /// Set by the first signal while ports are opened, and once the program has had [`GRACE`] to end by itself: the next signal
 /// ends it at once.
 static IMPATIENT: AtomicBool = AtomicBool::new(false);
@@ -65,13 +67,14 @@ pub fn catch_first_signal() -> Result<(), Error> {
     Ok(())
 }
 
-/// Lets signals end the run in good order from now on: what was waited for at the start is there.
+/// Lets signals end the run in good order from now on: what was waited for at the start is there. Tells those who have started this program so.
 pub fn begin_run() {
     for handler in AT_START.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
         signal_hook::low_level::unregister(handler);
     }
     IMPATIENT.store(false, Ordering::Relaxed);
     WAITS_END.store(false, Ordering::Relaxed);
+    systemd::ready();
     if PART_OF_SERVICE.load(Ordering::Relaxed) && tell_service().is_err() {
         signals::interrupt();
     }
@@ -105,6 +108,7 @@ pub fn interrupted_at_start() -> bool {
 /// Lets the next signal end the process at once, after a moment in which signals still count as the first one. To be
 /// called when the run ends.
 pub fn be_impatient() {
+    systemd::stopping();
     let wait = || {
         std::thread::sleep(GRACE);
         IMPATIENT.store(true, Ordering::Relaxed);

@@ -201,6 +201,13 @@ impl Workers {
         self.counters.iter().map(|counters| Totals::of(std::slice::from_ref(counters), elapsed)).collect()
     }
 
+    /// Returns the number of rounds of each worker, in the order of their start, and `None` for those that have ended.
+    pub fn rounds(&self) -> Vec<Option<u64>> {
+        let sum = |counters: &WorkerCounters| counters.rounds.iter().map(|count| count.load(Ordering::Relaxed)).sum();
+        let workers = self.threads.iter().zip(&self.counters);
+        workers.map(|(thread, counters)| (!thread.is_finished()).then(|| sum(counters))).collect()
+    }
+
     /// Waits until all workers have ended.
     ///
     /// # Errors

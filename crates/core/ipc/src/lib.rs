@@ -13,6 +13,7 @@ mod event_notifier;
 mod event_waiter;
 #[allow(unsafe_code, reason = "a process with a file table of its own")]
 mod fd_receiver;
+pub mod inherited;
 mod interrupt;
 mod limit;
 mod listener;

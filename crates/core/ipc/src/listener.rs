@@ -13,8 +13,8 @@ use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, sockopt};
 
-use crate::SocketAccess;
 use crate::socket::{Error, address, socket};
+use crate::{SocketAccess, inherited};
 
 /// A socket that peers connect to. Its file is removed when it is dropped.
 pub struct Listener {
@@ -57,10 +57,16 @@ impl Listener {
         Self::bind_for(path, &SocketAccess::default())
     }
 
-    /// Like [`bind`](Self::bind), for those who have this access.
+    /// Like [`bind`](Self::bind), for those who have this access. A socket that this process was [started with](inherited) is
+    /// taken as it is.
     pub fn bind_for(path: &Path, access: &SocketAccess) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::Os { what: format!("listening at {}", path.display()), source };
         let address = address(path)?;
+        if let Some(socket) = inherited::take_unix(path) {
+            let listener = Self::of_socket(socket, path)?;
+            // Who is let in, and how long the file stays, is up to those who have bound it.
+            return Self::new(listener.into_socket(), SocketFile { path: path.into(), identity: None });
+        }
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists()) {
             return Err(Error::NoFolder { path: path.into(), folder: folder.into() });
         }

@@ -23,6 +23,7 @@ use crate::options::{Options, bytes, seconds, within};
 use crate::output::{is_quiet, note, print_notices};
 use crate::run::{Run, close};
 use crate::signals::{be_impatient, begin_run, report_requested};
+use crate::systemd;
 use native::{NamedPort, NativeConfig, PacketPools};
 use ringpass::sandbox::{Needs, Sandbox};
 use ringpass::signals::interrupted;
@@ -171,6 +172,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     while !interrupted() && run.config.time.is_none_or(|time| start.elapsed() < time) {
         server.poll_once(TICK).map_err(|source| Error::os("waiting for programs", source))?;
         vales.borrow_mut().tick(start.elapsed());
+        systemd::show_life(None);
         let gone = server.tick();
         if let Some(control) = &mut control {
             control.serve(&mut |request, _| control::answer(&request, &server.status(), start.elapsed()));

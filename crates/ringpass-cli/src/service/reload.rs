@@ -55,7 +55,7 @@ pub struct Args {
 pub fn run(args: Args) -> Result<(), Error> {
     while matches!(std::io::stdin().read(&mut [0]), Ok(1)) {
         let mut changes = 0;
-        let applied = apply(&args.file, &args.socket, false, &mut |change| {
+        let applied = apply(&args.file, Some(&args.socket), false, &mut |change| {
             changes += 1;
             info!("SIGHUP: {change}");
         });

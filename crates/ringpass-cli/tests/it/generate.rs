@@ -63,10 +63,7 @@ fn every_subcommand_has_a_page_that_man_and_apropos_can_read() {
     let shown = run(&["man", "-l", text(&folder.path().join("man/man1/ringpass-ctl-add.1"))]);
     assert!(shown.contains("EXAMPLES") && shown.contains("ctl add lan tap:c --vlan 10"), "{shown}");
     let shown = run(&["man", "-l", text(&folder.path().join("man/man5/ringpass.toml.5"))]);
-    assert!(
-        ["[[switch.port]]", "trunk", "address = \"tap:host\""].iter().all(|text| shown.contains(text)),
-        "{shown}"
-    );
+    assert!(["[[switch.port]]", "trunk", "address = \"tap:host\""].iter().all(|text| shown.contains(text)), "{shown}");
 }
 
 #[test]

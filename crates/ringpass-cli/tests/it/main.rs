@@ -37,6 +37,7 @@ mod switch;
 mod switch_hostile;
 mod switch_mapped;
 mod switch_vxlan;
+mod systemd;
 mod verbosity;
 mod vfio_user;
 mod vhost_dpdk;

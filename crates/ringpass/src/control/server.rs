@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use ringpass_ipc::{AcceptWait, ConnectionLost, Descriptors, Listener, MessageLoop, SocketPlace, Stream};
+use ringpass_ipc::{AcceptWait, ConnectionLost, Descriptors, Listener, MessageLoop, SocketPlace, Stream, inherited};
 use ringpass_port::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -117,7 +117,10 @@ impl Server {
         let wrong = |why: String| Error::Config(format!("metrics at {place}: {why}"));
         let listener = match place.parse::<SocketAddr>() {
             Ok(address) => {
-                let listener = TcpListener::bind(address).map_err(|error| wrong(error.to_string()))?;
+                let listener = match inherited::take_tcp(address) {
+                    Some(socket) => socket.into(),
+                    None => TcpListener::bind(address).map_err(|error| wrong(error.to_string()))?,
+                };
                 listener.set_nonblocking(true).map_err(|error| wrong(error.to_string()))?;
                 Place::Tcp(listener)
             }
