@@ -1,4 +1,4 @@
-.PHONY: help build install uninstall check test book lab lab-shell bench soak fuzz loc clean
+.PHONY: help build install uninstall deb check test book lab lab-shell bench soak fuzz loc clean
 .DEFAULT_GOAL := help
 
 help: ## Show this list
@@ -54,6 +54,9 @@ uninstall: ## Remove what make install has installed, with the same PREFIX and D
 	$(ldconfig)
 
 ldconfig = $(if $(DESTDIR),,@test "$$(id -u)" != 0 || PATH=$$PATH:/usr/sbin:/sbin ldconfig)
+
+deb: build ## Make Debian packages of the program and of its symbols (target/debian)
+	@scripts/deb
 
 check: ## Check what has changed since main's last commit, without root, in a few minutes (ALL=1: everything)
 	@scripts/check $(if $(ALL),all)

@@ -11,6 +11,7 @@
 
 #![deny(unsafe_code)]
 
+mod container;
 mod guest;
 mod host;
 mod initramfs;
@@ -19,6 +20,7 @@ mod silent_file;
 mod slow_eventfd;
 pub mod soak;
 
+pub use container::Container;
 pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
 pub use host::{Ended, Namespace, Program, built, run, unique, wait_until};
 pub use shell::{Uplink, shell};
