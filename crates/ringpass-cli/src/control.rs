@@ -43,7 +43,11 @@ pub fn answer(
         Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
         Request::Plan => observer.plan(),
         // The server's own, and those that change the run.
-        Request::Events | Request::Add { .. } | Request::Set { .. } | Request::Remove { .. } => Ok(json!({})),
+        Request::Events
+        | Request::Add { .. }
+        | Request::Set { .. }
+        | Request::Remove { .. }
+        | Request::Capture { .. } => Ok(json!({})),
     }
 }
 
@@ -51,6 +55,7 @@ pub fn answer(
 pub fn event(request: &Request) -> Value {
     match request {
         Request::Remove { port } => json!({ "event": "removed", "port": port }),
+        Request::Capture { port, .. } => json!({ "event": "capture", "port": port }),
         Request::Set { port, .. } => json!({ "event": "set", "port": port }),
         Request::Add { switch, port } => {
             let name = port.get("name").or_else(|| port.get("address"));

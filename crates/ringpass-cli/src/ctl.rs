@@ -1,5 +1,7 @@
 //! The subcommand `ringpass ctl`: looks at a running program, and changes it, over its control socket.
 
+pub mod capture;
+
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -110,6 +112,7 @@ enum Command {
         #[arg(add = ArgValueCandidates::new(|| names(port_names)))]
         port: String,
     },
+    Capture(capture::Args),
     /// Print events as they happen, until Ctrl-C or the program's end
     #[command(after_help = "EXAMPLES:\n      ringpass ctl events --json")]
     Events {
@@ -149,6 +152,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         }
         Command::Set { port, keys, unset } => set(&mut client, port, &keys, &unset)?,
         Command::Remove { port } => drop(client.request(&Request::Remove { port })?),
+        Command::Capture(capture) => capture::run(&mut client, capture, args.json)?,
         Command::Events { time } => events(&mut client, time, args.json)?,
     }
     Ok(())

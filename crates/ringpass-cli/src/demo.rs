@@ -23,7 +23,7 @@ use crate::options::Options;
 use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
 use crate::run_observer::RunObserver;
 use crate::stats::{Fields, pps, print_line};
-use ringpass::open::pool;
+use ringpass::open::{on_any_pages, pool};
 
 /// Watch the driver forward packets between two software cards, without root or a network card
 #[derive(clap::Args)]
@@ -203,6 +203,10 @@ type Wires = Vec<(Arc<Card>, QueuePair)>;
 
 /// Creates two cards, each with its driver as a port, and the traffic on their wires.
 fn cards(config: &Config) -> Result<(Ports, Wires), Error> {
+    on_any_pages(config, cards_on)
+}
+
+fn cards_on(config: &Config) -> Result<(Ports, Wires), Error> {
     // Less than a ring holds, so that no frame is dropped for lack of a descriptor.
     let limit = config.port.rx_ring.min(config.port.tx_ring) / 2;
     let packets = pool(&[config.port; 2], &[], config)?;

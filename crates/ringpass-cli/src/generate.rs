@@ -102,3 +102,47 @@ fn write(path: &Path, text: &[u8]) -> Result<(), Error> {
     let written = fs::create_dir_all(folder).and_then(|()| fs::write(path, text));
     written.map_err(|error| Error::os(path.display().to_string(), error))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::Cli;
+
+    const INTRODUCTION: &str = "# The commands
+
+What `ringpass COMMAND --help` prints, of all commands; made from the program by its tests. `man ringpass-COMMAND` has the same.
+";
+
+    /// Returns the page of the documentation that has the help of all commands.
+    fn page() -> String {
+        let mut cli = Cli::command().disable_help_subcommand(true).term_width(110);
+        cli.build();
+        let mut page = String::from(INTRODUCTION);
+        add(&mut page, &cli, "ringpass");
+        page
+    }
+
+    fn add(page: &mut String, command: &Command, name: &str) {
+        let help = command.clone().render_long_help().to_string();
+        let lines: Vec<_> = help.trim_end().lines().map(str::trim_end).collect();
+        let _ = write!(page, "\n## {name}\n\n```text\n{}\n```\n", lines.join("\n"));
+        for inner in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+            add(page, inner, &format!("{name} {}", inner.get_name()));
+        }
+    }
+
+    #[test]
+    fn the_page_in_the_documentation_is_up_to_date() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
+        let page = page();
+        if std::env::var_os("RINGPASS_UPDATE_QUOTES").is_some() {
+            std::fs::write(path, &page).expect("the page is written");
+        }
+        let there = std::fs::read_to_string(path).unwrap_or_default();
+        assert!(there == page, "docs/commands.md differs; RINGPASS_UPDATE_QUOTES=1 writes it anew");
+    }
+}

@@ -22,6 +22,7 @@ pub mod demo;
 mod doctor;
 mod dump;
 mod echo;
+mod extcap;
 mod fwd;
 pub mod generate;
 mod list;
@@ -121,6 +122,7 @@ enum Command {
     Bridge(bridge::Args),
     Passthrough(passthrough::Args),
     Xdp(xdp::Args),
+    Extcap(extcap::Args),
     Bench(bench::Args),
     #[command(hide = true)]
     Connector(connector::Args),
@@ -172,6 +174,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Bridge(args) => bridge::run(args),
         Command::Passthrough(args) => passthrough::run(args),
         Command::Xdp(args) => xdp::run(args),
+        Command::Extcap(args) => extcap::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Connector(args) => connector::run(args),
         Command::Generate(args) => generate::run(args, Cli::command()),

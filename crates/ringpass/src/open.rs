@@ -51,12 +51,19 @@ pub fn open_all<A: AsRef<str>>(
     }
     port_configs.iter().chain([&config.port]).try_for_each(check_ranges)?;
     check_cards(&parsed, config)?;
-    match open_parsed(&parsed, &port_configs, config) {
-        // Another process has taken huge pages since the pool found enough.
-        Err(error @ Error::NoHugePages(_)) if config.hugepages.is_none() && may_be_ordinary(&parsed) => {
+    if may_be_ordinary(&parsed) {
+        on_any_pages(config, |config| open_parsed(&parsed, &port_configs, config))
+    } else {
+        open_parsed(&parsed, &port_configs, config)
+    }
+}
+
+/// Opens what needs no huge pages; on ordinary ones if another process has taken huge pages since the pool found enough.
+pub fn on_any_pages<T>(config: &Config, open: impl Fn(&Config) -> Result<T, Error>) -> Result<T, Error> {
+    match open(config) {
+        Err(error @ Error::NoHugePages(_)) if config.hugepages.is_none() => {
             config.notices.send(&format!("ordinary pages are used: {}", why_ordinary(&error)));
-            let config = Config { hugepages: Some(PageSize::Ordinary), ..config.clone() };
-            open_parsed(&parsed, &port_configs, &config)
+            open(&Config { hugepages: Some(PageSize::Ordinary), ..config.clone() })
         }
         result => result,
     }

@@ -13,7 +13,7 @@ use std::str::FromStr;
 use crate::{Error, MacAddress};
 
 pub use vhost::{Role, VhostConfig, VirtioUserConfig};
-pub use xdp::{XdpConfig, XdpFilter, XdpMode, XdpTransfer};
+pub use xdp::{XdpConfig, XdpMode, XdpTransfer};
 
 /// A parsed port address.
 ///
@@ -302,6 +302,7 @@ impl fmt::Display for Address {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FrameFilter;
 
     fn parse(text: &str) -> Address {
         text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -313,7 +314,7 @@ mod tests {
         assert_eq!(parse("AF:00.1"), Address::Pci("0000:af:00.1".into()));
         assert_eq!(parse("null"), Address::Null);
         assert_eq!(parse("tap:rp0"), Address::Tap("rp0".into()));
-        let xdp = |mode, filters: &[XdpFilter]| {
+        let xdp = |mode, filters: &[FrameFilter]| {
             Address::Xdp(XdpConfig { interface: "eth0".into(), mode, filters: filters.into(), ..XdpConfig::default() })
         };
         assert_eq!(parse("xdp:eth0,mode=generic"), xdp(Some(XdpMode::Generic), &[]));
@@ -321,10 +322,10 @@ mod tests {
         assert_eq!((config.transfer, config.busy_poll), (Some(XdpTransfer::ZeroCopy), true));
         assert_eq!((parse("xdp:eth0"), parse("xdp:eth0").to_string()), (xdp(None, &[]), "xdp:eth0".into()));
         let filters = [
-            XdpFilter::Udp(4789),
-            XdpFilter::Vlan(10),
-            XdpFilter::DstMac(MacAddress([2, 0, 0, 0, 0, 1])),
-            XdpFilter::EtherType(0x88b5),
+            FrameFilter::Udp(4789),
+            FrameFilter::Vlan(10),
+            FrameFilter::DstMac(MacAddress([2, 0, 0, 0, 0, 1])),
+            FrameFilter::EtherType(0x88b5),
         ];
         let text = "xdp:eth0,filter=udp:4789,filter=vlan:10,filter=dst-mac:02:00:00:00:00:01,filter=ethertype:0x88b5";
         assert_eq!(parse(text), xdp(None, &filters));

@@ -7,6 +7,7 @@ mod address;
 mod chain;
 mod decorator;
 mod error;
+mod frame_filter;
 mod frames;
 mod hang;
 pub mod headers;
@@ -26,11 +27,12 @@ mod yielding_mutex;
 pub use adaptive_spin::AdaptiveSpin;
 pub use address::{
     Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig, XdpConfig,
-    XdpFilter, XdpMode, XdpTransfer,
+    XdpMode, XdpTransfer,
 };
 pub use chain::{chain, copy_flags, copy_packet};
 pub use decorator::{PortDecorator, RxDecorator};
 pub use error::Error;
+pub use frame_filter::FrameFilter;
 pub use frames::FrameSink;
 pub use hang::{HangFlags, TX_HANG_TIMEOUT, TxWatchdog};
 pub use idle::{Idle, WakeSource, Wakeable};

@@ -26,7 +26,7 @@ mod vlan_tag;
 mod xdp;
 
 pub use cable::{CableEnd, cable};
-pub use capture::Capture;
+pub use capture::{Capture, LiveCapture};
 pub use faults::Faults;
 pub use netdev::{KernelInterface, XdpFeatures, kernel_interface};
 pub use null::Null;

@@ -27,6 +27,19 @@ pub struct DatapathQueues {
     pub tx: Box<dyn TxQueue>,
 }
 
+/// Replaces a receiving queue of a datapath by another one, which may contain it.
+pub type ExchangeRx = Box<dyn FnMut(Box<dyn RxQueue>) -> Box<dyn RxQueue> + Send>;
+/// Replaces the sending queue of a datapath, likewise.
+pub type ExchangeTx = Box<dyn FnOnce(Box<dyn TxQueue>) -> Box<dyn TxQueue> + Send>;
+
+/// What replaces the queues of a port in one datapath, between two of its rounds.
+pub struct QueueExchange {
+    /// Called for each Rx queue.
+    pub rx: ExchangeRx,
+    /// Called for the Tx queue.
+    pub tx: ExchangeTx,
+}
+
 /// A change to a datapath's ports. Changes are applied in order, at the start of a round.
 pub(crate) enum Change {
     /// Adds a port to an empty slot.
@@ -35,6 +48,8 @@ pub(crate) enum Change {
     Remove { port: usize },
     /// Gives the port in a slot another view.
     View { port: usize, view: Arc<PortView> },
+    /// Replaces the queues of the port in a slot.
+    Exchange { port: usize, queues: QueueExchange },
 }
 
 /// Pending changes for a datapath.

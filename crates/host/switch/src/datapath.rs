@@ -9,7 +9,7 @@ use ringpass_ipc::drop_elsewhere;
 use ringpass_memory::{Burst, MAX_BATCH};
 use ringpass_port::{RxQueue, WakeSource, Wakeable};
 
-use crate::changes::{Change, Forwarding, Mailbox};
+use crate::changes::{Change, Forwarding, Mailbox, QueueExchange};
 use crate::counters::{Counter, PortCounters};
 use crate::egress::EgressPorts;
 use crate::lookup::{Lookup, Verdict};
@@ -111,6 +111,14 @@ impl Datapath {
                     self.egress.set_view(port, &view);
                     let own = self.ingress.iter_mut().filter(|ingress| ingress.port == port);
                     own.for_each(|ingress| ingress.view = view.clone());
+                }
+                Change::Exchange { port, queues: QueueExchange { mut rx, tx } } => {
+                    let exchanged = |own: Ingress| match own.port == port {
+                        true => Ingress { rx: rx(own.rx), ..own },
+                        false => own,
+                    };
+                    self.ingress = std::mem::take(&mut self.ingress).into_iter().map(exchanged).collect();
+                    self.egress.exchange(port, tx);
                 }
                 Change::Remove { port } => {
                     let removed: Vec<Ingress> = self.ingress.extract_if(.., |ingress| ingress.port == port).collect();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ringpass_memory::{Burst, Cache, Flags, MAX_BATCH, Packet};
 use ringpass_port::{TxQueue, copy_packet};
 
+use crate::changes::ExchangeTx;
 use crate::counters::{Counter, PortCounters};
 use crate::state::PortView;
 use crate::tag::{self, Tagged, Vlan};
@@ -77,6 +78,12 @@ impl EgressPorts {
     pub(crate) fn set_view(&mut self, port: usize, view: &PortView) {
         let slot = &mut self.egress[port];
         (slot.untagged, slot.lends) = (view.untagged, view.lends);
+    }
+
+    /// Replaces the queue of a slot, unless that is empty. No packets are collected for it between rounds.
+    pub(crate) fn exchange(&mut self, port: usize, exchange: ExchangeTx) {
+        let slot = &mut self.egress[port];
+        slot.tx = slot.tx.take().map(exchange);
     }
 
     /// Empties a slot and returns its queue. No packets are collected for its port between rounds.

@@ -22,7 +22,7 @@ mod tag;
 mod vlan;
 pub mod vxlan;
 
-pub use changes::{DatapathQueues, Forwarding};
+pub use changes::{DatapathQueues, ExchangeRx, ExchangeTx, Forwarding, QueueExchange};
 pub use config::{Config, MAX_PORTS, PortPolicy};
 pub use counters::{Counter, Counts};
 pub use datapath::Datapath;

@@ -138,6 +138,18 @@ impl ServiceObserver {
         Ok(json!({}))
     }
 
+    /// Begins a capture of a port.
+    fn capture(&mut self, port: &str, filters: &[String], descriptors: Vec<OwnedFd>) -> Result<Value, String> {
+        const MOST: usize = 8;
+        if self.parts.iter().map(|part| part.observer.captures()).sum::<usize>() >= MOST {
+            return Err(format!("there are {MOST} captures already; end one"));
+        }
+        let filters = filters.iter().map(|filter| filter.parse()).collect::<Result<_, _>>()?;
+        let socket = descriptors.into_iter().next().ok_or("the request comes without a socket")?;
+        part_with(&mut self.parts, port)?.observer.capture(port, filters, socket)?;
+        Ok(json!({}))
+    }
+
     /// Takes a port out of its switch.
     fn remove(&mut self, port: &str, ports: &mut Ports) -> Result<Value, String> {
         self.free.push(part_with(&mut self.parts, port)?.observer.remove(port, ports)?);
@@ -210,6 +222,7 @@ impl RunObserver for ServiceObserver {
             Request::Add { switch, port } => self.add(switch, port, descriptors, ports),
             Request::Remove { port } => self.remove(port, ports),
             Request::Set { port, keys } => self.set(port, keys),
+            Request::Capture { port, filters } => self.capture(port, filters, descriptors),
             _ => Err("this is not a change".into()),
         }
     }

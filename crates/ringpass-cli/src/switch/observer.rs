@@ -1,11 +1,14 @@
 //! Supervision of a switch: links, lost ports, ageing, statistics, and the MAC table on request.
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, Ports, State, Totals};
+use ringpass_host_ports::LiveCapture;
 use ringpass_ipc::drop_elsewhere;
-use ringpass_switch::{Counter, Entry, Forwarding, MAX_PORTS, PortPolicy, Switch};
+use ringpass_port::FrameFilter;
+use ringpass_switch::{Counter, Entry, Forwarding, MAX_PORTS, PortPolicy, QueueExchange, Switch};
 use serde_json::{Value, json};
 use tracing::warn;
 
@@ -31,6 +34,14 @@ struct Slot {
     phase: PortPhase,
     /// Number of the port among those of the run; `None` once it was removed.
     port: Option<usize>,
+    /// Who reads what passes it.
+    capture: Option<LiveCapture>,
+}
+
+impl Slot {
+    fn new(plan: PortPlan, port: usize) -> Self {
+        Self { plan, phase: PortPhase::Running, port: Some(port), capture: None }
+    }
 }
 
 /// Phase of a port's life.
@@ -45,7 +56,7 @@ enum PortPhase {
 impl SwitchObserver {
     /// Creates the observer of a switch whose ports are those of the run from `first` on.
     pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, first: usize) -> Self {
-        let slot = |(number, plan)| Slot { plan, phase: PortPhase::Running, port: Some(first + number) };
+        let slot = |(number, plan)| Slot::new(plan, first + number);
         let slots = plans.into_iter().enumerate().map(slot).collect();
         Self { name, switch, slots, lasting: false, json: false, start: Instant::now() }
     }
@@ -92,6 +103,7 @@ impl SwitchObserver {
         self.switch.remove(number);
         let slot = &mut self.slots[number];
         slot.phase = PortPhase::Gone;
+        slot.capture = None;
         let place = slot.port.take().ok_or("the port was removed before")?;
         // A card takes a while to stop.
         drop_elsewhere(ports.take_out(place));
@@ -110,6 +122,42 @@ impl SwitchObserver {
         self.switch.set_policy(number, rules.clone()).map_err(|error| error.to_string())?;
         self.slots[number].plan.rules = rules;
         Ok(())
+    }
+
+    /// Begins a capture of a port, whose reader is at the other end of this socket.
+    ///
+    /// # Errors
+    /// Why not, in a line.
+    pub fn capture(&mut self, name: &str, filters: Vec<FrameFilter>, socket: OwnedFd) -> Result<(), String> {
+        self.end_captures();
+        let number = self.slot_named(name).ok_or_else(|| format!("there is no port '{name}'"))?;
+        let (slot, queues) = (&mut self.slots[number], self.switch.datapaths());
+        if slot.phase == PortPhase::Gone {
+            return Err(format!("'{name}' is gone"));
+        }
+        if slot.capture.is_some() {
+            return Err(format!("there is a capture of '{name}' already; end that"));
+        }
+        let capture = LiveCapture::start(socket, name, filters, queues).map_err(|error| error.to_string())?;
+        self.switch
+            .exchange(number, || QueueExchange { rx: Box::new(capture.wrap_rx()), tx: Box::new(capture.wrap_tx()) });
+        slot.capture = Some(capture);
+        Ok(())
+    }
+
+    /// Returns how many of its ports are captured.
+    pub fn captures(&self) -> usize {
+        self.slots.iter().filter(|slot| slot.capture.is_some()).count()
+    }
+
+    /// Puts the queues of ports back whose captures have ended.
+    fn end_captures(&mut self) {
+        for (number, slot) in self.slots.iter_mut().enumerate() {
+            if let Some(capture) = slot.capture.take_if(|capture| capture.has_ended()) {
+                let unwrap = || QueueExchange { rx: Box::new(capture.unwrap_rx()), tx: Box::new(capture.unwrap_tx()) };
+                self.switch.exchange(number, unwrap);
+            }
+        }
     }
 
     /// Adds a port to the switch, at the number `place` among those of the run if that is free.
@@ -135,7 +183,7 @@ impl SwitchObserver {
         let wrap = |queues| plan.tunnel.iter().fold(queues, |queues, tunnel| tunnel.wrap(queues, pool));
         let queues = queues.into_iter().map(|queues| (wrap(queues), Forwarding::Lookup)).collect();
         self.switch.insert(number, shares(queues, datapaths));
-        let slot = Slot { plan, phase: PortPhase::Running, port: Some(ports.put(place, port)) };
+        let slot = Slot::new(plan, ports.put(place, port));
         match self.slots.get_mut(number) {
             Some(free) => *free = slot,
             None => self.slots.push(slot),
@@ -158,6 +206,7 @@ impl SwitchObserver {
     pub fn remove_all(&mut self) {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             slot.phase = PortPhase::Gone;
+            slot.capture = None;
             self.switch.remove(number);
         }
     }
@@ -224,7 +273,7 @@ impl RunObserver for SwitchObserver {
     /// Removes ports that are gone from the switch. The run continues as long as two are left.
     fn check_ports(&mut self, ports: &mut [Box<dyn Port>]) -> Decision {
         let mut last = String::new();
-        for (number, Slot { phase, port, plan }) in self.slots.iter_mut().enumerate() {
+        for (number, Slot { phase, port, plan, capture }) in self.slots.iter_mut().enumerate() {
             let Some(port) = port.filter(|_| *phase != PortPhase::Gone) else { continue };
             let port = &mut ports[port];
             self.switch.set_link(number, port.link());
@@ -234,6 +283,7 @@ impl RunObserver for SwitchObserver {
                 State::Gone(why) => {
                     *phase = PortPhase::Gone;
                     self.switch.remove(number);
+                    *capture = None;
                     let (name, address) = (&plan.rules.name, port.name());
                     let why = why.strip_prefix(&format!("{address}: ")).unwrap_or(&why);
                     let place = if name == address { String::new() } else { format!(" ({address})") };
@@ -242,6 +292,7 @@ impl RunObserver for SwitchObserver {
                 }
             }
         }
+        self.end_captures();
         self.switch.tick(self.start.elapsed());
         if self.lasting {
             return Decision::Continue;

@@ -29,6 +29,18 @@ pub use ringpass_testing::{Random, Stop};
 /// The program under test. A namespace's `ip netns exec` replaces itself by it, so that signals reach it.
 pub const RINGPASS: &str = env!("CARGO_BIN_EXE_ringpass");
 
+/// Starts tshark with these programs of ours that it runs to find interfaces, the control socket of a service, and `ringpass` in this folder. tshark as root
+/// looks for such programs in one folder only, so this one is laid over it.
+pub fn tshark(extcap: &Path, control: &Path, folder: &Path, arguments: &[&str]) -> Program {
+    let script = "set -e; there=$(tshark -G folders 2>/dev/null | sed -n 's/^Extcap path:[[:space:]]*//p')
+        mount --bind \"$1\" \"$there\"; shift; exec tshark \"$@\"";
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh", "-c", script, "sh", text(extcap)]).args(arguments);
+    let path = std::env::var("PATH").expect("a path");
+    command.env("PATH", format!("{}:{path}", text(folder))).env("RINGPASS_CONTROL", control);
+    Program::start(&mut command).expect("this test needs util-linux and tshark")
+}
+
 /// Runs ringpass to its end; returns exit status, standard output and standard error.
 pub fn ringpass(arguments: &[&str]) -> (Option<i32>, String, String) {
     let Ended { status, lines, errors } =

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringpass_lab::{Builder, Container, Guest, VhostUser};
 
 use crate::common::vhost::{serve, up};
-use crate::common::{run, text, wait_until};
+use crate::common::{run, text, tshark, wait_until};
 
 const TREE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
@@ -37,6 +37,32 @@ impl Packages {
         run(&["dpkg-deb", "--root-owner-group", "--build", text(&unpacked), text(&old)]);
         Self { old, new, symbols }
     }
+}
+
+/// Builds the container image of the package, on a Debian without a network, and runs the driver in it.
+fn image(deb: &Path, folder: &Path) {
+    let (context, tree, store) = (folder.join("context"), folder.join("tree"), folder.join("images"));
+    let debian = context.join("target/debian");
+    [&debian, &tree].into_iter().for_each(|folder| std::fs::create_dir_all(folder).expect("a folder"));
+    std::fs::copy(deb, debian.join("ringpass_0_amd64.deb")).expect("room for the package");
+    run(&["tar", "--zstd", "-C", text(&tree), "-xpf", &format!("{TREE}/lab/systemd.tar.zst")]);
+    let runs = folder.join("run");
+    let buildah = |arguments: &[&str]| {
+        let store = ["buildah", "--root", text(&store), "--runroot", text(&runs), "--storage-driver", "vfs"];
+        run(&[&store, arguments].concat()).trim().to_owned()
+    };
+    let base = buildah(&["from", "scratch"]);
+    buildah(&["add", "--quiet", &base, text(&tree), "/"]);
+    buildah(&["commit", "--quiet", &base, "localhost/base"]);
+    let file = format!("{TREE}/packaging/Containerfile");
+    let build = ["build", "--quiet", "--isolation", "chroot", "--build-arg", "BASE=localhost/base", "--file", &file];
+    buildah(&[&build[..], &["--tag", "ringpass", text(&context)]].concat());
+    let container = buildah(&["from", "localhost/ringpass"]);
+    let demo = ["ringpass", "fwd", "model:null", "model:null", "--count", "1000", "--no-sandbox", "--json"];
+    let said = buildah(&[&["run", "--isolation", "chroot", &container, "--"], &demo[..]].concat());
+    assert!(said.contains(r#""event":"summary""#), "{said}");
+    buildah(&["rm", "--all"]);
+    buildah(&["rmi", "--all", "--force"]);
 }
 
 /// The service: a switch with a software card, a TAP that an administrator has made, and a guest.
@@ -87,6 +113,8 @@ fn the_package_is_installed_run_upgraded_and_removed() {
     // Debian's own checker finds no error in any file.
     let found = run(&["lintian", "--allow-root", "--fail-on", "error", text(&new), text(&symbols)]);
     assert!(!found.contains("E: "), "{found}");
+
+    image(&new, place.path());
 
     let container = Container::boot(place.path());
     let before = files(&container);
@@ -148,6 +176,20 @@ fn the_package_is_installed_run_upgraded_and_removed() {
     eprintln!("{lost} of 1000 frames were lost in QEMU");
     assert!(lost <= 20, "{}", said.text);
     assert_eq!(property(&container, "NRestarts"), "0");
+
+    // tshark on this machine, with what the package has for it, looks at the guest.
+    let unpacked = place.path().join("unpacked/usr");
+    let tshark = tshark(
+        &unpacked.join("lib/x86_64-linux-gnu/wireshark/extcap"),
+        &container.path("/run/ringpass/control"),
+        &unpacked.join("bin"),
+        &["-i", "ringpass:guest", "-l", "-T", "fields", "-e", "icmp.type"],
+    );
+    wait_until("a frame of the guest in tshark", || {
+        guest.run("ping -c 1 -w 60 198.18.0.1");
+        tshark.lines().iter().any(|line| line.trim() == "8")
+    });
+    drop(tshark);
 
     // One that is killed is started anew at once, and one that stands still when the watchdog has seen no sign of life.
     let comes_back = |how: &str| {

@@ -1,5 +1,8 @@
 //! The service: `ringpass run`, and `ringpass check`.
 
+use std::io::Read;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -45,6 +48,10 @@ fn terminate(service: Program) -> Vec<String> {
 fn done(host: &Namespace, command: &[&str]) -> Result<Vec<String>, String> {
     let Ended { status, lines, errors } = ended(host.spawn(command));
     if status == Some(0) { Ok(lines) } else { Err(errors.concat()) }
+}
+
+fn run_lines(command: &[&str]) -> Vec<String> {
+    ringpass_lab::run(command).lines().map(str::to_owned).collect()
 }
 
 /// Runs `ringpass ctl` on a service.
@@ -663,4 +670,175 @@ fn a_changed_file_is_applied_where_it_differs() {
     service.signal("HUP");
     service.wait_for_stderr("colour");
     terminate(service);
+}
+
+/// A service with two TAPs in namespaces of their own, and a control socket.
+struct TwoTaps {
+    file: File,
+    host: Namespace,
+    service: Program,
+    one: Namespace,
+    _two: Namespace,
+}
+
+impl TwoTaps {
+    fn start() -> Self {
+        let file = file(
+            r#"
+            [options]
+            hugepages = "off"
+            [control]
+            socket = "SOCKET"
+            [[switch]]
+            name = "lan"
+            [[switch.port]]
+            address = "tap:ta"
+            [[switch.port]]
+            address = "tap:tb"
+            "#,
+        );
+        let content = std::fs::read_to_string(&file.path).expect("the file");
+        let control = file.path.with_file_name("control");
+        std::fs::write(&file.path, content.replace("SOCKET", text(&control))).expect("a file");
+        let host = Namespace::new();
+        let service = run(&host, &file);
+        let one = with_interface(&host, "ta", "198.18.0.1/24");
+        let two = with_interface(&host, "tb", "198.18.0.2/24");
+        ping(&one, "198.18.0.2");
+        Self { file, host, service, one, _two: two }
+    }
+
+    fn control(&self) -> PathBuf {
+        self.file.path.with_file_name("control")
+    }
+}
+
+#[test]
+fn a_capture_begins_and_ends_while_frames_pass() {
+    let there = TwoTaps::start();
+    let (control, host) = (there.control(), &there.host);
+    let capture = there.file.path.with_file_name("a.pcapng");
+    let pings = there.one.spawn(&["ping", "-q", "-i", "0.005", "-c", "1500", "-w", "60", "198.18.0.2"]);
+    let said = ctl(host, &control, &["capture", "tap:ta", "-w", text(&capture), "--count", "200"]).expect("a capture");
+    assert!(said.is_empty(), "{said:?}");
+    // tcpdump reads both directions, numbered without a gap.
+    let lines = run_lines(&["tcpdump", "-nr", text(&capture)]);
+    assert_eq!(lines.len(), 200, "{lines:?}");
+    let numbers = |kind: &str| -> Vec<u64> {
+        let of_kind = lines.iter().filter(|line| line.contains(kind));
+        of_kind
+            .map(|line| {
+                line.split("seq ").nth(1).and_then(|rest| rest.split(',').next()?.parse().ok()).expect("a number")
+            })
+            .collect()
+    };
+    for kind in ["echo request", "echo reply"] {
+        let numbers = numbers(kind);
+        assert!(numbers.len() >= 99 && numbers.windows(2).all(|pair| pair[1] == pair[0] + 1), "{numbers:?}");
+    }
+    let bytes = std::fs::read(&capture).expect("the capture");
+    assert!(bytes.windows(6).any(|part| part == b"tap:ta"), "the interface has the port's name");
+    let ipv4 = [
+        "capture",
+        "tap:tb",
+        "-w",
+        text(&capture),
+        "--count",
+        "10",
+        "--filter",
+        "vlan:7",
+        "--filter",
+        "ethertype:0x0800",
+    ];
+    ctl(host, &control, &ipv4).expect("a capture");
+    assert_eq!(run_lines(&["tcpdump", "-nr", text(&capture), "icmp"]).len(), 10);
+    // Frames of a kind that there is none of.
+    let arp = ["capture", "tap:tb", "-w", text(&capture), "--time", "0.5", "--filter", "ethertype:0x88b5", "--json"];
+    let said = ctl(host, &control, &arp).expect("a capture");
+    assert_eq!(said, [r#"{"event":"captured","port":"tap:tb","frames":0,"lost":0}"#]);
+    // Every capture again and again, and no ping is lost.
+    for _ in 0..10 {
+        ctl(host, &control, &["capture", "tap:tb", "-w", text(&capture), "--count", "5"]).expect("a capture");
+    }
+    let ended = pings.wait(Duration::from_secs(60));
+    assert!(ended.lines.iter().any(|line| line.contains("1500 received")), "{:?}", ended.lines);
+    terminate(there.service);
+}
+
+#[test]
+fn captures_that_go_wrong_leave_the_service_alone() {
+    let there = TwoTaps::start();
+    let (control, host) = (there.control(), &there.host);
+    let capture = text(&there.file.path.with_file_name("a.pcapng")).to_owned();
+    let refused = |arguments: &[&str]| ctl(host, &control, &[&["capture"], arguments].concat()).expect_err("wrong");
+    assert!(refused(&["tap:tx", "-w", &capture]).contains("there is no port 'tap:tx'"));
+    assert!(refused(&["tap:ta", "-w", &capture, "--filter", "tcp"]).contains("'tcp' is not a filter"));
+    assert!(refused(&["tap:ta", "-w", "/nowhere/a.pcapng"]).contains("/nowhere/a.pcapng"));
+    // A client that has two at a time, one that does not read, and one that sends no socket.
+    let mut client = Client::connect(&control).expect("the service");
+    let begin = |client: &mut Client, port: &str, socket: &UnixStream| {
+        client.request_with(&Request::Capture { port: port.into(), filters: Vec::new() }, &[socket.as_fd()])
+    };
+    let (own, other) = UnixStream::pair().expect("sockets");
+    begin(&mut client, "tap:ta", &other).expect("a capture");
+    let again = begin(&mut client, "tap:ta", &other).expect_err("the second one").to_string();
+    assert!(again.contains("a capture of 'tap:ta' already"), "{again}");
+    let none = client.request(&Request::Capture { port: "tap:tb".into(), filters: Vec::new() });
+    assert!(none.expect_err("no socket").to_string().contains("without a socket"));
+    drop(other);
+    there.one.run(&["ping", "-q", "-f", "-c", "20000", "-w", "60", "198.18.0.2"]);
+    // A disk that is full is the client's.
+    let pings = there.one.spawn(&["ping", "-q", "-i", "0.002", "-c", "500", "-w", "60", "198.18.0.2"]);
+    let full = there.file.path.with_file_name("full.pcapng");
+    std::os::unix::fs::symlink("/dev/full", &full).expect("a link");
+    let failed = refused(&["tap:tb", "-w", text(&full), "--count", "1"]);
+    assert!(failed.contains("No space left"), "{failed}");
+    // The reader leaves, and the port can be captured again.
+    drop(own);
+    wait_until("the capture's end", || {
+        ctl(host, &control, &["capture", "tap:ta", "-w", &capture, "--count", "2"]).is_ok()
+    });
+    // A port that is taken out ends its capture.
+    let (mut own, other) = UnixStream::pair().expect("sockets");
+    begin(&mut client, "tap:tb", &other).expect("a capture");
+    drop(other);
+    assert!(pings.wait(Duration::from_secs(60)).lines.iter().any(|line| line.contains("500 received")));
+    client.request(&Request::Remove { port: "tap:tb".into() }).expect("a port");
+    own.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
+    let mut rest = Vec::new();
+    own.read_to_end(&mut rest).expect("the end of the capture");
+    assert!(rest.len() > 1000);
+    terminate(there.service);
+}
+
+#[test]
+fn tshark_has_the_ports_as_interfaces_and_captures() {
+    let there = TwoTaps::start();
+    let control = there.control();
+    let folder = tempfile::tempdir().expect("a folder");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/extcap");
+    std::fs::copy(script, folder.path().join("ringpass")).expect("room for a script");
+    let program = Path::new(RINGPASS).parent().expect("a folder");
+    let tshark = |arguments: &[&str]| {
+        crate::common::tshark(folder.path(), &control, program, arguments).wait(Duration::from_secs(60))
+    };
+    let interfaces = tshark(&["-D"]).lines.join("\n");
+    assert!(interfaces.contains("ringpass:tap:ta (Ringpass port tap:ta of switch lan)"), "{interfaces}");
+    let pings = there.one.spawn(&["ping", "-q", "-i", "0.01", "-c", "6000", "-w", "60", "198.18.0.2"]);
+    let captured =
+        tshark(&["-i", "ringpass:tap:ta", "-f", "ethertype:0x0800", "-c", "20", "-T", "fields", "-e", "icmp.type"]);
+    let (requests, replies): (Vec<_>, Vec<_>) = captured.lines.iter().partition(|line| line.trim() == "8");
+    assert!(requests.len() == 10 && replies.len() == 10, "{captured:?}");
+    assert!(replies.iter().all(|line| line.trim() == "0"), "{captured:?}");
+    // The service has noticed that tshark has left.
+    wait_until("the next capture", || {
+        let file = there.file.path.with_file_name("a.pcapng");
+        ctl(&there.host, &control, &["capture", "tap:ta", "-w", text(&file), "--count", "1"]).is_ok()
+    });
+    let wrong = tshark(&["-i", "ringpass:tap:ta", "-f", "tcp port 80", "-c", "1"]);
+    assert!(wrong.status != Some(0) && wrong.errors.join("\n").contains("is not a filter"), "{wrong:?}");
+    drop(pings);
+    // Without a service there are no interfaces, and no error either.
+    terminate(there.service);
+    assert!(!tshark(&["-D"]).lines.join("\n").contains("ringpass:"));
 }

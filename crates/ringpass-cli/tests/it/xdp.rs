@@ -239,7 +239,7 @@ fn long_frames_and_tcp_pass_four_queues() {
             let text = a.run(&["ping", "-A", "-c", "200", "-s", size, "-M", "do", "-w", "60", "198.18.0.2"]);
             assert!(text.contains(" 0% packet loss"), "{mode}, {size} bytes: {text}");
         }
-        let rate = tcp_from(&b, || a.run(&["iperf3", "-c", "198.18.0.2", "-t", "1", "-P", "4", "-J"]));
+        let rate = tcp_from(&b, || a.run(&["iperf3", "-c", "198.18.0.2", "-t", "1", "-P", "12", "-J"]));
         eprintln!("{mode}: TCP {rate:.0} Mbit/s");
         forwarder.signal("INT");
         let Ended { status, lines, errors } = forwarder.wait(Duration::from_secs(20));

@@ -80,6 +80,15 @@ pub enum Request {
         /// Name of the port.
         port: String,
     },
+    /// Begins a capture of a port, in pcapng, to the socket whose descriptor comes with this line, in the first byte: a stream socket of the unix domain,
+    /// of whose two ends the client keeps the other one. It ends when the client closes that. Only for clients that may change things, as frames are nobody else's business.
+    Capture {
+        /// Name of the port.
+        port: String,
+        /// Which frames: those that one of these takes, as `udp:PORT`, `vlan:ID`, `dst-mac:MAC` or `ethertype:0xN`; all if there is none.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        filters: Vec<String>,
+    },
     /// Asks for events from now on.
     Events,
 }
@@ -87,7 +96,7 @@ pub enum Request {
 impl Request {
     /// Returns whether this changes anything.
     pub fn is_change(&self) -> bool {
-        matches!(self, Self::Add { .. } | Self::Set { .. } | Self::Remove { .. })
+        matches!(self, Self::Add { .. } | Self::Set { .. } | Self::Remove { .. } | Self::Capture { .. })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use super::interface;
-use crate::MacAddress;
+use crate::FrameFilter;
 
 /// Most filters of a port.
 const MAX_FILTERS: usize = 32;
@@ -25,7 +25,7 @@ pub struct XdpConfig {
     /// Received frames have the [time](crate::RxQueue::rx_timestamps) of their arrival, from the card where it notes it.
     pub timestamps: bool,
     /// Frames that the port receives: those that at least one filter takes, or all if there is none. The kernel gets the others.
-    pub filters: Vec<XdpFilter>,
+    pub filters: Vec<FrameFilter>,
 }
 
 /// How frames pass between a card and the memory of an XDP socket.
@@ -44,45 +44,6 @@ pub enum XdpMode {
     Native,
     /// In the kernel's stack, with any driver.
     Generic,
-}
-
-/// Frames that a port `xdp:` takes from the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XdpFilter {
-    /// `udp:PORT`: IPv4 and IPv6 packets to this UDP port, without VLAN tags, whole ones (no fragments), in IPv6 without extension
-    /// headers.
-    Udp(u16),
-    /// `vlan:ID`: frames whose outer VLAN tag (EtherType 0x8100 or 0x88a8) has this VLAN ID, 1 to 4094.
-    Vlan(u16),
-    /// `dst-mac:MAC`: frames to this address.
-    DstMac(MacAddress),
-    /// `ethertype:0xN`: frames with this EtherType, at least 0x0600, in front of which there is no VLAN tag.
-    EtherType(u16),
-}
-
-impl XdpFilter {
-    fn parse(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!(
-                "'{text}' is not a filter; write udp:PORT, vlan:ID (1 to 4094), dst-mac:MAC, ethertype:0xN (0x0600 to 0xffff), or all"
-            )
-        };
-        let (kind, value) = text.split_once(':').ok_or_else(wrong)?;
-        // `parse` and `from_str_radix` alone would take a sign, too.
-        let decimal = || value.parse::<u16>().ok().filter(|_| !value.starts_with('+'));
-        match kind {
-            "udp" => decimal().map(Self::Udp),
-            "vlan" => decimal().filter(|id| (1..=4094).contains(id)).map(Self::Vlan),
-            "dst-mac" => return value.parse().map(Self::DstMac),
-            "ethertype" => {
-                let digits = value.strip_prefix("0x").filter(|digits| !digits.starts_with('+'));
-                let number = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
-                number.filter(|number| *number >= 0x0600).map(Self::EtherType)
-            }
-            _ => None,
-        }
-        .ok_or_else(wrong)
-    }
 }
 
 pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
@@ -109,7 +70,7 @@ pub(super) fn xdp(argument: &str) -> Result<XdpConfig, String> {
                         "'xdp' has no option '{option}'; it has zerocopy, copy, mode=native, mode=generic, busy-poll, timestamps, filter=… and socket=…"
                     ));
                 };
-                config.filters.push(XdpFilter::parse(filter)?);
+                config.filters.push(filter.parse()?);
             }
         }
     }

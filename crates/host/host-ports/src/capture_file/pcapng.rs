@@ -9,7 +9,9 @@ pub(super) const INTERFACE: u32 = 1;
 const PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 pub(super) const ENHANCED_PACKET: u32 = 6;
+pub(super) const INTERFACE_STATISTICS: u32 = 5;
 pub(super) const BYTE_ORDER_MAGIC: u32 = 0x1a2b_3c4d;
+pub(super) const IF_NAME: u16 = 2;
 pub(super) const IF_TSRESOL: u16 = 9;
 const IF_TSOFFSET: u16 = 14;
 

@@ -8,7 +8,9 @@ use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 use ringpass_memory::Packet;
 use ringpass_port::Error;
 
-use super::pcapng::{BYTE_ORDER_MAGIC, ENHANCED_PACKET, IF_TSRESOL, INTERFACE, SECTION_HEADER};
+use super::pcapng::{
+    BYTE_ORDER_MAGIC, ENHANCED_PACKET, IF_NAME, IF_TSRESOL, INTERFACE, INTERFACE_STATISTICS, SECTION_HEADER,
+};
 use super::{ETHERNET, MAX_FRAME};
 
 /// Space reserved for a record in bytes: the longest TCP segment, with headers and tags.
@@ -42,7 +44,7 @@ pub struct Count {
 pub struct Writer {
     name: String,
     format: Format,
-    file: File,
+    sink: Sink,
     compression: Option<Compressor>,
     /// Records that are not in the file yet, and their number.
     block: Vec<u8>,
@@ -56,6 +58,14 @@ pub struct Writer {
     failed: bool,
     /// Space for frames that do not lie in one buffer.
     scratch: Vec<u8>,
+    /// Frames seen and lost, as last written.
+    losses: (u64, u64),
+}
+
+/// Where the records go.
+enum Sink {
+    File(File),
+    Stream(Box<dyn Write + Send>),
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -125,22 +135,60 @@ impl Writer {
         };
         let opened = open().map_err(|source| Error::file(format!("capture file {name}"), source));
         let (file, compression) = opened?;
-        let mut writer = Self {
+        let header = if format == Format::Pcap { pcap_header() } else { pcapng_header("") };
+        let mut writer = Self::new(name, format, Sink::File(file), header);
+        writer.compression = compression;
+        Ok(writer)
+    }
+
+    /// Writes pcapng to a stream, with the name of the interface whose frames these are. Its reader may leave at any time; that is
+    /// an error of the next write.
+    pub fn stream(to: Box<dyn Write + Send>, interface: &str) -> Self {
+        Self::new(format!("of {interface}"), Format::PcapNg, Sink::Stream(to), pcapng_header(interface))
+    }
+
+    fn new(name: String, format: Format, sink: Sink, header: Vec<u8>) -> Self {
+        let mut block = header;
+        block.reserve(BLOCK + MAX_RECORD_LEN);
+        Self {
             name,
             format,
-            file,
-            compression,
-            block: Vec::with_capacity(BLOCK + MAX_RECORD_LEN),
+            sink,
+            compression: None,
+            block,
             gathered: Count::default(),
             compressed: Vec::new(),
             written: Count::default(),
             end: 0,
             failed: false,
             scratch: Vec::with_capacity(MAX_RECORD_LEN),
-        };
-        writer.block = if format == Format::Pcap { pcap_header() } else { pcapng_header() };
-        writer.block.reserve(BLOCK + MAX_RECORD_LEN);
-        Ok(writer)
+            losses: (0, 0),
+        }
+    }
+
+    /// Returns whether a reader gets what is written while it is written.
+    pub fn is_stream(&self) -> bool {
+        matches!(self.sink, Sink::Stream(_))
+    }
+
+    /// Writes how many frames were seen so far, and how many of them are missing because there was no room for them, if that has changed since the last time. Only
+    /// pcapng records it.
+    pub fn write_losses(&mut self, nanos: u64, seen: u64, lost: u64) -> Result<(), Error> {
+        if self.format == Format::Pcap || self.losses == (seen, lost) {
+            return Ok(());
+        }
+        self.losses = (seen, lost);
+        // Interface 0; then the options isb_ifrecv (4) and isb_ifdrop (5) of 8 bytes, and their end.
+        const LEN: u32 = 12 + 12 + 12 + 12 + 4;
+        let head = [INTERFACE_STATISTICS, LEN, 0, (nanos >> 32) as u32, nanos as u32];
+        let mut block: Vec<u8> = head.iter().flat_map(|word| word.to_le_bytes()).collect();
+        for (code, count) in [(4_u16, seen), (5, lost)] {
+            block.extend([code.to_le_bytes(), 8_u16.to_le_bytes()].as_flattened());
+            block.extend(count.to_le_bytes());
+        }
+        block.extend([0; 4]);
+        block.extend(LEN.to_le_bytes());
+        self.append(&[&block])
     }
 
     /// Writes a frame that passed at `nanos` nanoseconds since 1970.
@@ -228,7 +276,9 @@ impl Writer {
             self.failed = true;
             // Cut off the part of this block that was written, which is of no use. (A pipe cannot be cut, but
             // its reader sees that it ends.)
-            let _ = self.file.set_len(self.end);
+            if let Sink::File(file) = &self.sink {
+                let _ = file.set_len(self.end);
+            }
             return Err(self.error(error));
         }
         let gathered = std::mem::take(&mut self.gathered);
@@ -246,7 +296,10 @@ impl Writer {
             }
             None => &self.block,
         };
-        self.file.write_all(bytes)?;
+        match &mut self.sink {
+            Sink::File(file) => file.write_all(bytes)?,
+            Sink::Stream(stream) => stream.write_all(bytes)?,
+        }
         self.end += bytes.len() as u64;
         Ok(())
     }
@@ -258,13 +311,18 @@ impl Writer {
 
     /// Adds the record of a frame of `bytes` bytes to the block.
     fn put(&mut self, parts: &[&[u8]], bytes: u64) -> Result<(), Error> {
+        self.append(parts)?;
+        self.gathered.packets += 1;
+        self.gathered.bytes += bytes;
+        if self.block.len() >= BLOCK { self.flush() } else { Ok(()) }
+    }
+
+    fn append(&mut self, parts: &[&[u8]]) -> Result<(), Error> {
         if self.failed {
             return Err(Error::Fault(format!("capture file {}: writing has failed before", self.name)));
         }
         parts.iter().for_each(|part| self.block.extend_from_slice(part));
-        self.gathered.packets += 1;
-        self.gathered.bytes += bytes;
-        if self.block.len() >= BLOCK { self.flush() } else { Ok(()) }
+        Ok(())
     }
 
     fn error(&self, source: io::Error) -> Error {
@@ -286,10 +344,20 @@ fn pcap_header() -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Returns the pcapng header: a section of unknown length, and one interface with nanosecond timestamps.
-fn pcapng_header() -> Vec<u8> {
+/// Returns the pcapng header: a section of unknown length, and one interface with nanosecond timestamps and a name, if that is not empty.
+fn pcapng_header(name: &str) -> Vec<u8> {
     let section = [SECTION_HEADER, 28, BYTE_ORDER_MAGIC, 1, u32::MAX, u32::MAX, 28];
     let resolution = u32::from(IF_TSRESOL) | 1 << 16;
-    let interface = [INTERFACE, 32, u32::from(ETHERNET), MAX_FRAME as u32, resolution, 9, 0, 32];
-    section.iter().chain(&interface).flat_map(|word| word.to_le_bytes()).collect()
+    let padded = name.len().next_multiple_of(4);
+    // The option if_name (2), if there is a name.
+    let named = if name.is_empty() { 0 } else { 4 + padded };
+    let len = 32 + named as u32;
+    let interface = [INTERFACE, len, u32::from(ETHERNET), MAX_FRAME as u32, resolution, 9];
+    let mut header: Vec<u8> = section.iter().chain(&interface).flat_map(|word| word.to_le_bytes()).collect();
+    if named > 0 {
+        header.extend([IF_NAME.to_le_bytes(), (name.len() as u16).to_le_bytes()].as_flattened());
+        header.extend(name.bytes().chain(std::iter::repeat(0)).take(padded));
+    }
+    header.extend([0, len].iter().flat_map(|word: &u32| word.to_le_bytes()));
+    header
 }

@@ -2,7 +2,7 @@
 
 use std::mem::offset_of;
 
-use ringpass_port::XdpFilter;
+use ringpass_port::FrameFilter;
 
 use super::assembler::*;
 use super::hints::Hints;
@@ -29,7 +29,7 @@ fn swapped(number: u16) -> i32 {
 
 /// Returns `bpf_redirect_map(map, rx_queue_index, XDP_PASS)` for what the filters take, or for all frames if there are none. Other frames, and those of
 /// queues without a socket, go to the kernel.
-pub(super) fn redirect(map: i32, filters: &[XdpFilter], hints: Hints) -> Vec<u64> {
+pub(super) fn redirect(map: i32, filters: &[FrameFilter], hints: Hints) -> Vec<u64> {
     let mut take = Assembler::default();
     if hints.any() {
         hints.write(&mut take);
@@ -44,7 +44,7 @@ pub(super) fn redirect(map: i32, filters: &[XdpFilter], hints: Hints) -> Vec<u64
 }
 
 /// Returns a program that ends with these instructions for what the filters take, or for all frames if there are none.
-fn filtered(filters: &[XdpFilter], take: &[u64]) -> Vec<u64> {
+fn filtered(filters: &[FrameFilter], take: &[u64]) -> Vec<u64> {
     let mut program = Assembler::default();
     // The context is in register 1 at the start.
     program.registers(MOVE_REGISTER, CONTEXT, R1);
@@ -56,16 +56,16 @@ fn filtered(filters: &[XdpFilter], take: &[u64]) -> Vec<u64> {
         for filter in filters {
             let next = program.label();
             match filter {
-                XdpFilter::Udp(port) => udp(&mut program, *port, taken, next),
-                XdpFilter::Vlan(id) => vlan(&mut program, *id, taken, next),
-                XdpFilter::DstMac(mac) => {
+                FrameFilter::Udp(port) => udp(&mut program, *port, taken, next),
+                FrameFilter::Vlan(id) => vlan(&mut program, *id, taken, next),
+                FrameFilter::DstMac(mac) => {
                     let [a, b, c, d, rest @ ..] = mac.0;
                     program.load(LOAD_WORD, R2, START, 0);
                     program.jump_if(JUMP_IF_NOT_EQUAL, R2, i32::from_ne_bytes([a, b, c, d]), next);
                     program.load_half(4);
                     program.jump_if(JUMP_IF_EQUAL, R2, swapped(u16::from_be_bytes(rest)), taken);
                 }
-                XdpFilter::EtherType(number) => {
+                FrameFilter::EtherType(number) => {
                     program.load_half(12);
                     program.jump_if(JUMP_IF_EQUAL, R2, swapped(*number), taken);
                 }
@@ -145,7 +145,7 @@ mod tests {
     struct InKernel(std::os::fd::OwnedFd);
 
     impl InKernel {
-        fn new(filters: &[XdpFilter]) -> Self {
+        fn new(filters: &[FrameFilter]) -> Self {
             let take = [instruction(MOVE, R0, 0, 0, TAKEN), instruction(EXIT, 0, 0, 0, 0)];
             Self(bpf::load(&filtered(filters, &take), bpf::Load::Plain).expect("the verifier takes the program"))
         }
@@ -160,32 +160,8 @@ mod tests {
     }
 
     /// What the documentation says, without any regard to how the program does it.
-    fn model(filters: &[XdpFilter], frame: &[u8]) -> bool {
-        let number = |at: usize| Some(u16::from_be_bytes(frame.get(at..at + 2)?.try_into().ok()?));
-        let ethertype = number(12);
-        let udp_port = || {
-            let ip = frame.get(14..)?;
-            match (ethertype?, ip.first()? >> 4) {
-                (0x0800, 4) => {
-                    let header = usize::from(ip[0] & 15) * 4;
-                    let is_whole = header >= 20 && number(20)? & 0x3fff == 0 && *ip.get(9)? == 17;
-                    (is_whole && ip.len() >= header + 8).then(|| number(14 + header + 2))?
-                }
-                (0x86dd, 6) => (*ip.get(6)? == 17 && ip.len() >= 48).then(|| number(56))?,
-                _ => None,
-            }
-        };
-        filters.is_empty()
-            || filters.iter().any(|filter| match *filter {
-                XdpFilter::Udp(port) => udp_port() == Some(port),
-                XdpFilter::Vlan(id) => {
-                    matches!(ethertype, Some(0x8100 | 0x88a8))
-                        && frame.len() >= 18
-                        && number(14).is_some_and(|tag| tag & 0xfff == id)
-                }
-                XdpFilter::DstMac(mac) => frame[..6] == mac.0,
-                XdpFilter::EtherType(wanted) => ethertype == Some(wanted),
-            })
+    fn model(filters: &[FrameFilter], frame: &[u8]) -> bool {
+        filters.is_empty() || filters.iter().any(|filter| filter.takes(frame))
     }
 
     fn one_of<T: Copy>(random: &mut Random, of: &[T]) -> T {
@@ -227,20 +203,20 @@ mod tests {
 
     #[test]
     fn the_kernel_and_a_plain_model_take_the_same_frames() {
-        let mac = |last| XdpFilter::DstMac(MacAddress([2, 0, 0, 0, 1, last]));
+        let mac = |last| FrameFilter::DstMac(MacAddress([2, 0, 0, 0, 1, last]));
         let each = [
-            XdpFilter::Udp(4789),
-            XdpFilter::Udp(53),
-            XdpFilter::Vlan(10),
-            XdpFilter::Vlan(0xffe),
+            FrameFilter::Udp(4789),
+            FrameFilter::Udp(53),
+            FrameFilter::Vlan(10),
+            FrameFilter::Vlan(0xffe),
             mac(2),
-            XdpFilter::EtherType(0x88b5),
-            XdpFilter::EtherType(0x8100),
+            FrameFilter::EtherType(0x88b5),
+            FrameFilter::EtherType(0x8100),
         ];
-        let mut sets: Vec<Vec<XdpFilter>> = each.iter().map(|filter| vec![*filter]).collect();
-        sets.extend([vec![], each.to_vec(), vec![mac(1), XdpFilter::Vlan(11), XdpFilter::Udp(46_354)]]);
+        let mut sets: Vec<Vec<FrameFilter>> = each.iter().map(|filter| vec![*filter]).collect();
+        sets.extend([vec![], each.to_vec(), vec![mac(1), FrameFilter::Vlan(11), FrameFilter::Udp(46_354)]]);
         // As many as a port may have, each of the longest kind.
-        sets.push((0..32).map(|port| XdpFilter::Udp(4780 + port)).collect());
+        sets.push((0..32).map(|port| FrameFilter::Udp(4780 + port)).collect());
         let mut random = Random::new(0x5eed);
         for filters in &sets {
             let kernel = InKernel::new(filters);

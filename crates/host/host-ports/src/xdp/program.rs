@@ -4,7 +4,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use ringpass_port::XdpFilter;
+use ringpass_port::FrameFilter;
 use rustix::io::Errno;
 
 use super::bpf::{self, Load};
@@ -54,7 +54,7 @@ impl Program {
         interface: i32,
         queues: u32,
         ways: &[Attachment],
-        filters: &[XdpFilter],
+        filters: &[FrameFilter],
         hints: Hints,
     ) -> io::Result<(Self, Attachment)> {
         let map = bpf::new_socket_map(queues)?;

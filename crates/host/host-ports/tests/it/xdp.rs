@@ -9,7 +9,7 @@ use crate::common::*;
 use ringpass_host_ports::{PacketSocket, Tap, Xdp};
 use ringpass_memory::{Burst, Headers, L4, Mempool, MempoolConfig, PAGE_BUFFER_SIZE};
 use ringpass_port::{
-    Error, Offloads, Port, PortConfig, QueuePair, State, WakeSource, XdpConfig, XdpFilter, XdpMode, chain,
+    Error, FrameFilter, Offloads, Port, PortConfig, QueuePair, State, WakeSource, XdpConfig, XdpMode, chain,
 };
 use ringpass_testing::bytes_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -27,7 +27,13 @@ fn try_open(
     namespace.enter(|| Xdp::open(&address, config, pool))
 }
 
-fn open_filtered(namespace: &Namespace, interface: &str, mode: XdpMode, filters: &[XdpFilter], pool: &Mempool) -> Xdp {
+fn open_filtered(
+    namespace: &Namespace,
+    interface: &str,
+    mode: XdpMode,
+    filters: &[FrameFilter],
+    pool: &Mempool,
+) -> Xdp {
     let address =
         XdpConfig { interface: interface.into(), mode: Some(mode), filters: filters.into(), ..Default::default() };
     namespace.enter(|| Xdp::open(&address, &PortConfig::default(), pool)).unwrap_or_else(|error| panic!("{error}"))
@@ -286,7 +292,7 @@ fn a_filter_leaves_everything_else_to_the_kernel() {
             namespace.ip(&["addr", "add", address, "dev", interface]);
         }
         let pool = pool();
-        let mut port = open_filtered(&b, "vb", mode, &[XdpFilter::Udp(4789), XdpFilter::EtherType(0x88b5)], &pool);
+        let mut port = open_filtered(&b, "vb", mode, &[FrameFilter::Udp(4789), FrameFilter::EtherType(0x88b5)], &pool);
         let mut at_b = queues(&mut port);
         let mut packet = a.enter(|| PacketSocket::open("va", &PortConfig::default(), &pool)).expect("a packet socket");
         let mut at_a = queues(&mut packet);
@@ -335,7 +341,7 @@ fn a_vlan_is_received_with_its_tags_and_others_are_the_kernels() {
     for mode in [XdpMode::Native, XdpMode::Generic] {
         let (a, b) = veth();
         let pool = pool();
-        let mut port = open_filtered(&b, "vb", mode, &[XdpFilter::Vlan(10)], &pool);
+        let mut port = open_filtered(&b, "vb", mode, &[FrameFilter::Vlan(10)], &pool);
         let packet = |namespace: &Namespace, interface| {
             let port = namespace.enter(|| PacketSocket::open(interface, &PortConfig::default(), &pool));
             port.expect("a packet socket")
