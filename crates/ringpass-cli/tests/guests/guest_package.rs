@@ -58,8 +58,8 @@ fn image(deb: &Path, folder: &Path) {
     let build = ["build", "--quiet", "--isolation", "chroot", "--build-arg", "BASE=localhost/base", "--file", &file];
     buildah(&[&build[..], &["--tag", "ringpass", text(&context)]].concat());
     let container = buildah(&["from", "localhost/ringpass"]);
-    let demo = ["ringpass", "fwd", "model:null", "model:null", "--count", "1000", "--no-sandbox", "--json"];
-    let said = buildah(&[&["run", "--isolation", "chroot", &container, "--"], &demo[..]].concat());
+    let pktgen = ["ringpass", "pktgen", "model:null", "--count", "1000", "--no-sandbox", "--json"];
+    let said = buildah(&[&["run", "--isolation", "chroot", &container, "--"], &pktgen[..]].concat());
     assert!(said.contains(r#""event":"summary""#), "{said}");
     buildah(&["rm", "--all"]);
     buildah(&["rmi", "--all", "--force"]);
