@@ -4,6 +4,7 @@
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
 
 mod all;
+mod capture;
 mod cores;
 mod cpu;
 mod driven;
@@ -55,6 +56,7 @@ enum Benchmark {
     All(all::Args),
     Driver(driver::Args),
     Model(model::Args),
+    Capture(capture::Args),
     Latency(latency::Args),
     Idle(idle::Args),
     Vhost(vhost::Args),
@@ -71,6 +73,7 @@ const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver                   cycles per packet, by stage, batch size, ring size and page size
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
   ringpass bench model                    2, 8 and 32 software cards on one thread with their drivers
+  ringpass bench capture                  what 'ringpass ctl capture' costs its port
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
   sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
@@ -89,6 +92,7 @@ fn run(what: Benchmark) -> Result<(), Error> {
         Benchmark::All(args) => all::run(&args),
         Benchmark::Driver(args) => driver::run(args),
         Benchmark::Model(args) => model::run(&args),
+        Benchmark::Capture(args) => capture::run(&args),
         Benchmark::Latency(args) => latency::run(args),
         Benchmark::Idle(args) => idle::run(args),
         Benchmark::Vhost(args) => vhost::run(args),

@@ -110,6 +110,11 @@ impl LiveCapture {
         self.copies.stop();
     }
 
+    /// Returns how many frames it was to have and does not have, because its reader was too slow.
+    pub fn lost(&self) -> u64 {
+        self.copies.lost()
+    }
+
     /// Returns whether it has ended, by [`stop`](Self::stop) or because its reader has left or said that it wants no more, by shutting down its end for writing.
     /// To be called several times a second.
     pub fn has_ended(&self) -> bool {
