@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use ringpass_memory::Burst;
 use ringpass_port::{Error, FrameFilter, RxDecorator, RxQueue, TxQueue};
@@ -22,6 +24,8 @@ pub struct LiveCapture {
     copies: Copies,
     wrapped: Arc<Wrapped>,
     socket: Arc<OwnedFd>,
+    /// Set by the drop, which waits.
+    is_awaited: Arc<AtomicBool>,
     /// `None` once this is dropped.
     thread: Option<JoinHandle<()>>,
 }
@@ -48,13 +52,16 @@ impl LiveCapture {
         }
         let copies = Copies::new(2 * queues, filters)?;
         let socket = Arc::new(socket);
-        let writer = Writer::stream(Box::new(Reader { socket: socket.clone(), copies: copies.clone() }), name);
+        let is_awaited = Arc::new(AtomicBool::new(false));
+        let reader =
+            Reader { socket: socket.clone(), copies: copies.clone(), stopped: None, is_awaited: is_awaited.clone() };
+        let writer = Writer::stream(Box::new(reader), name);
         let thread = std::thread::Builder::new().name("ringpass-capture".into()).spawn({
             let copies = copies.clone();
             move || drain(writer, &copies)
         });
         let thread = thread.map_err(|source| Error::os("a thread that writes", source))?;
-        Ok(Self { copies, wrapped: Arc::default(), socket, thread: Some(thread) })
+        Ok(Self { copies, wrapped: Arc::default(), socket, is_awaited, thread: Some(thread) })
     }
 
     /// Returns what wraps receiving queues. To be used on the thread of the queues.
@@ -105,7 +112,7 @@ impl LiveCapture {
         }
     }
 
-    /// Ends the capture: what was copied so far is written, unless its reader does not read it. The queues are to be unwrapped.
+    /// Ends the capture: what was copied so far is written, unless its reader does not read it for ten seconds. The queues are to be unwrapped.
     pub fn stop(&self) {
         self.copies.stop();
     }
@@ -127,8 +134,9 @@ impl LiveCapture {
 }
 
 impl Drop for LiveCapture {
-    /// Waits until what was copied is written, or the reader does not read it.
+    /// Waits until what was copied is written, for a second at most if the reader does not read it.
     fn drop(&mut self) {
+        self.is_awaited.store(true, Ordering::Relaxed);
         self.stop();
         // A panic of the thread was reported when it happened.
         let _ = self.thread.take().map(JoinHandle::join);
@@ -202,17 +210,31 @@ impl Drop for LiveTx {
 struct Reader {
     socket: Arc<OwnedFd>,
     copies: Copies,
+    /// When the capture was seen to be stopped.
+    stopped: Option<Instant>,
+    /// Whether somebody waits for the end.
+    is_awaited: Arc<AtomicBool>,
+}
+
+impl Reader {
+    /// Returns whether the reader has had its time for the rest of a capture that is stopped.
+    fn is_over(&mut self) -> bool {
+        const TIME: Duration = Duration::from_secs(10);
+        const TIME_IF_AWAITED: Duration = Duration::from_secs(1);
+        let limit = if self.is_awaited.load(Ordering::Relaxed) { TIME_IF_AWAITED } else { TIME };
+        self.copies.is_stopped() && self.stopped.get_or_insert_with(Instant::now).elapsed() > limit
+    }
 }
 
 impl Write for Reader {
-    /// Waits until the reader has taken something, or the capture is stopped.
+    /// Waits until the reader has taken something, or the capture is stopped and its time is over.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
         loop {
             match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(sent) => return Ok(sent),
-                Err(Errno::AGAIN) if self.copies.is_stopped() => return Err(ErrorKind::TimedOut.into()),
+                Err(Errno::AGAIN) if self.is_over() => return Err(ErrorKind::TimedOut.into()),
                 Err(Errno::AGAIN) => drop(poll(&mut [PollFd::new(&self.socket, PollFlags::OUT)], Some(&LOOK))),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno.into()),
