@@ -11,7 +11,7 @@ use listenfd::ListenFd;
 use ringpass::{Error, Workers};
 use ringpass_ipc::inherited;
 
-/// Who started this program and wants to hear of it.
+/// The service manager that started this program and wants to hear of it.
 static MANAGER: OnceLock<Manager> = OnceLock::new();
 
 struct Manager {

@@ -32,7 +32,7 @@ pub type ExchangeRx = Box<dyn FnMut(Box<dyn RxQueue>) -> Box<dyn RxQueue> + Send
 /// Replaces the sending queue of a datapath, likewise.
 pub type ExchangeTx = Box<dyn FnOnce(Box<dyn TxQueue>) -> Box<dyn TxQueue> + Send>;
 
-/// What replaces the queues of a port in one datapath, between two of its rounds.
+/// Replacements for the queues of a port in one datapath, between two of its rounds.
 pub struct QueueExchange {
     /// Called for each Rx queue.
     pub rx: ExchangeRx,

@@ -22,7 +22,7 @@ All keys of the file of `ringpass run`, made from the program's own types: `ring
 
 /// A table of the file, with its keys in the order of the program's type.
 struct Table {
-    /// Its heading in a file, such as `[[switch.port]]`; empty for the file itself.
+    /// Its heading in a file, such as `[[switch.port]]`.
     heading: String,
     text: String,
     keys: Vec<Key>,

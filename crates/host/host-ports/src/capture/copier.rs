@@ -24,7 +24,7 @@ pub(super) struct CapturedPacket {
 /// Copies from one direction of one queue.
 pub(super) type Track = (Direction, Consumer<CapturedPacket>);
 
-/// What is copied, and from where. Clones refer to the same.
+/// The state of a capture that its queues and its thread share. Clones refer to the same.
 #[derive(Clone)]
 pub(super) struct Copies(Arc<Shared>);
 

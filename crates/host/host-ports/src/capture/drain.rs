@@ -1,5 +1,6 @@
 //! The thread that writes the copies.
 
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ringpass_port::Error;
@@ -7,8 +8,15 @@ use ringpass_port::Error;
 use super::copier::{Copies, RING, Track};
 use crate::capture_file::{Writer, now};
 
+/// Starts the thread.
+pub(super) fn start_draining(writer: Writer, copies: &Copies) -> Result<JoinHandle<()>, Error> {
+    let copies = copies.clone();
+    let thread = std::thread::Builder::new().name("ringpass-capture".into()).spawn(move || drain(writer, &copies));
+    thread.map_err(|source| Error::os("a thread that writes", source))
+}
+
 /// Writes the copies from all rings to the file, oldest first, until it is stopped or its reader is gone.
-pub(super) fn drain(writer: Writer, copies: &Copies) {
+fn drain(writer: Writer, copies: &Copies) {
     const IDLE_SLEEP: Duration = Duration::from_micros(50);
     const MAX_IDLE_SLEEP: Duration = Duration::from_millis(2);
     let mut tracks: Vec<Track> = Vec::new();
@@ -28,6 +36,7 @@ pub(super) fn drain(writer: Writer, copies: &Copies) {
             copies.lose(unwritten);
         }
     };
+    let flush = |file: &mut Writer| file.write_losses(now(), copies.seen(), copies.lost()).and_then(|()| file.flush());
     // After the stop, only the packets that may have been waiting then are written, not all that may still
     // come.
     let mut left = None;
@@ -56,15 +65,13 @@ pub(super) fn drain(writer: Writer, copies: &Copies) {
             rest = (rest * 2).min(MAX_IDLE_SLEEP);
         } else if let Some(file) = &mut writer {
             // Idle for a while: flush, so that readers see what there is.
-            let result = file.write_losses(now(), copies.seen(), copies.lost()).and_then(|()| file.flush());
+            let result = flush(file);
             attempt(&mut writer, result);
             flushed = true;
         } else {
             flushed = true;
         }
     }
-    let result = writer
-        .as_mut()
-        .map_or(Ok(()), |file| file.write_losses(now(), copies.seen(), copies.lost()).and_then(|()| file.flush()));
+    let result = writer.as_mut().map_or(Ok(()), flush);
     attempt(&mut writer, result);
 }

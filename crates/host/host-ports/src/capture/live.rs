@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send, sockopt};
 
 use super::copier::{Copies, Rx, Tx};
-use super::drain::drain;
+use super::drain::start_draining;
 use crate::capture_file::{Direction, Writer};
 
 /// A capture that begins and ends while a port passes frames: its queues are wrapped where they are used, and unwrapped again. Without
@@ -56,11 +56,7 @@ impl LiveCapture {
         let reader =
             Reader { socket: socket.clone(), copies: copies.clone(), stopped: None, is_awaited: is_awaited.clone() };
         let writer = Writer::stream(Box::new(reader), name);
-        let thread = std::thread::Builder::new().name("ringpass-capture".into()).spawn({
-            let copies = copies.clone();
-            move || drain(writer, &copies)
-        });
-        let thread = thread.map_err(|source| Error::os("a thread that writes", source))?;
+        let thread = start_draining(writer, &copies)?;
         Ok(Self { copies, wrapped: Arc::default(), socket, is_awaited, thread: Some(thread) })
     }
 
@@ -89,27 +85,13 @@ impl LiveCapture {
     /// Returns what takes receiving queues out of their wrappers again; others stay as they are.
     pub fn unwrap_rx(&self) -> impl FnMut(Box<dyn RxQueue>) -> Box<dyn RxQueue> + Send + use<> {
         let wrapped = self.wrapped.clone();
-        move |queue| {
-            if !wrapped.remove(address(&*queue)) {
-                return queue;
-            }
-            drop(queue);
-            let inner = wrapped.rx.lock().unwrap_or_else(PoisonError::into_inner).take();
-            inner.expect("a wrapper that is dropped leaves its queue")
-        }
+        move |queue| wrapped.unwrap(queue, &wrapped.rx)
     }
 
     /// Returns what takes a sending queue out of its wrapper again, likewise.
     pub fn unwrap_tx(&self) -> impl FnOnce(Box<dyn TxQueue>) -> Box<dyn TxQueue> + Send + use<> {
         let wrapped = self.wrapped.clone();
-        move |queue| {
-            if !wrapped.remove(address(&*queue)) {
-                return queue;
-            }
-            drop(queue);
-            let inner = wrapped.tx.lock().unwrap_or_else(PoisonError::into_inner).take();
-            inner.expect("a wrapper that is dropped leaves its queue")
-        }
+        move |queue| wrapped.unwrap(queue, &wrapped.tx)
     }
 
     /// Ends the capture: what was copied so far is written, unless its reader does not read it for ten seconds. The queues are to be unwrapped.
@@ -150,6 +132,16 @@ impl Wrapped {
 
     fn remove(&self, wrapper: usize) -> bool {
         self.wrappers.lock().unwrap_or_else(PoisonError::into_inner).remove(&wrapper)
+    }
+
+    /// Drops a wrapper and returns its queue, which it leaves in `left`. Another queue is returned as it is.
+    fn unwrap<Q: ?Sized>(&self, queue: Box<Q>, left: &Mutex<Option<Box<Q>>>) -> Box<Q> {
+        if !self.remove(address(&*queue)) {
+            return queue;
+        }
+        drop(queue);
+        let inner = left.lock().unwrap_or_else(PoisonError::into_inner).take();
+        inner.expect("a wrapper that is dropped leaves its queue")
     }
 }
 

@@ -15,7 +15,7 @@ use ringpass_port::{Error, Port, PortDecorator, QueuePair, State};
 
 use crate::capture_file::{Direction, Writer};
 use copier::{Copies, Rx, Tx};
-use drain::drain;
+use drain::start_draining;
 pub use live::LiveCapture;
 
 /// The port `capture,file=FILE:PORT`.
@@ -58,11 +58,7 @@ impl Capture {
             tx: Box::new(Tx::new(tx, copies.copier(Direction::Sent))),
         };
         let queues = queues.into_iter().map(wrap).collect();
-        let thread = std::thread::Builder::new().name("ringpass-capture".into()).spawn({
-            let copies = copies.clone();
-            move || drain(writer, &copies)
-        });
-        self.thread = Some(thread.map_err(|source| Error::os("a thread that writes", source))?);
+        self.thread = Some(start_draining(writer, &copies)?);
         self.copies = Some(copies);
         Ok(queues)
     }
