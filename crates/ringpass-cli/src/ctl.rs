@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use clap_complete::{ArgValueCandidates, CompletionCandidate};
-use ringpass::Error;
 use ringpass::control::{Client, DEFAULT_SOCKET, PortStatus, Request, Status};
 use ringpass::signals::interrupted;
+use ringpass::{Direction, Error, RingStatus};
 use serde_json::{Value, json};
 
 use crate::config_file::{self, Outline};
@@ -236,6 +236,16 @@ fn show(status: &Status, name: &str, json: bool) -> Result<(), Error> {
     }
     for (key, value) in fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
         match value {
+            Value::Array(_) if key == "rings" => {
+                for RingStatus { queue, direction, descriptors, head, posted } in &port.rings {
+                    let (name, what) = match direction {
+                        Direction::Rx => ("rx ring", "posted"),
+                        Direction::Tx => ("tx ring", "waiting"),
+                    };
+                    let name = format!("{name} {queue}");
+                    print_line(&format!("{name:<20}  {posted} of {descriptors} descriptors {what}, head {head}"));
+                }
+            }
             Value::Object(counters) => {
                 for (key, count) in counters.iter().filter(|(_, count)| **count != 0) {
                     print_line(&format!("{:<20}  {}", key, count.as_u64().map_or(count.to_string(), grouped)));

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use ringpass::sandbox::Needs;
 use ringpass::{
-    Burst, Config, Error, MacAddress, Mempool, Port, Ports, QueuePair, RxQueue, Totals, TxQueue, WakeSource, Wakeable,
-    cycles,
+    Burst, Config, Direction, Error, MacAddress, Mempool, Port, Ports, QueuePair, RingStatus, RxQueue, Totals, TxQueue,
+    WakeSource, Wakeable, cycles,
 };
 use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::{Cache, FrameBatch};
 use ringpass_models::Runner;
-use ringpass_models::ixgbe::{Card, CardConfig, RingUse};
+use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_port::FrameSink;
 
 use crate::cores::{core_to_core_cycles, distance};
@@ -78,11 +78,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     let cost = Cost { driver: driver_alone(&run.config)?, core_to_core: cores.map(core_to_core_cycles) };
     let (mut ports, wires) = cards(&run.config)?;
     run.enter_sandbox(ports.needs())?;
-    let cards = wires.iter().map(|(card, _)| card.clone()).collect();
     let runner = Runner::spawn(wires, cores.map(|[cards, _]| cards.id), run.config.poll);
     fwd::start(&mut run, ports.take_queue_pairs(false)?)?;
     let json = options.json;
-    let mut observer = Observer { json, cost, cards, totals: Totals::default() };
+    let mut observer = Observer { json, cost, totals: Totals::default() };
     run.control_with(&mut ports, &mut observer)?;
     drop(runner);
     if !json {
@@ -96,7 +95,6 @@ pub fn run(args: Args) -> Result<(), Error> {
 struct Observer {
     json: bool,
     cost: Cost,
-    cards: Vec<Arc<Card>>,
     totals: Totals,
 }
 
@@ -111,26 +109,36 @@ impl RunObserver for Observer {
         fields
     }
 
-    /// Shows the rings of each card, as the card sees them.
-    fn picture(&mut self) -> Vec<String> {
-        let bar = |RingUse { descriptors, posted }: RingUse| {
+    /// Shows the rings of each card.
+    fn picture(&mut self, ports: &mut [Box<dyn Port>]) -> Vec<String> {
+        let bar = |RingStatus { descriptors, posted, .. }: RingStatus| {
             const WIDTH: usize = 24;
             let full = (posted * WIDTH).div_ceil(descriptors.max(1));
             format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full))
         };
-        let line = |(number, card): (usize, &Arc<Card>)| {
-            let [rx, tx] = card.ring_use();
+        let line = |port: &mut Box<dyn Port>| {
+            let rings = port.rings();
+            let sum = |direction: Direction| {
+                let add = |sum: RingStatus, ring: &RingStatus| RingStatus {
+                    descriptors: sum.descriptors + ring.descriptors,
+                    posted: sum.posted + ring.posted,
+                    ..sum
+                };
+                let of_direction = rings.iter().filter(|ring| ring.direction == direction);
+                of_direction.fold(RingStatus::default(), add)
+            };
+            let [rx, tx] = [Direction::Rx, Direction::Tx].map(sum);
             let (done, sent) = (rx.descriptors - rx.posted, tx.descriptors - tx.posted);
             format!(
-                "       card {}  rx {} {:>4} posted {done:>4} done   tx {} {:>4} waiting {sent:>4} sent or free",
-                number + 1,
+                "       {}  rx {} {:>4} posted {done:>4} done   tx {} {:>4} waiting {sent:>4} sent or free",
+                port.name(),
                 bar(rx),
                 rx.posted,
                 bar(tx),
                 tx.posted
             )
         };
-        self.cards.iter().enumerate().map(line).collect()
+        ports.iter_mut().map(line).collect()
     }
 }
 

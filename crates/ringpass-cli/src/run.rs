@@ -195,10 +195,12 @@ impl Run {
                 if next <= elapsed {
                     next = elapsed.saturating_add(*interval);
                 }
-                printer.live(elapsed, ports, observer.fields(totals), observer.picture());
+                let picture = observer.picture(ports);
+                printer.live(elapsed, ports, observer.fields(totals), picture);
             }
             if report_requested() {
-                printer.report(elapsed, ports, observer.fields(totals), observer.picture());
+                let picture = observer.picture(ports);
+                printer.report(elapsed, ports, observer.fields(totals), picture);
                 observer.report();
                 printer.keep_lines();
             }

@@ -15,7 +15,8 @@ pub trait RunObserver {
     fn fields(&mut self, totals: &Totals) -> Fields;
 
     /// Returns lines that are shown below the statistics on a terminal.
-    fn picture(&mut self) -> Vec<String> {
+    fn picture(&mut self, ports: &mut [Box<dyn Port>]) -> Vec<String> {
+        let _ = ports;
         Vec::new()
     }
 

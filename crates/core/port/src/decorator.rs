@@ -6,7 +6,8 @@ use ringpass_memory::{Burst, FrameBatch};
 
 use crate::lending::Lending;
 use crate::{
-    Error, Link, MacAddress, Port, QueuePair, Rule, RxQueue, State, Stats, WakeSource, Wakeable, copy_packets,
+    Error, Link, MacAddress, Port, QueuePair, RingStatus, Rule, RxQueue, State, Stats, WakeSource, Wakeable,
+    copy_packets,
 };
 
 /// Defines a trait whose methods are those of the base traits and pass the call on, and implements the base traits
@@ -74,6 +75,7 @@ decorator! {
             mut link() -> Link;
             mut stats() -> Stats;
             mut queue_stats() -> Vec<Stats>;
+            mut rings() -> Vec<RingStatus>;
             mut extended() -> Vec<(&'static str, u64)>;
             mut state() -> State;
             mut take_queues() -> Vec<QueuePair>;

@@ -39,7 +39,9 @@ pub use idle::{Idle, WakeSource, Wakeable};
 pub use length::{MAX_L2_HEADER_LEN, fits_mtu, frame_fits_mtu};
 pub use mac::MacAddress;
 pub use offloads::Offloads;
-pub use port::{Link, Port, PortConfig, QueuePair, RxQueue, State, Stats, TxQueue, copy_packets};
+pub use port::{
+    Direction, Link, Port, PortConfig, QueuePair, RingStatus, RxQueue, State, Stats, TxQueue, copy_packets,
+};
 pub use software::{SoftwareOffload, Sum, complete_checksum, fill_checksum, parse_headers};
 pub use status::{Counters, PortStatus};
 pub use steering::{Protocol, Rule, Spread};

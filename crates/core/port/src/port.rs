@@ -65,6 +65,41 @@ pub struct Stats {
     pub tx_drops: u64,
 }
 
+/// A ring of descriptors, as its registers or indices show it at the moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingStatus {
+    /// Queue of the port that the ring belongs to.
+    pub queue: usize,
+    /// What the ring is for.
+    pub direction: Direction,
+    /// Number of its descriptors.
+    pub descriptors: usize,
+    /// Descriptor that the device uses next.
+    pub head: usize,
+    /// Number of descriptors, from the head on, that the driver has posted and the device has not used yet: free buffers to receive
+    /// into, or frames to be sent.
+    pub posted: usize,
+}
+
+impl RingStatus {
+    /// Describes the ring of an Intel card, whose descriptors from `head` up to `tail` belong to the card. `None` unless both lie in it.
+    pub fn between(queue: usize, direction: Direction, descriptors: usize, head: usize, tail: usize) -> Option<Self> {
+        let posted = (head.max(tail) < descriptors).then(|| (tail + descriptors - head) % descriptors)?;
+        Some(Self { queue, direction, descriptors, head, posted })
+    }
+}
+
+/// What a ring is for, seen from the driver.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// Receiving.
+    #[default]
+    Rx,
+    /// Sending.
+    Tx,
+}
+
 /// State of a port's link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Link {
@@ -190,6 +225,12 @@ pub trait Port: Send {
     /// Returns the counters of each queue pair, in the order of the queues; none where the port does not count by queue. Their
     /// sums may be less than [`stats`](Self::stats): some frames are lost before a queue is chosen for them.
     fn queue_stats(&mut self) -> Vec<Stats> {
+        Vec::new()
+    }
+
+    /// Returns the rings of descriptors of all queues, as they are at the moment; none where the port has no rings, or cannot look at them without
+    /// its queues. Costs the queues nothing.
+    fn rings(&mut self) -> Vec<RingStatus> {
         Vec::new()
     }
 

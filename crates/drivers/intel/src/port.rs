@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 
 use ringpass_memory::{Mempool, PageSize};
 use ringpass_pci::registers::ixgbe::VENDOR;
+use ringpass_pci::registers::{RW, RegArray};
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{
-    Error, Link, MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State, Stats, TX_HANG_TIMEOUT,
+    Direction, Error, Link, MacAddress, Port, PortConfig, QueuePair, RingStatus, Rule, Spread, State, Stats,
+    TX_HANG_TIMEOUT,
 };
 
 use crate::completion::HeadWriteBack;
@@ -15,7 +17,7 @@ use crate::device::{Device, QueueContext};
 use crate::family::Family;
 use crate::interrupt::Interrupt;
 use crate::memory::{QueueMemory, ring_memory};
-use crate::ring::Ring;
+use crate::ring::{Descriptor, Ring};
 use crate::rx::Rx;
 use crate::tx::Tx;
 
@@ -28,6 +30,7 @@ pub struct IntelPort<F> {
     /// Counters of each queue pair; none if the card has none.
     queue_stats: Vec<Stats>,
     queues: Vec<QueuePair>,
+    queue_count: usize,
     notes: Vec<String>,
 }
 
@@ -59,6 +62,7 @@ impl<F: Family> IntelPort<F> {
             stats: Default::default(),
             queue_stats: vec![Stats::default(); if F::COUNTS_QUEUES { config.queues } else { 0 }],
             queues: Default::default(),
+            queue_count: config.queues,
             notes: Default::default(),
         };
         port.set_promiscuous(config.promiscuous)?;
@@ -166,6 +170,21 @@ impl<F: Family> Port for IntelPort<F> {
     fn queue_stats(&mut self) -> Vec<Stats> {
         self.count();
         self.queue_stats.clone()
+    }
+
+    /// Reads the length, head and tail register of each ring.
+    fn rings(&mut self) -> Vec<RingStatus> {
+        let window = &self.device.window;
+        let read = |row: RegArray<RW>, q: usize| window.read(row.at(q)) as usize;
+        let directions = [(Direction::Rx, &F::REGISTERS.rx), (Direction::Tx, &F::REGISTERS.tx)];
+        let of = |queue: usize| {
+            let q = self.family.hw_queue(queue);
+            directions.map(|(direction, registers)| {
+                let descriptors = read(registers.len, q) / size_of::<Descriptor>();
+                RingStatus::between(queue, direction, descriptors, read(registers.head, q), read(registers.tail, q))
+            })
+        };
+        (0..self.queue_count).flat_map(of).flatten().collect()
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {

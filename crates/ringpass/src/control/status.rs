@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringpass_port::{Link, MacAddress, Port, State, Stats};
+use ringpass_port::{Link, MacAddress, Port, RingStatus, State, Stats};
 use serde::{Deserialize, Serialize};
 
 /// State and counters of a program's ports, switches and workers.
@@ -54,6 +54,9 @@ pub struct PortStatus {
     pub stats: Stats,
     /// Counters of each queue, if they are known.
     pub queues: Vec<Stats>,
+    /// Rings of descriptors, as they are at the moment, if the port has any and can look at them.
+    #[serde(default)]
+    pub rings: Vec<RingStatus>,
     /// Further counters of this kind of port and of its switch, by name.
     pub extended: BTreeMap<String, u64>,
 }
@@ -79,6 +82,7 @@ impl PortStatus {
             mbps,
             stats: port.stats(),
             queues: port.queue_stats(),
+            rings: port.rings(),
             extended: port.extended().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
         }
     }

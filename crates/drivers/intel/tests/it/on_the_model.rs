@@ -11,7 +11,8 @@ use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet}
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_pci::PciDevice;
 use ringpass_port::{
-    Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, Rule, Spread, State, Stats, WakeSource,
+    Direction, Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, RingStatus, Rule, Spread, State,
+    Stats, WakeSource,
 };
 use ringpass_testing::{Wire, scattered};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -373,6 +374,34 @@ fn each_queue_counts_its_own_frames() {
         assert_eq!((stats.rx_packets, stats.tx_packets, stats.rx_drops), (60, 60, 0));
         assert_eq!(stats.tx_bytes, expected.iter().map(|queue| queue.tx_bytes).sum::<u64>());
     }
+}
+
+#[test]
+fn rings_are_as_the_registers_show_them() {
+    let mut rig = Rig::new(PortConfig { queues: 2, rx_ring: 128, tx_ring: 64, ..Default::default() });
+    let [rx, tx] = [Direction::Rx, Direction::Tx];
+    let ring = |queue, direction, head, posted| {
+        let descriptors = if direction == rx { 128 } else { 64 };
+        RingStatus { queue, direction, descriptors, head, posted }
+    };
+    // One descriptor stays free (7.1.9), and free buffers are posted 32 at a time.
+    let full = rig.port.rings()[0].posted;
+    assert!((96..128).contains(&full), "{full} posted");
+    let idle = [ring(0, rx, 0, full), ring(0, tx, 0, 0), ring(1, rx, 0, full), ring(1, tx, 0, 0)];
+    assert_eq!(rig.port.rings(), idle);
+    rig.wire.frames().to_card.extend(std::iter::repeat_n(udp(OWN, (1, 2), &bytes(30)), 5));
+    rig.step();
+    let mut burst = Burst::new(3);
+    (0..3).for_each(|_| burst.push(rig.packet(&udp(PEER, (1, 2), &bytes(30)), 2000)));
+    rig.queues[1].tx.tx_burst(&mut burst);
+    let mut busy = idle;
+    let queue = if rig.port.rings()[0].head == 5 { 0 } else { 2 };
+    busy[queue] = RingStatus { head: 5, posted: full - 5, ..busy[queue] };
+    busy[3] = ring(1, tx, 0, 3);
+    assert_eq!(rig.port.rings(), busy, "received and not taken yet, posted and not sent yet");
+    rig.step();
+    busy[3] = ring(1, tx, 3, 0);
+    assert_eq!(rig.port.rings(), busy);
 }
 
 #[test]
