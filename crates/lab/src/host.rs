@@ -220,13 +220,13 @@ impl Program {
         self.child.wait().expect("a child of this process")
     }
 
-    /// Waits until a line of standard error contains `what`. Panics after a minute.
-    pub fn wait_for_stderr(&self, what: &str) {
+    /// Waits until a line of standard error contains `what`, and returns that line. Panics after a minute.
+    pub fn wait_for_stderr(&self, what: &str) -> String {
         let limit = Instant::now() + WAIT_TIMEOUT;
         let mut said = Vec::new();
         loop {
             match self.errors.recv_timeout(limit.saturating_duration_since(Instant::now())) {
-                Ok(line) if line.contains(what) => return,
+                Ok(line) if line.contains(what) => return line,
                 Ok(line) => said.push(line),
                 Err(why) => panic!("it has not said {what:?} within {WAIT_TIMEOUT:?}, but {said:?} ({why})"),
             }

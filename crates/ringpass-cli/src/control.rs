@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use ringpass::control::{PortStatus, Request, Status, WorkerStatus};
+use ringpass::control::{CardsState, PortStatus, Request, Status, StepOrder, WorkerStatus};
 use ringpass::{Config, Mempool, Port, State, Workers};
 use serde_json::{Value, json};
 
@@ -17,8 +17,8 @@ pub struct Engine<'a> {
     pub config: &'a Config,
     /// Its workers.
     pub workers: &'a Workers,
-    /// Pool of its packets, if it is known.
-    pub pool: Option<&'a Mempool>,
+    /// Pool of its packets.
+    pub pool: &'a Mempool,
 }
 
 /// Answers a request.
@@ -42,6 +42,7 @@ pub fn answer(
         }
         Request::Stations { switch } => observer.stations(switch.as_deref()).map(Value::from),
         Request::Plan => observer.plan(),
+        Request::Step { order } => step(observer, *order),
         // The server's own, and those that change the run.
         Request::Events
         | Request::Add { .. }
@@ -51,10 +52,32 @@ pub fn answer(
     }
 }
 
+/// Stops, steps or starts the software cards.
+fn step(observer: &dyn RunObserver, order: StepOrder) -> Result<Value, String> {
+    let none = "this program has no software cards of its own; those of 'model:' ports and of the demo can be stopped";
+    let stepper = observer.stepper().ok_or(none)?;
+    let step = match order {
+        StepOrder::Step => stepper.step()?,
+        StepOrder::Stop | StepOrder::Run => {
+            stepper.stop(order == StepOrder::Stop);
+            None
+        }
+    };
+    let steps: Vec<_> = step.into_iter().collect();
+    Ok(json!({ "cards": cards(observer), "steps": steps }))
+}
+
+/// Returns the state of the software cards.
+fn cards(observer: &dyn RunObserver) -> Option<CardsState> {
+    let is_stopped = observer.stepper()?.is_stopped()?;
+    Some(if is_stopped { CardsState::Stopped } else { CardsState::Running })
+}
+
 /// Returns the event of a change.
 pub fn event(request: &Request) -> Value {
     match request {
         Request::Remove { port } => json!({ "event": "removed", "port": port }),
+        Request::Step { order } => json!({ "event": "cards", "order": order }),
         Request::Capture { port, .. } => json!({ "event": "capture", "port": port }),
         Request::Set { port, .. } => json!({ "event": "set", "port": port }),
         Request::Add { switch, port } => {
@@ -95,9 +118,10 @@ pub fn status(
         ports: ports.collect(),
         switches: observer.switches(),
         workers: engine.workers.totals_of_each(elapsed).iter().map(worker).collect(),
-        buffers: engine.pool.map_or(0, |pool| pool.capacity() as u64),
+        buffers: engine.pool.capacity() as u64,
         // Two handles are those of the ports and of the run.
-        buffers_in_use: engine.pool.map_or(0, |pool| pool.outstanding(2) as u64),
+        buffers_in_use: engine.pool.outstanding(2) as u64,
+        cards: cards(observer),
     }
 }
 

@@ -13,8 +13,8 @@ use ringpass::{
 };
 use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::{Cache, FrameBatch};
-use ringpass_models::Runner;
 use ringpass_models::ixgbe::{Card, CardConfig};
+use ringpass_models::{Runner, Stepper};
 use ringpass_port::FrameSink;
 
 use crate::cores::{core_to_core_cycles, distance};
@@ -37,7 +37,9 @@ const EXAMPLES: &str = "EXAMPLES:
   ten seconds:
       ringpass demo
   what it costs to handle packets one by one:
-      ringpass demo --time 3 --batch 1";
+      ringpass demo --time 3 --batch 1
+  rings that move, in a browser, until Ctrl-C; the cards can be stopped, and handle one descriptor a click:
+      ringpass demo --web";
 
 const WHAT: &str = "\
 Two software 82599 cards, 60-byte UDP frames in 64 flows on the wires of both.
@@ -54,13 +56,19 @@ Try next:
       sudo ringpass fwd model:tap:left model:tap:right
   a generator, on one software card:
       ringpass pktgen model:null --size 1514 --time 3
+  rings that move, in a browser:
+      ringpass demo --web
   your network cards, and what this machine can do:
       ringpass list; ringpass doctor";
 
 /// Runs the subcommand.
 pub fn run(args: Args) -> Result<(), Error> {
     let mut options = args.options;
-    options.time.get_or_insert(Duration::from_secs(10));
+    match &mut options.web {
+        // Whoever looks at the page ends the demo. Nobody is harmed if its cards stop.
+        Some(place) => place.steps = true,
+        None => _ = options.time.get_or_insert(Duration::from_secs(10)),
+    }
     // By default the cards run on the first core and the forwarder on the second, if there are two.
     let mut cores = None;
     if let [cards, forwarder, ..] = core_affinity::get_core_ids().unwrap_or_default()[..]
@@ -81,7 +89,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let runner = Runner::spawn(wires, cores.map(|[cards, _]| cards.id), run.config.poll);
     fwd::start(&mut run, ports.take_queue_pairs(false)?)?;
     let json = options.json;
-    let mut observer = Observer { json, cost, totals: Totals::default() };
+    let mut observer = Observer { json, cost, stepper: runner.stepper(), totals: Totals::default() };
     run.control_with(&mut ports, &mut observer)?;
     drop(runner);
     if !json {
@@ -95,6 +103,7 @@ pub fn run(args: Args) -> Result<(), Error> {
 struct Observer {
     json: bool,
     cost: Cost,
+    stepper: Stepper,
     totals: Totals,
 }
 
@@ -107,6 +116,10 @@ impl RunObserver for Observer {
             fields.insert("core_to_core_cycles".into(), self.cost.core_to_core.map(f64::round).into());
         }
         fields
+    }
+
+    fn stepper(&self) -> Option<Stepper> {
+        Some(self.stepper.clone())
     }
 
     /// Shows the rings of each card.

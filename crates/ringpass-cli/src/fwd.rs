@@ -32,7 +32,6 @@ const EXAMPLES: &str = "EXAMPLES:
 pub fn run(args: Args) -> Result<(), Error> {
     let mut run = args.options.run()?;
     let mut ports = open([&args.a, &args.b], &run.config)?;
-    run.watch(ports.pool());
     run.enter_sandbox(ports.needs())?;
     start(&mut run, ports.take_queue_pairs(args.map)?)?;
     run.control(&mut ports, &mut report)

@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::connector;
 use crate::output::notice;
 use crate::run::Run;
+use ringpass::control::WebPlace;
 use ringpass::sandbox::{Sandbox, User};
 use ringpass::{Address, Config, Error, Notices, Offloads, PageSize, PortConfig};
 use ringpass_ipc::SocketPlace;
@@ -66,6 +67,10 @@ pub struct Options {
     /// Serve metrics in the OpenMetrics format: ADDRESS:PORT, or the path of a unix socket
     #[arg(long, value_name = "PLACE")]
     pub metrics: Option<String>,
+    /// Serve a page on which rings move, to browsers of this machine: ADDRESS:PORT [default: 127.0.0.1:8080], with ',step'
+    /// if it may stop software cards and let them handle one descriptor at a time
+    #[arg(long, value_name = "PLACE", num_args = 0..=1, require_equals = true, default_missing_value = "127.0.0.1:8080")]
+    pub web: Option<WebPlace>,
     /// Sandbox.
     #[command(flatten)]
     pub sandbox: SandboxOptions,
@@ -171,7 +176,8 @@ impl Options {
     /// Starts a run with these options.
     pub fn run(&self) -> Result<Run, Error> {
         let mut run = Run::new(self.config(), self.json, self.interval)?;
-        run.listen(self.control.as_ref(), self.control_read_only.as_ref(), self.metrics.as_deref())?;
+        run.listen(self.control.as_ref(), self.control_read_only.as_ref())?;
+        run.show(self.metrics.as_deref(), self.web.as_ref())?;
         Ok(run)
     }
 

@@ -7,15 +7,15 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass::control::{DEFAULT_SOCKET, Server};
+use ringpass::control::{DEFAULT_SOCKET, Request, Server, WebPlace};
 use ringpass::sandbox::{self, Needs, Sandbox};
 use ringpass::signals::interrupted;
-use ringpass::{Config, Error, Mempool, Ports, Stats, Totals, Worker, Workers};
+use ringpass::{Config, Error, Ports, Stats, Totals, Worker, Workers};
 use ringpass_ipc::SocketPlace;
 
 use crate::control::{Engine, Watch, answer, event};
 use crate::log;
-use crate::output::subcommand;
+use crate::output::{notice, subcommand};
 use crate::run_observer::{Decision, RunObserver};
 use crate::signals::{be_impatient, begin_run, catch_first_signal, report_requested};
 use crate::stats::{Fields, PortSummary, Printer};
@@ -59,8 +59,6 @@ pub struct Run {
     workers: Workers,
     /// Sockets by which others look at this run.
     control: Option<Server>,
-    /// Pool of all packets, for those who look at the run.
-    pool: Option<Mempool>,
 }
 
 impl Run {
@@ -73,42 +71,39 @@ impl Run {
         catch_first_signal()?;
         let limit = ringpass_ipc::raise_descriptor_limit();
         limit.map_err(|source| Error::os("raising the limit of file descriptors", source))?;
-        Ok(Self {
-            config,
-            printer: Printer::new(json),
-            notes: Vec::new(),
-            interval,
-            workers,
-            control: None,
-            pool: None,
-        })
+        Ok(Self { config, printer: Printer::new(json), notes: Vec::new(), interval, workers, control: None })
     }
 
-    /// Serves these control sockets during the run, one whose clients may change things and one whose clients may not, and metrics.
-    pub fn listen(
-        &mut self,
-        changes: Option<&SocketPlace>,
-        reading: Option<&SocketPlace>,
-        metrics: Option<&str>,
-    ) -> Result<(), Error> {
-        let new = || Server::new(&format!("ringpass {}", subcommand()));
+    /// Serves these control sockets during the run, one whose clients may change things and one whose clients may not.
+    pub fn listen(&mut self, changes: Option<&SocketPlace>, reading: Option<&SocketPlace>) -> Result<(), Error> {
         for (place, changes) in [(changes, true), (reading, false)] {
             if let Some(place) = place {
                 create_default_folder(&place.path)?;
-                self.control.get_or_insert_with(new).listen(place, changes)?;
+                self.server().listen(place, changes)?;
             }
         }
-        metrics.map_or(Ok(()), |place| self.control.get_or_insert_with(new).listen_for_scrapers(place))
+        Ok(())
+    }
+
+    /// Serves metrics and the page during the run.
+    pub fn show(&mut self, metrics: Option<&str>, web: Option<&WebPlace>) -> Result<(), Error> {
+        if let Some(place) = metrics {
+            self.server().listen_for_scrapers(place)?;
+        }
+        if let Some(place) = web {
+            let address = self.server().listen_for_browsers(place)?;
+            notice(&format!("the page is at http://{address}/"));
+        }
+        Ok(())
+    }
+
+    fn server(&mut self) -> &mut Server {
+        self.control.get_or_insert_with(|| Server::new(&format!("ringpass {}", subcommand())))
     }
 
     /// Takes the sockets of [`listen`](Self::listen), for a program that has its own main loop.
     pub fn take_control(&mut self) -> Option<Server> {
         self.control.take()
-    }
-
-    /// Lets those who look at the run see how many buffers of this pool are in use.
-    pub fn watch(&mut self, pool: &Mempool) {
-        self.pool = self.control.as_ref().map(|_| pool.clone());
     }
 
     /// Enters the sandbox for good. To be called when all ports are open and before queues are taken, so that
@@ -180,8 +175,9 @@ impl Run {
 
     /// Waits until the run is to end. Fails if a port has.
     fn until_end(&mut self, ports: &mut Ports, observer: &mut dyn RunObserver) -> Result<(), Error> {
-        let Self { config, workers, printer, interval, control, pool, .. } = self;
-        let engine = Engine { config, workers, pool: pool.as_ref() };
+        let Self { config, workers, printer, interval, control, .. } = self;
+        let pool = ports.pool().clone();
+        let engine = Engine { config, workers, pool: &pool };
         let mut next = *interval;
         let start = Instant::now();
         let watched = RefCell::new((ports, observer));
@@ -225,7 +221,8 @@ impl Run {
             while let Some(left) = until.checked_duration_since(Instant::now()) {
                 let mut changes = Vec::new();
                 control.serve(&mut |request, descriptors| {
-                    if !request.is_change() {
+                    // Orders to software cards are no change of the ports.
+                    if !request.is_change() || matches!(request, Request::Step { .. }) {
                         return answer(&request, ports, *observer, engine, start.elapsed());
                     }
                     let changed = observer.change(&request, descriptors, ports)?;

@@ -4,7 +4,8 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use ringpass::control::{Request, SwitchStatus};
-use ringpass::{Error, Port, Ports, Totals, check_ports};
+use ringpass::models::Stepper;
+use ringpass::{Error, Port, Ports, Totals, check_ports, model_stepper};
 use serde_json::Value;
 
 use crate::stats::Fields;
@@ -57,6 +58,11 @@ pub trait RunObserver {
     /// This is no service, in a line.
     fn plan(&self) -> Result<Value, String> {
         Err("this program does not run from a file".into())
+    }
+
+    /// Returns what stops and steps the software cards of the run, if it has any.
+    fn stepper(&self) -> Option<Stepper> {
+        model_stepper()
     }
 
     /// Returns how many ports may still be added.

@@ -68,7 +68,7 @@ pub use cable::cable;
 pub use config::Config;
 pub use flow_table::FlowTable;
 pub use map::take_queue_pairs;
-pub use model::{ixgbe_counters, virtio_counters};
+pub use model::{ixgbe_counters, model_stepper, virtio_counters};
 pub use notice::Notices;
 #[doc(inline)]
 pub use open::{open, open_all};

@@ -7,7 +7,7 @@ use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::Mempool;
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
-use ringpass_models::{Model as SteppedModel, Runner};
+use ringpass_models::{Model as SteppedModel, Runner, Stepper};
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{Error, MacAddress, ModelConfig, Port, PortConfig, PortDecorator, QueuePair, State};
 use ringpass_virtio::features::{MQ, MTU, offer};
@@ -195,10 +195,18 @@ impl PortDecorator for Model {
     }
 }
 
+/// The thread that runs the cards, while there are any.
+static RUNNER: Mutex<Weak<Runner>> = Mutex::new(Weak::new());
+
+/// Returns what stops the cards of all `model:` ports of this process, and lets them handle one descriptor at a time; `None` while no such port is in
+/// use.
+pub fn model_stepper() -> Option<Stepper> {
+    RUNNER.lock().unwrap_or_else(PoisonError::into_inner).upgrade().map(|runner| runner.stepper())
+}
+
 /// Returns the thread that runs the cards. The process has only one, so that a frame that passes from card to
 /// card wakes a thread only once.
 fn runner(poll: bool) -> Arc<Runner> {
-    static RUNNER: Mutex<Weak<Runner>> = Mutex::new(Weak::new());
     let mut shared = RUNNER.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
         let runner = Arc::new(Runner::spawn::<Card>(Vec::new(), None, poll));

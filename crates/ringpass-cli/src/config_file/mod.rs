@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 
 use crate::options::Options;
 use crate::switch::plan::{Plan, PortPlan};
-use options::{ControlTable, MetricsTable, OptionsTable};
+use options::{ControlTable, MetricsTable, OptionsTable, WebTable};
 pub use outline::{Outline, PortPlace, RULES, Step, SwitchOutline, rules_alone_differ};
 pub use programs::CommandLine;
 use programs::{Model, Netmap};
@@ -39,6 +39,8 @@ struct File {
     control: ControlTable,
     /// Metrics for Prometheus and others that understand OpenMetrics.
     metrics: MetricsTable,
+    /// A page to look at, on which rings move.
+    web: WebTable,
     /// A learning switch.
     switch: Vec<Switch>,
     /// Two ports; each sends what the other receives.
@@ -50,7 +52,7 @@ struct File {
 }
 
 /// Keys of [`File`]. A file without any of them is that of one switch.
-const SECTIONS: [&str; 7] = ["options", "control", "metrics", "switch", "fwd", "model", "netmap"];
+const SECTIONS: [&str; 8] = ["options", "control", "metrics", "web", "switch", "fwd", "model", "netmap"];
 
 /// A service that a file describes.
 pub struct Service {
@@ -134,18 +136,19 @@ fn is_service(text: &str) -> bool {
 fn parse(text: &str) -> Result<Service, String> {
     let Service { options, room, mut switches, programs } = match is_service(text) {
         true => {
-            let File { options, control, metrics, switch, fwd, model, netmap } = from_toml(text)?;
+            let File { options, control, metrics, web, switch, fwd, model, netmap } = from_toml(text)?;
             let switches = switch.into_iter().map(Switch::plan).chain(fwd.into_iter().map(Pair::plan));
             let programs = model.into_iter().map(Model::line).chain(netmap.into_iter().map(Netmap::line));
             Service {
                 room: control.room(),
-                options: options.options(control, metrics),
+                options: options.options(control, metrics, web),
                 switches: switches.collect::<Result<_, _>>()?,
                 programs: programs.collect::<Result<_, _>>()?,
             }
         }
         false => {
-            let none = OptionsTable::default().options(ControlTable::default(), MetricsTable::default());
+            let none =
+                OptionsTable::default().options(ControlTable::default(), MetricsTable::default(), WebTable::default());
             Service { options: none, room: 0, switches: vec![parse_switch(text)?], programs: Vec::new() }
         }
     };

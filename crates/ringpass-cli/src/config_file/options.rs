@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use ringpass::PageSize;
+use ringpass::control::WebPlace;
 use ringpass::sandbox::User;
 use ringpass_ipc::SocketPlace;
 use schemars::JsonSchema;
@@ -68,7 +69,17 @@ pub(super) struct MetricsTable {
     listen: Option<String>,
 }
 
+/// A page on which rings move.
+#[derive(Deserialize, JsonSchema, Default)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WebTable {
+    /// Where it is served, to browsers of this machine: a loopback address such as `127.0.0.1:8080`, with `,step` behind it if the page may stop software
+    /// cards of the service's own process and let them handle one descriptor at a time.
+    listen: Option<PagePlace>,
+}
+
 read_from! {
+    PagePlace(WebPlace) from "String" as String: |text| text.parse();
     Room(usize) from "usize" as usize: |number| within(0..=1024)(&number.to_string());
     Place(SocketPlace) from "String" as String: |text| text.parse();
     Batch(usize) from "usize" as usize: |number| within(1..=256)(&number.to_string());
@@ -82,7 +93,7 @@ read_from! {
 
 impl OptionsTable {
     /// Returns them with the defaults of the command line.
-    pub(super) fn options(self, control: ControlTable, metrics: MetricsTable) -> Options {
+    pub(super) fn options(self, control: ControlTable, metrics: MetricsTable, web: WebTable) -> Options {
         #[derive(Parser)]
         struct Defaults {
             #[command(flatten)]
@@ -107,6 +118,7 @@ impl OptionsTable {
             control: control.socket.map(|place| place.0),
             control_read_only: control.read_only.map(|place| place.0),
             metrics: metrics.listen,
+            web: web.listen.map(|place| place.0),
             ..defaults
         }
     }

@@ -11,7 +11,7 @@ use super::{SECTIONS, Service, is_service, parse};
 /// A service, as its file has it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outline {
-    /// Tables that are not about ports: `options`, `control`, `metrics`, `model`, `netmap`.
+    /// Tables that are not about ports: `options`, `control`, `metrics`, `web`, `model`, `netmap`.
     pub tables: BTreeMap<String, Value>,
     /// Switches and pairs, by name.
     pub switches: BTreeMap<String, SwitchOutline>,

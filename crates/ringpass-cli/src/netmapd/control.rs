@@ -23,6 +23,7 @@ pub fn answer(request: &Request, all: &Value, elapsed: Duration) -> Result<Value
             Err("ports of netmapd are changed by 'ringpass vale' and by programs".into())
         }
         Request::Capture { .. } => Err("open a monitor of the port instead, such as netmap:NAME/rt".into()),
+        Request::Step { .. } => Err("netmapd has no software cards".into()),
         // The control server's own.
         Request::Events => Ok(json!({})),
     }

@@ -112,8 +112,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let sandbox = args.options.sandbox.sandbox(Sandbox::Server);
     let mut run = Run::new(Config { sandbox, ..args.options.config() }, args.options.json, args.options.interval)?;
-    let Options { control, control_read_only, metrics, .. } = &args.options;
-    run.listen(control.as_ref(), control_read_only.as_ref(), metrics.as_deref())?;
+    let Options { control, control_read_only, metrics, web, .. } = &args.options;
+    run.listen(control.as_ref(), control_read_only.as_ref())?;
+    run.show(metrics.as_deref(), web.as_ref())?;
     let mut control = run.take_control();
     let default = || default_socket().map(|path| SocketPlace { path, ..SocketPlace::default() });
     let SocketPlace { path, access } = args.socket.map_or_else(default, Ok)?;

@@ -90,7 +90,6 @@ pub fn run(args: Args) -> Result<(), Error> {
         end = own.end;
         mapped.push(mapping::mapped_queues(&mut ports[own], &plan.ports, run.config.port.queues)?);
     }
-    run.watch(ports.pool());
     let reloader = control.map(|socket| Reloader::start(&args.file, &socket)).transpose()?;
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();

@@ -119,7 +119,6 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut ports = open_all(addresses, &run.config)?;
     let mapped_queues = mapping::mapped_queues(&mut ports, &plans, run.config.port.queues)?;
-    run.watch(ports.pool());
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
     let queues = (mapped_queues, guest_workers.as_mut());

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub mod back;
+pub mod browser;
 pub mod dpdk;
 pub mod guest;
 pub mod line;

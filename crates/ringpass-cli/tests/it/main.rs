@@ -46,4 +46,5 @@ mod vhost_restart;
 mod virtio_user;
 mod virtio_user_dpdk;
 mod virtio_user_passt;
+mod web;
 mod xdp;

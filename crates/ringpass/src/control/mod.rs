@@ -10,7 +10,8 @@
 //! `{"id":1,"ok":…}`, or `{"id":1,"error":"…"}` with the cause in a line. [`Request`] has all of them. After the request `events`, lines with what
 //! happens come in between, as `{"event":…}`. A line has at most [`MAX_LINE`] bytes.
 //!
-//! [`Server::listen_for_scrapers`] serves metrics to Prometheus over HTTP, at a TCP or unix socket.
+//! [`Server::listen_for_scrapers`] serves metrics to Prometheus over HTTP, at a TCP or unix socket, and [`Server::listen_for_browsers`] a page on
+//! which rings move.
 //!
 //! A socket's file says who may connect; of two sockets that a program serves, one may be for reading only. A client that sends no request, or
 //! half a line, or does not read its answers, loses its connection after [`PATIENCE`]; one that does not read events loses those
@@ -20,6 +21,7 @@ mod client;
 mod http;
 mod server;
 mod status;
+mod web;
 
 use std::time::Duration;
 
@@ -27,7 +29,8 @@ pub use client::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 pub use server::Server;
-pub use status::{PortStatus, Status, SwitchStatus, WorkerStatus};
+pub use status::{CardsState, PortStatus, Status, SwitchStatus, WorkerStatus};
+pub use web::WebPlace;
 
 /// Version of this protocol. A program answers those of its own version only.
 pub const PROTOCOL: u32 = 1;
@@ -89,14 +92,35 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         filters: Vec<String>,
     },
+    /// Stops the software cards of the program, lets one of them handle one descriptor, or lets them run. The answer has `cards`, which is their state
+    /// now, and `steps`, a list of what was done. Only for clients that may change things.
+    Step {
+        /// Which of these.
+        order: StepOrder,
+    },
     /// Asks for events from now on.
     Events,
+}
+
+/// An order to software cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepOrder {
+    /// Stop.
+    Stop,
+    /// Handle one descriptor. Cards that run stop first.
+    Step,
+    /// Go on.
+    Run,
 }
 
 impl Request {
     /// Returns whether this changes anything.
     pub fn is_change(&self) -> bool {
-        matches!(self, Self::Add { .. } | Self::Set { .. } | Self::Remove { .. } | Self::Capture { .. })
+        matches!(
+            self,
+            Self::Add { .. } | Self::Set { .. } | Self::Remove { .. } | Self::Capture { .. } | Self::Step { .. }
+        )
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringpass_ipc::{AcceptWait, ConnectionLost, Descriptors, Listener, MessageLoop, SocketPlace, Stream, inherited};
 use ringpass_port::Error;
@@ -12,7 +12,8 @@ use rustix::io::Errno;
 use rustix::net::SocketFlags;
 use serde_json::{Value, json};
 
-use super::http::{self, Arrived};
+use super::http::{self, Arrived, HttpRequest, TEXT};
+use super::web::{self, Asked, Pace, WebPlace};
 use super::{Greeting, MAX_LINE, PATIENCE, PROTOCOL, Request};
 
 /// Most clients of a socket at a time, so that those of another one find room.
@@ -28,6 +29,7 @@ pub struct Server {
     sockets: Vec<Socket>,
     clients: Vec<Client>,
     patience: Duration,
+    pace: Pace,
 }
 
 struct Socket {
@@ -49,6 +51,12 @@ enum Offer {
     Control { changes: bool },
     /// Metrics by HTTP.
     Metrics,
+    /// The page, and its events.
+    Page(WebPlace),
+    /// Events of the page, for as long as the browser shows it.
+    Watching,
+    /// That there is no room for it.
+    Full,
     /// The rest of an answer, then the end.
     Answered,
 }
@@ -60,6 +68,8 @@ struct Client {
     offer: Offer,
     /// Events that it is to get, if it has asked for any.
     events: Option<Events>,
+    /// The next pictures of the page that it is to get. One that does not read gets the newest only.
+    picture: Vec<u8>,
 }
 
 #[derive(Default)]
@@ -95,7 +105,13 @@ fn line(value: &Value) -> Vec<u8> {
 impl Server {
     /// Creates a server without a socket. `program` is what clients are told that they talk to.
     pub fn new(program: &str) -> Self {
-        Self { program: program.into(), sockets: Vec::new(), clients: Vec::new(), patience: PATIENCE }
+        Self {
+            program: program.into(),
+            sockets: Vec::new(),
+            clients: Vec::new(),
+            patience: PATIENCE,
+            pace: Pace::default(),
+        }
     }
 
     /// Listens at a path, for clients that may read, and change things if `changes` is set. Whoever its access lets in.
@@ -116,14 +132,7 @@ impl Server {
     pub fn listen_for_scrapers(&mut self, place: &str) -> Result<(), Error> {
         let wrong = |why: String| Error::Config(format!("metrics at {place}: {why}"));
         let listener = match place.parse::<SocketAddr>() {
-            Ok(address) => {
-                let listener = match inherited::take_tcp(address) {
-                    Some(socket) => socket.into(),
-                    None => TcpListener::bind(address).map_err(|error| wrong(error.to_string()))?,
-                };
-                listener.set_nonblocking(true).map_err(|error| wrong(error.to_string()))?;
-                Place::Tcp(listener)
-            }
+            Ok(address) => Place::Tcp(listen_at(address).map_err(|error| wrong(error.to_string()))?),
             Err(_) if !place.contains('/') => {
                 return Err(wrong("write an address and a port, such as 127.0.0.1:9184, or a path".into()));
             }
@@ -136,9 +145,21 @@ impl Server {
         Ok(())
     }
 
+    /// Serves a page on which rings move, and returns its address.
+    ///
+    /// # Errors
+    /// The address is in use or cannot be had.
+    pub fn listen_for_browsers(&mut self, place: &WebPlace) -> Result<SocketAddr, Error> {
+        let listener = listen_at(place.address).map_err(|error| place.wrong(&error))?;
+        let address = listener.local_addr().map_err(|error| place.wrong(&error))?;
+        let offer = Offer::Page(WebPlace { address, ..*place });
+        self.sockets.push(Socket { listener: Place::Tcp(listener), offer });
+        Ok(address)
+    }
+
     /// Waits until a client wants something, for this long at most.
     pub fn wait(&self, limit: Duration) {
-        let mut limit = limit;
+        let mut limit = if self.is_watched() { limit.min(self.pace.left()) } else { limit };
         let mut fds: Vec<PollFd<'_>> = Vec::new();
         for Socket { listener, .. } in &self.sockets {
             match listener {
@@ -171,13 +192,49 @@ impl Server {
                 };
                 let Some(socket) = socket else { break };
                 let there = self.clients.iter().filter(|client| client.socket == number).count();
-                let patience = (there < MAX_CLIENTS).then_some(self.patience);
-                if let Some(client) = Client::greet(socket, &self.program, *offer, patience) {
+                let (offer, patience) = match offer {
+                    _ if there < MAX_CLIENTS => (*offer, Some(self.patience)),
+                    Offer::Page(_) if there < 2 * MAX_CLIENTS => (Offer::Full, Some(self.patience)),
+                    _ => (*offer, None),
+                };
+                if let Some(client) = Client::greet(socket, &self.program, offer, patience) {
                     self.clients.push(Client { socket: number, ..client });
                 }
             }
         }
-        self.clients.retain_mut(|client| client.serve(answer).is_ok());
+        if self.is_watched() && self.pace.is_due() {
+            self.draw(answer);
+        }
+        let program = &self.program;
+        self.clients.retain_mut(|client| client.serve(program, answer).is_ok());
+    }
+
+    /// Returns whether a browser shows the page.
+    fn is_watched(&self) -> bool {
+        self.clients.iter().any(|client| client.offer == Offer::Watching)
+    }
+
+    /// Makes a picture for all browsers.
+    fn draw(&mut self, answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>) {
+        /// Most stations that are asked for; a list of more would take too long.
+        const MOST_STATIONS: u64 = 20_000;
+        let begun = Instant::now();
+        let Ok(status) = answer(Request::Status, Vec::new()) else { return };
+        let number = status["switches"].as_array().into_iter().flatten();
+        let number = number.filter_map(|switch| switch["stations"].as_u64()).sum();
+        let mut picture = web::event("message", &status);
+        let has_stations = self.pace.has_stations();
+        if has_stations {
+            let all = if number > MOST_STATIONS {
+                Err(String::new())
+            } else {
+                answer(Request::Stations { switch: None }, Vec::new())
+            };
+            picture.extend(web::stations(all.unwrap_or_default(), number));
+        }
+        let watching = self.clients.iter_mut().filter(|client| client.offer == Offer::Watching);
+        watching.for_each(|client| client.picture.clone_from(&picture));
+        self.pace.made(begun, has_stations);
     }
 
     /// Returns whether a client has asked for events.
@@ -202,7 +259,7 @@ impl Client {
         };
         let mut stream = Stream::new(socket, MAX_LINE, accepts);
         let Offer::Control { changes } = offer else {
-            return Some(Self { socket: 0, messages: MessageLoop::new(stream, patience?), offer, events: None });
+            return Some(Self::new(stream, patience?, offer));
         };
         let version = env!("CARGO_PKG_VERSION").into();
         let greeting = Greeting { protocol: PROTOCOL, program: program.into(), version, changes };
@@ -212,17 +269,25 @@ impl Client {
         };
         // What a new socket has no room for is lost with it.
         stream.send(line(&greeting), Vec::new()).ok()?;
-        Some(Self { socket: 0, messages: MessageLoop::new(stream, patience?), offer, events: None })
+        Some(Self::new(stream, patience?, offer))
+    }
+
+    fn new(stream: Stream, patience: Duration, offer: Offer) -> Self {
+        let messages = MessageLoop::new(stream, patience);
+        Self { socket: 0, messages, offer, events: None, picture: Vec::new() }
     }
 
     fn serve(
         &mut self,
+        program: &str,
         answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
     ) -> Result<(), ConnectionLost> {
         let Self { messages, offer, events, .. } = self;
         let changes = match *offer {
             Offer::Control { changes } => changes,
-            Offer::Metrics => return self.serve_metrics(answer),
+            Offer::Metrics | Offer::Full => return self.serve_once(answer),
+            Offer::Page(place) => return self.serve_page(&place, program, answer),
+            Offer::Watching => return self.serve_watching(),
             // Whatever comes now is not looked at; the client hangs up when it has read all.
             Offer::Answered => {
                 messages.handle(1, |stream| match stream.has_unsent() {
@@ -254,29 +319,88 @@ impl Client {
     }
 
     /// Answers one request by HTTP; the connection has ended after that.
-    fn serve_metrics(
+    fn serve_once(
         &mut self,
         answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
     ) -> Result<(), ConnectionLost> {
+        let is_full = self.offer == Offer::Full;
+        self.serve_http(|request| {
+            let reply = if is_full {
+                http::answer("503 Service Unavailable", TEXT, "too many browsers show this page; close one\n")
+            } else if request.is_post {
+                http::answer("405 Method Not Allowed", TEXT, "only GET is understood\n")
+            } else if request.path != "/metrics" {
+                http::answer("404 Not Found", TEXT, "the metrics are at /metrics\n")
+            } else {
+                let text = answer(Request::Metrics { format: request.format }, Vec::new());
+                let text = text.as_ref().map(|text| text.as_str().unwrap_or_default()).map_err(|why| &why[..]);
+                http::metrics(text, request.format)
+            };
+            (reply, Offer::Answered)
+        })
+    }
+
+    /// Answers a browser's request.
+    fn serve_page(
+        &mut self,
+        place: &WebPlace,
+        program: &str,
+        answer: &mut dyn FnMut(Request, Vec<OwnedFd>) -> Result<Value, String>,
+    ) -> Result<(), ConnectionLost> {
+        self.serve_http(|request| match place.ask(request) {
+            Asked::Answer(reply) => (reply, Offer::Answered),
+            Asked::Order(order) => (web::ordered(answer(Request::Step { order }, Vec::new())), Offer::Answered),
+            Asked::Events(mut head) => {
+                let version = env!("CARGO_PKG_VERSION");
+                let hello = json!({ "program": program, "version": version, "steps": place.steps });
+                head.extend(web::event("hello", &hello));
+                (head, Offer::Watching)
+            }
+        })
+    }
+
+    /// Answers a request by HTTP with what `reply` returns for it, and offers something else from then on.
+    fn serve_http(&mut self, mut reply: impl FnMut(&HttpRequest) -> (Vec<u8>, Offer)) -> Result<(), ConnectionLost> {
         let Self { messages, offer, .. } = self;
         messages.handle(1, |stream| {
-            let (len, reply) = match http::look(stream.arrived()) {
+            let (len, (bytes, next)) = match http::look(stream.arrived()) {
                 Arrived::Part if stream.arrived().len() == MAX_LINE => return Err(ConnectionLost::Truncated),
                 Arrived::Part => return Ok(false),
-                Arrived::Metrics(len, format) => {
-                    let text = answer(Request::Metrics { format }, Vec::new());
-                    let text = text.as_ref().map(|text| text.as_str().unwrap_or_default()).map_err(|why| &why[..]);
-                    (len, http::metrics(text, format))
-                }
-                Arrived::Other(reply) => (stream.arrived().len(), reply),
+                Arrived::Request(request) => (request.len, reply(&request)),
+                Arrived::Other(bytes) => (stream.arrived().len(), (bytes, Offer::Answered)),
             };
             stream.take(len);
-            stream.send(reply, Vec::new())?;
-            *offer = Offer::Answered;
+            stream.send(bytes, Vec::new())?;
+            *offer = next;
             Ok(true)
         })?;
         Ok(())
     }
+
+    /// Sends the newest picture to a browser that has read the one before.
+    fn serve_watching(&mut self) -> Result<(), ConnectionLost> {
+        let Self { messages, picture, .. } = self;
+        messages.handle(1, |stream| {
+            // Nothing is expected from it.
+            stream.take(stream.arrived().len());
+            if picture.is_empty() {
+                return Ok(false);
+            }
+            stream.send(std::mem::take(picture), Vec::new())?;
+            Ok(true)
+        })?;
+        Ok(())
+    }
+}
+
+/// Listens at an address, on a socket that does not block; one that systemd has passed is taken.
+fn listen_at(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = match inherited::take_tcp(address) {
+        Some(socket) => socket.into(),
+        None => TcpListener::bind(address)?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Accepts the next client of a TCP socket, on a non-blocking socket.

@@ -28,6 +28,19 @@ pub struct Status {
     pub buffers: u64,
     /// Those of them that are in use, in caches of queues among others.
     pub buffers_in_use: u64,
+    /// State of its software cards, if it has any that can be stopped.
+    #[serde(default)]
+    pub cards: Option<CardsState>,
+}
+
+/// Whether software cards work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CardsState {
+    /// They do.
+    Running,
+    /// They handle one descriptor when they are told to ([`Request::Step`](super::Request::Step)).
+    Stopped,
 }
 
 /// A port.

@@ -9,8 +9,15 @@
 mod dma;
 pub mod ixgbe;
 pub mod lies;
+mod model;
+mod model_set;
 mod runner;
+mod step;
+mod stepper;
 mod vector;
 pub mod virtio;
 
-pub use runner::{Interest, Model, Runner};
+pub use model::{Interest, Model};
+pub use runner::Runner;
+pub use step::{Step, StepLine, Who};
+pub use stepper::Stepper;

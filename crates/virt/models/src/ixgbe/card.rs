@@ -10,7 +10,7 @@ use ringpass_memory::{Access, Addressing, DmaMapError, DmaRegion, ForeignMemory,
 use ringpass_pci::registers::ixgbe::VENDOR;
 use ringpass_pci::registers::{Bar, DeviceWaker, Window};
 use ringpass_pci::{DeviceId, ForeignMaps, PciDevice};
-use ringpass_port::{Error, QueuePair};
+use ringpass_port::{Direction, Error, QueuePair};
 
 use super::config::CardConfig;
 use super::device::Device;
@@ -18,7 +18,8 @@ use super::doorbells::{self, Doorbells};
 use super::interrupts;
 use super::stats::Counters;
 use crate::dma::RingUse;
-use crate::runner::{Interest, Model};
+use crate::model::{Interest, Model};
+use crate::step::Step;
 
 /// A NIC in the process: a PCI device for the driver, and a wire on the other side.
 pub struct Card {
@@ -233,6 +234,22 @@ impl Model for Card {
 
     fn interest(&self) -> Interest {
         self.interest()
+    }
+
+    fn can_step_one(&self) -> bool {
+        true
+    }
+
+    fn trace(&self, on: bool) {
+        self.shared.access(|device| device.trace(on, &self.shared.doorbells));
+    }
+
+    fn step_one(&self, wire: &mut QueuePair, direction: Direction) -> Option<Step> {
+        self.shared.access(|device| device.step_one(wire, direction, &self.shared.doorbells))
+    }
+
+    fn settle(&self) {
+        self.shared.access(Device::settle);
     }
 }
 

@@ -28,10 +28,11 @@ use super::rx::RxRing;
 use super::sfp::Sfp;
 use super::spi::Spi;
 use super::stats::{Batch, Counters, count, count_octets, count_tx};
+use super::trace::Trace;
 use super::tx::TxRing;
 use super::tx_context::{Buffers, Context};
 use crate::dma::{Ring, RingUse};
-use crate::runner::Interest;
+use crate::model::Interest;
 
 pub(super) struct Device {
     pub(super) registers: RegisterFile,
@@ -77,6 +78,8 @@ pub(super) struct Device {
     tx_reported: u128,
     /// Buffer for assembling frames.
     pub(super) scratch: Vec<u8>,
+    /// What the driver writes, if somebody looks on.
+    pub(super) trace: Option<Box<Trace>>,
 }
 
 impl Device {
@@ -115,6 +118,7 @@ impl Device {
             rx_touched: 0,
             tx_reported: 0,
             scratch: Vec::with_capacity(16 << 10),
+            trace: None,
         };
         device.interrupts.liar = device.liar.clone();
         device.attach_liar();
@@ -215,7 +219,7 @@ impl Device {
     /// Receives the frames that arrived from the wire and sends those of the rings `to_send`.
     // Out of line, so that a step without work saves no registers.
     #[inline(never)]
-    fn work(&mut self, to_send: u128, arrived: usize, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
+    pub(super) fn work(&mut self, to_send: u128, arrived: usize, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
         self.dma_allowed = self.may_dma();
         let drains = !self.fifo.is_empty() && self.settings.receive && self.rx_enabled != 0;
         let mut moved = if arrived > 0 || drains { self.receive(arrived, doorbells) } else { 0 };

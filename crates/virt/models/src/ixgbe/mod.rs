@@ -39,6 +39,8 @@ mod sfp;
 mod spi;
 mod stats;
 mod steering;
+mod stepping;
+mod trace;
 mod tx;
 mod tx_context;
 mod vfio_user_function;

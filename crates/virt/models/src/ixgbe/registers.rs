@@ -101,6 +101,9 @@ impl Device {
             return cell.store(value & TAIL, Ordering::Release);
         }
         let Some(RegIndex { row, index }) = self.registers.find(offset) else { return };
+        if let Some(trace) = &mut self.trace {
+            trace.wrote(RegIndex { row, index }, value);
+        }
         let id = Id::ALL[row];
         self.interrupts.resolve_vectors(id, &self.registers);
         let before = self.registers.get(offset);

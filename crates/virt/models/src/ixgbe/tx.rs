@@ -117,6 +117,11 @@ impl TxRing {
         self.ready > 0 || self.segments.is_some()
     }
 
+    /// Handles no more than one descriptor, until the tail is taken over again.
+    pub(super) fn limit_to_one(&mut self) {
+        self.ready = self.ready.min(1);
+    }
+
     /// Fetches frames from the ring until the burst is full or the ring is empty.
     pub(super) fn fetch(&mut self, out: &mut Burst, context: &mut Context) {
         if self.ready > 0 && self.liar.as_ref().is_some_and(|liar| liar.triggers(Lie::TxStuck)) {

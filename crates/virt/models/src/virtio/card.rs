@@ -18,7 +18,7 @@ use super::device::Device;
 use super::kicks::Kicks;
 use super::shared::Shared;
 use super::{layout, pci};
-use crate::runner::{Interest, Model};
+use crate::model::{Interest, Model};
 
 /// A virtio network device in the process: a PCI device for the driver, and a wire on the other side.
 pub struct VirtioCard {

@@ -20,7 +20,7 @@ use super::queue::Queue;
 use super::ring::{Chain, Fault, NOT_MAPPED, Packed, Ring, RingFeatures, Split};
 use super::steer::Flows;
 use super::tx_path::TxPath;
-use crate::runner::Interest;
+use crate::model::Interest;
 use ringpass_memory::DmaMap;
 
 /// Device status bits (2.1).
