@@ -180,7 +180,9 @@ fn mistakes_get_messages_that_say_what_to_write() {
     }
     for (line, message) in [
         ("fwd null null --cpu x", "'--cpu <LIST>': write numbers of CPUs, such as 2,3"),
-        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IPv4 address, such as 198.18.0.1"),
+        ("pktgen null --vlan 4095", "'--vlan <ID[:PRIO]>': write a VLAN id, 0 to 4094"),
+        ("pktgen null --vlan 1:8", "a priority, 0 to 7: 100 or 100:5"),
+        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IP address, such as 198.18.0.1 or 2001:2::1"),
         (
             "fwd null null --take-over foo",
             "'--take-over <ADDRESS>': write the PCI address of a card, such as 0000:01:00.0",
@@ -223,4 +225,13 @@ fn files_without_an_end() {
 fn frames_longer_than_the_mtu() {
     refused(&["pktgen", "model:null", "--size", "1514", "--mtu", "1000"], &["1514", "--mtu 1000", "1014"]);
     refused(&["ping", "null", "--size", "1514", "--mtu", "1000"], &["1514", "1014"]);
+    refused(&["pktgen", "null", "--size", "1019", "--mtu", "1000", "--vlan", "1"], &["1019", "--mtu 1000", "1018"]);
+}
+
+#[test]
+fn frames_that_cannot_be() {
+    let size = |options: &[&str], parts: &[&str]| refused(&[&["pktgen", "null"], options].concat(), parts);
+    size(&["--size", "71", "--tcp"], &["TCP over IPv4 takes 72", "--size 72"]);
+    size(&["--size", "60", "--src-ip", "2001:2::5", "--vlan", "7"], &["UDP over IPv6 with a VLAN tag takes 84"]);
+    size(&["--src-ip", "2001:2::5", "--dst-ip", "198.19.0.1"], &["two families", "both as IPv6"]);
 }
