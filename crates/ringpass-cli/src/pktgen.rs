@@ -26,7 +26,7 @@ use crate::run_observer::RunObserver;
 use crate::stats::Fields;
 use frame::{Addresses, Endpoints, FLOWS, MAX, MIN};
 use generator::{Flows, Generator, IMIX, Plan};
-use rate::{Paced, Rate};
+use rate::{Pace, Paced, Rate, RequestedRate};
 use returned::{ReturnStats, ReturnTracker};
 use ringpass::signals::interrupted;
 use template::Checksums;
@@ -44,9 +44,14 @@ pub struct Args {
     /// Send frames of 60 bytes or the least, of 590 and of 1514 in the ratio 7:4:1 instead
     #[arg(long, conflicts_with = "size")]
     imix: bool,
-    /// Frames a second (100k, 1.5M), Gbit/s (2G) or max [default: max]
+    /// Frames a second (100k, 1.5M), Gbit/s (2G), percent of the link's speed (40%; here a frame counts 24 bytes
+    /// more, for preamble, checksum and gap), or max [default: max]
     #[arg(long)]
-    rate: Option<Rate>,
+    rate: Option<RequestedRate>,
+    /// Frames that each queue sends back to back, 1 to 65536; pauses between bursts keep the average --rate
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = within(1..=65536), requires = "rate")]
+    burst: Option<usize>,
     /// Flows, which differ in source port and, above 16384, in source address; 1 to 65536
     #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=FLOWS))]
     flows: usize,
@@ -97,6 +102,8 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass pktgen 0000:01:00.0 --imix --rate 5G
   TCP over IPv6 with a VLAN tag of priority 5:
       sudo ringpass pktgen 0000:01:00.0 --tcp --dst-ip 2001:db8::1 --vlan 100:5
+  bursts of 64 frames, at 40 percent of the link's speed on average:
+      sudo ringpass pktgen 0000:01:00.0 --rate 40% --burst 64
   a capture file as recorded, three times:
       sudo ringpass pktgen packet:veth0 --pcap a.pcap --loop 3";
 
@@ -129,6 +136,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     })?;
     let mut run = args.options.run()?;
     let mut ports = open([&args.port], &run.config)?;
+    let pace = args.pace(&mut *ports[0])?;
     let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
     let ends = Endpoints {
         mac: (args.src_mac.unwrap_or(own), args.dst_mac),
@@ -141,8 +149,8 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let epoch = Instant::now();
     let (workers, returned) = (args.options.queues as u64, Arc::<ReturnStats>::default());
     let sources = match &args.pcap {
-        Some(path) => captured(&args, path, &mut ports)?,
-        None => generated(&args, &ends, args.options.queues, ports.pool(), epoch)?,
+        Some(path) => captured(&args, path, pace, &mut ports)?,
+        None => generated(&args, &ends, pace, ports.pool(), epoch)?,
     };
     run.enter_sandbox(ports.needs())?;
     let queues = ports[0].take_queues();
@@ -155,7 +163,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let sizes = args.sizes(&ends);
     let average = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
     // The frames of a capture have sizes of their own, and may end before the time does.
-    let rate = args.rate.filter(|_| args.pcap.is_none()).and_then(|rate| rate.frames(average));
+    let rate = if args.pcap.is_some() { None } else { pace.rate.frames(average) };
     let mut observer = Sending { returned, rate };
     let result = run.control_with(&mut ports, &mut observer);
     close(ports);
@@ -163,6 +171,21 @@ pub fn run(mut args: Args) -> Result<(), Error> {
 }
 
 impl Args {
+    /// Returns the pace at which all workers together send on this port.
+    fn pace(&self, port: &mut dyn Port) -> Result<Pace, Error> {
+        let (link, requested) = (port.link(), self.rate.unwrap_or(RequestedRate::Fixed(Rate::Max)));
+        let Some(rate) = requested.on_link(link.mbps) else {
+            let (name, down) = (port.name(), if link.up { "" } else { ", as its link is down" });
+            return Err(Error::Config(format!(
+                "the link speed of {name} is not known{down}; write --rate in frames a second (100k) or Gbit/s (2G)"
+            )));
+        };
+        if self.burst.is_some() && rate == Rate::Max {
+            return Err(Error::Config("--burst needs pauses, which --rate max has not; write a lower --rate".into()));
+        }
+        Ok(Pace { rate, burst: self.burst.unwrap_or(1) as u32 })
+    }
+
     /// Returns the sizes of generated frames, in bytes, which take turns.
     fn sizes(&self, ends: &Endpoints) -> Vec<usize> {
         let shortest = ends.shortest();
@@ -194,11 +217,12 @@ impl RunObserver for Sending {
 fn generated(
     args: &Args,
     ends: &Endpoints,
-    workers: usize,
+    pace: Pace,
     pool: &Mempool,
     epoch: Instant,
 ) -> Result<Vec<Box<dyn RxQueue>>, Error> {
-    let (sizes, mtu) = (args.sizes(ends), args.options.mtu);
+    let (sizes, workers) = (args.sizes(ends), args.options.queues);
+    let mtu = args.options.mtu;
     let (smallest, largest) = (sizes.iter().min().copied(), sizes.iter().max().copied());
     let (most, least) = (mtu + usize::from(ends.headers().l2), ends.shortest());
     if let Some(largest) = largest.filter(|&size| size > most) {
@@ -214,9 +238,9 @@ fn generated(
     }
     let generator = |first: usize| {
         let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
-        let rate = args.rate.unwrap_or(Rate::Max).share(workers);
+        let pace = Pace { rate: pace.rate.share(workers), ..pace };
         let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
-        let plan = Plan { ends: *ends, sizes: sizes.clone(), flows, rate, epoch, checksums };
+        let plan = Plan { ends: *ends, sizes: sizes.clone(), flows, pace, epoch, checksums };
         Ok(Box::new(Generator::new(&plan, pool.cache())) as Box<dyn RxQueue>)
     };
     (0..workers).map(generator).collect()
@@ -232,7 +256,7 @@ fn kind(ends: &Endpoints) -> String {
 
 /// Opens the capture file as the frame source. It is added to the run's ports, so that its end also ends the
 /// run.
-fn captured(args: &Args, path: &Path, ports: &mut Ports) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+fn captured(args: &Args, path: &Path, pace: Pace, ports: &mut Ports) -> Result<Vec<Box<dyn RxQueue>>, Error> {
     if args.options.queues > 1 {
         return Err(Error::Config("one queue keeps the order of a capture file; leave out --queues".into()));
     }
@@ -240,8 +264,7 @@ fn captured(args: &Args, path: &Path, ports: &mut Ports) -> Result<Vec<Box<dyn R
     let speed = args.speed.unwrap_or(unsaid);
     let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed };
     let mut file = Pcap::open(&config, &args.options.config().port, ports.pool())?;
-    let rate = args.rate.unwrap_or(Rate::Max);
-    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, rate)) as Box<dyn RxQueue>;
+    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, pace)) as Box<dyn RxQueue>;
     let sources = file.take_queues().into_iter().map(paced).collect();
     ports.push(file);
     Ok(sources)

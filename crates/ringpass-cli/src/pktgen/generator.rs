@@ -7,7 +7,7 @@ use ringpass_memory::{Cache, MAGAZINE};
 use ringpass_port::chain;
 
 use super::frame::{Endpoints, Mark};
-use super::rate::{Pacer, Rate};
+use super::rate::{Pace, Pacer};
 use super::template::{Checksums, Template};
 
 /// Frame sizes of 60, 590 and 1514 bytes in the ratio 7:4:1, interleaved.
@@ -45,8 +45,8 @@ pub struct Plan {
     pub sizes: Vec<usize>,
     /// Flows, which take turns.
     pub flows: Flows,
-    /// Rate of this generator.
-    pub rate: Rate,
+    /// Pace of this generator.
+    pub pace: Pace,
     /// Start of the times in frames.
     pub epoch: Instant,
     /// Side that computes checksums.
@@ -63,7 +63,7 @@ impl Generator {
             next_template: 0,
             flows,
             next: Mark { flow: flows.first, sequence: 0, time: 0 },
-            pacer: Pacer::new(plan.rate, epoch),
+            pacer: Pacer::new(plan.pace, epoch),
             epoch,
             checksums,
         }
@@ -149,6 +149,7 @@ mod tests {
     use ringpass_port::MacAddress;
 
     use super::super::frame::Addresses;
+    use super::super::rate::Rate;
     use super::*;
 
     #[test]
@@ -161,8 +162,8 @@ mod tests {
         for first in 0..2 {
             let flows = Flows { first, step: 2, end: 7 };
             let checksums = if first == 0 { Checksums::Generator } else { Checksums::Port };
-            let (rate, epoch) = (Rate::Max, Instant::now());
-            let plan = Plan { ends, sizes: IMIX.to_vec(), flows, rate, epoch, checksums };
+            let (pace, epoch) = (Pace { rate: Rate::Max, burst: 1 }, Instant::now());
+            let plan = Plan { ends, sizes: IMIX.to_vec(), flows, pace, epoch, checksums };
             let mut generator = Generator::new(&plan, pool.cache());
             for _ in 0..4 {
                 let mut burst = Burst::new(30);
