@@ -12,7 +12,7 @@ use ringpass::{
     WakeSource, Wakeable, cycles,
 };
 use ringpass_intel::ixgbe::Ixgbe;
-use ringpass_memory::{Cache, FrameBatch};
+use ringpass_memory::{Cache, FrameBatch, L4};
 use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::{Runner, Stepper};
 use ringpass_port::FrameSink;
@@ -20,7 +20,8 @@ use ringpass_port::FrameSink;
 use crate::cores::{core_to_core_cycles, distance};
 use crate::fwd;
 use crate::options::Options;
-use crate::pktgen::frame::{Endpoints, MIN, Mark, Template};
+use crate::pktgen::frame::{Addresses, Endpoints, MIN, Mark};
+use crate::pktgen::template::{Checksums, Template};
 use crate::run_observer::RunObserver;
 use crate::stats::{Fields, pps, print_line};
 use ringpass::open::{on_any_pages, pool};
@@ -251,7 +252,8 @@ pub fn wires(packets: &Mempool, limit: usize) -> [QueuePair; 2] {
     let ways = [0, 1].map(|_| Arc::new(AtomicUsize::new(0)));
     [0, 1].map(|n| {
         let address = |n: usize| Ipv4Addr::new(198, 18, n as u8, 1);
-        let ends = Endpoints { mac: (mac(n + 2), mac(n)), ip: (address(n), address(1 - n)), port: 9, run: 0 };
+        let ip = Addresses::V4 { source: address(n), destination: address(1 - n) };
+        let ends = Endpoints { mac: (mac(n + 2), mac(n)), vlan: None, ip, transport: L4::Udp, port: 9, run: 0 };
         let source = Source { flows: flows(&ends), next: 0, cache: packets.cache(), limit, in_flight: ways[n].clone() };
         QueuePair { rx: Box::new(source), tx: Box::new(Sink { in_flight: ways[1 - n].clone() }) }
     })
@@ -262,7 +264,8 @@ const FLOWS: u32 = 64;
 /// Returns a frame of each flow.
 fn flows(ends: &Endpoints) -> Vec<[u8; MIN]> {
     let template = Template::new(ends, MIN);
-    (0..FLOWS).map(|flow| template.start(&Mark { flow, sequence: 0, time: 0 })).collect()
+    let start = |flow| template.start(&Mark { flow, sequence: 0, time: 0 }, Checksums::Generator);
+    (0..FLOWS).map(|flow| *start(flow).first_chunk().expect("a start is longer")).collect()
 }
 
 /// The wire's input to a card: frames, as long as fewer than `limit` are on their way to the sink.

@@ -1,6 +1,6 @@
 //! Options that the subcommands share.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -94,6 +94,11 @@ fn cpu(text: &str) -> Result<usize, String> {
 /// Parses an IPv4 address.
 pub fn ipv4(text: &str) -> Result<Ipv4Addr, String> {
     text.parse().map_err(|_| "write an IPv4 address, such as 198.18.0.1".into())
+}
+
+/// Parses an IP address.
+pub fn ip_address(text: &str) -> Result<IpAddr, String> {
+    text.parse().map_err(|_| "write an IP address, such as 198.18.0.1 or 2001:2::1".into())
 }
 
 /// Parses the address of a card, which may have a port's address around it.

@@ -4,9 +4,10 @@ pub mod frame;
 mod generator;
 mod rate;
 mod returned;
+pub mod template;
 mod track;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,17 +17,19 @@ use ringpass::{
     Worker, open,
 };
 use ringpass_host_ports::Pcap;
+use ringpass_memory::L4;
 use ringpass_port::{PcapConfig, ReplaySpeed};
 
-use crate::options::{Options, ipv4, within};
+use crate::options::{Options, ip_address, within};
 use crate::run::close;
 use crate::run_observer::RunObserver;
 use crate::stats::Fields;
-use frame::{Endpoints, MAX, MIN};
-use generator::{Checksums, Flows, Generator, IMIX};
-use rate::{Paced, Rate};
+use frame::{Addresses, Endpoints, FLOWS, MAX, MIN};
+use generator::{Flows, Generator, IMIX, Plan};
+use rate::{Pace, Paced, Rate, RequestedRate};
 use returned::{ReturnStats, ReturnTracker};
 use ringpass::signals::interrupted;
+use template::Checksums;
 
 /// Send generated or captured frames, and evaluate those that come back
 #[derive(clap::Args)]
@@ -34,17 +37,23 @@ use ringpass::signals::interrupted;
 pub struct Args {
     /// The port (see 'ringpass --help' for port addresses)
     port: String,
-    /// Bytes of a frame without its checksum, 60 to 9724; more than 1514 with --mtu
-    #[arg(long, value_name = "BYTES", default_value = "60", value_parser = within(MIN..=MAX))]
-    size: usize,
-    /// Send frames of 60, 590 and 1514 bytes in the ratio 7:4:1 instead
+    /// Bytes of a frame without its checksum, 60 to 9724; more than 1514 with --mtu [default: the least that its
+    /// headers and 18 bytes for the evaluation take: 60; 72 with --tcp; 20 more for IPv6, 4 for --vlan]
+    #[arg(long, value_name = "BYTES", value_parser = within(MIN..=MAX))]
+    size: Option<usize>,
+    /// Send frames of 60 bytes or the least, of 590 and of 1514 in the ratio 7:4:1 instead
     #[arg(long, conflicts_with = "size")]
     imix: bool,
-    /// Frames a second (100k, 1.5M), Gbit/s (2G) or max [default: max]
+    /// Frames a second (100k, 1.5M), Gbit/s (2G), percent of the link's speed (40%; here a frame counts 24 bytes
+    /// more, for preamble, checksum and gap), or max [default: max]
     #[arg(long)]
-    rate: Option<Rate>,
-    /// Flows, which differ in UDP source port and, above 16384, in source address; 1 to 65536
-    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=65536))]
+    rate: Option<RequestedRate>,
+    /// Frames that each queue sends back to back, 1 to 65536; pauses between bursts keep the average --rate
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = within(1..=65536), requires = "rate")]
+    burst: Option<usize>,
+    /// Flows, which differ in source port and, above 16384, in source address; 1 to 65536
+    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=FLOWS))]
     flows: usize,
     /// Most frames in flight, 1 to 65536; frames that are not back after a second no longer count [default: no
     /// limit]
@@ -56,17 +65,23 @@ pub struct Args {
     /// Source MAC address [default: the port's]
     #[arg(long, value_name = "MAC")]
     src_mac: Option<MacAddress>,
-    /// Destination address
-    #[arg(long, value_name = "IP", default_value = "198.19.0.1", value_parser = ipv4)]
-    dst_ip: Ipv4Addr,
-    /// Source address
-    #[arg(long, value_name = "IP", default_value = "198.18.0.1", value_parser = ipv4)]
-    src_ip: Ipv4Addr,
-    /// UDP destination port
+    /// Destination address, IPv4 or IPv6 [default: 198.19.0.1, or 2001:2:0:1::1]
+    #[arg(long, value_name = "IP", value_parser = ip_address)]
+    dst_ip: Option<IpAddr>,
+    /// Source address, IPv4 or IPv6 [default: 198.18.0.1, or 2001:2::1]
+    #[arg(long, value_name = "IP", value_parser = ip_address)]
+    src_ip: Option<IpAddr>,
+    /// UDP or TCP destination port
     #[arg(long = "port", value_name = "PORT", default_value = "50000")]
-    udp_port: u16,
+    l4_port: u16,
+    /// Send TCP segments, with ACK set, instead of UDP datagrams
+    #[arg(long)]
+    tcp: bool,
+    /// VLAN id, 0 to 4094, and priority, 0 to 7, of a tag (802.1Q) in each frame [default: no tag]
+    #[arg(long, value_name = "ID[:PRIO]", value_parser = tag)]
+    vlan: Option<u16>,
     /// Send the frames of a capture file instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows", "tcp", "vlan"])]
     pcap: Option<PathBuf>,
     /// Speed of the capture: recorded, max or a factor of recorded [default: recorded, or --rate]
     #[arg(long, value_name = "SPEED", value_parser = speed, requires = "pcap", conflicts_with = "rate")]
@@ -85,6 +100,10 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass pktgen tap:rp0 --rate 100k --flows 64
   a mix of sizes at 5 Gbit/s:
       sudo ringpass pktgen 0000:01:00.0 --imix --rate 5G
+  TCP over IPv6 with a VLAN tag of priority 5:
+      sudo ringpass pktgen 0000:01:00.0 --tcp --dst-ip 2001:db8::1 --vlan 100:5
+  bursts of 64 frames, at 40 percent of the link's speed on average:
+      sudo ringpass pktgen 0000:01:00.0 --rate 40% --burst 64
   a capture file as recorded, three times:
       sudo ringpass pktgen packet:veth0 --pcap a.pcap --loop 3";
 
@@ -99,24 +118,39 @@ fn speed(text: &str) -> Result<ReplaySpeed, String> {
     }
 }
 
+/// Parses a VLAN id with an optional priority into the tag control information.
+fn tag(text: &str) -> Result<u16, String> {
+    let (id, priority) = text.split_once(':').unwrap_or((text, "0"));
+    match (id.parse::<u16>(), priority.parse::<u16>()) {
+        (Ok(id @ 0..=4094), Ok(priority @ 0..=7)) => Ok(priority << 13 | id),
+        _ => Err("write a VLAN id, 0 to 4094, and if need be a priority, 0 to 7: 100 or 100:5".into()),
+    }
+}
+
 /// Runs the subcommand.
 pub fn run(mut args: Args) -> Result<(), Error> {
     // The run's own limit is not used: each worker counts its frames, so that the total is exact.
     let count = args.options.count.take();
+    let ip = Addresses::new(args.src_ip, args.dst_ip).ok_or_else(|| {
+        Error::Config("--src-ip and --dst-ip are of two families; write both as IPv4 or both as IPv6".into())
+    })?;
     let mut run = args.options.run()?;
     let mut ports = open([&args.port], &run.config)?;
+    let pace = args.pace(&mut *ports[0])?;
     let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
     let ends = Endpoints {
         mac: (args.src_mac.unwrap_or(own), args.dst_mac),
-        ip: (args.src_ip, args.dst_ip),
-        port: args.udp_port,
+        vlan: args.vlan,
+        ip,
+        transport: if args.tcp { L4::Tcp } else { L4::Udp },
+        port: args.l4_port,
         run: std::process::id() as u16,
     };
     let epoch = Instant::now();
     let (workers, returned) = (args.options.queues as u64, Arc::<ReturnStats>::default());
     let sources = match &args.pcap {
-        Some(path) => captured(&args, path, &mut ports)?,
-        None => generated(&args, &ends, args.options.queues, ports.pool(), epoch)?,
+        Some(path) => captured(&args, path, pace, &mut ports)?,
+        None => generated(&args, &ends, pace, ports.pool(), epoch)?,
     };
     run.enter_sandbox(ports.needs())?;
     let queues = ports[0].take_queues();
@@ -126,10 +160,10 @@ pub fn run(mut args: Args) -> Result<(), Error> {
         let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
         run.spawn(move |worker| work(source, queues, share, (tracker, window), worker))?;
     }
-    let sizes = args.sizes();
+    let sizes = args.sizes(&ends);
     let average = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
     // The frames of a capture have sizes of their own, and may end before the time does.
-    let rate = args.rate.filter(|_| args.pcap.is_none()).and_then(|rate| rate.frames(average));
+    let rate = if args.pcap.is_some() { None } else { pace.rate.frames(average) };
     let mut observer = Sending { returned, rate };
     let result = run.control_with(&mut ports, &mut observer);
     close(ports);
@@ -137,9 +171,25 @@ pub fn run(mut args: Args) -> Result<(), Error> {
 }
 
 impl Args {
+    /// Returns the pace at which all workers together send on this port.
+    fn pace(&self, port: &mut dyn Port) -> Result<Pace, Error> {
+        let (link, requested) = (port.link(), self.rate.unwrap_or(RequestedRate::Fixed(Rate::Max)));
+        let Some(rate) = requested.on_link(link.mbps) else {
+            let (name, down) = (port.name(), if link.up { "" } else { ", as its link is down" });
+            return Err(Error::Config(format!(
+                "the link speed of {name} is not known{down}; write --rate in frames a second (100k) or Gbit/s (2G)"
+            )));
+        };
+        if self.burst.is_some() && rate == Rate::Max {
+            return Err(Error::Config("--burst needs pauses, which --rate max has not; write a lower --rate".into()));
+        }
+        Ok(Pace { rate, burst: self.burst.unwrap_or(1) as u32 })
+    }
+
     /// Returns the sizes of generated frames, in bytes, which take turns.
-    fn sizes(&self) -> Vec<usize> {
-        if self.imix { IMIX.to_vec() } else { vec![self.size] }
+    fn sizes(&self, ends: &Endpoints) -> Vec<usize> {
+        let shortest = ends.shortest();
+        if self.imix { IMIX.map(|size| size.max(shortest)).to_vec() } else { vec![self.size.unwrap_or(shortest)] }
     }
 }
 
@@ -167,34 +217,46 @@ impl RunObserver for Sending {
 fn generated(
     args: &Args,
     ends: &Endpoints,
-    workers: usize,
+    pace: Pace,
     pool: &Mempool,
     epoch: Instant,
 ) -> Result<Vec<Box<dyn RxQueue>>, Error> {
-    let sizes = args.sizes();
-    let (largest, mtu) = (sizes.iter().max().copied().unwrap_or(0), args.options.mtu);
-    if largest > mtu + 14 {
-        let most = mtu + 14;
-        return Err(Error::Config(format!(
-            "frames of {largest} bytes, but --mtu {mtu} allows {most}; make them shorter"
-        )));
+    let (sizes, workers) = (args.sizes(ends), args.options.queues);
+    let mtu = args.options.mtu;
+    let (smallest, largest) = (sizes.iter().min().copied(), sizes.iter().max().copied());
+    let (most, least) = (mtu + usize::from(ends.headers().l2), ends.shortest());
+    if let Some(largest) = largest.filter(|&size| size > most) {
+        let text = format!("frames of {largest} bytes, but --mtu {mtu} allows {most}; make them shorter");
+        return Err(Error::Config(text));
+    }
+    if let Some(smallest) = smallest.filter(|&size| size < least) {
+        let text = format!("frames of {smallest} bytes, but {} takes {least}; write --size {least}", kind(ends));
+        return Err(Error::Config(text));
     }
     if args.flows < workers {
         return Err(Error::Config(format!("{workers} queues need as many flows; write --flows {workers}")));
     }
     let generator = |first: usize| {
         let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
-        let rate = args.rate.unwrap_or(Rate::Max).share(workers);
+        let pace = Pace { rate: pace.rate.share(workers), ..pace };
         let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
-        let how = (epoch, checksums);
-        Ok(Box::new(Generator::new(ends, &sizes, flows, rate, pool.cache(), how)) as Box<dyn RxQueue>)
+        let plan = Plan { ends: *ends, sizes: sizes.clone(), flows, pace, epoch, checksums };
+        Ok(Box::new(Generator::new(&plan, pool.cache())) as Box<dyn RxQueue>)
     };
     (0..workers).map(generator).collect()
 }
 
+/// Returns the kind of frames.
+fn kind(ends: &Endpoints) -> String {
+    let transport = if ends.transport == L4::Tcp { "TCP" } else { "UDP" };
+    let network = if matches!(ends.ip, Addresses::V6 { .. }) { "IPv6" } else { "IPv4" };
+    let tag = if ends.vlan.is_some() { " with a VLAN tag" } else { "" };
+    format!("{transport} over {network}{tag}")
+}
+
 /// Opens the capture file as the frame source. It is added to the run's ports, so that its end also ends the
 /// run.
-fn captured(args: &Args, path: &Path, ports: &mut Ports) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+fn captured(args: &Args, path: &Path, pace: Pace, ports: &mut Ports) -> Result<Vec<Box<dyn RxQueue>>, Error> {
     if args.options.queues > 1 {
         return Err(Error::Config("one queue keeps the order of a capture file; leave out --queues".into()));
     }
@@ -202,8 +264,7 @@ fn captured(args: &Args, path: &Path, ports: &mut Ports) -> Result<Vec<Box<dyn R
     let speed = args.speed.unwrap_or(unsaid);
     let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed };
     let mut file = Pcap::open(&config, &args.options.config().port, ports.pool())?;
-    let rate = args.rate.unwrap_or(Rate::Max);
-    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, rate)) as Box<dyn RxQueue>;
+    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, pace)) as Box<dyn RxQueue>;
     let sources = file.take_queues().into_iter().map(paced).collect();
     ports.push(file);
     Ok(sources)

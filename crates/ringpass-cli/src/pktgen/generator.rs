@@ -6,8 +6,9 @@ use ringpass::{Burst, RxQueue, WakeSource, Wakeable};
 use ringpass_memory::{Cache, MAGAZINE};
 use ringpass_port::chain;
 
-use super::frame::{Endpoints, Mark, Template};
-use super::rate::{Pacer, Rate};
+use super::frame::{Endpoints, Mark};
+use super::rate::{Pace, Pacer};
+use super::template::{Checksums, Template};
 
 /// Frame sizes of 60, 590 and 1514 bytes in the ratio 7:4:1, interleaved.
 pub const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 590, 60, 60, 590, 60];
@@ -35,29 +36,37 @@ pub struct Generator {
     checksums: Checksums,
 }
 
-/// Side that computes the UDP checksums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checksums {
-    /// The generator computes them.
-    Generator,
-    /// The port computes them on request.
-    Port,
+/// What a generator sends, and how fast.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Sender, receiver and headers.
+    pub ends: Endpoints,
+    /// Sizes of the frames in bytes, which take turns.
+    pub sizes: Vec<usize>,
+    /// Flows, which take turns.
+    pub flows: Flows,
+    /// Pace of this generator.
+    pub pace: Pace,
+    /// Start of the times in frames.
+    pub epoch: Instant,
+    /// Side that computes checksums.
+    pub checksums: Checksums,
 }
 
 impl Generator {
-    /// Creates a generator of frames that cycle through `sizes`, with buffers from `cache`. Times in frames are
-    /// nanoseconds since `epoch`.
-    pub fn new(
-        ends: &Endpoints,
-        sizes: &[usize],
-        flows: Flows,
-        rate: Rate,
-        cache: Cache,
-        (epoch, checksums): (Instant, Checksums),
-    ) -> Self {
-        let templates = sizes.iter().map(|&size| Template::new(ends, size)).collect();
-        let next = Mark { flow: flows.first, sequence: 0, time: 0 };
-        Self { cache, templates, next_template: 0, flows, next, pacer: Pacer::new(rate, epoch), epoch, checksums }
+    /// Creates a generator with buffers from `cache`.
+    pub fn new(plan: &Plan, cache: Cache) -> Self {
+        let &Plan { flows, epoch, checksums, .. } = plan;
+        Self {
+            cache,
+            templates: plan.sizes.iter().map(|&size| Template::new(&plan.ends, size)).collect(),
+            next_template: 0,
+            flows,
+            next: Mark { flow: flows.first, sequence: 0, time: 0 },
+            pacer: Pacer::new(plan.pace, epoch),
+            epoch,
+            checksums,
+        }
     }
 }
 
@@ -136,21 +145,26 @@ mod tests {
     use std::collections::HashMap;
     use std::net::Ipv4Addr;
 
-    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_memory::{L4, Mempool, MempoolConfig};
     use ringpass_port::MacAddress;
 
+    use super::super::frame::Addresses;
+    use super::super::rate::Rate;
     use super::*;
 
     #[test]
     fn each_flow_counts_from_zero_and_sizes_are_mixed() {
         let mac = MacAddress([2; 6]);
-        let ends = Endpoints { mac: (mac, mac), ip: (Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST), port: 9, run: 7 };
+        let ip = Addresses::V4 { source: Ipv4Addr::LOCALHOST, destination: Ipv4Addr::LOCALHOST };
+        let ends = Endpoints { mac: (mac, mac), vlan: None, ip, transport: L4::Udp, port: 9, run: 7 };
         let pool = Mempool::new(&MempoolConfig::default()).unwrap();
         let (mut next, mut sizes) = (HashMap::new(), HashMap::new());
         for first in 0..2 {
             let flows = Flows { first, step: 2, end: 7 };
-            let how = (Instant::now(), if first == 0 { Checksums::Generator } else { Checksums::Port });
-            let mut generator = Generator::new(&ends, &IMIX, flows, Rate::Max, pool.cache(), how);
+            let checksums = if first == 0 { Checksums::Generator } else { Checksums::Port };
+            let (pace, epoch) = (Pace { rate: Rate::Max, burst: 1 }, Instant::now());
+            let plan = Plan { ends, sizes: IMIX.to_vec(), flows, pace, epoch, checksums };
+            let mut generator = Generator::new(&plan, pool.cache());
             for _ in 0..4 {
                 let mut burst = Burst::new(30);
                 assert_eq!(generator.rx_burst(&mut burst), 30);

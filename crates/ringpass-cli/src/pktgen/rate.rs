@@ -6,7 +6,35 @@ use std::time::{Duration, Instant};
 use super::frame::MAX;
 use ringpass::{Burst, RxDecorator, RxQueue, WakeSource};
 
-/// A requested send rate.
+/// A rate of the command line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RequestedRate {
+    /// The same on every port.
+    Fixed(Rate),
+    /// This part of the speed of the port's link, above 0 and at most 1.
+    OfLink(f64),
+}
+
+impl RequestedRate {
+    /// Returns the rate on a link of this speed, in Mbit/s; `None` if it depends on a speed that is not known (0).
+    pub fn on_link(self, mbps: u32) -> Option<Rate> {
+        match self {
+            Self::Fixed(rate) => Some(rate),
+            Self::OfLink(part) => (mbps > 0).then(|| Rate::Wire(part * f64::from(mbps) * 1e6)),
+        }
+    }
+}
+
+/// Frames that are sent back to back, and how many of them over time.
+#[derive(Clone, Copy, Debug)]
+pub struct Pace {
+    /// Average rate.
+    pub rate: Rate,
+    /// Frames of a burst, at least 1; between two bursts is a pause.
+    pub burst: u32,
+}
+
+/// A send rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rate {
     /// As fast as the port accepts frames.
@@ -15,22 +43,33 @@ pub enum Rate {
     Packets(f64),
     /// Bits of frames a second, without L1 overhead.
     Bits(f64),
+    /// Bits a second on the wire.
+    Wire(f64),
 }
 
-impl FromStr for Rate {
+/// Bytes that a frame takes on the wire besides its own: preamble and start of frame, checksum, gap (IEEE 802.3, 3.1.1 and 4.4.2).
+const WIRE_OVERHEAD: usize = 8 + 4 + 12;
+
+impl FromStr for RequestedRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        const EXPECTED: &str =
+            "write frames a second (1000, 100k, 1.5M), Gbit/s (2.5G), percent of the link (40%) or max";
         if text == "max" {
-            return Ok(Self::Max);
+            return Ok(Self::Fixed(Rate::Max));
         }
         let number = |text: &str| text.parse().ok().filter(|n: &f64| *n > 0.0 && n.is_finite());
         let split = |unit| text.strip_suffix(unit).and_then(number);
-        None.or_else(|| number(text).map(Self::Packets))
-            .or_else(|| split('k').map(|n| Self::Packets(n * 1e3)))
-            .or_else(|| split('M').map(|n| Self::Packets(n * 1e6)))
-            .or_else(|| split('G').map(|n| Self::Bits(n * 1e9)))
-            .ok_or_else(|| "write frames a second (1000, 100k, 1.5M), Gbit/s (2.5G) or max".into())
+        if let Some(percent) = split('%') {
+            return if percent <= 100.0 { Ok(Self::OfLink(percent / 100.0)) } else { Err(EXPECTED.into()) };
+        }
+        None.or_else(|| number(text).map(Rate::Packets))
+            .or_else(|| split('k').map(|n| Rate::Packets(n * 1e3)))
+            .or_else(|| split('M').map(|n| Rate::Packets(n * 1e6)))
+            .or_else(|| split('G').map(|n| Rate::Bits(n * 1e9)))
+            .map(Self::Fixed)
+            .ok_or_else(|| EXPECTED.into())
     }
 }
 
@@ -41,6 +80,7 @@ impl Rate {
             Self::Max => None,
             Self::Packets(rate) => Some(rate),
             Self::Bits(rate) => Some(rate / (8.0 * len)),
+            Self::Wire(rate) => Some(rate / (8.0 * (len + WIRE_OVERHEAD as f64))),
         }
     }
 
@@ -50,15 +90,18 @@ impl Rate {
             Self::Max => Self::Max,
             Self::Packets(rate) => Self::Packets(rate / workers as f64),
             Self::Bits(rate) => Self::Bits(rate / workers as f64),
+            Self::Wire(rate) => Self::Wire(rate / workers as f64),
         }
     }
 }
 
 /// A token bucket that decides when the next frame is due.
 pub struct Pacer {
-    rate: Rate,
-    /// Frames or bits that are due now.
+    pace: Pace,
+    /// Frames or bits that are due now. The whole burst is due as soon as its first frame is, so this may be below 0.
     credit: f64,
+    /// Frames of the present burst that have not been sent.
+    rest: u32,
     last: Instant,
 }
 
@@ -67,13 +110,13 @@ impl Pacer {
     const MAX_CATCH_UP: f64 = 0.1;
 
     /// Creates a pacer that starts at `now`.
-    pub fn new(rate: Rate, now: Instant) -> Self {
-        Self { rate, credit: 0.0, last: now }
+    pub fn new(pace: Pace, now: Instant) -> Self {
+        Self { pace, credit: 0.0, rest: 0, last: now }
     }
 
     /// Adds the credit for the time since the last call. To be called before each burst.
     pub fn advance(&mut self, now: Instant) {
-        if let Rate::Packets(rate) | Rate::Bits(rate) = self.rate {
+        if let Rate::Packets(rate) | Rate::Bits(rate) | Rate::Wire(rate) = self.pace.rate {
             // The limit leaves credit for at least two frames of any size: a late one and the next.
             let one = self.cost(MAX).map_or(0.0, |(cost, _)| cost);
             let most = (rate * Self::MAX_CATCH_UP).max(2.0 * one);
@@ -85,15 +128,19 @@ impl Pacer {
     /// Returns the cost of a frame of `len` bytes, and the rate at which credit grows, in the same unit.
     #[inline]
     fn cost(&self, len: usize) -> Option<(f64, f64)> {
-        match self.rate {
+        match self.pace.rate {
             Rate::Max => None,
             Rate::Packets(rate) => Some((1.0, rate)),
             Rate::Bits(rate) => Some((len as f64 * 8.0, rate)),
+            Rate::Wire(rate) => Some(((len + WIRE_OVERHEAD) as f64 * 8.0, rate)),
         }
     }
 
     /// Returns when a frame of `len` bytes will be due.
     pub fn wake(&self, len: usize) -> WakeSource<'static> {
+        if self.rest > 0 {
+            return WakeSource::Polled;
+        }
         let missing = self.cost(len).map(|(cost, rate)| (cost - self.credit) / rate);
         // Rounded up, so that the frame is due when the timer fires.
         let wait = missing.and_then(|seconds| Duration::try_from_secs_f64(seconds + 1e-9).ok());
@@ -104,9 +151,13 @@ impl Pacer {
     #[inline]
     pub fn due(&mut self, len: usize) -> bool {
         let Some((cost, _)) = self.cost(len) else { return true };
-        let due = self.credit >= cost;
+        if self.rest == 0 && self.credit >= cost {
+            self.rest = self.pace.burst;
+        }
+        let due = self.rest > 0;
         if due {
             self.credit -= cost;
+            self.rest -= 1;
         }
         due
     }
@@ -122,8 +173,8 @@ pub struct Paced {
 
 impl Paced {
     /// Creates a paced source that starts now.
-    pub fn new(source: Box<dyn RxQueue>, rate: Rate) -> Self {
-        Self { source, pacer: Pacer::new(rate, Instant::now()), next: Burst::new(1) }
+    pub fn new(source: Box<dyn RxQueue>, pace: Pace) -> Self {
+        Self { source, pacer: Pacer::new(pace, Instant::now()), next: Burst::new(1) }
     }
 }
 
@@ -181,10 +232,16 @@ mod tests {
             ("1.5M", Rate::Packets(1.5e6)),
             ("10G", Rate::Bits(1e10)),
         ] {
-            assert_eq!(text.parse(), Ok(rate), "{text}");
+            assert_eq!(text.parse(), Ok(RequestedRate::Fixed(rate)), "{text}");
+            assert_eq!(RequestedRate::Fixed(rate).on_link(0), Some(rate));
         }
-        for wrong in ["", "0", "-1", "k", "1g", "1kM", "nan", "inf", "infG"] {
-            assert!(wrong.parse::<Rate>().is_err(), "{wrong}");
+        let percent: RequestedRate = "25%".parse().unwrap();
+        assert_eq!((percent.on_link(0), percent.on_link(10_000)), (None, Some(Rate::Wire(2.5e9))));
+        // The rate of 10 Gbit/s Ethernet (RFC 2544 and others): 14.88 million frames of 60 bytes, without the checksum.
+        let frames = "100%".parse::<RequestedRate>().unwrap().on_link(10_000).unwrap().frames(60.0);
+        assert_eq!(frames.map(f64::round), Some(14_880_952.0));
+        for wrong in ["", "0", "-1", "k", "1g", "1kM", "nan", "inf", "infG", "%", "0%", "100.1%", "-1%"] {
+            assert!(wrong.parse::<RequestedRate>().is_err(), "{wrong}");
         }
     }
 
@@ -192,7 +249,7 @@ mod tests {
     fn the_pacer_keeps_its_rate_and_makes_good_a_short_delay_only() {
         let start = Instant::now();
         let sent_after = |rate, len, steps: &[u64]| {
-            let mut pacer = Pacer::new(rate, start);
+            let mut pacer = Pacer::new(Pace { rate, burst: 1 }, start);
             let mut sent = 0;
             for &millis in steps {
                 pacer.advance(start + Duration::from_millis(millis));
@@ -206,10 +263,32 @@ mod tests {
         assert!((9_999..=10_000).contains(&sent_after(Rate::Packets(1e4), 60, &every_millisecond)));
         assert!((999_999..=1_000_000).contains(&sent_after(Rate::Bits(8e9), 1000, &every_millisecond)));
         assert!((1..=2).contains(&sent_after(Rate::Packets(1.5), 1514, &[0, 1000])));
-        let pacer = Pacer::new(Rate::Packets(10.0), start);
+        let pacer = Pacer::new(Pace { rate: Rate::Packets(10.0), burst: 1 }, start);
         let WakeSource::At(time) = pacer.wake(60) else { panic!("a time") };
         assert!((100..101).contains(&time.duration_since(start).as_millis()));
-        assert!(matches!(Pacer::new(Rate::Max, start).wake(60), WakeSource::Polled));
+        assert!(matches!(Pacer::new(Pace { rate: Rate::Max, burst: 1 }, start).wake(60), WakeSource::Polled));
         assert_eq!(sent_after(Rate::Packets(4e6), 60, &[0, 1000]), 400_000, "100 ms of a held up second");
+    }
+    #[test]
+    fn bursts_are_whole_and_the_pauses_between_them_keep_the_rate() {
+        let start = Instant::now();
+        for (rate, len) in [(Rate::Packets(1e4), 60), (Rate::Bits(8e7), 1000), (Rate::Wire(8e7), 976)] {
+            let mut pacer = Pacer::new(Pace { rate, burst: 64 }, start);
+            let mut sent = Vec::new();
+            for tenth in 0..=10_000 {
+                pacer.advance(start + Duration::from_micros(100 * tenth));
+                let mut burst = 0;
+                while pacer.due(len) {
+                    burst += 1;
+                    assert!(burst % 64 == 0 || matches!(pacer.wake(len), WakeSource::Polled));
+                }
+                if burst > 0 {
+                    sent.push((tenth, burst));
+                }
+            }
+            assert!(sent.iter().all(|&(_, burst)| burst == 64), "{sent:?}");
+            assert!(sent.windows(2).all(|pair| (63..=65).contains(&(pair[1].0 - pair[0].0))), "{sent:?}");
+            assert!((9_920..=10_064).contains(&(64 * sent.len())), "{}", sent.len());
+        }
     }
 }

@@ -168,10 +168,11 @@ impl ReturnTracker {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use ringpass_memory::{Mempool, MempoolConfig};
+    use ringpass_memory::{L4, Mempool, MempoolConfig};
     use ringpass_port::MacAddress;
 
-    use super::super::frame::{Mark, Template};
+    use super::super::frame::{Addresses, Mark};
+    use super::super::template::Template;
     use super::*;
 
     #[test]
@@ -194,7 +195,8 @@ mod tests {
     #[test]
     fn what_is_missing_is_lost_once_nothing_more_is_waited_for() {
         let mac = MacAddress([2; 6]);
-        let ends = Endpoints { mac: (mac, mac), ip: (Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST), port: 9, run: 7 };
+        let ip = Addresses::V4 { source: Ipv4Addr::LOCALHOST, destination: Ipv4Addr::LOCALHOST };
+        let ends = Endpoints { mac: (mac, mac), vlan: None, ip, transport: L4::Udp, port: 9, run: 7 };
         let (template, pool) = (Template::new(&ends, 60), Mempool::new(&MempoolConfig::default()).unwrap());
         let returned: Arc<ReturnStats> = Arc::default();
         let mut tracker = ReturnTracker::new(&ends, 2, Instant::now(), &returned);

@@ -180,7 +180,11 @@ fn mistakes_get_messages_that_say_what_to_write() {
     }
     for (line, message) in [
         ("fwd null null --cpu x", "'--cpu <LIST>': write numbers of CPUs, such as 2,3"),
-        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IPv4 address, such as 198.18.0.1"),
+        ("pktgen null --burst 8", "--rate <RATE>"),
+        ("pktgen null --rate 101%", "percent of the link (40%)"),
+        ("pktgen null --vlan 4095", "'--vlan <ID[:PRIO]>': write a VLAN id, 0 to 4094"),
+        ("pktgen null --vlan 1:8", "a priority, 0 to 7: 100 or 100:5"),
+        ("pktgen null --src-ip 1.2.3", "'--src-ip <IP>': write an IP address, such as 198.18.0.1 or 2001:2::1"),
         (
             "fwd null null --take-over foo",
             "'--take-over <ADDRESS>': write the PCI address of a card, such as 0000:01:00.0",
@@ -223,4 +227,15 @@ fn files_without_an_end() {
 fn frames_longer_than_the_mtu() {
     refused(&["pktgen", "model:null", "--size", "1514", "--mtu", "1000"], &["1514", "--mtu 1000", "1014"]);
     refused(&["ping", "null", "--size", "1514", "--mtu", "1000"], &["1514", "1014"]);
+    refused(&["pktgen", "null", "--size", "1019", "--mtu", "1000", "--vlan", "1"], &["1019", "--mtu 1000", "1018"]);
+}
+
+#[test]
+fn frames_and_rates_that_cannot_be() {
+    let pktgen = |options: &[&str], parts: &[&str]| refused(&[&["pktgen", "null"], options].concat(), parts);
+    pktgen(&["--size", "71", "--tcp"], &["TCP over IPv4 takes 72", "--size 72"]);
+    pktgen(&["--size", "60", "--src-ip", "2001:2::5", "--vlan", "7"], &["UDP over IPv6 with a VLAN tag takes 84"]);
+    pktgen(&["--rate", "max", "--burst", "2"], &["--burst needs pauses", "lower --rate"]);
+    pktgen(&["--rate", "40%"], &["the link speed of null is not known", "--rate in frames a second (100k)"]);
+    pktgen(&["--src-ip", "2001:2::5", "--dst-ip", "198.19.0.1"], &["two families", "both as IPv6"]);
 }

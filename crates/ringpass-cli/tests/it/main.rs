@@ -24,6 +24,7 @@ mod netmap_host;
 mod netmap_native;
 mod netmap_requests;
 mod offloads;
+mod pktgen;
 mod readme;
 mod rejoin;
 mod replay;

@@ -1,0 +1,138 @@
+//! The frames of `ringpass pktgen`, as the kernel and tshark see them.
+
+use std::net::UdpSocket;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::common::{Ended, Namespace, RINGPASS, folder, ringpass, run, text, wait_until};
+
+/// Kinds of frames, by their options.
+const KINDS: [&[&str]; 8] = [
+    &[],
+    &["--tcp"],
+    &["--src-ip", "2001:db8::2"],
+    &["--src-ip", "2001:db8::2", "--tcp"],
+    &["--vlan", "100:5"],
+    &["--vlan", "100:5", "--tcp"],
+    &["--vlan", "100:5", "--dst-ip", "2001:db8::1"],
+    &["--vlan", "100:5", "--dst-ip", "2001:db8::1", "--tcp"],
+];
+
+/// Returns what tshark says of a field in each frame of a file. Wrong checksums are malformed for it.
+fn fields(file: &std::path::Path, fields: &[&str]) -> Vec<String> {
+    let mut command = vec!["tshark", "-r", text(file), "-T", "fields"];
+    for check in ["ip.check_checksum:TRUE", "udp.check_checksum:TRUE", "tcp.check_checksum:TRUE"] {
+        command.extend(["-o", check]);
+    }
+    fields.iter().for_each(|field| command.extend(["-e", *field]));
+    run(&command).lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn tshark_finds_the_checksums_of_all_kinds_right() {
+    let folder = folder();
+    let (all, least) = (folder.path().join("all.pcap"), [60, 72, 80, 92, 64, 76, 84, 96]);
+    let (mut files, mut expected) = (Vec::new(), Vec::new());
+    for (kind, least) in KINDS.iter().zip(least) {
+        for options in [&[][..], &["--offloads", "checksum"], &["--imix", "--flows", "5"]] {
+            let file = folder.path().join(format!("{}.pcap", files.len()));
+            let port = format!("pcap:,out={}", text(&file));
+            let (status, _, errors) = ringpass(&[&["pktgen", &port, "-c", "24"], *kind, options].concat());
+            assert_eq!(status, Some(0), "{errors}");
+            files.push(text(&file).to_owned());
+            expected.push(least);
+        }
+    }
+    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    run(&[&["mergecap", "-a", "-w", text(&all)], &files[..]].concat());
+    let names = ["frame.len", "ip.checksum.status", "udp.checksum.status", "tcp.checksum.status"];
+    let lines = fields(&all, &names);
+    assert_eq!(lines.len(), 24 * expected.len());
+    for ((lines, least), file) in lines.chunks(24).zip(expected).zip(&files) {
+        let mut lengths = Vec::new();
+        for line in lines {
+            let (len, statuses) = line.split_once('\t').expect("at least one checksum");
+            lengths.push(len.parse::<usize>().expect("a length"));
+            // Good is 1; IPv6 has none.
+            assert!(statuses.split('\t').all(|status| matches!(status, "1" | "")), "{file}: {line}");
+        }
+        assert_eq!(lengths.into_iter().min(), Some(least), "{file}");
+    }
+    let last = std::path::Path::new(files.last().expect("several"));
+    let names = ["vlan.id", "vlan.priority", "tcp.flags.str", "ipv6.src", "ipv6.dst"];
+    assert_eq!(fields(last, &names)[0], "100\t5\t·······A····\t2001:2::1\t2001:db8::1");
+}
+
+/// Connects two namespaces by a pair of veth. The one of the second has addresses.
+fn veth() -> (Namespace, Namespace) {
+    let (a, b) = (Namespace::new(), Namespace::new());
+    a.ip(&["link", "add", "name", "va", "type", "veth", "peer", "name", "vb", "netns", &b.0]);
+    a.ip(&["link", "set", "va", "up"]);
+    b.run(&["sh", "-c", "echo 0 >/proc/sys/net/ipv6/conf/vb/disable_ipv6"]);
+    b.ip(&["link", "set", "vb", "up"]);
+    b.ip(&["address", "add", "198.51.100.1/24", "dev", "vb"]);
+    b.ip(&["address", "add", "2001:db8::1/64", "dev", "vb", "nodad"]);
+    wait_until("the link", || a.ip(&["link", "show", "va"]).contains("state UP"));
+    (a, b)
+}
+
+/// Returns one of the kernel's counters.
+fn counter(namespace: &Namespace, name: &str) -> u64 {
+    let text = namespace.run(&["nstat", "-asz", name]);
+    let line = text.lines().find(|line| line.starts_with(name)).expect("the kernel counts them");
+    line.split_whitespace().nth(1).expect("a number").parse().expect("a number")
+}
+
+#[test]
+fn the_kernel_takes_datagrams_and_segments() {
+    // As many as fit into a socket's buffer.
+    const COUNT: u64 = 200;
+    let (a, b) = veth();
+    let mac = b.mac("vb");
+    let sockets =
+        ["0.0.0.0:50000", "[::]:50001"].map(|address| b.enter(|| UdpSocket::bind(address)).expect("a socket"));
+    for socket in &sockets {
+        socket.set_read_timeout(Some(Duration::from_secs(5))).expect("above 0");
+    }
+    let count = COUNT.to_string();
+    let send = |more: &[&str]| {
+        let common = [RINGPASS, "pktgen", "packet:va", "--count", &count, "--rate", "20k", "--dst-mac", &mac, "--json"];
+        a.run(&[&common, more].concat());
+    };
+    for (socket, port, from, to) in
+        [(&sockets[0], "50000", "198.51.100.2", "198.51.100.1"), (&sockets[1], "50001", "2001:db8::2", "2001:db8::1")]
+    {
+        for offloads in ["none", "checksum"] {
+            let options = ["--offloads", offloads, "--src-ip", from, "--dst-ip", to, "--port", port];
+            send(&options);
+            for n in 0..COUNT {
+                let (len, sender) = socket.recv_from(&mut [0; 2048]).unwrap_or_else(|e| panic!("{options:?} {n}: {e}"));
+                assert_eq!((len, sender.ip().to_string()), (18, from.to_owned()));
+            }
+            // Segments of a connection that does not exist are answered by a reset each, if they are right.
+            let (before, errors) = (counter(&b, "TcpOutRsts"), counter(&b, "TcpInCsumErrors"));
+            send(&[&options[..], &["--tcp"]].concat());
+            wait_until("the segments", || counter(&b, "TcpOutRsts") == before + COUNT);
+            assert_eq!(counter(&b, "TcpInCsumErrors"), errors);
+        }
+    }
+}
+
+#[test]
+fn frames_of_all_kinds_are_recognised_when_they_return() {
+    let (a, b) = veth();
+    let echo = b.spawn(&[RINGPASS, "echo", "packet:vb", "--json", "--interval", "0.05"]);
+    wait_until("its first line", || !echo.line().is_empty());
+    for kind in KINDS {
+        let common = [RINGPASS, "pktgen", "packet:va", "-c", "200", "--rate", "10k", "--flows", "8", "--json"];
+        let generator = a.spawn(&[&common, kind].concat());
+        let Ended { status, lines, errors } = generator.wait(Duration::from_secs(30));
+        assert_eq!(status, Some(0), "{errors:?}");
+        let summary: Value = serde_json::from_str(lines.last().expect("a summary")).expect("JSON");
+        let numbers =
+            ["sent", "returned", "lost", "reordered", "duplicate"].map(|name| summary[name].as_u64().unwrap());
+        assert_eq!(numbers, [200, 200, 0, 0, 0], "{kind:?}: {summary}");
+    }
+    drop(echo);
+}
