@@ -23,6 +23,7 @@ mod measure;
 mod median;
 mod model;
 mod netmap;
+mod page;
 mod pages;
 mod paper;
 mod plot;
@@ -57,6 +58,7 @@ enum Benchmark {
     Driver(driver::Args),
     Model(model::Args),
     Capture(capture::Args),
+    Page(page::Args),
     Latency(latency::Args),
     Idle(idle::Args),
     Vhost(vhost::Args),
@@ -74,6 +76,7 @@ const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
   ringpass bench model                    2, 8 and 32 software cards on one thread with their drivers
   ringpass bench capture                  what 'ringpass ctl capture' costs its port
+  ringpass bench page                     what browsers and scrapers cost the demo
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
   sudo ringpass bench vhost               packets to and from a guest, beside DPDK on the same cores
@@ -93,6 +96,7 @@ fn run(what: Benchmark) -> Result<(), Error> {
         Benchmark::Driver(args) => driver::run(args),
         Benchmark::Model(args) => model::run(&args),
         Benchmark::Capture(args) => capture::run(&args),
+        Benchmark::Page(args) => page::run(&args),
         Benchmark::Latency(args) => latency::run(args),
         Benchmark::Idle(args) => idle::run(args),
         Benchmark::Vhost(args) => vhost::run(args),
