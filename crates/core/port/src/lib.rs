@@ -40,7 +40,7 @@ pub use length::{MAX_L2_HEADER_LEN, fits_mtu, frame_fits_mtu};
 pub use mac::MacAddress;
 pub use offloads::Offloads;
 pub use port::{
-    Direction, Link, Port, PortConfig, QueuePair, RingStatus, RxQueue, State, Stats, TxQueue, copy_packets,
+    Direction, Holds, Link, Port, PortConfig, QueuePair, RingStatus, RxQueue, State, Stats, TxQueue, copy_packets,
 };
 pub use software::{SoftwareOffload, Sum, complete_checksum, fill_checksum, parse_headers};
 pub use status::{Counters, PortStatus};

@@ -76,20 +76,33 @@ pub struct RingStatus {
     pub descriptors: usize,
     /// Descriptor that the device uses next.
     pub head: usize,
-    /// Number of descriptors, from the head on, that the driver has posted and the device has not used yet: free buffers to receive
-    /// into, or frames to be sent.
+    /// Number of descriptors, from the head on, that the driver has posted and the device has not used yet.
     pub posted: usize,
+    /// What these describe.
+    pub holds: Holds,
+}
+
+/// What the posted descriptors of a ring describe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Holds {
+    /// Free buffers.
+    #[default]
+    Buffers,
+    /// Frames.
+    Frames,
 }
 
 impl RingStatus {
     /// Describes the ring of an Intel card, whose descriptors from `head` up to `tail` belong to the card. `None` unless both lie in it.
-    pub fn between(queue: usize, direction: Direction, descriptors: usize, head: usize, tail: usize) -> Option<Self> {
+    pub fn of_card(queue: usize, direction: Direction, descriptors: usize, head: usize, tail: usize) -> Option<Self> {
         let posted = (head.max(tail) < descriptors).then(|| (tail + descriptors - head) % descriptors)?;
-        Some(Self { queue, direction, descriptors, head, posted })
+        let holds = if direction == Direction::Rx { Holds::Buffers } else { Holds::Frames };
+        Some(Self { queue, direction, descriptors, head, posted, holds })
     }
 }
 
-/// What a ring is for, seen from the driver.
+/// What a ring is for, seen from its port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

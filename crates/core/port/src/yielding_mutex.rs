@@ -1,7 +1,7 @@
 //! A mutex whose datapath side yields to the control path.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// A mutex for a value that a busy worker locks nearly all the time.
 ///
@@ -40,6 +40,15 @@ impl<T> YieldingMutex<T> {
             std::thread::yield_now();
         }
         self.locked()
+    }
+
+    /// Locks on the control path if nobody else has the lock, for what can as well be done later.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.value.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Locks on the control path; the datapath yields meanwhile.

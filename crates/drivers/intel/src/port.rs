@@ -181,7 +181,7 @@ impl<F: Family> Port for IntelPort<F> {
             let q = self.family.hw_queue(queue);
             directions.map(|(direction, registers)| {
                 let descriptors = read(registers.len, q) / size_of::<Descriptor>();
-                RingStatus::between(queue, direction, descriptors, read(registers.head, q), read(registers.tail, q))
+                RingStatus::of_card(queue, direction, descriptors, read(registers.head, q), read(registers.tail, q))
             })
         };
         (0..self.queue_count).flat_map(of).flatten().collect()

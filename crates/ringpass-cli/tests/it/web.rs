@@ -175,7 +175,7 @@ fn rings_move_in_chromium() {
     browser.wait("a worker that has nothing to do", still);
     let log = "return document.getElementById('log').innerText";
     let mut steps = 0;
-    while !browser.run(log).as_str().expect("text").contains("The card received a frame") {
+    while !browser.run(log).as_str().expect("text").contains("received a frame") {
         let now = browser.run("return document.querySelectorAll('#log > li').length");
         browser.press("s");
         browser
@@ -192,8 +192,7 @@ fn rings_move_in_chromium() {
     }
     // The driver forwards it, which the next step shows.
     browser.press("s");
-    browser
-        .wait("what is sent", "return document.querySelector('#log > li').innerText.includes('The card sent a frame')");
+    browser.wait("what is sent", "return document.querySelector('#log > li').innerText.includes('sent a frame')");
     let sent = browser.run(first);
     let sent = sent.as_str().expect("text");
     for part in ["driver TDT[0] = ", "Transmit Descriptor Tail, 8.2.3.9.9", "60 bytes at 0x", "EOP", "TDH[0] = "] {

@@ -5,7 +5,9 @@ use serde::Serialize;
 /// What a model did with one descriptor.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// What happened, in a sentence.
+    /// Number of the model, from 1, in the order in which they were added to their runner.
+    pub card: usize,
+    /// What it did, in words that follow its name.
     pub what: String,
     /// What driver and device wrote, in this order.
     pub lines: Vec<StepLine>,
@@ -35,13 +37,14 @@ pub enum Who {
 }
 
 impl Step {
+    /// Begins with what the driver has written.
+    pub(crate) fn new(lines: Vec<StepLine>, frame: &[u8]) -> Self {
+        let frame = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self { card: 0, what: String::new(), lines, frame }
+    }
+
     /// Adds a line for the device.
     pub(crate) fn card(&mut self, text: String, source: &'static str) {
         self.lines.push(StepLine { who: Who::Card, text, source });
     }
-}
-
-/// Returns bytes in hexadecimal digits.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

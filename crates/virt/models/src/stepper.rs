@@ -110,7 +110,8 @@ fn step_one(cards: &mut Cards, turn: &mut usize) -> Result<Option<Step>, String>
         for number in 0..cards.len() {
             let number = (*turn + number) % cards.len();
             let (card, wire) = &mut cards[number];
-            if let Some(step) = card.step_one(wire, direction) {
+            if let Some(mut step) = card.step_one(wire, direction) {
+                step.card = number + 1;
                 // The next frame comes from another wire.
                 if direction == Direction::Rx {
                     *turn = number + 1;

@@ -6,7 +6,9 @@ use std::sync::{Arc, PoisonError};
 use ringpass_ipc::Listener;
 use ringpass_memory::Mempool;
 use ringpass_port::lending::Lending;
-use ringpass_port::{Error, Link, Port, PortConfig, QueuePair, State, Stats, VhostConfig};
+use ringpass_port::{
+    Direction, Error, Holds, Link, Port, PortConfig, QueuePair, RingStatus, State, Stats, VhostConfig,
+};
 use ringpass_vhost_user::{Device, Endpoint, Server};
 use ringpass_virtio::features::offer;
 
@@ -16,6 +18,7 @@ use crate::negotiated::{DEFAULT_FEATURES, offered};
 use crate::rx::{Rx, longest_frame};
 use crate::shared::{Shared, SharedServer};
 use crate::tx::Tx;
+use crate::vring::Ring;
 
 /// A port whose other end is a guest's virtio network device.
 ///
@@ -28,6 +31,8 @@ pub struct Vhost {
     control: SharedServer,
     failed: Option<String>,
     queues: Vec<QueuePair>,
+    /// What was told of each virtqueue last.
+    rings: Vec<Option<RingStatus>>,
 }
 
 /// Largest number of pool buffers that one frame may take.
@@ -93,7 +98,8 @@ impl Vhost {
             tx: Box::new(Tx::new(queue, &shared, pool, copies.to_guest, &control)),
         });
         let (queues, backend) = (queues.collect(), Backend::new(&shared, offered(features, config.offloads)));
-        Ok((Self { name: name.into(), shared, server: None, control, failed: None, queues }, backend))
+        let rings = vec![None; shared.vrings.len()];
+        Ok((Self { name: name.into(), shared, server: None, control, failed: None, queues, rings }, backend))
     }
 }
 
@@ -112,6 +118,26 @@ impl Port for Vhost {
 
     fn queue_stats(&mut self) -> Vec<Stats> {
         self.shared.counters.queue_stats()
+    }
+
+    /// Returns the guest's split rings, as the workers have seen them last: the guest may let whoever reads its memory wait. A ring that is in use right now
+    /// keeps what was told of it before.
+    fn rings(&mut self) -> Vec<RingStatus> {
+        for (number, vring) in self.shared.vrings.iter().enumerate() {
+            let Some(state) = vring.try_lock() else { continue };
+            // The guest receives on even queues, and sends on odd ones.
+            let (direction, holds) = match number % 2 {
+                0 => (Direction::Tx, Holds::Buffers),
+                _ => (Direction::Rx, Holds::Frames),
+            };
+            self.rings[number] = state.running.as_ref().and_then(|running| {
+                let Ring::Split(split) = &running.ring else { return None };
+                let (head, posted) = split.position();
+                let (queue, descriptors) = (number / 2, running.size);
+                Some(RingStatus { queue, direction, descriptors, head: head.into(), posted: posted.into(), holds })
+            });
+        }
+        self.rings.iter().flatten().copied().collect()
     }
 
     fn extended(&mut self) -> Vec<(&'static str, u64)> {

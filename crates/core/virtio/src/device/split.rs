@@ -209,6 +209,11 @@ impl Split {
         count
     }
 
+    /// Returns the position of the next chain, and the number of chains that were available when the guest's index was last read. Reads nothing of the guest's.
+    pub fn position(&self) -> (u16, u16) {
+        (self.head & (self.setup.size - 1), self.seen.wrapping_sub(self.head).min(self.setup.size))
+    }
+
     /// Follows the chain that begins with descriptor `id`.
     fn walk(&mut self, id: u16, access: DeviceAccess, taken: &mut ChainBatch) -> Result<Chain, Broken> {
         let size = self.setup.size;

@@ -11,8 +11,8 @@ use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet}
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
 use ringpass_pci::PciDevice;
 use ringpass_port::{
-    Direction, Error, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, RingStatus, Rule, Spread, State,
-    Stats, WakeSource,
+    Direction, Error, Holds, MacAddress, Offloads, Port, PortConfig, Protocol, QueuePair, RingStatus, Rule, Spread,
+    State, Stats, WakeSource,
 };
 use ringpass_testing::{Wire, scattered};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -382,7 +382,8 @@ fn rings_are_as_the_registers_show_them() {
     let [rx, tx] = [Direction::Rx, Direction::Tx];
     let ring = |queue, direction, head, posted| {
         let descriptors = if direction == rx { 128 } else { 64 };
-        RingStatus { queue, direction, descriptors, head, posted }
+        let holds = if direction == rx { Holds::Buffers } else { Holds::Frames };
+        RingStatus { queue, direction, descriptors, head, posted, holds }
     };
     // One descriptor stays free (7.1.9), and free buffers are posted 32 at a time.
     let full = rig.port.rings()[0].posted;

@@ -13,7 +13,7 @@ use super::doorbells::Doorbells;
 use super::limits::{MAX_FRAME_LEN, MIN_FRAME_LEN};
 use super::trace::{Trace, name};
 use crate::dma::Ring;
-use crate::step::{Step, StepLine, Who, hex};
+use crate::step::{Step, StepLine, Who};
 
 /// A descriptor of 16 bytes.
 fn words(ring: Option<&Ring>, at: usize) -> [u64; 2] {
@@ -99,14 +99,14 @@ impl Device {
             bytes.clear();
         }
         let sent = self.counters.tx_packets;
-        let mut step = Step { what: String::new(), lines: self.written(doorbells), frame: hex(&bytes) };
+        let mut step = Step::new(self.written(doorbells), &bytes);
         self.work(1 << queue, 0, wire, doorbells);
         let what = match self.counters.tx_packets - sent {
             0 if is_context => "took a context for the next frames",
             0 => "took a part of a frame",
             _ => "sent a frame",
         };
-        step.what = format!("The card {what}: descriptor {head} of Tx ring {queue}.");
+        step.what = format!("{what}: descriptor {head} of Tx ring {queue}");
         let flags = flags(command, &COMMANDS);
         let asked = format!("read descriptor {head}: {len} bytes at {address:#x}, {flags}");
         step.card(
@@ -142,13 +142,13 @@ impl Device {
             .collect();
         self.work(0, arrived, wire, doorbells);
         self.frames = many;
-        let mut step = Step { what: String::new(), lines, frame: hex(&frame) };
+        let mut step = Step::new(lines, &frame);
         let used = rings.into_iter().find(|&(queue, head, _)| self.rx[queue].head != head);
         let Some((queue, head, [address, _])) = used else {
-            step.what = "The card dropped a frame from the wire: no filter took it, or no descriptor was free.".into();
+            step.what = "dropped a frame from the wire: no filter took it, or no descriptor was free".into();
             return Some(step);
         };
-        step.what = format!("The card received a frame: descriptor {head} of Rx ring {queue}.");
+        step.what = format!("received a frame: descriptor {head} of Rx ring {queue}");
         let len = frame.len();
         step.card(
             format!("wrote {len} bytes to the buffer at {address:#x} of descriptor {head}"),

@@ -5,6 +5,7 @@ mod ixgbe;
 mod readable;
 mod served;
 mod sleep;
+mod stepping;
 mod virtio;
 mod virtio_sleep;
 mod wire;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use ringpass_port::{Idle, Port, PortConfig, WakeSource};
+use ringpass_port::{Direction, Holds, Idle, Port, PortConfig, WakeSource};
 use ringpass_vhost_user::Device;
 use ringpass_virtio::features::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -128,4 +128,28 @@ fn an_idle_port_sleeps() {
     assert!(cpu() - before < Duration::from_millis(20), "{:?}", cpu() - before);
     guest.detach(&mut rig.device);
     guest.reset();
+}
+
+#[test]
+fn rings_of_the_guest_are_as_the_workers_have_seen_them() {
+    for features in FEATURES {
+        let (mut rig, mut guest) = (Rig::new(&PortConfig::default()), Guest::new(features, 1, 16));
+        assert_eq!(rig.port.rings(), [], "no guest");
+        guest.attach(&mut rig.device);
+        guest.offer_all(0);
+        assert_eq!(rig.send(0, &[frame(0, 60), frame(1, 60)]), 0);
+        let rings = rig.port.rings();
+        // Of packed rings, nothing tells how many descriptors are available.
+        if features & RING_PACKED == 0 {
+            let [tx, rx] = rings[..] else { panic!("two rings: {rings:?}") };
+            assert_eq!((tx.direction, tx.holds, tx.descriptors, tx.head), (Direction::Tx, Holds::Buffers, 16, 2));
+            assert!((1..=14).contains(&tx.posted), "{tx:?}");
+            assert_eq!((rx.direction, rx.holds, rx.posted), (Direction::Rx, Holds::Frames, 0));
+        } else {
+            assert_eq!(rings, []);
+        }
+        guest.detach(&mut rig.device);
+        assert_eq!(rig.port.rings(), [], "the guest has left");
+        guest.reset();
+    }
 }
