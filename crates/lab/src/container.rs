@@ -77,9 +77,15 @@ impl Container {
         format!("/proc/{}/root{inside}", self.leader).into()
     }
 
+    /// Returns the command by which programs of this machine enter the container's network, and nothing else of it.
+    pub fn enter_network(&self) -> [String; 4] {
+        ["nsenter", "--target", &self.leader.to_string(), "--net"].map(str::to_owned)
+    }
+
     /// Starts a command of this machine in the container's network alone.
     pub fn spawn_in_network(&self, command: &[&str]) -> Program {
-        Program::spawn(&[&["nsenter", "--target", &self.leader.to_string(), "--net"], command].concat())
+        let enter = self.enter_network();
+        Program::spawn(&[&enter.each_ref().map(String::as_str), command].concat())
     }
 }
 

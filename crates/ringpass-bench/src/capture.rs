@@ -71,7 +71,7 @@ impl Way {
         let Some(filters) = filters else { return Ok(Self { tx, capture: None, cycles: Vec::new() }) };
         let (own, other) = UnixStream::pair().map_err(|error| Error::os("a pair of sockets", error))?;
         let filters = filters.iter().map(|filter| filter.parse()).collect::<Result<_, _>>().map_err(Error::Config)?;
-        let capture = LiveCapture::start(other.into(), "null", filters, 1)?;
+        let capture = LiveCapture::start(other.into(), "null", filters)?;
         let tx = capture.wrap_tx()(tx);
         let mut stream = own.try_clone().map_err(|error| Error::os("a socket", error))?;
         let read = std::thread::spawn(move || {

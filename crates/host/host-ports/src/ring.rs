@@ -8,6 +8,8 @@
 
 use std::mem::MaybeUninit;
 
+use ringpass_memory::{Access, prefetch};
+
 use sync::{Arc, AtomicBool, AtomicUsize, Ordering, UnsafeCell};
 
 /// Atomics and cells, replaced by loom's when interleavings are explored (`--cfg loom`).
@@ -43,6 +45,9 @@ mod sync {
         }
     }
 }
+
+/// Distance in slots at which slots are prefetched that will be staged.
+const AHEAD: usize = 32;
 
 /// A value on cache lines of its own. Two lines, because the processor prefetches them in pairs.
 #[repr(align(128))]
@@ -93,7 +98,7 @@ pub(crate) fn ring<T: Send>(slots: usize) -> (Producer<T>, Consumer<T>) {
         closed: Line(AtomicBool::new(false)),
         slots: (0..slots).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect(),
     });
-    (Producer { shared: shared.clone(), tail: 0, head: 0 }, Consumer { shared, head: 0, tail: 0 })
+    (Producer { shared: shared.clone(), tail: 0, head: 0, staged: 0 }, Consumer { shared, head: 0, tail: 0 })
 }
 
 /// The end that puts items in.
@@ -102,6 +107,8 @@ pub(crate) struct Producer<T> {
     tail: usize,
     /// The consumer's index when it was last loaded.
     head: usize,
+    /// Number of items behind the tail that were written and not published.
+    staged: usize,
 }
 
 impl<T> Producer<T> {
@@ -135,7 +142,7 @@ impl<T> Producer<T> {
             });
             tail = tail.wrapping_add(1);
         }
-        self.tail = tail;
+        (self.tail, self.staged) = (tail, 0);
         // Release: a consumer that sees the new tail sees the items.
         self.shared.tail.0.store(tail, Ordering::Release);
     }
@@ -143,6 +150,46 @@ impl<T> Producer<T> {
     /// Returns whether the consumer was dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.closed.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Items without a destructor may be put in before it is known whether the consumer is to get them.
+impl<T: Copy> Producer<T> {
+    /// Writes an item behind those that are in the ring and those that are staged. The consumer does not see it before [`publish`](Self::publish).
+    ///
+    /// # Panics
+    /// If the last [`room`](Self::room) found no space for it.
+    #[inline]
+    pub(crate) fn stage(&mut self, item: T) {
+        let place = self.tail.wrapping_add(self.staged);
+        assert!(place.wrapping_sub(self.head) < self.shared.slots.len());
+        self.shared.slot(place).with_mut(|slot| {
+            // SAFETY: the assertion keeps the slot outside `head..tail`, where only the producer accesses it. There is one
+            // producer, borrowed mutably. What the slot had before needs no drop, as `T: Copy`.
+            unsafe { (*slot).write(item) };
+        });
+        // The other core has read these slots and has their cache lines; stores alone would wait for one after the other.
+        self.shared.slot(place.wrapping_add(AHEAD)).with(|slot| prefetch(slot, Access::ReadWrite));
+        self.staged += 1;
+    }
+
+    /// Returns the number of staged items.
+    #[inline]
+    pub(crate) fn staged(&self) -> usize {
+        self.staged
+    }
+
+    /// Makes the first `items` staged items visible to the consumer together, and forgets the others.
+    ///
+    /// # Panics
+    /// If fewer are staged.
+    #[inline]
+    pub(crate) fn publish(&mut self, items: usize) {
+        assert!(items <= self.staged);
+        self.staged = 0;
+        self.tail = self.tail.wrapping_add(items);
+        // Release: a consumer that sees the new tail sees the items.
+        self.shared.tail.0.store(self.tail, Ordering::Release);
     }
 }
 
@@ -287,6 +334,21 @@ mod tests {
     }
 
     #[test]
+    fn staged_items_are_seen_when_they_are_published() {
+        let (mut producer, mut consumer) = ring(4);
+        for round in 0..10 {
+            assert_eq!(producer.room(4), 4);
+            (0..4).for_each(|item| producer.stage(round * 10 + item));
+            assert_eq!((consumer.ready(4), producer.staged()), (0, 4));
+            producer.publish(3);
+            assert_eq!(consumer.take(4).collect::<Vec<_>>(), [round * 10, round * 10 + 1, round * 10 + 2]);
+        }
+        let full =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| (0..5).for_each(|item| producer.stage(item))));
+        assert!(full.is_err());
+    }
+
+    #[test]
     fn drops_what_is_left_once() {
         let item = Arc::new(());
         let (mut producer, mut consumer) = ring(8);
@@ -358,6 +420,27 @@ mod loom_tests {
                 received += 1;
             }
             assert_eq!(received, sent);
+        });
+    }
+
+    #[test]
+    fn published_items_arrive_and_others_do_not() {
+        loom::model(|| {
+            let (mut producer, mut consumer) = ring(2);
+            let sender = thread::spawn(move || {
+                for item in 0..2 {
+                    if producer.room(2) == 2 {
+                        producer.stage(item);
+                        producer.stage(9);
+                        producer.publish(1);
+                    }
+                }
+            });
+            let mut received = Vec::new();
+            (0..3).for_each(|_| received.extend(consumer.take(2)));
+            sender.join().expect("the sender does not panic");
+            received.extend(consumer.take(2));
+            assert!([&[0][..], &[0, 1]].contains(&&received[..]), "{received:?}");
         });
     }
 

@@ -131,14 +131,14 @@ impl SwitchObserver {
     pub fn capture(&mut self, name: &str, filters: Vec<FrameFilter>, socket: OwnedFd) -> Result<(), String> {
         self.end_captures();
         let number = self.slot_named(name).ok_or_else(|| format!("there is no port '{name}'"))?;
-        let (slot, queues) = (&mut self.slots[number], self.switch.datapaths());
+        let slot = &mut self.slots[number];
         if slot.phase == PortPhase::Gone {
             return Err(format!("'{name}' is gone"));
         }
         if slot.capture.is_some() {
             return Err(format!("there is a capture of '{name}' already; end that"));
         }
-        let capture = LiveCapture::start(socket, name, filters, queues).map_err(|error| error.to_string())?;
+        let capture = LiveCapture::start(socket, name, filters).map_err(|error| error.to_string())?;
         self.switch
             .exchange(number, || QueueExchange { rx: Box::new(capture.wrap_rx()), tx: Box::new(capture.wrap_tx()) });
         slot.capture = Some(capture);

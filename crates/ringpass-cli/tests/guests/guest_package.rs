@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ringpass_lab::{Builder, Container, Guest, VhostUser};
 
+use crate::common::browser::{Browser, Look};
 use crate::common::vhost::{serve, up};
 use crate::common::{run, text, tshark, wait_until};
 
@@ -75,6 +76,9 @@ socket = "/run/ringpass/control"
 
 [metrics]
 listen = "127.0.0.1:9184"
+
+[web]
+listen = "127.0.0.1:8080"
 
 [[switch]]
 name = "lan"
@@ -190,6 +194,23 @@ fn the_package_is_installed_run_upgraded_and_removed() {
         tshark.lines().iter().any(|line| line.trim() == "8")
     });
     drop(tshark);
+
+    // So does a browser.
+    let browser = Browser::start(&container.enter_network().each_ref().map(String::as_str));
+    browser.look(&Look { width: 900, dark: false });
+    browser.open("http://127.0.0.1:8080/");
+    browser.wait("the guest's rings", "return document.querySelectorAll('.ring svg[aria-label*=head]').length >= 4");
+    let mac = guest.run("cat /sys/class/net/v0/address");
+    let knows_guest = format!("return document.getElementById('stations').innerText.includes('{}')", mac.trim());
+    browser.wait("the guest among the stations", &knows_guest);
+    let load = guest.spawn("ping -c 50 -i 0.05 198.18.0.1");
+    let rate = "const lanes = [...document.querySelectorAll('.lane')];
+        return lanes.some(lane => lane.innerText.startsWith('guest Rx') && /[1-9]/.test(lane.innerText.split('\\n')[1].split('pps')[0]))";
+    browser.wait("the guest's frames", rate);
+    guest.wait(&load, Duration::from_secs(60));
+    browser.picture(&Path::new(env!("CARGO_TARGET_TMPDIR")).join("page-service.png"));
+    assert_eq!(browser.console(), <[String; 0]>::default());
+    drop(browser);
 
     // One that is killed is started anew at once, and one that stands still when the watchdog has seen no sign of life.
     let comes_back = |how: &str| {

@@ -3,33 +3,26 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig, Packet};
-use ringpass_port::{Error, FrameFilter, RxDecorator, RxQueue, TxQueue};
+use ringpass_memory::{Burst, MAX_BATCH, Packet};
+use ringpass_port::{FrameFilter, RxDecorator, RxQueue, TxQueue};
 
-use crate::buffers::SparePackets;
+use super::cells::{Cell, FrameReader, cells, stage_frame, stage_time};
 use crate::capture_file::{Direction, now};
-use crate::ring::{Consumer, Producer, ring};
+use crate::ring::{Producer, ring};
 
-/// Largest number of copies waiting in each direction of each queue.
-pub(super) const RING: usize = 4096;
+/// Cells of the ring of each direction of each queue: 4 MiB, that many short frames, or some 2,700 of 1514 bytes.
+pub(super) const RING: usize = 65536;
 /// Bytes at the front of a frame that filters look at: Ethernet, a VLAN tag, the longest header of IPv4 and the one of UDP.
 const FILTERED: usize = 14 + 4 + 60 + 8;
 
-/// A copy of a packet on its way to the file.
-pub(super) struct CapturedPacket {
-    pub(super) nanos: u64,
-    pub(super) packet: Packet,
-}
-
 /// Copies from one direction of one queue.
-pub(super) type Track = (Direction, Consumer<CapturedPacket>);
+pub(super) type Track = (Direction, FrameReader);
 
 /// The state of a capture that its queues and its thread share. Clones refer to the same.
 #[derive(Clone)]
 pub(super) struct Copies(Arc<Shared>);
 
 struct Shared {
-    pool: Mempool,
     /// Which packets are copied: those that one of these takes, or all if there is none.
     filters: Vec<FrameFilter>,
     stop: AtomicBool,
@@ -43,27 +36,24 @@ struct Shared {
 }
 
 impl Copies {
-    /// Creates what copies from this number of directions of queues need.
-    pub(super) fn new(directions: usize, filters: Vec<FrameFilter>) -> Result<Self, Error> {
-        let pool = Mempool::new(&MempoolConfig { buffers: directions.max(1) * RING, ..Default::default() })?;
-        Ok(Self(Arc::new(Shared {
-            pool,
+    /// Creates what copies of the packets that these filters take need.
+    pub(super) fn new(filters: Vec<FrameFilter>) -> Self {
+        Self(Arc::new(Shared {
             filters,
             stop: AtomicBool::new(false),
             seen: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             new: Mutex::default(),
             has_new: AtomicBool::new(false),
-        })))
+        }))
     }
 
     /// Creates the copier of one direction of one queue.
     pub(super) fn copier(&self, direction: Direction) -> Copier {
         let (producer, consumer) = ring(RING);
-        self.0.new.lock().unwrap_or_else(PoisonError::into_inner).push((direction, consumer));
+        self.0.new.lock().unwrap_or_else(PoisonError::into_inner).push((direction, FrameReader::new(consumer)));
         self.0.has_new.store(true, Ordering::Release);
         Copier {
-            buffers: SparePackets::new(&self.0.pool),
             ring: producer,
             copies: Vec::with_capacity(MAX_BATCH),
             missed: Vec::with_capacity(MAX_BATCH),
@@ -132,10 +122,10 @@ fn front<'a>(packet: &Packet, bytes: &'a mut [u8; FILTERED]) -> &'a [u8] {
 
 /// Copies the packets of one direction of one queue.
 pub(super) struct Copier {
-    buffers: SparePackets,
-    ring: Producer<CapturedPacket>,
-    /// Copies of the present burst, with their places in it; never grows beyond its initial capacity.
-    copies: Vec<(usize, CapturedPacket)>,
+    ring: Producer<Cell>,
+    /// Packets of the present burst that were copied: the place of each in it, and the number of staged cells behind its copy. Never grows beyond its
+    /// initial capacity.
+    copies: Vec<(usize, usize)>,
     /// Places of packets that were to be copied, without room for them; likewise.
     missed: Vec<usize>,
     shared: Copies,
@@ -143,30 +133,38 @@ pub(super) struct Copier {
 
 impl Copier {
     /// Copies as many packets as the ring has room for.
+    #[inline]
     fn copy(&mut self, packets: &[Packet]) {
         if packets.is_empty() || self.ring.is_closed() {
             return;
         }
-        let nanos = now();
-        let mut room = self.ring.room(packets.len());
+        let (mut nanos, mut room) = (Some(now()), self.ring.room(RING));
         for (place, packet) in packets.iter().enumerate().filter(|(_, packet)| self.shared.takes(packet)) {
-            match if room > 0 { self.buffers.copy_of(packet) } else { None } {
-                Some(copy) => {
-                    room -= 1;
-                    self.copies.push((place, CapturedPacket { nanos, packet: copy }));
-                }
-                None => self.missed.push(place),
+            let needed = cells(packet) + usize::from(nanos.is_some());
+            if room < needed {
+                self.missed.push(place);
+                continue;
+            }
+            if let Some(nanos) = nanos.take() {
+                stage_time(&mut self.ring, nanos);
+            }
+            room -= needed;
+            if stage_frame(&mut self.ring, packet) {
+                self.copies.push((place, self.ring.staged()));
+            } else {
+                self.missed.push(place);
             }
         }
     }
 
     /// Passes the copies of the first `passed` packets on to the thread. The other packets have not been sent,
     /// and are copied again when they are.
+    #[inline]
     fn publish(&mut self, passed: usize) {
-        let copied = self.copies.partition_point(|(place, _)| *place < passed);
-        let missed = self.missed.partition_point(|place| *place < passed);
-        if copied > 0 {
-            self.ring.put(self.copies.drain(..copied).map(|(_, copy)| copy));
+        let copied = self.copies.partition_point(|&(place, _)| place < passed);
+        let missed = self.missed.partition_point(|&place| place < passed);
+        if !self.copies.is_empty() {
+            self.ring.publish(if copied > 0 { self.copies[copied - 1].1 } else { 0 });
         }
         self.copies.clear();
         self.missed.clear();

@@ -23,6 +23,7 @@ fn drain(writer: Writer, copies: &Copies) {
     let mut writer = Some(writer);
     let mut rest = IDLE_SLEEP;
     let mut flushed = true;
+    let mut frame = Vec::new();
     // After the first error nothing more is written, but the rings are still drained. Some packets taken before
     // the error are not in the file either.
     let attempt = |writer: &mut Option<Writer>, result: Result<(), Error>| {
@@ -47,15 +48,15 @@ fn drain(writer: Writer, copies: &Copies) {
             let Some(fewer) = left.unwrap_or(tracks.len() * RING).checked_sub(1) else { break };
             left = Some(fewer);
         }
-        let oldest = tracks.iter_mut().filter_map(|(direction, ring)| Some((ring.peek()?.nanos, *direction, ring)));
-        if let Some((nanos, direction, ring)) = oldest.min_by_key(|&(nanos, ..)| nanos) {
-            let copy = ring.take(1).next();
-            match (copy, &mut writer) {
-                (Some(copy), Some(file)) => {
-                    let result = file.write_packet(nanos, direction, &copy.packet, usize::MAX);
+        let oldest = tracks.iter_mut().filter_map(|(direction, frames)| Some((frames.peek()?, *direction, frames)));
+        if let Some((nanos, direction, frames)) = oldest.min_by_key(|&(nanos, ..)| nanos) {
+            frames.take(&mut frame);
+            match &mut writer {
+                Some(file) => {
+                    let result = file.write(nanos, direction, &frame);
                     attempt(&mut writer, result);
                 }
-                _ => copies.lose(1),
+                None => copies.lose(1),
             }
             (rest, flushed) = (IDLE_SLEEP, false);
         } else if stop {

@@ -40,17 +40,17 @@ struct Wrapped {
 }
 
 impl LiveCapture {
-    /// Begins a capture of the port `name`, in pcapng, to a connected stream socket of the unix domain. `queues` is the number of its queues.
+    /// Begins a capture of the port `name`, in pcapng, to a connected stream socket of the unix domain.
     ///
     /// # Errors
-    /// The descriptor is no such socket; there is no memory or no thread.
-    pub fn start(socket: OwnedFd, name: &str, filters: Vec<FrameFilter>, queues: usize) -> Result<Self, Error> {
+    /// The descriptor is no such socket; there is no thread.
+    pub fn start(socket: OwnedFd, name: &str, filters: Vec<FrameFilter>) -> Result<Self, Error> {
         let is_stream = sockopt::socket_domain(&socket).is_ok_and(|domain| domain == AddressFamily::UNIX)
             && sockopt::socket_type(&socket).is_ok_and(|kind| kind == SocketType::STREAM);
         if !is_stream {
             return Err(Error::Config("a capture goes to a stream socket of the unix domain".into()));
         }
-        let copies = Copies::new(2 * queues, filters)?;
+        let copies = Copies::new(filters);
         let socket = Arc::new(socket);
         let is_awaited = Arc::new(AtomicBool::new(false));
         let reader =

@@ -4,6 +4,7 @@
 //! file. If the thread falls behind, packets are not copied but counted as lost; the traffic does not wait for
 //! it.
 
+mod cells;
 mod copier;
 mod drain;
 mod live;
@@ -52,7 +53,7 @@ impl Capture {
 
     /// Wraps the queues, and starts the thread that writes the file.
     fn start(&mut self, writer: Writer, queues: Vec<QueuePair>) -> Result<Vec<QueuePair>, Error> {
-        let copies = Copies::new(2 * queues.len(), Vec::new())?;
+        let copies = Copies::new(Vec::new());
         let wrap = |QueuePair { rx, tx }| QueuePair {
             rx: Box::new(Rx::new(rx, copies.copier(Direction::Received))),
             tx: Box::new(Tx::new(tx, copies.copier(Direction::Sent))),

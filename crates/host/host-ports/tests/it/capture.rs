@@ -165,7 +165,7 @@ fn queues_in_use_are_wrapped_and_unwrapped_again() {
     send(&mut at_near, &pool, &[frame(1, 60)]);
     assert!(receive_exactly(&mut at_far, 1) == [frame(1, 60)]);
 
-    let capture = LiveCapture::start(other.into(), "near", Vec::new(), 1).expect("a capture");
+    let capture = LiveCapture::start(other.into(), "near", Vec::new()).expect("a capture");
     at_near = QueuePair { rx: capture.wrap_rx()(at_near.rx), tx: capture.wrap_tx()(at_near.tx) };
     let read = reader(own.try_clone().expect("a socket"));
     let mut expected = Vec::new();
@@ -199,7 +199,7 @@ fn a_reader_that_reads_nothing_holds_up_nobody() {
     let mut port = Null::open(&PortConfig::default());
     let (mut at_port, pool) = (queues(&mut port), pool());
     let (own, other) = UnixStream::pair().expect("sockets");
-    let capture = LiveCapture::start(other.into(), "null", Vec::new(), 1).expect("a capture");
+    let capture = LiveCapture::start(other.into(), "null", Vec::new()).expect("a capture");
     at_port.tx = capture.wrap_tx()(at_port.tx);
     for _ in 0..1000 {
         send(&mut at_port, &pool, &frames(100));
@@ -227,7 +227,7 @@ fn a_reader_that_leaves_ends_the_capture_and_what_is_no_socket_begins_none() {
     let (mut at_port, pool) = (queues(&mut port), pool());
     let (own, other) = UnixStream::pair().expect("sockets");
     let filters = vec!["udp:53".parse().expect("a filter")];
-    let capture = LiveCapture::start(other.into(), "null", filters, 1).expect("a capture");
+    let capture = LiveCapture::start(other.into(), "null", filters).expect("a capture");
     at_port.tx = capture.wrap_tx()(at_port.tx);
     drop(own);
     poll_until("the capture's end", || capture.has_ended());
@@ -238,7 +238,7 @@ fn a_reader_that_leaves_ends_the_capture_and_what_is_no_socket_begins_none() {
     assert_eq!(port.stats().tx_packets, 200);
 
     let file = tempfile::tempfile().expect("a file");
-    let refused = LiveCapture::start(file.into(), "null", Vec::new(), 1).map(drop).expect_err("a file");
+    let refused = LiveCapture::start(file.into(), "null", Vec::new()).map(drop).expect_err("a file");
     assert!(refused.to_string().contains("stream socket"), "{refused}");
 }
 
@@ -248,7 +248,7 @@ fn filters_see_tags_beside_frames_and_frames_of_several_buffers() {
     let (mut at_port, pool) = (queues(&mut port), pool());
     let (own, other) = UnixStream::pair().expect("sockets");
     let filters = ["vlan:5", "dst-mac:02:00:00:00:00:07"].map(|filter| filter.parse().expect("a filter")).into();
-    let capture = LiveCapture::start(other.into(), "null", filters, 1).expect("a capture");
+    let capture = LiveCapture::start(other.into(), "null", filters).expect("a capture");
     at_port.tx = capture.wrap_tx()(at_port.tx);
     let mut to_seven = frame(7, 60);
     to_seven[..6].copy_from_slice(&[2, 0, 0, 0, 0, 7]);
