@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use ringpass::{Burst, RxQueue, WakeSource, Wakeable};
+use ringpass::{Burst, Packet, RxQueue, WakeSource, Wakeable};
 use ringpass_memory::{Cache, MAGAZINE};
 use ringpass_port::chain;
 
@@ -93,22 +93,10 @@ impl RxQueue for Generator {
         let long = self.templates.iter().any(|template| template.len() > self.cache.pool().buffer_size());
         if long || self.checksums == Checksums::Port {
             self.generate_chained(burst);
-            return burst.len() - before;
-        }
-        loop {
-            let due = self.due(burst.room().min(MAGAZINE));
-            let packets = self.cache.take(due);
-            let more = packets.len() == MAGAZINE;
-            for mut packet in packets {
-                let template = &self.templates[self.next_template];
-                packet.set_len(template.len());
-                template.write(&mut packet, &self.next);
-                burst.push(packet);
-                advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
-            }
-            if !more {
-                break;
-            }
+        } else if self.templates.iter().all(Template::is_plain) {
+            self.generate(burst, Template::write_plain);
+        } else {
+            self.generate(burst, Template::write);
         }
         burst.len() - before
     }
@@ -125,6 +113,26 @@ fn advance(next: &mut Mark, template: &mut usize, flows: &Flows, templates: usiz
 }
 
 impl Generator {
+    /// Generates frames that take one buffer each. Compiled for each `write`, as a choice for each frame takes time.
+    #[inline]
+    fn generate(&mut self, burst: &mut Burst, write: impl Fn(&Template, &mut Packet, &Mark)) {
+        loop {
+            let due = self.due(burst.room().min(MAGAZINE));
+            let packets = self.cache.take(due);
+            let more = packets.len() == MAGAZINE;
+            for mut packet in packets {
+                let template = &self.templates[self.next_template];
+                packet.set_len(template.len());
+                write(template, &mut packet, &self.next);
+                burst.push(packet);
+                advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
+            }
+            if !more {
+                break;
+            }
+        }
+    }
+
     /// Generates frames that take several buffers, or whose checksums the port fills in.
     fn generate_chained(&mut self, burst: &mut Burst) {
         for _ in 0..self.due(burst.room()) {

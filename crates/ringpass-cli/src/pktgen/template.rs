@@ -30,8 +30,10 @@ pub struct Template {
     headers: Headers,
     ip: Addresses,
     sums: Sums,
-    /// For UDP over IPv4 without a tag: the source address of flow 0.
-    plain: Option<u32>,
+    /// Whether this is UDP over IPv4 without a tag, which is written the fast way.
+    plain: bool,
+    /// Source address of flow 0, if it is of IPv4.
+    source: u32,
 }
 
 /// Sums for the checksums, without the fields that differ from one frame to the next.
@@ -89,11 +91,12 @@ impl Template {
         let protocol = if ends.transport == L4::Udp { 17 } else { 6 };
         let pseudo = sum(&bytes[addresses]) + protocol + (len - l4) as u64;
         let sums = Sums { ip: sum(&bytes[l3..l4]), pseudo, transport: pseudo + sum(&bytes[l4..len]) };
-        let plain = match ends.ip {
-            Addresses::V4 { source, .. } if (l3, ends.transport) == (14, L4::Udp) => Some(source.to_bits()),
-            _ => None,
+        let source = match ends.ip {
+            Addresses::V4 { source, .. } => Some(source.to_bits()),
+            Addresses::V6 { .. } => None,
         };
-        Self { bytes, len, headers, ip: ends.ip, sums, plain }
+        let plain = source.is_some() && (l3, ends.transport) == (14, L4::Udp);
+        Self { bytes, len, headers, ip: ends.ip, sums, plain, source: source.unwrap_or_default() }
     }
 
     /// Returns the length of the frame in bytes.
@@ -106,17 +109,22 @@ impl Template {
         &self.bytes[..self.len]
     }
 
+    /// Returns whether [`write_plain`](Self::write_plain) writes frames of this kind, which is faster.
+    pub fn is_plain(&self) -> bool {
+        self.plain
+    }
+
     /// Writes the frame to `packet`, truncated to the length of its first buffer. That must hold the headers and
     /// the mark, and at most [`len`](Self::len) bytes.
-    #[inline]
     pub fn write(&self, packet: &mut Packet, mark: &Mark) {
-        match self.plain {
-            Some(source) => {
-                packet.write(0, &self.plain_start(source, mark));
-                self.write_from(packet, MIN);
-            }
-            None => self.write_start(packet, mark, Checksums::Generator),
-        }
+        self.write_start(packet, mark, Checksums::Generator);
+    }
+
+    /// Writes the frame as [`write`](Self::write) does, if it [is plain](Self::is_plain).
+    #[inline]
+    pub fn write_plain(&self, packet: &mut Packet, mark: &Mark) {
+        packet.write(0, &self.plain_start(mark));
+        self.write_from(packet, MIN);
     }
 
     /// Writes the frame as [`write`](Self::write) does, but leaves the UDP or TCP checksum to the port.
@@ -125,8 +133,6 @@ impl Template {
         packet.request_checksum(self.headers);
     }
 
-    // Not part of the fast way, which is slower with it inline.
-    #[inline(never)]
     fn write_start(&self, packet: &mut Packet, mark: &Mark, checksums: Checksums) {
         let (start, end) = (self.start(mark, checksums), self.headers.payload_start() + Mark::LEN);
         packet.write(0, &start[..end]);
@@ -144,8 +150,8 @@ impl Template {
 
     /// Returns the first [`MIN`] bytes of a frame of UDP over IPv4: all that differ from one to the next.
     #[inline]
-    fn plain_start(&self, source: u32, mark: &Mark) -> [u8; MIN] {
-        let (address, port) = (source.wrapping_add(mark.flow / PORTS.1), source_port(mark.flow));
+    fn plain_start(&self, mark: &Mark) -> [u8; MIN] {
+        let (address, port) = (self.source.wrapping_add(mark.flow / PORTS.1), source_port(mark.flow));
         let ip = checksum(self.sums.ip + u64::from(address));
         let varying = u64::from(address) + u64::from(port) + halves(mark.number()) + halves(mark.time);
         let udp = udp_checksum(self.sums.transport + varying);
@@ -269,6 +275,7 @@ mod tests {
         let mut packet = pool.alloc().unwrap();
         packet.set_len(template.len());
         match checksums {
+            Checksums::Generator if template.is_plain() => template.write_plain(&mut packet, mark),
             Checksums::Generator => template.write(&mut packet, mark),
             Checksums::Port => template.write_with_offload(&mut packet, mark),
         }
