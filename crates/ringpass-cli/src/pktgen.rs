@@ -147,7 +147,8 @@ pub fn run(mut args: Args) -> Result<(), Error> {
         run: std::process::id() as u16,
     };
     let epoch = Instant::now();
-    let (workers, returned) = (args.options.queues as u64, Arc::<ReturnStats>::default());
+    let workers = args.options.queues as u64;
+    let returned = Arc::new(ReturnStats::new(epoch, args.options.queues));
     let sources = match &args.pcap {
         Some(path) => captured(&args, path, pace, &mut ports)?,
         None => generated(&args, &ends, pace, ports.pool(), epoch)?,
@@ -156,7 +157,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let queues = ports[0].take_queues();
     for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
         let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
-        let tracker = ReturnTracker::new(&ends, args.flows, epoch, &returned);
+        let tracker = ReturnTracker::new(&ends, args.flows, &returned, i as usize);
         let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
         run.spawn(move |worker| work(source, queues, share, (tracker, window), worker))?;
     }

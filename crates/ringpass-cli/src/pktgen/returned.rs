@@ -1,9 +1,10 @@
 //! Evaluation of the frames that come back.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use ringpass::Burst;
 use serde_json::Value;
 
@@ -12,8 +13,9 @@ use super::track::{Arrival, SequenceTracker};
 use crate::stats::{Fields, fields};
 
 /// Counters shared by all workers.
-#[derive(Default)]
 pub struct ReturnStats {
+    /// Start of the times in frames.
+    epoch: Instant,
     sent: AtomicU64,
     /// Distinct frames that came back.
     unique: AtomicU64,
@@ -25,6 +27,8 @@ pub struct ReturnStats {
     round_trip_max: AtomicU64,
     /// Since the last report.
     round_trip_max_recent: AtomicU64,
+    /// Round trips in nanoseconds, of each worker.
+    round_trips: Vec<Mutex<Histogram<u64>>>,
     /// Nanoseconds after the start at which the last worker stopped sending; 0 while none has.
     sent_until: AtomicU64,
     /// Calls in which the port had no room for a frame that was due.
@@ -33,7 +37,35 @@ pub struct ReturnStats {
     ended: AtomicBool,
 }
 
+/// Creates a histogram of round trips up to 100 s, with two digits; longer ones are recorded as 100 s.
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 100_000_000_000, 2).expect("bounds in order")
+}
+
+fn lock(histogram: &Mutex<Histogram<u64>>) -> MutexGuard<'_, Histogram<u64>> {
+    histogram.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl ReturnStats {
+    /// Creates the counters of a number of workers. Times in frames are since `epoch`.
+    pub fn new(epoch: Instant, workers: usize) -> Self {
+        Self {
+            epoch,
+            sent: AtomicU64::new(0),
+            unique: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
+            reordered: AtomicU64::new(0),
+            duplicate: AtomicU64::new(0),
+            round_trip_sum: AtomicU64::new(0),
+            round_trip_max: AtomicU64::new(0),
+            round_trip_max_recent: AtomicU64::new(0),
+            round_trips: (0..workers).map(|_| Mutex::new(histogram())).collect(),
+            sent_until: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
+        }
+    }
+
     /// Returns for how long frames were sent; `None` while no worker has ended.
     pub fn sending_time(&self) -> Option<Duration> {
         Some(self.sent_until.load(Relaxed)).filter(|&nanos| nanos > 0).map(Duration::from_nanos)
@@ -53,25 +85,54 @@ impl ReturnStats {
     }
 
     /// Returns counters of sent, returned, lost, reordered and duplicate frames, and round trips: also the longest
-    /// since the last report. Until a frame has come back, only `sent` and `returned` are known.
+    /// since the last report, and percentiles at the end. Until a frame has come back, only `sent` and `returned`
+    /// are known.
     pub fn report(&self) -> Fields {
         let [sent, unique, expected] = [&self.sent, &self.unique, &self.expected].map(|counter| counter.load(Relaxed));
         if unique == 0 {
             return fields([("sent", sent.into()), ("returned", Value::from(0))]);
         }
-        let lost = if self.ended.load(Relaxed) { sent } else { expected }.saturating_sub(unique);
-        let micros = |nanos: u64| (nanos as f64 / 100.0).round() / 10.0;
-        fields([
+        let ended = self.ended.load(Relaxed);
+        let lost = if ended { sent } else { expected }.saturating_sub(unique);
+        let mut report = fields([
             ("sent", sent.into()),
             ("returned", unique.into()),
             ("lost", lost.into()),
             ("reordered", self.reordered.load(Relaxed).into()),
             ("duplicate", self.duplicate.load(Relaxed).into()),
             ("round_trip_avg_us", micros(self.round_trip_sum.load(Relaxed) / unique).into()),
+        ]);
+        if ended {
+            report.extend(self.percentiles());
+        }
+        report.extend(fields([
             ("round_trip_max_us", micros(self.round_trip_max.load(Relaxed)).into()),
             ("round_trip_max_recent_us", micros(self.round_trip_max_recent.swap(0, Relaxed)).into()),
+        ]));
+        report
+    }
+
+    /// Returns percentiles of the round trips of all workers.
+    fn percentiles(&self) -> Fields {
+        let mut all = histogram();
+        for one in &self.round_trips {
+            all.add(&*lock(one)).expect("the same bounds");
+        }
+        // The histogram rounds up.
+        let max = self.round_trip_max.load(Relaxed);
+        let at = |quantile| Value::from(micros(all.value_at_quantile(quantile).min(max)));
+        fields([
+            ("round_trip_p50_us", at(0.5)),
+            ("round_trip_p90_us", at(0.9)),
+            ("round_trip_p99_us", at(0.99)),
+            ("round_trip_p99.9_us", at(0.999)),
         ])
     }
+}
+
+/// Converts nanoseconds to microseconds with one decimal.
+fn micros(nanos: u64) -> f64 {
+    (nanos as f64 / 100.0).round() / 10.0
 }
 
 /// One worker's evaluation of returned frames. All frames of a flow return to the same worker, because cards
@@ -79,14 +140,14 @@ impl ReturnStats {
 pub struct ReturnTracker {
     ends: Endpoints,
     tracks: Vec<SequenceTracker>,
-    epoch: Instant,
     returned: Arc<ReturnStats>,
+    worker: usize,
 }
 
 impl ReturnTracker {
-    /// Creates a tracker for frames of `flows` flows.
-    pub fn new(ends: &Endpoints, flows: usize, epoch: Instant, returned: &Arc<ReturnStats>) -> Self {
-        Self { ends: *ends, tracks: vec![SequenceTracker::default(); flows], epoch, returned: returned.clone() }
+    /// Creates the tracker of a worker, by its number, for frames of `flows` flows.
+    pub fn new(ends: &Endpoints, flows: usize, returned: &Arc<ReturnStats>, worker: usize) -> Self {
+        Self { ends: *ends, tracks: vec![SequenceTracker::default(); flows], returned: returned.clone(), worker }
     }
 
     /// Counts frames as sent.
@@ -103,7 +164,7 @@ impl ReturnTracker {
 
     /// Notes that the worker sends no more.
     pub fn finish_sending(&mut self) {
-        self.returned.sent_until.fetch_max(self.epoch.elapsed().as_nanos() as u64, Relaxed);
+        self.returned.sent_until.fetch_max(self.returned.epoch.elapsed().as_nanos() as u64, Relaxed);
     }
 
     /// Evaluates frames that arrived. Returns how many of them had not arrived before.
@@ -112,8 +173,9 @@ impl ReturnTracker {
             return 0;
         }
         let sent = self.returned.sent.load(Relaxed);
-        let now = self.epoch.elapsed().as_nanos() as u64;
+        let now = self.returned.epoch.elapsed().as_nanos() as u64;
         let [mut unique, mut expected, mut reordered, mut duplicate, mut sum, mut max] = [0; 6];
+        let mut round_trips = lock(&self.returned.round_trips[self.worker]);
         for packet in burst.iter() {
             let Some(mark) = self.ends.read(packet, self.tracks.len() as u32) else { continue };
             // A sequence number that was never sent, or a time in the future, means that the frame was
@@ -132,9 +194,12 @@ impl ReturnTracker {
                 Arrival::InOrder => expected += track.next() - before,
             }
             unique += 1;
-            sum += now - mark.time;
-            max = max.max(now - mark.time);
+            let round_trip = now - mark.time;
+            round_trips.saturating_record(round_trip);
+            sum += round_trip;
+            max = max.max(round_trip);
         }
+        drop(round_trips);
         let counters = &*self.returned;
         for (counter, n) in [
             (&counters.unique, unique),
@@ -177,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_was_missed_is_said() {
-        let stats = ReturnStats::default();
+        let stats = ReturnStats::new(Instant::now(), 1);
         assert!(stats.missed(1000.0).is_none(), "while it sends");
         stats.sent_until.store(2_000_000_000, Relaxed);
         stats.sent.store(1990, Relaxed);
@@ -198,21 +263,29 @@ mod tests {
         let ip = Addresses::V4 { source: Ipv4Addr::LOCALHOST, destination: Ipv4Addr::LOCALHOST };
         let ends = Endpoints { mac: (mac, mac), vlan: None, ip, transport: L4::Udp, port: 9, run: 7 };
         let (template, pool) = (Template::new(&ends, 60), Mempool::new(&MempoolConfig::default()).unwrap());
-        let returned: Arc<ReturnStats> = Arc::default();
-        let mut tracker = ReturnTracker::new(&ends, 2, Instant::now(), &returned);
+        let epoch = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine has run for a second");
+        let returned = Arc::new(ReturnStats::new(epoch, 2));
+        let mut tracker = ReturnTracker::new(&ends, 2, &returned, 1);
         tracker.sent(10);
         let mut burst = Burst::new(32);
         // Flow 0 has 0, 2, 1, 1 and flow 1 has 3; the last frame has a number that was never sent.
         for (flow, sequence) in [(0, 0), (0, 2), (0, 1), (0, 1), (1, 3), (1, 1 << 40)] {
+            // All but the last one came back at once.
+            let time = if (flow, sequence) == (1, 3) { 0 } else { epoch.elapsed().as_nanos() as u64 };
             let mut packet = pool.alloc().unwrap();
             packet.set_len(60);
-            template.write(&mut packet, &Mark { flow, sequence, time: 0 });
+            template.write(&mut packet, &Mark { flow, sequence, time });
             burst.push(packet);
         }
         tracker.record_returned(&burst);
         let of = |name: &str| returned.report()[name].as_u64().unwrap();
         assert_eq!(["sent", "returned", "lost", "reordered", "duplicate"].map(of), [10, 4, 3, 1, 1]);
+        assert!(!returned.report().contains_key("round_trip_p50_us"), "percentiles are of the whole run");
         tracker.end();
-        assert_eq!(returned.report()["lost"], 6);
+        let report = returned.report();
+        assert_eq!(report["lost"], 6);
+        let of = |name: &str| report[name].as_f64().unwrap();
+        assert!(of("round_trip_p50_us") < 1e6 && of("round_trip_p90_us") >= 0.99e6);
+        assert!((of("round_trip_p99.9_us"), of("round_trip_p99_us")) <= (of("round_trip_max_us"), 1.1e6));
     }
 }

@@ -133,6 +133,9 @@ fn frames_of_all_kinds_are_recognised_when_they_return() {
         let numbers =
             ["sent", "returned", "lost", "reordered", "duplicate"].map(|name| summary[name].as_u64().unwrap());
         assert_eq!(numbers, [200, 200, 0, 0, 0], "{kind:?}: {summary}");
+        let round_trips = ["p50", "p90", "p99", "p99.9", "max"]
+            .map(|name| summary[format!("round_trip_{name}_us")].as_f64().unwrap());
+        assert!(round_trips[0] > 0.0 && round_trips.is_sorted(), "{round_trips:?}");
     }
     drop(echo);
 }
