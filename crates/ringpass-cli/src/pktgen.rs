@@ -6,6 +6,7 @@ mod rate;
 mod returned;
 pub mod template;
 mod track;
+mod vary;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ use rate::{Pace, Paced, Rate, RequestedRate};
 use returned::{ReturnStats, ReturnTracker};
 use ringpass::signals::interrupted;
 use template::Checksums;
+use vary::{Field, Variation, VaryOption};
 
 /// Send generated or captured frames, and evaluate those that come back
 #[derive(clap::Args)]
@@ -80,8 +82,13 @@ pub struct Args {
     /// VLAN id, 0 to 4094, and priority, 0 to 7, of a tag (802.1Q) in each frame [default: no tag]
     #[arg(long, value_name = "ID[:PRIO]", value_parser = tag)]
     vlan: Option<u16>,
+    /// Vary a field from frame to frame: src-ip, dst-ip, src-port, dst-port, src-mac, dst-mac or vlan, counting up
+    /// together or at random; can be repeated [default range: from the field's own value to the end of its last 16
+    /// bits, or to VLAN 4094]
+    #[arg(long, value_name = "FIELD=count|random[:FROM-TO]")]
+    vary: Vec<VaryOption>,
     /// Send the frames of a capture file instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows", "tcp", "vlan"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows", "tcp", "vlan", "vary"])]
     pcap: Option<PathBuf>,
     /// Speed of the capture: recorded, max or a factor of recorded [default: recorded, or --rate]
     #[arg(long, value_name = "SPEED", value_parser = speed, requires = "pcap", conflicts_with = "rate")]
@@ -102,6 +109,8 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass pktgen 0000:01:00.0 --imix --rate 5G
   TCP over IPv6 with a VLAN tag of priority 5:
       sudo ringpass pktgen 0000:01:00.0 --tcp --dst-ip 2001:db8::1 --vlan 100:5
+  the 65535 hosts 10.0.0.1 and following as senders, to ports at random:
+      sudo ringpass pktgen tap:rp0 --src-ip 10.0.0.1 --vary src-ip=count --vary dst-port=random:1024-65535
   bursts of 64 frames, at 40 percent of the link's speed on average:
       sudo ringpass pktgen 0000:01:00.0 --rate 40% --burst 64
   a capture file as recorded, three times:
@@ -148,7 +157,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     };
     let epoch = Instant::now();
     let workers = args.options.queues as u64;
-    let returned = Arc::new(ReturnStats::new(epoch, args.options.queues));
+    let returned = Arc::new(ReturnStats::new(epoch, args.options.queues, !args.vary.is_empty()));
     let sources = match &args.pcap {
         Some(path) => captured(&args, path, pace, &mut ports)?,
         None => generated(&args, &ends, pace, ports.pool(), epoch)?,
@@ -157,7 +166,7 @@ pub fn run(mut args: Args) -> Result<(), Error> {
     let queues = ports[0].take_queues();
     for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
         let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
-        let tracker = ReturnTracker::new(&ends, args.flows, &returned, i as usize);
+        let tracker = ReturnTracker::new(&ends, args.flows(), &returned, i as usize);
         let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
         run.spawn(move |worker| work(source, queues, share, (tracker, window), worker))?;
     }
@@ -185,6 +194,12 @@ impl Args {
             return Err(Error::Config("--burst needs pauses, which --rate max has not; write a lower --rate".into()));
         }
         Ok(Pace { rate, burst: self.burst.unwrap_or(1) as u32 })
+    }
+
+    /// Returns the number of flows. If the source port varies, each worker sends one.
+    fn flows(&self) -> usize {
+        let is_varied = self.vary.iter().any(|option| option.field == Field::SrcPort);
+        if is_varied { self.flows.max(self.options.queues) } else { self.flows }
     }
 
     /// Returns the sizes of generated frames, in bytes, which take turns.
@@ -234,14 +249,15 @@ fn generated(
         let text = format!("frames of {smallest} bytes, but {} takes {least}; write --size {least}", kind(ends));
         return Err(Error::Config(text));
     }
-    if args.flows < workers {
+    let vary = Variation::all(&args.vary, ends, args.flows)?;
+    if args.flows() < workers {
         return Err(Error::Config(format!("{workers} queues need as many flows; write --flows {workers}")));
     }
     let generator = |first: usize| {
-        let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
+        let flows = Flows { first: first as u32, step: workers as u32, end: args.flows() as u32 };
         let pace = Pace { rate: pace.rate.share(workers), ..pace };
         let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
-        let plan = Plan { ends: *ends, sizes: sizes.clone(), flows, pace, epoch, checksums };
+        let plan = Plan { ends: *ends, sizes: sizes.clone(), vary: vary.clone(), flows, pace, epoch, checksums };
         Ok(Box::new(Generator::new(&plan, pool.cache())) as Box<dyn RxQueue>)
     };
     (0..workers).map(generator).collect()

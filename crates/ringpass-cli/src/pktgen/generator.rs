@@ -9,6 +9,7 @@ use ringpass_port::chain;
 use super::frame::{Endpoints, Mark};
 use super::rate::{Pace, Pacer};
 use super::template::{Checksums, Template};
+use super::vary::{Field, Values, Variation};
 
 /// Frame sizes of 60, 590 and 1514 bytes in the ratio 7:4:1, interleaved.
 pub const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 590, 60, 60, 590, 60];
@@ -28,6 +29,8 @@ pub struct Flows {
 pub struct Generator {
     cache: Cache,
     templates: Vec<Template>,
+    /// Values of the fields that vary.
+    values: Values,
     next_template: usize,
     flows: Flows,
     next: Mark,
@@ -43,6 +46,8 @@ pub struct Plan {
     pub ends: Endpoints,
     /// Sizes of the frames in bytes, which take turns.
     pub sizes: Vec<usize>,
+    /// Fields that vary.
+    pub vary: Vec<Variation>,
     /// Flows, which take turns.
     pub flows: Flows,
     /// Pace of this generator.
@@ -57,9 +62,11 @@ impl Generator {
     /// Creates a generator with buffers from `cache`.
     pub fn new(plan: &Plan, cache: Cache) -> Self {
         let &Plan { flows, epoch, checksums, .. } = plan;
+        let varied: Vec<Field> = plan.vary.iter().map(|variation| variation.field).collect();
         Self {
             cache,
-            templates: plan.sizes.iter().map(|&size| Template::new(&plan.ends, size)).collect(),
+            templates: plan.sizes.iter().map(|&size| Template::varied(&plan.ends, size, &varied)).collect(),
+            values: Values::new(&plan.vary, flows.first as usize, flows.step as usize),
             next_template: 0,
             flows,
             next: Mark { flow: flows.first, sequence: 0, time: 0 },
@@ -94,9 +101,9 @@ impl RxQueue for Generator {
         if long || self.checksums == Checksums::Port {
             self.generate_chained(burst);
         } else if self.templates.iter().all(Template::is_plain) {
-            self.generate(burst, Template::write_plain);
+            self.generate(burst, |template, packet, mark, _| template.write_plain(packet, mark));
         } else {
-            self.generate(burst, Template::write);
+            self.generate(burst, |template, packet, mark, values| template.write(packet, mark, values.next()));
         }
         burst.len() - before
     }
@@ -115,7 +122,7 @@ fn advance(next: &mut Mark, template: &mut usize, flows: &Flows, templates: usiz
 impl Generator {
     /// Generates frames that take one buffer each. Compiled for each `write`, as a choice for each frame takes time.
     #[inline]
-    fn generate(&mut self, burst: &mut Burst, write: impl Fn(&Template, &mut Packet, &Mark)) {
+    fn generate(&mut self, burst: &mut Burst, write: impl Fn(&Template, &mut Packet, &Mark, &mut Values)) {
         loop {
             let due = self.due(burst.room().min(MAGAZINE));
             let packets = self.cache.take(due);
@@ -123,7 +130,7 @@ impl Generator {
             for mut packet in packets {
                 let template = &self.templates[self.next_template];
                 packet.set_len(template.len());
-                write(template, &mut packet, &self.next);
+                write(template, &mut packet, &self.next, &mut self.values);
                 burst.push(packet);
                 advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
             }
@@ -139,8 +146,8 @@ impl Generator {
             let template = &self.templates[self.next_template];
             let Some(mut packet) = chain([template.bytes()], || self.cache.take(1).next()) else { break };
             match self.checksums {
-                Checksums::Generator => template.write(&mut packet, &self.next),
-                Checksums::Port => template.write_with_offload(&mut packet, &self.next),
+                Checksums::Generator => template.write(&mut packet, &self.next, self.values.next()),
+                Checksums::Port => template.write_with_offload(&mut packet, &self.next, self.values.next()),
             }
             burst.push(packet);
             advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
@@ -171,7 +178,7 @@ mod tests {
             let flows = Flows { first, step: 2, end: 7 };
             let checksums = if first == 0 { Checksums::Generator } else { Checksums::Port };
             let (pace, epoch) = (Pace { rate: Rate::Max, burst: 1 }, Instant::now());
-            let plan = Plan { ends, sizes: IMIX.to_vec(), flows, pace, epoch, checksums };
+            let plan = Plan { ends, sizes: IMIX.to_vec(), vary: Vec::new(), flows, pace, epoch, checksums };
             let mut generator = Generator::new(&plan, pool.cache());
             for _ in 0..4 {
                 let mut burst = Burst::new(30);

@@ -33,6 +33,9 @@ pub struct ReturnStats {
     sent_until: AtomicU64,
     /// Calls in which the port had no room for a frame that was due.
     refused: AtomicU64,
+    /// Whether frames of a flow may return to several workers, because fields vary by which cards select the Rx
+    /// queue. Frames that are missing are then known at the end only.
+    spread: bool,
     /// Set when nobody waits for frames any more: those that are missing then are lost.
     ended: AtomicBool,
 }
@@ -47,8 +50,9 @@ fn lock(histogram: &Mutex<Histogram<u64>>) -> MutexGuard<'_, Histogram<u64>> {
 }
 
 impl ReturnStats {
-    /// Creates the counters of a number of workers. Times in frames are since `epoch`.
-    pub fn new(epoch: Instant, workers: usize) -> Self {
+    /// Creates the counters of a number of workers. Times in frames are since `epoch`, and fields of frames of a flow
+    /// may vary.
+    pub fn new(epoch: Instant, workers: usize, vary: bool) -> Self {
         Self {
             epoch,
             sent: AtomicU64::new(0),
@@ -62,6 +66,7 @@ impl ReturnStats {
             round_trips: (0..workers).map(|_| Mutex::new(histogram())).collect(),
             sent_until: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            spread: vary && workers > 1,
             ended: AtomicBool::new(false),
         }
     }
@@ -93,15 +98,16 @@ impl ReturnStats {
             return fields([("sent", sent.into()), ("returned", Value::from(0))]);
         }
         let ended = self.ended.load(Relaxed);
-        let lost = if ended { sent } else { expected }.saturating_sub(unique);
-        let mut report = fields([
-            ("sent", sent.into()),
-            ("returned", unique.into()),
-            ("lost", lost.into()),
+        let mut report = fields([("sent", sent.into()), ("returned", unique.into())]);
+        if ended || !self.spread {
+            let lost = if ended { sent } else { expected }.saturating_sub(unique);
+            report.insert("lost".into(), lost.into());
+        }
+        report.extend(fields([
             ("reordered", self.reordered.load(Relaxed).into()),
             ("duplicate", self.duplicate.load(Relaxed).into()),
             ("round_trip_avg_us", micros(self.round_trip_sum.load(Relaxed) / unique).into()),
-        ]);
+        ]));
         if ended {
             report.extend(self.percentiles());
         }
@@ -136,7 +142,7 @@ fn micros(nanos: u64) -> f64 {
 }
 
 /// One worker's evaluation of returned frames. All frames of a flow return to the same worker, because cards
-/// select the Rx queue by flow.
+/// select the Rx queue by flow, unless fields vary. Even then all copies of a frame return to the same one.
 pub struct ReturnTracker {
     ends: Endpoints,
     tracks: Vec<SequenceTracker>,
@@ -219,8 +225,9 @@ impl ReturnTracker {
 
     /// Returns whether frames have come back, but not the last ones.
     pub fn is_missing_tail(&self) -> bool {
-        let (sent, expected) = (self.returned.sent.load(Relaxed), self.returned.expected.load(Relaxed));
-        0 < expected && expected < sent
+        let counters = &*self.returned;
+        let back = if counters.spread { &counters.unique } else { &counters.expected }.load(Relaxed);
+        0 < back && back < counters.sent.load(Relaxed)
     }
 
     /// Ends the run for this worker: frames that are missing now count as lost.
@@ -242,7 +249,7 @@ mod tests {
 
     #[test]
     fn a_rate_that_was_missed_is_said() {
-        let stats = ReturnStats::new(Instant::now(), 1);
+        let stats = ReturnStats::new(Instant::now(), 1, false);
         assert!(stats.missed(1000.0).is_none(), "while it sends");
         stats.sent_until.store(2_000_000_000, Relaxed);
         stats.sent.store(1990, Relaxed);
@@ -258,13 +265,38 @@ mod tests {
     }
 
     #[test]
+    fn a_flow_that_returns_to_two_workers_has_lost_nothing() {
+        let mac = MacAddress([2; 6]);
+        let ip = Addresses::V4 { source: Ipv4Addr::LOCALHOST, destination: Ipv4Addr::LOCALHOST };
+        let ends = Endpoints { mac: (mac, mac), vlan: None, ip, transport: L4::Udp, port: 9, run: 7 };
+        let (template, pool) = (Template::new(&ends, 60), Mempool::new(&MempoolConfig::default()).unwrap());
+        let returned = Arc::new(ReturnStats::new(Instant::now(), 2, true));
+        let mut trackers = [0, 1].map(|worker| ReturnTracker::new(&ends, 2, &returned, worker));
+        trackers[0].sent(12);
+        // One of 12 is late, and one comes twice.
+        for sequence in [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 7] {
+            let (mut burst, mut packet) = (Burst::new(1), pool.alloc().unwrap());
+            packet.set_len(60);
+            template.write(&mut packet, &Mark { flow: 0, sequence, time: 0 }, &[]);
+            burst.push(packet);
+            trackers[sequence as usize % 3 % 2].record_returned(&burst);
+        }
+        let report = returned.report();
+        assert!(report["returned"] == 11 && !report.contains_key("lost"), "{report:?}");
+        assert!(trackers[0].is_missing_tail());
+        trackers.into_iter().for_each(ReturnTracker::end);
+        let report = returned.report();
+        assert_eq!(["lost", "reordered", "duplicate"].map(|name| report[name].as_u64()), [1, 0, 1].map(Some));
+    }
+
+    #[test]
     fn what_is_missing_is_lost_once_nothing_more_is_waited_for() {
         let mac = MacAddress([2; 6]);
         let ip = Addresses::V4 { source: Ipv4Addr::LOCALHOST, destination: Ipv4Addr::LOCALHOST };
         let ends = Endpoints { mac: (mac, mac), vlan: None, ip, transport: L4::Udp, port: 9, run: 7 };
         let (template, pool) = (Template::new(&ends, 60), Mempool::new(&MempoolConfig::default()).unwrap());
         let epoch = Instant::now().checked_sub(Duration::from_secs(1)).expect("the machine has run for a second");
-        let returned = Arc::new(ReturnStats::new(epoch, 2));
+        let returned = Arc::new(ReturnStats::new(epoch, 2, false));
         let mut tracker = ReturnTracker::new(&ends, 2, &returned, 1);
         tracker.sent(10);
         let mut burst = Burst::new(32);
@@ -274,7 +306,7 @@ mod tests {
             let time = if (flow, sequence) == (1, 3) { 0 } else { epoch.elapsed().as_nanos() as u64 };
             let mut packet = pool.alloc().unwrap();
             packet.set_len(60);
-            template.write(&mut packet, &Mark { flow, sequence, time });
+            template.write(&mut packet, &Mark { flow, sequence, time }, &[]);
             burst.push(packet);
         }
         tracker.record_returned(&burst);
