@@ -127,7 +127,8 @@ enum Order {
 }
 
 /// An option `--vary`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "String")]
 pub struct VaryOption {
     /// The field.
     pub field: Field,
@@ -160,6 +161,14 @@ impl FromStr for VaryOption {
         let wrong = |range| format!("'{range}' is not a range of {name}; write FROM-TO, such as {}", field.example());
         let bounds = range.map(|range| bounds(range).ok_or_else(|| wrong(range))).transpose()?;
         Ok(Self { field, order, bounds })
+    }
+}
+
+impl TryFrom<String> for VaryOption {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
     }
 }
 

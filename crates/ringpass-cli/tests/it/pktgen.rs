@@ -158,6 +158,35 @@ fn the_kernel_takes_datagrams_and_segments() {
 }
 
 #[test]
+fn frames_of_streams_return_to_their_streams() {
+    let (a, b) = veth();
+    let echo = b.spawn(&[RINGPASS, "echo", "packet:vb", "--json", "--interval", "0.05"]);
+    wait_until("its first line", || !echo.line().is_empty());
+    let folder = folder();
+    let file = folder.path().join("streams.toml");
+    let streams = "[[stream]]\nweight = 3\nvary = [\"dst-port=count\"]\n[[stream]]\nvlan = \"100:5\"\ntcp = true\n\
+        [[stream]]\nsrc-ip = \"2001:db8::2\"\nimix = true\nflows = 5\nrate = 1000\n";
+    std::fs::write(&file, streams).expect("a file");
+    let generator = [RINGPASS, "pktgen", "packet:va", "--streams", text(&file), "--rate", "4k", "-c", "500"];
+    let summary = a.spawn(&[&generator[..], &["--json"]].concat()).wait(Duration::from_secs(30));
+    assert_eq!(summary.status, Some(0), "{:?}", summary.errors);
+    let summary: Value = serde_json::from_str(summary.lines.last().expect("a summary")).expect("JSON");
+    let number = |stream: &Value, name: &str| stream[name].as_u64().unwrap_or_else(|| panic!("{name}: {summary}"));
+    assert_eq!(["sent", "returned", "lost"].map(|name| number(&summary, name)), [500, 500, 0]);
+    let streams = summary["streams"].as_array().expect("the streams");
+    let sent: Vec<u64> = streams.iter().map(|stream| number(stream, "sent")).collect();
+    assert!(sent[1] > 50 && sent[0].abs_diff(3 * sent[1]) <= 3 && sent[2].abs_diff(sent[1]) < 40, "{summary}");
+    for (stream, sent) in streams.iter().zip(&sent) {
+        let numbers = ["returned", "lost", "reordered", "duplicate"].map(|name| number(stream, name));
+        assert_eq!(numbers, [*sent, 0, 0, 0], "{summary}");
+        assert!(stream["round_trip_p50_us"].as_f64() > Some(0.0), "{summary}");
+    }
+    let lines = a.run(&generator);
+    let last: Vec<&str> = lines.lines().rev().take(4).collect();
+    assert!(last[3].starts_with("sent 500, returned 500, lost 0") && last[0].starts_with("stream 3: sent "), "{lines}");
+}
+
+#[test]
 fn frames_of_all_kinds_are_recognised_when_they_return() {
     let (a, b) = veth();
     let echo = b.spawn(&[RINGPASS, "echo", "packet:vb", "--json", "--interval", "0.05"]);
