@@ -264,7 +264,7 @@ const FLOWS: u32 = 64;
 /// Returns a frame of each flow.
 fn flows(ends: &Endpoints) -> Vec<[u8; MIN]> {
     let template = Template::new(ends, MIN);
-    let start = |flow| template.start(&Mark { flow, sequence: 0, time: 0 }, Checksums::Generator);
+    let start = |flow| template.start(&Mark { flow, sequence: 0, time: 0 }, &[], Checksums::Generator);
     (0..FLOWS).map(|flow| *start(flow).first_chunk().expect("a start is longer")).collect()
 }
 

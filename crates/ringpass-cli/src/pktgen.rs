@@ -2,12 +2,14 @@
 
 pub mod frame;
 mod generator;
+mod options;
 mod rate;
 mod returned;
+mod stream;
 pub mod template;
 mod track;
+mod vary;
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,18 +19,19 @@ use ringpass::{
     Worker, open,
 };
 use ringpass_host_ports::Pcap;
-use ringpass_memory::L4;
 use ringpass_port::{PcapConfig, ReplaySpeed};
 
-use crate::options::{Options, ip_address, within};
+use crate::options::{Options, within};
 use crate::run::close;
 use crate::run_observer::RunObserver;
 use crate::stats::Fields;
-use frame::{Addresses, Endpoints, FLOWS, MAX, MIN};
-use generator::{Flows, Generator, IMIX, Plan};
+use frame::Endpoints;
+use generator::{FrameSource, Generator, PacedStream, Share};
+use options::StreamOptions;
 use rate::{Pace, Paced, Rate, RequestedRate};
-use returned::{ReturnStats, ReturnTracker};
+use returned::{ReturnStats, ReturnTracker, ReturnTrackers, missed, report, sending_time};
 use ringpass::signals::interrupted;
+use stream::{Flows, Plan, Stream};
 use template::Checksums;
 
 /// Send generated or captured frames, and evaluate those that come back
@@ -37,13 +40,8 @@ use template::Checksums;
 pub struct Args {
     /// The port (see 'ringpass --help' for port addresses)
     port: String,
-    /// Bytes of a frame without its checksum, 60 to 9724; more than 1514 with --mtu [default: the least that its
-    /// headers and 18 bytes for the evaluation take: 60; 72 with --tcp; 20 more for IPv6, 4 for --vlan]
-    #[arg(long, value_name = "BYTES", value_parser = within(MIN..=MAX))]
-    size: Option<usize>,
-    /// Send frames of 60 bytes or the least, of 590 and of 1514 in the ratio 7:4:1 instead
-    #[arg(long, conflicts_with = "size")]
-    imix: bool,
+    #[command(flatten)]
+    frames: StreamOptions,
     /// Frames a second (100k, 1.5M), Gbit/s (2G), percent of the link's speed (40%; here a frame counts 24 bytes
     /// more, for preamble, checksum and gap), or max [default: max]
     #[arg(long)]
@@ -52,36 +50,17 @@ pub struct Args {
     /// [default: 1]
     #[arg(long, value_name = "N", value_parser = within(1..=65536), requires = "rate")]
     burst: Option<usize>,
-    /// Flows, which differ in source port and, above 16384, in source address; 1 to 65536
-    #[arg(long, value_name = "N", default_value = "1", value_parser = within(1..=FLOWS))]
-    flows: usize,
     /// Most frames in flight, 1 to 65536; frames that are not back after a second no longer count [default: no
     /// limit]
     #[arg(long, value_name = "N", value_parser = within(1..=65536), conflicts_with = "pcap")]
     window: Option<usize>,
-    /// Destination MAC address
-    #[arg(long, value_name = "MAC", default_value = "02:00:00:00:00:ff")]
-    dst_mac: MacAddress,
-    /// Source MAC address [default: the port's]
-    #[arg(long, value_name = "MAC")]
-    src_mac: Option<MacAddress>,
-    /// Destination address, IPv4 or IPv6 [default: 198.19.0.1, or 2001:2:0:1::1]
-    #[arg(long, value_name = "IP", value_parser = ip_address)]
-    dst_ip: Option<IpAddr>,
-    /// Source address, IPv4 or IPv6 [default: 198.18.0.1, or 2001:2::1]
-    #[arg(long, value_name = "IP", value_parser = ip_address)]
-    src_ip: Option<IpAddr>,
-    /// UDP or TCP destination port
-    #[arg(long = "port", value_name = "PORT", default_value = "50000")]
-    l4_port: u16,
-    /// Send TCP segments, with ACK set, instead of UDP datagrams
-    #[arg(long)]
-    tcp: bool,
-    /// VLAN id, 0 to 4094, and priority, 0 to 7, of a tag (802.1Q) in each frame [default: no tag]
-    #[arg(long, value_name = "ID[:PRIO]", value_parser = tag)]
-    vlan: Option<u16>,
+    /// Send several streams, from a file in TOML: tables [[stream]] with options for frames as keys (size, imix,
+    /// flows, dst-mac, src-mac, dst-ip, src-ip, port, tcp, vlan, vary), and with weight, the frames of each round, 1
+    /// to 1000 [default: 1], or with a rate of their own
+    #[arg(long, value_name = "FILE", conflicts_with_all = FRAMES)]
+    streams: Option<PathBuf>,
     /// Send the frames of a capture file instead
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows", "tcp", "vlan"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["size", "imix", "flows", "tcp", "vlan", "vary", "streams"])]
     pcap: Option<PathBuf>,
     /// Speed of the capture: recorded, max or a factor of recorded [default: recorded, or --rate]
     #[arg(long, value_name = "SPEED", value_parser = speed, requires = "pcap", conflicts_with = "rate")]
@@ -93,6 +72,10 @@ pub struct Args {
     options: Options,
 }
 
+/// Options that describe frames.
+const FRAMES: [&str; 11] =
+    ["size", "imix", "flows", "dst_mac", "src_mac", "dst_ip", "src_ip", "l4_port", "tcp", "vlan", "vary"];
+
 const EXAMPLES: &str = "EXAMPLES:
   how fast the driver sends, with a software 82599:
       ringpass pktgen model:null --time 5
@@ -102,8 +85,13 @@ const EXAMPLES: &str = "EXAMPLES:
       sudo ringpass pktgen 0000:01:00.0 --imix --rate 5G
   TCP over IPv6 with a VLAN tag of priority 5:
       sudo ringpass pktgen 0000:01:00.0 --tcp --dst-ip 2001:db8::1 --vlan 100:5
+  the 65535 hosts 10.0.0.1 and following as senders, to ports at random:
+      sudo ringpass pktgen tap:rp0 --src-ip 10.0.0.1 --vary src-ip=count --vary dst-port=random:1024-65535
   bursts of 64 frames, at 40 percent of the link's speed on average:
       sudo ringpass pktgen 0000:01:00.0 --rate 40% --burst 64
+  streams of a file, with three frames of the first for each of the second:
+      printf '[[stream]]\\nweight = 3\\n[[stream]]\\nvlan = 100\\n' >streams.toml
+      sudo ringpass pktgen tap:rp0 --streams streams.toml --rate 100k
   a capture file as recorded, three times:
       sudo ringpass pktgen packet:veth0 --pcap a.pcap --loop 3";
 
@@ -118,145 +106,187 @@ fn speed(text: &str) -> Result<ReplaySpeed, String> {
     }
 }
 
-/// Parses a VLAN id with an optional priority into the tag control information.
-fn tag(text: &str) -> Result<u16, String> {
-    let (id, priority) = text.split_once(':').unwrap_or((text, "0"));
-    match (id.parse::<u16>(), priority.parse::<u16>()) {
-        (Ok(id @ 0..=4094), Ok(priority @ 0..=7)) => Ok(priority << 13 | id),
-        _ => Err("write a VLAN id, 0 to 4094, and if need be a priority, 0 to 7: 100 or 100:5".into()),
-    }
-}
-
 /// Runs the subcommand.
 pub fn run(mut args: Args) -> Result<(), Error> {
     // The run's own limit is not used: each worker counts its frames, so that the total is exact.
     let count = args.options.count.take();
-    let ip = Addresses::new(args.src_ip, args.dst_ip).ok_or_else(|| {
-        Error::Config("--src-ip and --dst-ip are of two families; write both as IPv4 or both as IPv6".into())
-    })?;
+    let options = args.streams()?;
     let mut run = args.options.run()?;
     let mut ports = open([&args.port], &run.config)?;
+    let streams = args.shared(options, &mut *ports[0])?;
     let pace = args.pace(&mut *ports[0])?;
-    let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
-    let ends = Endpoints {
-        mac: (args.src_mac.unwrap_or(own), args.dst_mac),
-        vlan: args.vlan,
-        ip,
-        transport: if args.tcp { L4::Tcp } else { L4::Udp },
-        port: args.l4_port,
-        run: std::process::id() as u16,
-    };
     let epoch = Instant::now();
-    let (workers, returned) = (args.options.queues as u64, Arc::<ReturnStats>::default());
+    let workers = args.options.queues;
     let sources = match &args.pcap {
         Some(path) => captured(&args, path, pace, &mut ports)?,
-        None => generated(&args, &ends, pace, ports.pool(), epoch)?,
+        None => generated(&args, &streams, pace, ports.pool(), epoch)?,
     };
+    let stats = |stream: &SharedStream| Arc::new(ReturnStats::new(epoch, workers, stream.options.is_varied()));
+    let returned: Vec<Arc<ReturnStats>> = streams.iter().map(stats).collect();
     run.enter_sandbox(ports.needs())?;
     let queues = ports[0].take_queues();
-    for (i, (queues, source)) in (0..).zip(queues.into_iter().zip(sources)) {
-        let share = count.map_or(u64::MAX, |count| count / workers + u64::from(i < count % workers));
-        let tracker = ReturnTracker::new(&ends, args.flows, epoch, &returned);
-        let window = args.window.map(|most| Window::new((most as u64 / workers).max(1)));
-        run.spawn(move |worker| work(source, queues, share, (tracker, window), worker))?;
+    for (i, (queues, source)) in queues.into_iter().zip(sources).enumerate() {
+        let (number, all) = (i as u64, workers as u64);
+        let share = count.map_or(u64::MAX, |count| count / all + u64::from(number < count % all));
+        let tracker = |(stream, returned): (&SharedStream, &Arc<ReturnStats>)| {
+            ReturnTracker::new(&stream.ends, stream.options.flows(workers), returned, i)
+        };
+        let trackers = ReturnTrackers::new(streams.iter().zip(&returned).map(tracker).collect());
+        let window = args.window.map(|most| Window::new((most as u64 / all).max(1)));
+        run.spawn(move |worker| work(source, queues, share, (trackers, window), worker))?;
     }
-    let sizes = args.sizes(&ends);
-    let average = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
     // The frames of a capture have sizes of their own, and may end before the time does.
-    let rate = if args.pcap.is_some() { None } else { pace.rate.frames(average) };
+    let rate = if args.pcap.is_some() { None } else { expected_rate(&streams, pace.rate) };
     let mut observer = Sending { returned, rate };
     let result = run.control_with(&mut ports, &mut observer);
     close(ports);
     result
 }
 
+/// A stream of frames on a port.
+struct SharedStream {
+    options: StreamOptions,
+    ends: Endpoints,
+    share: Share,
+}
+
+/// Returns the frames a second that were asked for in all; `None` if there is no limit. Streams without a rate share
+/// `rate`.
+fn expected_rate(streams: &[SharedStream], rate: Rate) -> Option<f64> {
+    let [mut own, mut bytes, mut weights] = [0.0; 3];
+    for SharedStream { options, ends, share } in streams {
+        let sizes = options.sizes(ends);
+        let average = sizes.iter().sum::<usize>() as f64 / sizes.len() as f64;
+        match share {
+            Share::Rate(rate) => own += rate.frames(average)?,
+            Share::Weight(weight) => {
+                bytes += average * f64::from(*weight);
+                weights += f64::from(*weight);
+            }
+        }
+    }
+    if weights == 0.0 { Some(own) } else { rate.frames(bytes / weights).map(|shared| own + shared) }
+}
+
 impl Args {
+    /// Returns the streams that were asked for.
+    fn streams(&self) -> Result<Vec<StreamOptions>, Error> {
+        let streams = match &self.streams {
+            Some(path) => options::read(path)?,
+            None => return Ok(vec![self.frames.clone()]),
+        };
+        if self.rate.is_some() && streams.iter().all(|stream| stream.own_rate.is_some()) {
+            return Err(Error::Config(
+                "--rate is that of streams without one, and there are none; leave it out".into(),
+            ));
+        }
+        Ok(streams)
+    }
+
+    /// Adds to an error which stream it is about.
+    fn name_stream(&self, number: usize, error: Error) -> Error {
+        match &self.streams {
+            Some(path) => Error::Config(format!("{}: stream {}: {error}", path.display(), number + 1)),
+            None => error,
+        }
+    }
+
+    /// Gives streams their ends and shares on a port.
+    fn shared(&self, streams: Vec<StreamOptions>, port: &mut dyn Port) -> Result<Vec<SharedStream>, Error> {
+        let own = Some(port.mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
+        let mut shared = Vec::new();
+        for (number, options) in streams.into_iter().enumerate() {
+            let run = std::process::id() as u16;
+            let ends = options.ends(own, run.wrapping_add(number as u16));
+            let share = match options.own_rate {
+                Some(RequestedRate::Fixed(Rate::Max)) => {
+                    Err(Error::Config("its rate has no limit; write a weight instead".into()))
+                }
+                Some(rate) => on_link(rate, port).map(Share::Rate),
+                None => Ok(Share::Weight(options.weight.unwrap_or(1) as u32)),
+            };
+            let name = |error| self.name_stream(number, error);
+            shared.push(SharedStream { ends: ends.map_err(name)?, share: share.map_err(name)?, options });
+        }
+        Ok(shared)
+    }
+
     /// Returns the pace at which all workers together send on this port.
     fn pace(&self, port: &mut dyn Port) -> Result<Pace, Error> {
-        let (link, requested) = (port.link(), self.rate.unwrap_or(RequestedRate::Fixed(Rate::Max)));
-        let Some(rate) = requested.on_link(link.mbps) else {
-            let (name, down) = (port.name(), if link.up { "" } else { ", as its link is down" });
-            return Err(Error::Config(format!(
-                "the link speed of {name} is not known{down}; write --rate in frames a second (100k) or Gbit/s (2G)"
-            )));
-        };
+        let rate = on_link(self.rate.unwrap_or(RequestedRate::Fixed(Rate::Max)), port)?;
         if self.burst.is_some() && rate == Rate::Max {
             return Err(Error::Config("--burst needs pauses, which --rate max has not; write a lower --rate".into()));
         }
         Ok(Pace { rate, burst: self.burst.unwrap_or(1) as u32 })
     }
+}
 
-    /// Returns the sizes of generated frames, in bytes, which take turns.
-    fn sizes(&self, ends: &Endpoints) -> Vec<usize> {
-        let shortest = ends.shortest();
-        if self.imix { IMIX.map(|size| size.max(shortest)).to_vec() } else { vec![self.size.unwrap_or(shortest)] }
-    }
+/// Returns a rate on this port.
+fn on_link(rate: RequestedRate, port: &mut dyn Port) -> Result<Rate, Error> {
+    let link = port.link();
+    rate.on_link(link.mbps).ok_or_else(|| {
+        let (name, down) = (port.name(), if link.up { "" } else { ", as its link is down" });
+        Error::Config(format!(
+            "the link speed of {name} is not known{down}; write --rate in frames a second (100k) or Gbit/s (2G)"
+        ))
+    })
 }
 
 /// Observer of a run that sends.
 struct Sending {
-    returned: Arc<ReturnStats>,
+    /// Those of each stream.
+    returned: Vec<Arc<ReturnStats>>,
     /// Frames a second that were asked for, where that is known.
     rate: Option<f64>,
 }
 
 impl RunObserver for Sending {
     fn fields(&mut self, _: &Totals) -> Fields {
-        let mut fields = self.returned.report();
-        fields.extend(self.rate.and_then(|rate| self.returned.missed(rate)).unwrap_or_default());
+        let mut fields = report(&self.returned);
+        fields.extend(self.rate.and_then(|rate| missed(&self.returned, rate)).unwrap_or_default());
         fields
     }
 
     /// The time for which frames were sent, without the wait for the last ones to come back.
     fn duration(&self, elapsed: Duration) -> Duration {
-        self.returned.sending_time().unwrap_or(elapsed)
+        sending_time(&self.returned).unwrap_or(elapsed)
     }
 }
 
 /// Creates a generator for each worker.
 fn generated(
     args: &Args,
-    ends: &Endpoints,
+    streams: &[SharedStream],
     pace: Pace,
     pool: &Mempool,
     epoch: Instant,
-) -> Result<Vec<Box<dyn RxQueue>>, Error> {
-    let (sizes, workers) = (args.sizes(ends), args.options.queues);
-    let mtu = args.options.mtu;
-    let (smallest, largest) = (sizes.iter().min().copied(), sizes.iter().max().copied());
-    let (most, least) = (mtu + usize::from(ends.headers().l2), ends.shortest());
-    if let Some(largest) = largest.filter(|&size| size > most) {
-        let text = format!("frames of {largest} bytes, but --mtu {mtu} allows {most}; make them shorter");
-        return Err(Error::Config(text));
+) -> Result<Vec<Box<dyn FrameSource>>, Error> {
+    let workers = args.options.queues;
+    let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
+    let mut plans = Vec::new();
+    for (number, SharedStream { options, ends, share }) in streams.iter().enumerate() {
+        let plan = options.plan(ends, workers, args.options.mtu, checksums, epoch);
+        plans.push((plan.map_err(|error| args.name_stream(number, error))?, *share));
     }
-    if let Some(smallest) = smallest.filter(|&size| size < least) {
-        let text = format!("frames of {smallest} bytes, but {} takes {least}; write --size {least}", kind(ends));
-        return Err(Error::Config(text));
-    }
-    if args.flows < workers {
-        return Err(Error::Config(format!("{workers} queues need as many flows; write --flows {workers}")));
-    }
-    let generator = |first: usize| {
-        let flows = Flows { first: first as u32, step: workers as u32, end: args.flows as u32 };
-        let pace = Pace { rate: pace.rate.share(workers), ..pace };
-        let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
-        let plan = Plan { ends: *ends, sizes: sizes.clone(), flows, pace, epoch, checksums };
-        Ok(Box::new(Generator::new(&plan, pool.cache())) as Box<dyn RxQueue>)
+    let pace = Pace { rate: pace.rate.share(workers), ..pace };
+    let generator = |worker: usize| {
+        let stream = |(plan, share): &(Plan, Share)| {
+            let flows = Flows { first: worker as u32, ..plan.flows };
+            let share = match *share {
+                Share::Rate(rate) => Share::Rate(rate.share(workers)),
+                weight => weight,
+            };
+            PacedStream { stream: Stream::new(&Plan { flows, ..plan.clone() }), share }
+        };
+        let streams = plans.iter().map(stream).collect();
+        Box::new(Generator::new(streams, pace, pool.cache(), epoch)) as Box<dyn FrameSource>
     };
-    (0..workers).map(generator).collect()
-}
-
-/// Returns the kind of frames.
-fn kind(ends: &Endpoints) -> String {
-    let transport = if ends.transport == L4::Tcp { "TCP" } else { "UDP" };
-    let network = if matches!(ends.ip, Addresses::V6 { .. }) { "IPv6" } else { "IPv4" };
-    let tag = if ends.vlan.is_some() { " with a VLAN tag" } else { "" };
-    format!("{transport} over {network}{tag}")
+    Ok((0..workers).map(generator).collect())
 }
 
 /// Opens the capture file as the frame source. It is added to the run's ports, so that its end also ends the
 /// run.
-fn captured(args: &Args, path: &Path, pace: Pace, ports: &mut Ports) -> Result<Vec<Box<dyn RxQueue>>, Error> {
+fn captured(args: &Args, path: &Path, pace: Pace, ports: &mut Ports) -> Result<Vec<Box<dyn FrameSource>>, Error> {
     if args.options.queues > 1 {
         return Err(Error::Config("one queue keeps the order of a capture file; leave out --queues".into()));
     }
@@ -264,7 +294,7 @@ fn captured(args: &Args, path: &Path, pace: Pace, ports: &mut Ports) -> Result<V
     let speed = args.speed.unwrap_or(unsaid);
     let config = PcapConfig { input: Some(path.into()), output: None, repeat: args.repeat, speed };
     let mut file = Pcap::open(&config, &args.options.config().port, ports.pool())?;
-    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, pace)) as Box<dyn RxQueue>;
+    let paced = |queues: QueuePair| Box::new(Paced::new(queues.rx, pace)) as Box<dyn FrameSource>;
     let sources = file.take_queues().into_iter().map(paced).collect();
     ports.push(file);
     Ok(sources)
@@ -340,10 +370,10 @@ impl RxDecorator for WindowedSource<'_> {
 }
 
 fn work(
-    mut source: Box<dyn RxQueue>,
+    mut source: Box<dyn FrameSource>,
     mut queues: QueuePair,
     mut left: u64,
-    (mut tracker, mut window): (ReturnTracker, Option<Window>),
+    (mut trackers, mut window): (ReturnTrackers, Option<Window>),
     mut worker: Worker,
 ) {
     let mut size = window.as_ref().map_or(worker.batch, |window| worker.batch.min(window.most as usize));
@@ -356,15 +386,16 @@ fn work(
                 out = Burst::new(size);
             }
             source.rx_burst(&mut out);
+            trackers.generated();
         }
         let sent = queues.tx.tx_burst(&mut out);
         left -= sent as u64;
-        tracker.sent(sent);
+        trackers.sent(sent, source.streams());
         if !out.is_empty() {
-            tracker.refused();
+            trackers.refused();
         }
         let received = queues.rx.rx_burst(&mut back);
-        let returned = tracker.record_returned(&back);
+        let returned = trackers.record_returned(&back);
         back.clear();
         if let Some(window) = &mut window {
             window.count(sent as u64, returned);
@@ -372,20 +403,21 @@ fn work(
         let (mut due, mut backlog) = (WindowedSource { source: &mut *source, reopens }, Backlog(out.len()));
         worker.after(sent + received, &mut [&mut due, &mut backlog, &mut *queues.rx]);
     }
-    tracker.finish_sending();
+    trackers.finish_sending();
     // Waits for frames in flight until none has arrived for a while, but not forever. The wait is longer while
     // the last ones are missing, if the run was not interrupted or if a window keeps their number small.
     let end = Instant::now();
     let (mut last, long) = (end, left == 0 && !interrupted() || window.is_some());
-    let limit = |tracker: &ReturnTracker| if long && tracker.is_missing_tail() { TAIL_TIMEOUT } else { DRAIN_TIMEOUT };
-    while last.elapsed() < limit(&tracker) && end.elapsed() < 5 * limit(&tracker) {
+    let limit =
+        |trackers: &ReturnTrackers| if long && trackers.is_missing_tail() { TAIL_TIMEOUT } else { DRAIN_TIMEOUT };
+    while last.elapsed() < limit(&trackers) && end.elapsed() < 5 * limit(&trackers) {
         if queues.rx.rx_burst(&mut back) > 0 {
             last = Instant::now();
-            tracker.record_returned(&back);
+            trackers.record_returned(&back);
             back.clear();
         }
     }
-    tracker.end();
+    trackers.end();
 }
 
 /// Longest wait for the next frame in flight.

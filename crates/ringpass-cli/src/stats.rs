@@ -228,10 +228,11 @@ impl Printer {
                 lines.push(format!("{name}: {}", to_text(&extended)));
             }
         }
-        let more = to_text(&more);
-        if !more.is_empty() {
-            lines.push(more);
+        let text = to_text(&more);
+        if !text.is_empty() {
+            lines.push(text);
         }
+        lines.extend(part_lines(&more));
         self.print(&lines.join("\n"));
     }
 }
@@ -272,6 +273,17 @@ fn to_text(fields: &Fields) -> String {
         Some(format!("{} {value}{unit}", name.replace('_', " ")))
     };
     fields.iter().filter_map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// Formats fields of several things, such as `streams`, for people: a line for each.
+fn part_lines(fields: &Fields) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (name, value) in fields {
+        let parts = value.as_array().into_iter().flatten().filter_map(Value::as_object);
+        let name = name.strip_suffix('s').unwrap_or(name);
+        lines.extend((1..).zip(parts).map(|(number, part): (u32, _)| format!("{name} {number}: {}", to_text(part))));
+    }
+    lines
 }
 
 fn scaled(value: f64, units: [&str; 4]) -> String {

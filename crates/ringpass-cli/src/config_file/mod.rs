@@ -194,15 +194,22 @@ fn parse_switch(text: &str) -> Result<Plan, String> {
     from_toml::<Switch>(text)?.plan()
 }
 
-fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
+/// Reads a value from a text in TOML.
+///
+/// # Errors
+/// The first thing that is wrong with it, in a line that begins with `:`, and the line's number if it is known.
+pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     toml::from_str(text).map_err(|error| error::describe(text, &error))
 }
 
 /// Size limit of a configuration file in bytes: many times what 64 ports take.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
-/// Reads at most [`MAX_FILE_LEN`] bytes, because the path may name a pipe or a device without an end.
-fn read_limited(path: &Path) -> io::Result<String> {
+/// Reads a file of at most [`MAX_FILE_LEN`] bytes, because the path may name a pipe or a device without an end.
+///
+/// # Errors
+/// The file cannot be read, or is longer.
+pub fn read_limited(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     fs::File::open(path)?.take(MAX_FILE_LEN + 1).read_to_string(&mut text)?;
     if text.len() as u64 > MAX_FILE_LEN {

@@ -74,6 +74,16 @@ pub struct Mark {
 pub const FLOWS: usize = 1 << SEQUENCE_START;
 const SEQUENCE_START: u32 = 16;
 
+/// First source port, and number of source ports for each source address. The ports are dynamic ones (RFC 6335,
+/// 6).
+pub const SOURCE_PORTS: (u16, u32) = (49152, 16384);
+
+/// Returns the source port of a flow.
+#[inline]
+pub fn source_port(flow: u32) -> u16 {
+    SOURCE_PORTS.0 + (flow % SOURCE_PORTS.1) as u16
+}
+
 impl Mark {
     /// Bytes of a mark, with the run before it.
     pub const LEN: usize = 2 + 8 + 8;

@@ -1,86 +1,116 @@
-//! Generated frames, as an Rx queue.
+//! Generated frames of one or several streams, as an Rx queue.
 
 use std::time::Instant;
 
 use ringpass::{Burst, RxQueue, WakeSource, Wakeable};
-use ringpass_memory::{Cache, MAGAZINE};
-use ringpass_port::chain;
+use ringpass_memory::Cache;
 
-use super::frame::{Endpoints, Mark};
-use super::rate::{Pace, Pacer};
-use super::template::{Checksums, Template};
+use super::rate::{Pace, Paced, Pacer, Rate};
+use super::stream::Stream;
 
-/// Frame sizes of 60, 590 and 1514 bytes in the ratio 7:4:1, interleaved.
-pub const IMIX: [usize; 12] = [60, 590, 60, 60, 590, 60, 1514, 590, 60, 60, 590, 60];
+/// What a stream has of the frames.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Share {
+    /// Frames of each round, in which streams without a rate of their own take turns.
+    Weight(u32),
+    /// A rate of its own.
+    Rate(Rate),
+}
 
-/// Flows of one generator: every `step`th from `first`, below `end`.
-#[derive(Clone, Copy, Debug)]
-pub struct Flows {
-    /// First flow.
-    pub first: u32,
-    /// Distance between two flows, which is the number of generators.
-    pub step: u32,
-    /// Number of flows of all generators.
-    pub end: u32,
+/// A stream and its share.
+pub struct PacedStream {
+    /// The frames.
+    pub stream: Stream,
+    /// How many of them are sent.
+    pub share: Share,
+}
+
+/// A source of frames, which may be of several streams.
+pub trait FrameSource: RxQueue {
+    /// Returns the number of the stream of each frame of the last burst; nothing if there is one stream.
+    fn streams(&self) -> &[u8] {
+        &[]
+    }
 }
 
 /// Yields frames as they become due.
 pub struct Generator {
     cache: Cache,
-    templates: Vec<Template>,
-    next_template: usize,
-    flows: Flows,
-    next: Mark,
+    streams: Vec<Stream>,
+    /// Streams with rates of their own.
+    rated: Vec<Rated>,
+    /// Streams that take turns, in the order of one round.
+    round: Vec<u8>,
+    /// Next one in the round.
+    next: usize,
+    /// Pace of the rounds.
     pacer: Pacer,
-    epoch: Instant,
-    checksums: Checksums,
+    /// Stream of each frame of the last burst, if there are several streams.
+    last: Vec<u8>,
 }
 
-/// What a generator sends, and how fast.
-#[derive(Clone, Debug)]
-pub struct Plan {
-    /// Sender, receiver and headers.
-    pub ends: Endpoints,
-    /// Sizes of the frames in bytes, which take turns.
-    pub sizes: Vec<usize>,
-    /// Flows, which take turns.
-    pub flows: Flows,
-    /// Pace of this generator.
-    pub pace: Pace,
-    /// Start of the times in frames.
-    pub epoch: Instant,
-    /// Side that computes checksums.
-    pub checksums: Checksums,
+struct Rated {
+    stream: u8,
+    pacer: Pacer,
 }
 
 impl Generator {
-    /// Creates a generator with buffers from `cache`.
-    pub fn new(plan: &Plan, cache: Cache) -> Self {
-        let &Plan { flows, epoch, checksums, .. } = plan;
+    /// Creates a generator of at most 256 streams with buffers from `cache`. Those without a rate share that of
+    /// `pace`. Their time begins at `start`.
+    pub fn new(streams: Vec<PacedStream>, pace: Pace, cache: Cache, start: Instant) -> Self {
+        let (mut rated, mut weights) = (Vec::new(), Vec::new());
+        let is_alone = streams.len() == 1;
+        for (number, stream) in (0..).zip(&streams) {
+            match stream.share {
+                // Faster than turns.
+                Share::Weight(_) if is_alone => rated.push(Rated { stream: number, pacer: Pacer::new(pace, start) }),
+                Share::Weight(weight) => weights.push((number, weight)),
+                Share::Rate(rate) => {
+                    rated.push(Rated { stream: number, pacer: Pacer::new(Pace { rate, ..pace }, start) })
+                }
+            }
+        }
         Self {
             cache,
-            templates: plan.sizes.iter().map(|&size| Template::new(&plan.ends, size)).collect(),
-            next_template: 0,
-            flows,
-            next: Mark { flow: flows.first, sequence: 0, time: 0 },
-            pacer: Pacer::new(plan.pace, epoch),
-            epoch,
-            checksums,
+            streams: streams.into_iter().map(|paced| paced.stream).collect(),
+            rated,
+            round: round(&weights),
+            next: 0,
+            pacer: Pacer::new(pace, start),
+            last: Vec::new(),
+        }
+    }
+
+    /// Notes that the last frames of the burst are of a stream.
+    fn note(&mut self, stream: u8, burst: &Burst) {
+        if self.streams.len() > 1 {
+            self.last.resize(burst.len(), stream);
         }
     }
 }
 
-impl Generator {
-    /// Returns how many frames are due, up to `most`, and takes their credit.
-    fn due(&mut self, most: usize) -> usize {
-        let sizes = self.templates.iter().cycle().skip(self.next_template).map(Template::len);
-        sizes.take(most).take_while(|&len| self.pacer.due(len)).count()
-    }
+/// Returns a round of streams, in which each has as many turns as its weight, spread evenly.
+fn round(weights: &[(u8, u32)]) -> Vec<u8> {
+    let total: i64 = weights.iter().map(|&(_, weight)| i64::from(weight)).sum();
+    let mut credit = vec![0; weights.len()];
+    let mut turn = || {
+        credit.iter_mut().zip(weights).for_each(|(credit, &(_, weight))| *credit += i64::from(weight));
+        // The first one with the most.
+        let at = (0..credit.len()).rev().max_by_key(|&at| credit[at]).expect("a round has streams");
+        credit[at] -= total;
+        weights[at].0
+    };
+    (0..total).map(|_| turn()).collect()
 }
 
 impl Wakeable for Generator {
     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
-        each(self.pacer.wake(self.templates[self.next_template].len()));
+        for rated in &self.rated {
+            each(rated.pacer.wake(self.streams[usize::from(rated.stream)].next_len()));
+        }
+        if let Some(&stream) = self.round.get(self.next) {
+            each(self.pacer.wake(self.streams[usize::from(stream)].next_len()));
+        }
     }
 }
 
@@ -88,55 +118,48 @@ impl RxQueue for Generator {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
         let before = burst.len();
         let now = Instant::now();
-        self.pacer.advance(now);
-        self.next.time = now.duration_since(self.epoch).as_nanos() as u64;
-        let long = self.templates.iter().any(|template| template.len() > self.cache.pool().buffer_size());
-        if long || self.checksums == Checksums::Port {
-            self.generate_chained(burst);
-            return burst.len() - before;
+        self.last.clear();
+        self.last.resize(if self.streams.len() > 1 { before } else { 0 }, 0);
+        self.streams.iter_mut().for_each(|stream| stream.set_time(now));
+        for at in 0..self.rated.len() {
+            let Rated { stream, pacer } = &mut self.rated[at];
+            let stream = *stream;
+            pacer.advance(now);
+            self.streams[usize::from(stream)].generate(usize::MAX, pacer, &mut self.cache, burst);
+            self.note(stream, burst);
         }
-        loop {
-            let due = self.due(burst.room().min(MAGAZINE));
-            let packets = self.cache.take(due);
-            let more = packets.len() == MAGAZINE;
-            for mut packet in packets {
-                let template = &self.templates[self.next_template];
-                packet.set_len(template.len());
-                template.write(&mut packet, &self.next);
-                burst.push(packet);
-                advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
-            }
-            if !more {
-                break;
-            }
+        // None is the first in each burst: all get their rates if the port has no room for all.
+        if self.rated.len() > 1 {
+            self.rated.rotate_left(1);
+        }
+        if !self.round.is_empty() {
+            self.take_turns(now, burst);
         }
         burst.len() - before
     }
 }
 
-/// Advances to the next flow and the next size.
-#[inline]
-fn advance(next: &mut Mark, template: &mut usize, flows: &Flows, templates: usize) {
-    *template = if *template + 1 == templates { 0 } else { *template + 1 };
-    next.flow += flows.step;
-    if next.flow >= flows.end {
-        (next.flow, next.sequence) = (flows.first, next.sequence + 1);
+impl Generator {
+    /// Adds the frames of streams that take turns.
+    fn take_turns(&mut self, now: Instant, burst: &mut Burst) {
+        self.pacer.advance(now);
+        while let Some(&stream) = self.round.get(self.next).filter(|_| burst.room() > 0) {
+            let had = burst.len();
+            self.streams[usize::from(stream)].generate(1, &mut self.pacer, &mut self.cache, burst);
+            if burst.len() == had {
+                break;
+            }
+            self.note(stream, burst);
+            self.next = if self.next + 1 == self.round.len() { 0 } else { self.next + 1 };
+        }
     }
 }
 
-impl Generator {
-    /// Generates frames that take several buffers, or whose checksums the port fills in.
-    fn generate_chained(&mut self, burst: &mut Burst) {
-        for _ in 0..self.due(burst.room()) {
-            let template = &self.templates[self.next_template];
-            let Some(mut packet) = chain([template.bytes()], || self.cache.take(1).next()) else { break };
-            match self.checksums {
-                Checksums::Generator => template.write(&mut packet, &self.next),
-                Checksums::Port => template.write_with_offload(&mut packet, &self.next),
-            }
-            burst.push(packet);
-            advance(&mut self.next, &mut self.next_template, &self.flows, self.templates.len());
-        }
+impl FrameSource for Paced {}
+
+impl FrameSource for Generator {
+    fn streams(&self) -> &[u8] {
+        &self.last
     }
 }
 
@@ -144,12 +167,14 @@ impl Generator {
 mod tests {
     use std::collections::HashMap;
     use std::net::Ipv4Addr;
+    use std::time::Duration;
 
     use ringpass_memory::{L4, Mempool, MempoolConfig};
     use ringpass_port::MacAddress;
 
-    use super::super::frame::Addresses;
-    use super::super::rate::Rate;
+    use super::super::frame::{Addresses, Endpoints};
+    use super::super::stream::{Flows, IMIX, Plan};
+    use super::super::template::Checksums;
     use super::*;
 
     #[test]
@@ -163,8 +188,9 @@ mod tests {
             let flows = Flows { first, step: 2, end: 7 };
             let checksums = if first == 0 { Checksums::Generator } else { Checksums::Port };
             let (pace, epoch) = (Pace { rate: Rate::Max, burst: 1 }, Instant::now());
-            let plan = Plan { ends, sizes: IMIX.to_vec(), flows, pace, epoch, checksums };
-            let mut generator = Generator::new(&plan, pool.cache());
+            let plan = Plan { ends, sizes: IMIX.to_vec(), vary: Vec::new(), flows, epoch, checksums };
+            let paced = PacedStream { stream: Stream::new(&plan), share: Share::Rate(pace.rate) };
+            let mut generator = Generator::new(vec![paced], pace, pool.cache(), epoch);
             for _ in 0..4 {
                 let mut burst = Burst::new(30);
                 assert_eq!(generator.rx_burst(&mut burst), 30);
@@ -179,5 +205,46 @@ mod tests {
         }
         assert_eq!(next.len(), 7);
         assert_eq!(sizes, HashMap::from([(60, 140), (590, 80), (1514, 20)]));
+    }
+
+    #[test]
+    fn streams_are_interleaved_by_weight_or_have_a_rate() {
+        let mac = MacAddress([2; 6]);
+        let ip = Addresses::V4 { source: Ipv4Addr::LOCALHOST, destination: Ipv4Addr::LOCALHOST };
+        let pool = Mempool::new(&MempoolConfig::default()).unwrap();
+        let start = Instant::now();
+        let epoch = start.checked_sub(Duration::from_secs(1)).expect("the machine has run for a second");
+        let streams = |shares: &[Share]| {
+            let stream = |(run, &share)| {
+                let ends = Endpoints { mac: (mac, mac), vlan: None, ip, transport: L4::Udp, port: 9, run };
+                let flows = Flows { first: 0, step: 1, end: 1 };
+                let checksums = Checksums::Generator;
+                let plan = Plan { ends, sizes: vec![60], vary: Vec::new(), flows, epoch, checksums };
+                PacedStream { stream: Stream::new(&plan), share }
+            };
+            (0..).zip(shares).map(stream).collect()
+        };
+        let max = Pace { rate: Rate::Max, burst: 1 };
+        let mut generator = Generator::new(streams(&[1, 3, 2].map(Share::Weight)), max, pool.cache(), epoch);
+        let mut burst = Burst::new(12);
+        assert_eq!(generator.rx_burst(&mut burst), 12);
+        assert_eq!(generator.streams(), [1, 2, 0, 1, 2, 1, 1, 2, 0, 1, 2, 1]);
+        for (packet, &stream) in burst.iter().zip(generator.streams()) {
+            assert_eq!(packet.to_vec()[42..44], [0, stream]);
+        }
+        // Ten frames in the second that has passed, of which a tenth is caught up with; the rest is of the other stream.
+        let shares = [Share::Weight(1), Share::Rate(Rate::Packets(100.0))];
+        let mut generator = Generator::new(streams(&shares), max, pool.cache(), epoch);
+        let mut burst = Burst::new(16);
+        assert_eq!(generator.rx_burst(&mut burst), 16);
+        assert_eq!(generator.streams(), [[1; 10].as_slice(), &[0; 6]].concat());
+        let shares = [Share::Rate(Rate::Packets(30.0)), Share::Rate(Rate::Packets(20.0))];
+        let mut generator = Generator::new(streams(&shares), max, pool.cache(), epoch);
+        let mut burst = Burst::new(16);
+        assert_eq!(generator.rx_burst(&mut burst), 5);
+        assert_eq!(generator.streams(), [0, 0, 0, 1, 1]);
+        let mut times = 0;
+        generator.wake_sources(&mut |source| times += usize::from(matches!(source, WakeSource::At(_))));
+        assert_eq!(times, 2);
     }
 }

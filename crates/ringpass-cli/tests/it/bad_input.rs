@@ -181,6 +181,8 @@ fn mistakes_get_messages_that_say_what_to_write() {
     for (line, message) in [
         ("fwd null null --cpu x", "'--cpu <LIST>': write numbers of CPUs, such as 2,3"),
         ("pktgen null --burst 8", "--rate <RATE>"),
+        ("pktgen null --vary ttl=count", "unknown field 'ttl'; known: src-ip, dst-ip"),
+        ("pktgen null --pcap a.pcap --vary src-ip=count", "cannot be used with"),
         ("pktgen null --rate 101%", "percent of the link (40%)"),
         ("pktgen null --vlan 4095", "'--vlan <ID[:PRIO]>': write a VLAN id, 0 to 4094"),
         ("pktgen null --vlan 1:8", "a priority, 0 to 7: 100 or 100:5"),
@@ -235,6 +237,21 @@ fn frames_and_rates_that_cannot_be() {
     let pktgen = |options: &[&str], parts: &[&str]| refused(&[&["pktgen", "null"], options].concat(), parts);
     pktgen(&["--size", "71", "--tcp"], &["TCP over IPv4 takes 72", "--size 72"]);
     pktgen(&["--size", "60", "--src-ip", "2001:2::5", "--vlan", "7"], &["UDP over IPv6 with a VLAN tag takes 84"]);
+    pktgen(&["--vary", "src-port=count", "--flows", "2"], &["both set the source port", "leave one out"]);
+    pktgen(&["--vary", "src-ip=random", "--flows", "16385"], &["leaves source ports", "write --flows 16384"]);
+    pktgen(&["--vary", "vlan=count"], &["needs frames with a tag", "write --vlan ID"]);
+    let folder = crate::common::folder();
+    let file = folder.path().join("streams.toml");
+    let streams = |text: &str, more: &[&str], parts: &[&str]| {
+        std::fs::write(&file, text).expect("a file");
+        pktgen(&[&["--streams", crate::common::text(&file)], more].concat(), parts);
+    };
+    streams("[[stream]]\nsizes = 60", &[], &["streams.toml:2: 'sizes = 60'", "did you mean 'size'?"]);
+    streams("[[stream]]\n[[stream]]\ntcp = true\nsize = 60", &[], &["stream 2: frames of 60 bytes", "takes 72"]);
+    streams("[[stream]]\nrate = \"max\"", &[], &["stream 1: its rate has no limit", "write a weight"]);
+    streams("[[stream]]\nrate = \"40%\"", &[], &["stream 1: the link speed of null is not known"]);
+    streams("[[stream]]\nrate = 5", &["--rate", "5"], &["--rate is that of streams without one", "leave it out"]);
+    pktgen(&["--streams", "missing.toml"], &["--streams missing.toml"]);
     pktgen(&["--rate", "max", "--burst", "2"], &["--burst needs pauses", "lower --rate"]);
     pktgen(&["--rate", "40%"], &["the link speed of null is not known", "--rate in frames a second (100k)"]);
     pktgen(&["--src-ip", "2001:2::5", "--dst-ip", "198.19.0.1"], &["two families", "both as IPv6"]);
