@@ -6,6 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
+use probe::probe;
 use ringpass_port::{Error, Idle, Wakeable};
 
 use crate::config::Config;
@@ -298,7 +299,9 @@ impl Worker {
         add(&self.counters.rounds[round_size(moved)], 1);
         if moved > 0 {
             let now = cycles();
-            add(&self.counters.busy_cycles, now.wrapping_sub(self.since));
+            let spent = now.wrapping_sub(self.since);
+            probe!(ringpass, round, moved, spent);
+            add(&self.counters.busy_cycles, spent);
             add(&self.counters.moved, moved as u64);
             self.since = now;
             if let Some(limit) = self.limit
@@ -321,6 +324,7 @@ impl Worker {
     #[inline]
     pub fn dropped(&self, packets: usize) {
         if packets > 0 {
+            probe!(ringpass, dropped, packets);
             add(&self.counters.dropped, packets as u64);
         }
     }

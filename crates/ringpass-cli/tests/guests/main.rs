@@ -16,6 +16,7 @@ mod guest_netmap_lives;
 mod guest_offloads;
 mod guest_own_driver;
 mod guest_package;
+mod guest_probes;
 mod guest_ptnet;
 mod guest_queues;
 mod guest_service;
