@@ -77,7 +77,6 @@ fn cards(observer: &dyn RunObserver) -> Option<CardsState> {
 pub fn event(request: &Request) -> Value {
     match request {
         Request::Remove { port } => json!({ "event": "removed", "port": port }),
-        Request::Step { order } => json!({ "event": "cards", "order": order }),
         Request::Capture { port, .. } => json!({ "event": "capture", "port": port }),
         Request::Set { port, .. } => json!({ "event": "set", "port": port }),
         Request::Add { switch, port } => {

@@ -1,6 +1,8 @@
 //! The subcommand `ringpass ctl`: looks at a running program, and changes it, over its control socket.
 
 pub mod capture;
+#[cfg(test)]
+mod reference;
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

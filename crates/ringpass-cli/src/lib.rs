@@ -39,6 +39,7 @@ mod run;
 mod run_observer;
 #[cfg(debug_assertions)]
 mod sandbox_check;
+mod schema_keys;
 mod service;
 pub mod signals;
 mod stats;

@@ -49,6 +49,7 @@ impl Default for PortConfig {
 }
 
 /// Counters of a port since it was opened. Bytes are those of the frames, without CRC.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// Frames received.
@@ -66,6 +67,7 @@ pub struct Stats {
 }
 
 /// A ring of descriptors, as its registers or indices show it at the moment.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingStatus {
     /// Queue of the port that the ring belongs to.
@@ -83,6 +85,7 @@ pub struct RingStatus {
 }
 
 /// What the posted descriptors of a ring describe.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Holds {
@@ -103,6 +106,7 @@ impl RingStatus {
 }
 
 /// What a ring is for, seen from its port.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Direction {

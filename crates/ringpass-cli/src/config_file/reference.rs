@@ -7,6 +7,7 @@ use schemars::{Schema, schema_for};
 use serde_json::Value;
 
 use super::File;
+use crate::schema_keys::{self, Key, resolve};
 
 /// Returns the JSON Schema of a service's file.
 pub fn schema() -> Schema {
@@ -28,26 +29,12 @@ struct Table {
     keys: Vec<Key>,
 }
 
-struct Key {
-    name: String,
-    /// The kind of its value in a word or two.
-    kind: String,
-    required: bool,
-    text: String,
-}
-
 /// Returns the reference page, in Markdown: a section for each table.
 pub fn page() -> String {
     let mut page = String::from(INTRODUCTION);
     for Table { heading, text, keys } in tables() {
         let _ = writeln!(page, "\n## `{heading}`\n\n{text}\n");
-        if !keys.is_empty() {
-            let _ = writeln!(page, "| key | value | meaning |\n|---|---|---|");
-        }
-        for Key { name, kind, required, text } in keys {
-            let needed = if required { ", required" } else { "" };
-            let _ = writeln!(page, "| `{name}` | {kind}{needed} | {text} |");
-        }
+        schema_keys::write(&mut page, &keys);
     }
     page
 }
@@ -110,26 +97,10 @@ fn add_tables(tables: &mut Vec<Table>, root: &Value, table: &Value, path: &str) 
 
 /// Returns the keys of a table that are no tables themselves.
 fn keys(root: &Value, table: &Value) -> Vec<Key> {
-    let required: Vec<&str> = table["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    let all = table["properties"].as_object().into_iter().flatten();
-    let plain = all.filter(|(_, key)| inner_table(root, key).is_none());
-    let key = |(name, key): (&String, &Value)| Key {
-        name: name.clone(),
-        kind: kind(root, key),
-        required: required.contains(&name.as_str()),
-        text: key["description"].as_str().unwrap_or_default().replace('\n', " "),
-    };
-    plain.map(key).collect()
-}
-
-/// Follows a reference to another part of the schema.
-fn resolve<'a>(root: &'a Value, part: &'a Value) -> &'a Value {
-    let alternatives = part["anyOf"].as_array().into_iter().flatten();
-    let part = alternatives.into_iter().find(|part| part["type"] != "null").unwrap_or(part);
-    match part["$ref"].as_str() {
-        Some(path) => root.pointer(path.trim_start_matches('#')).unwrap_or(&Value::Null),
-        None => part,
-    }
+    schema_keys::keys(root, table)
+        .into_iter()
+        .filter(|key| inner_table(root, &table["properties"][&key.name]).is_none())
+        .collect()
 }
 
 /// Returns the table that a key holds, if it holds one, and whether it may hold several.
@@ -140,22 +111,6 @@ fn inner_table<'a>(root: &'a Value, key: &'a Value) -> Option<(&'a Value, bool)>
         false => (resolve(root, &value["items"]), true),
     };
     value["properties"].is_object().then_some((value, is_list))
-}
-
-/// Returns the kind of a value in a word or two.
-fn kind(root: &Value, key: &Value) -> String {
-    let value = resolve(root, key);
-    let name = match &value["type"] {
-        Value::Array(names) => names.iter().find_map(|name| name.as_str().filter(|name| *name != "null")),
-        name => name.as_str(),
-    };
-    match name {
-        Some("array") => format!("list of {}s", kind(root, &value["items"])),
-        Some("integer") => "number".into(),
-        Some("boolean") => "true or false".into(),
-        Some("string") => "text".into(),
-        _ => "value".into(),
-    }
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ pub const MAX_LINE: usize = 64 << 10;
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A request of a client.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
@@ -103,6 +104,7 @@ pub enum Request {
 }
 
 /// An order to software cards.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StepOrder {
@@ -125,6 +127,7 @@ impl Request {
 }
 
 /// Format of metrics.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MetricsFormat {
@@ -136,6 +139,7 @@ pub enum MetricsFormat {
 }
 
 /// The first line of a program.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Greeting {
     /// Version of the protocol.

@@ -6,6 +6,7 @@ use ringpass_port::{Link, MacAddress, Port, RingStatus, State, Stats};
 use serde::{Deserialize, Serialize};
 
 /// State and counters of a program's ports, switches and workers.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Status {
     /// Seconds since the start of the run.
@@ -34,6 +35,7 @@ pub struct Status {
 }
 
 /// Whether software cards work.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CardsState {
@@ -44,6 +46,7 @@ pub enum CardsState {
 }
 
 /// A port.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PortStatus {
     /// Its name.
@@ -102,6 +105,7 @@ impl PortStatus {
 }
 
 /// A switch.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SwitchStatus {
     /// Its name.
@@ -115,6 +119,7 @@ pub struct SwitchStatus {
 }
 
 /// A worker.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerStatus {
     /// Packets that it has moved.
