@@ -205,7 +205,7 @@ pub fn from_toml<T: DeserializeOwned>(text: &str) -> Result<T, String> {
 /// Size limit of a configuration file in bytes: many times what 64 ports take.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
-/// Reads a file of at most [`MAX_FILE_LEN`] bytes, because the path may name a pipe or a device without an end.
+/// Reads a file of at most a mebibyte, because the path may name a pipe or a device without an end.
 ///
 /// # Errors
 /// The file cannot be read, or is longer.

@@ -217,22 +217,22 @@ fn requests_that_make_no_sense_become_empty_frames() {
     ] {
         let mut packet = rig.packet(&frame);
         packet.request_segmentation(100, headers);
-        assert_eq!(rig.send(packet), [vec![]], "{headers:?}");
+        assert_eq!(rig.send(packet), [Vec::<u8>::new()], "{headers:?}");
     }
     for mss in [0, 65535] {
         let mut packet = rig.packet(&frame);
         packet.request_segmentation(mss, good);
-        assert_eq!(rig.send(packet), [vec![]], "{mss}");
+        assert_eq!(rig.send(packet), [Vec::<u8>::new()], "{mss}");
     }
     let mut packet = rig.packet(&frame);
     packet.request_checksum(Headers { l3: 5000, ..good });
-    assert_eq!(rig.send(packet), [vec![]]);
+    assert_eq!(rig.send(packet), [Vec::<u8>::new()]);
     let mut packet = rig.packet(&[0x86; 60]);
     packet.add_flags(Flags::L3_CHECKSUM);
-    assert_eq!(rig.send(packet), [vec![]]);
+    assert_eq!(rig.send(packet), [Vec::<u8>::new()]);
     let mut packet = rig.packet(&[1; 11]);
     packet.set_vlan(1);
-    assert_eq!(rig.send(packet), [vec![]]);
+    assert_eq!(rig.send(packet), [Vec::<u8>::new()]);
     let Rig { pool, software, .. } = rig;
     drop(software);
     assert_eq!(pool.outstanding(1), 0);

@@ -347,7 +347,7 @@ fn threads_lend_and_settle() {
                 let mut state = guest.state.lock().unwrap();
                 let places: Vec<_> = packets.iter().map(|packet| lent.number(packet).unwrap()).collect();
                 assert!(
-                    packets.iter().map(number).eq(places.iter().map(|&place| place.into())),
+                    packets.iter().map(number).eq(places.iter().map(|&place| u64::from(place))),
                     "the buffers' own bytes"
                 );
                 // Every third packet is dropped instead.

@@ -481,7 +481,7 @@ fn empty_descriptors_use_up_a_burst() {
             assert!(taken.is_spent() || all + burst == usize::from(RING));
             all += burst;
         }
-        assert_eq!(all, RING.into(), "none is lost");
+        assert_eq!(all, usize::from(RING), "none is lost");
     }
     let mut guest = Guest::new(2 * RING, INDIRECT_DESC);
     let len = CHAIN as u32 * 16;
