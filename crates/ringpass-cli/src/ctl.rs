@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use clap::Subcommand;
 use clap_complete::{ArgValueCandidates, CompletionCandidate};
+use ringpass::Error;
 use ringpass::control::{Client, DEFAULT_SOCKET, PortStatus, Request, Status};
 use ringpass::signals::interrupted;
-use ringpass::{Direction, Error, Holds, RingStatus};
 use serde_json::{Value, json};
 
 use crate::config_file::{self, Outline};
@@ -239,11 +239,10 @@ fn show(status: &Status, name: &str, json: bool) -> Result<(), Error> {
     for (key, value) in fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
         match value {
             Value::Array(_) if key == "rings" => {
-                for RingStatus { queue, direction, descriptors, head, posted, holds } in &port.rings {
-                    let direction = if *direction == Direction::Rx { "rx" } else { "tx" };
-                    let what = if *holds == Holds::Buffers { "free" } else { "waiting" };
-                    let name = format!("{direction} ring {queue}");
-                    print_line(&format!("{name:<20}  {posted} of {descriptors} descriptors {what}, head {head}"));
+                for ring in &port.rings {
+                    let line = ring.to_string();
+                    let (name, what) = line.split_once(": ").unwrap_or((&line, ""));
+                    print_line(&format!("{name:<20}  {what}"));
                 }
             }
             Value::Object(counters) => {

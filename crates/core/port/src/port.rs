@@ -1,5 +1,6 @@
 //! The traits `Port`, `RxQueue` and `TxQueue`.
 
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use ringpass_memory::{Access, Burst, FrameBatch, prefetch};
@@ -82,6 +83,16 @@ pub struct RingStatus {
     pub posted: usize,
     /// What these describe.
     pub holds: Holds,
+}
+
+/// Writes a line such as `rx ring 0: 480 of 512 descriptors free, head 5`.
+impl Display for RingStatus {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { queue, direction, descriptors, head, posted, holds } = self;
+        let direction = if *direction == Direction::Rx { "rx" } else { "tx" };
+        let what = if *holds == Holds::Buffers { "free" } else { "waiting" };
+        write!(f, "{direction} ring {queue}: {posted} of {descriptors} descriptors {what}, head {head}")
+    }
 }
 
 /// What the posted descriptors of a ring describe.

@@ -5,6 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState};
+use ringpass::RingStatus;
 use ringpass::control::PortStatus;
 
 use super::rates::{PortRates, Rates};
@@ -206,6 +207,7 @@ fn port_in_full(frame: &mut Frame<'_>, area: Rect, port: &PortStatus, rates: &Ra
         let (received, sent) = (grouped(queue.rx_packets), grouped(queue.tx_packets));
         lines.push(format!("queue {number}: received {received}, sent {sent}"));
     }
+    lines.extend(port.rings.iter().map(RingStatus::to_string));
     let counters = port.extended.iter().filter(|(_, count)| **count != 0);
     lines.extend(counters.map(|(name, count)| format!("{}: {}", name.replace('_', " "), grouped(*count))));
     lines.retain(|line| !line.is_empty());
@@ -231,6 +233,7 @@ mod tests {
                 switch,
                 stats,
                 extended,
+                rings: vec![RingStatus { descriptors: 512, head: 5, posted: 480, ..RingStatus::default() }],
                 link: true,
                 state: "running".into(),
                 ..Default::default()
@@ -279,6 +282,7 @@ mod tests {
         let text = screen(&view, &rates).join("\n");
         assert!(text.contains("tap:a: frames a second") && text.contains("received 2,500,000 packets"), "{text}");
         assert!(text.contains("switch flooded: 2,500,000"), "{text}");
+        assert!(text.contains("rx ring 0: 480 of 512 descriptors free, head 5"), "{text}");
         view.problem = Some("the program has ended".into());
         assert!(screen(&view, &rates)[19].contains("the program has ended"));
     }
