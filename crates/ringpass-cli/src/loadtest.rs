@@ -1,11 +1,14 @@
 //! The subcommand `ringpass loadtest A B`: throughput, latency and frame loss of a device under test (RFC 2544).
 
 mod measure;
+mod plot;
 mod port_worker;
+mod report;
 mod results;
 mod search;
 mod trial;
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -23,6 +26,7 @@ use crate::progress::progress;
 use crate::run::close;
 use crate::stats::{fields, grouped, print_line};
 use measure::{Frames, Measurement, Method, Test};
+use report::Report;
 use results::SizeResult;
 use trial::{Direction, Trials};
 
@@ -66,6 +70,9 @@ pub struct Args {
     /// Loss that counts as none, in percent; RFC 2544 allows 0
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = percent)]
     loss: f64,
+    /// Write a page with tables and plots, too
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
     #[command(flatten)]
     frames: StreamOptions,
     #[command(flatten)]
@@ -79,7 +86,7 @@ const EXAMPLES: &str = "EXAMPLES:
   a switch between two cards, as RFC 2544 reports it:
       sudo ringpass loadtest 0000:01:00.0 0000:01:00.1 --trial 60 --wait 2
   frames of 60 and 1514 bytes at up to 100,000 a second, in five seconds each or so:
-      sudo ringpass loadtest packet:veth0 packet:veth1 --sizes 60,1514 --max-rate 100k --trial 0.5
+      sudo ringpass loadtest packet:veth0 packet:veth1 --sizes 60,1514 --max-rate 100k --trial 0.5 --report report.html
   a router whose address is 02:00:00:00:00:01, throughput only, both ways, 64 flows:
       sudo ringpass loadtest tap:a tap:b --dst-mac 02:00:00:00:00:01 --tests throughput --both-ways --flows 64
   a peer that sends frames back ('ringpass echo'), where one in 1000 may be lost:
@@ -118,6 +125,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let method = args.method(&mut *ports[0])?;
     let sizes = args.in_sizes(&directions, &mut ports)?;
     let (json, all) = (args.options.json, sizes.len());
+    let report = args.report.as_deref().map(Report::create).transpose()?;
     run.printer.live = false;
     run.enter_sandbox(ports.needs())?;
     let mut orders = Vec::new();
@@ -139,11 +147,13 @@ pub fn run(args: Args) -> Result<(), Error> {
     let spilled =
         ports.iter_mut().map(|port| (port.name().to_owned(), port.stats().rx_drops)).filter(|(_, drops)| *drops > 0);
     let spilled: Vec<String> = spilled.map(|(name, drops)| format!("{name} {}", grouped(drops))).collect();
+    let names: Vec<String> = ports.iter().map(|port| port.name().to_owned()).collect();
     close(ports);
     let Findings { results, complete, error, .. } = std::mem::take(&mut *lock(&findings));
     if !json {
         results::print(&results);
     }
+    let written = report.map(|report| report.write(&results, &args.facts(&names, complete)));
     if let Some(error) = error {
         return end.and(Err(error));
     }
@@ -157,7 +167,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         let whole = results.iter().filter(|result| result.complete).count();
         note(&format!("ended before all was measured: {whole} of {all} sizes are complete"));
     }
-    end
+    end.and(written.unwrap_or(Ok(())))
 }
 
 fn lock(findings: &Mutex<Findings>) -> MutexGuard<'_, Findings> {
@@ -165,6 +175,31 @@ fn lock(findings: &Mutex<Findings>) -> MutexGuard<'_, Findings> {
 }
 
 impl Args {
+    /// Returns lines that say what was measured, and how.
+    fn facts(&self, names: &[String], complete: bool) -> Vec<String> {
+        let way = if self.both_ways { " in both directions" } else { "" };
+        let seconds = |time: Duration| format!("{} s", time.as_secs_f64());
+        let mut facts = vec![
+            format!(
+                "Between {}{way}, by ringpass loadtest {}, after RFC 2544.",
+                names.join(" and "),
+                env!("CARGO_PKG_VERSION")
+            ),
+            format!(
+                "Trials of {}; last frames were waited for up to {}. The throughput is the highest rate with a loss of at most {} %, \
+                to {} % of it.",
+                seconds(self.trial),
+                seconds(self.wait),
+                self.loss,
+                self.resolution
+            ),
+        ];
+        if !complete {
+            facts.push("Ended before all was measured.".into());
+        }
+        facts
+    }
+
     fn directions(&self, ports: usize) -> Vec<Direction> {
         let there = Direction { from: 0, to: ports - 1 };
         if self.both_ways && ports > 1 { vec![there, Direction { from: 1, to: 0 }] } else { vec![there] }
