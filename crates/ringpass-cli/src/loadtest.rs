@@ -70,6 +70,9 @@ pub struct Args {
     /// Loss that counts as none, in percent; RFC 2544 allows 0
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = percent)]
     loss: f64,
+    /// Further trials of a rate at which frames were lost, for machines with other work; RFC 2544 allows none
+    #[arg(long, value_name = "N", default_value = "0", value_parser = within(0..=100))]
+    retries: usize,
     /// Write a page with tables and plots, too
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
@@ -212,7 +215,8 @@ impl Args {
             None => line.map_or(Rate::Max, Rate::Wire),
         };
         let (resolution, loss) = (self.resolution / 100.0, self.loss);
-        Ok(Method { tests: self.tests.clone(), max, line, time: self.trial, resolution, loss })
+        let Self { trial: time, retries, .. } = *self;
+        Ok(Method { tests: self.tests.clone(), max, line, time, resolution, loss, retries })
     }
 
     /// Returns what is sent, size by size.

@@ -34,6 +34,8 @@ pub struct Method {
     pub resolution: f64,
     /// Acceptable loss in percent.
     pub loss: f64,
+    /// Further trials of a rate at which frames were lost.
+    pub retries: usize,
 }
 
 /// Frames of one size.
@@ -90,6 +92,18 @@ impl Measurement<'_> {
         Some(outcome)
     }
 
+    /// Repeats a trial until nothing is lost, or as often as allowed; returns the last outcome.
+    fn repeated(&mut self, rate: Rate) -> Option<Outcome> {
+        let mut outcome = self.trial(rate)?;
+        for _ in 0..self.method.retries {
+            if self.is_lossless(&outcome) {
+                break;
+            }
+            outcome = self.trial(rate)?;
+        }
+        Some(outcome)
+    }
+
     fn is_lossless(&self, outcome: &Outcome) -> bool {
         outcome.numbers.sent > 0 && outcome.loss_percent() <= self.method.loss
     }
@@ -104,7 +118,7 @@ impl Measurement<'_> {
         let returned = full.offered * (1.0 - full.loss_percent() / 100.0);
         let mut search = Search::new(full.offered, returned, resolution);
         while let Some(rate) = search.next_rate() {
-            let outcome = self.trial(Rate::Packets(rate))?;
+            let outcome = self.repeated(Rate::Packets(rate))?;
             search.note(rate, outcome.offered, self.is_lossless(&outcome));
         }
         Some((search.passed, Limit::Device))
