@@ -28,10 +28,8 @@ mod pages;
 mod paper;
 mod plot;
 mod process;
-mod progress;
 mod pvp;
 mod rig;
-mod table;
 mod tsc;
 mod vhost;
 mod xdp;
@@ -41,7 +39,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use ringpass::Error;
 use ringpass_cli::output::{self, Verbosity};
-use ringpass_cli::{generate, log};
+use ringpass_cli::{generate, log, progress, table};
 
 /// Measure drivers, vhost-user and netmap ports between software cards and processes, compared with papers and
 /// DPDK

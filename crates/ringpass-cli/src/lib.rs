@@ -1,7 +1,7 @@
 //! The program `ringpass`: one file for each subcommand. Start reading with `fwd.rs`.
 //!
 //! Public are the pieces that `ringpass-bench` shares with it: options, output, signals, the cost of two cores, the
-//! demo's traffic, commands that drive software cards.
+//! demo's traffic, commands that drive software cards, tables and progress.
 
 #![deny(unsafe_code, clippy::print_stdout, clippy::print_stderr)]
 
@@ -26,6 +26,7 @@ mod extcap;
 mod fwd;
 pub mod generate;
 mod list;
+mod loadtest;
 pub mod log;
 mod metrics;
 mod model_server;
@@ -35,6 +36,7 @@ pub mod options;
 mod passthrough;
 mod ping;
 mod pktgen;
+pub mod progress;
 mod run;
 mod run_observer;
 #[cfg(debug_assertions)]
@@ -45,6 +47,7 @@ pub mod signals;
 mod stats;
 mod switch;
 mod systemd;
+pub mod table;
 mod top;
 mod vale;
 mod xdp;
@@ -111,7 +114,8 @@ enum Command {
     Apply(apply::Args),
     Top(top::Args),
     Switch(switch::Args),
-    Pktgen(pktgen::Args),
+    Pktgen(Box<pktgen::Args>),
+    Loadtest(Box<loadtest::Args>),
     Dump(dump::Args),
     Echo(echo::Args),
     Ping(ping::Args),
@@ -163,7 +167,8 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Apply(args) => apply::run(args),
         Command::Top(args) => top::run(args),
         Command::Switch(args) => switch::run(args),
-        Command::Pktgen(args) => pktgen::run(args),
+        Command::Pktgen(args) => pktgen::run(*args),
+        Command::Loadtest(args) => loadtest::run(*args),
         Command::Dump(args) => dump::run(args),
         Command::Echo(args) => echo::run(args),
         Command::Ping(args) => ping::run(args),

@@ -1,11 +1,11 @@
 //! The subcommand `ringpass pktgen PORT`: sends frames at a given rate, and evaluates those that come back.
 
 pub mod frame;
-mod generator;
-mod options;
-mod rate;
-mod returned;
-mod stream;
+pub mod generator;
+pub mod options;
+pub mod rate;
+pub mod returned;
+pub mod stream;
 pub mod template;
 mod track;
 mod vary;
@@ -222,7 +222,10 @@ impl Args {
 }
 
 /// Returns a rate on this port.
-fn on_link(rate: RequestedRate, port: &mut dyn Port) -> Result<Rate, Error> {
+///
+/// # Errors
+/// It depends on the speed of a link, which is not known.
+pub fn on_link(rate: RequestedRate, port: &mut dyn Port) -> Result<Rate, Error> {
     let link = port.link();
     rate.on_link(link.mbps).ok_or_else(|| {
         let (name, down) = (port.name(), if link.up { "" } else { ", as its link is down" });
@@ -302,7 +305,7 @@ fn captured(args: &Args, path: &Path, pace: Pace, ports: &mut Ports) -> Result<V
 
 /// Number of frames for which the port had no room. Polled, because a port does not report when it has room
 /// again.
-struct Backlog(usize);
+pub struct Backlog(pub usize);
 
 impl Wakeable for Backlog {
     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {

@@ -130,6 +130,15 @@ impl Endpoints {
         }
     }
 
+    /// Returns the same for frames the other way.
+    pub fn reversed(&self) -> Self {
+        let ip = match self.ip {
+            Addresses::V4 { source, destination } => Addresses::V4 { source: destination, destination: source },
+            Addresses::V6 { source, destination } => Addresses::V6 { source: destination, destination: source },
+        };
+        Self { mac: (self.mac.1, self.mac.0), ip, ..*self }
+    }
+
     /// Returns the length in bytes of the shortest frame with these headers.
     pub fn shortest(&self) -> usize {
         self.headers().payload_start() + Mark::LEN

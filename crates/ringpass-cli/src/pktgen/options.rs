@@ -211,6 +211,14 @@ impl StreamOptions {
         })
     }
 
+    /// Returns the same frames in each of these sizes, or in the size or sizes that were chosen, if any were.
+    pub fn in_sizes(&self, sizes: &[usize]) -> Vec<Self> {
+        if self.imix || self.size.is_some() {
+            return vec![self.clone()];
+        }
+        sizes.iter().map(|&size| Self { size: Some(size), ..self.clone() }).collect()
+    }
+
     /// Returns whether fields vary.
     pub fn is_varied(&self) -> bool {
         !self.vary.is_empty()

@@ -15,6 +15,8 @@ use crate::stats::{Fields, fields};
 pub struct ReturnStats {
     /// Start of the times in frames.
     epoch: Instant,
+    /// Frames that may have been sent; counted before they are, where another worker may receive them at once.
+    announced: AtomicU64,
     sent: AtomicU64,
     /// Distinct frames that came back.
     unique: AtomicU64,
@@ -23,6 +25,8 @@ pub struct ReturnStats {
     reordered: AtomicU64,
     duplicate: AtomicU64,
     round_trip_sum: AtomicU64,
+    /// Sum of the differences between the round trips of one frame and the next.
+    round_trip_change_sum: AtomicU64,
     round_trip_max: AtomicU64,
     /// Since the last report.
     round_trip_max_recent: AtomicU64,
@@ -54,12 +58,14 @@ impl ReturnStats {
     pub fn new(epoch: Instant, workers: usize, vary: bool) -> Self {
         Self {
             epoch,
+            announced: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             unique: AtomicU64::new(0),
             expected: AtomicU64::new(0),
             reordered: AtomicU64::new(0),
             duplicate: AtomicU64::new(0),
             round_trip_sum: AtomicU64::new(0),
+            round_trip_change_sum: AtomicU64::new(0),
             round_trip_max: AtomicU64::new(0),
             round_trip_max_recent: AtomicU64::new(0),
             round_trips: (0..workers).map(|_| Mutex::new(histogram())).collect(),
@@ -70,8 +76,18 @@ impl ReturnStats {
         }
     }
 
+    /// Returns whether all frames that were sent have come back.
+    pub fn is_complete(&self) -> bool {
+        self.unique.load(Relaxed) >= self.sent.load(Relaxed)
+    }
+
+    /// Ends the wait for frames: those that are missing now count as lost.
+    pub fn end(&self) {
+        self.ended.store(true, Relaxed);
+    }
+
     /// Returns the numbers up to now, and begins anew with those since the last report.
-    fn numbers(&self) -> Numbers {
+    pub fn numbers(&self) -> Numbers {
         let [sent, returned, expected] =
             [&self.sent, &self.unique, &self.expected].map(|counter| counter.load(Relaxed));
         let ended = self.ended.load(Relaxed);
@@ -82,6 +98,7 @@ impl ReturnStats {
             reordered: self.reordered.load(Relaxed),
             duplicate: self.duplicate.load(Relaxed),
             round_trip_sum: self.round_trip_sum.load(Relaxed),
+            round_trip_change_sum: self.round_trip_change_sum.load(Relaxed),
             round_trip_max: self.round_trip_max.load(Relaxed),
             round_trip_max_recent: self.round_trip_max_recent.swap(0, Relaxed),
             round_trips: ended.then(histogram),
@@ -133,23 +150,31 @@ pub fn report(streams: &[Arc<ReturnStats>]) -> Fields {
 
 /// What is known of one stream, or of all.
 #[derive(Clone)]
-struct Numbers {
-    sent: u64,
-    returned: u64,
+pub struct Numbers {
+    /// Frames that were sent.
+    pub sent: u64,
+    /// Distinct frames that came back.
+    pub returned: u64,
     /// `None` while it is not known.
-    lost: Option<u64>,
-    reordered: u64,
-    duplicate: u64,
-    round_trip_sum: u64,
-    round_trip_max: u64,
+    pub lost: Option<u64>,
+    /// Frames that came back after a later one.
+    pub reordered: u64,
+    /// Frames that had come back before.
+    pub duplicate: u64,
+    /// Nanoseconds of all round trips.
+    pub round_trip_sum: u64,
+    /// Nanoseconds by which round trips differed from the one before.
+    pub round_trip_change_sum: u64,
+    /// Nanoseconds of the longest round trip.
+    pub round_trip_max: u64,
     round_trip_max_recent: u64,
     /// Round trips in nanoseconds; `None` before the end.
-    round_trips: Option<Histogram<u64>>,
+    pub round_trips: Option<Histogram<u64>>,
 }
 
 impl Numbers {
     /// Returns those of two streams together.
-    fn plus(self, other: Self) -> Self {
+    pub fn plus(self, other: Self) -> Self {
         let mut round_trips = self.round_trips;
         if let (Some(all), Some(more)) = (&mut round_trips, &other.round_trips) {
             all.add(more).expect("the same bounds");
@@ -161,6 +186,7 @@ impl Numbers {
             reordered: self.reordered + other.reordered,
             duplicate: self.duplicate + other.duplicate,
             round_trip_sum: self.round_trip_sum + other.round_trip_sum,
+            round_trip_change_sum: self.round_trip_change_sum + other.round_trip_change_sum,
             round_trip_max: self.round_trip_max.max(other.round_trip_max),
             round_trip_max_recent: self.round_trip_max_recent.max(other.round_trip_max_recent),
             round_trips,
@@ -196,7 +222,7 @@ impl Numbers {
 }
 
 /// Converts nanoseconds to microseconds with one decimal.
-fn micros(nanos: u64) -> f64 {
+pub fn micros(nanos: u64) -> f64 {
     (nanos as f64 / 100.0).round() / 10.0
 }
 
@@ -207,12 +233,25 @@ pub struct ReturnTracker {
     tracks: Vec<SequenceTracker>,
     returned: Arc<ReturnStats>,
     worker: usize,
+    /// The last round trip in nanoseconds.
+    last: Option<u64>,
 }
 
 impl ReturnTracker {
     /// Creates the tracker of a worker, by its number, for frames of `flows` flows.
     pub fn new(ends: &Endpoints, flows: usize, returned: &Arc<ReturnStats>, worker: usize) -> Self {
-        Self { ends: *ends, tracks: vec![SequenceTracker::default(); flows], returned: returned.clone(), worker }
+        Self {
+            ends: *ends,
+            tracks: vec![SequenceTracker::default(); flows],
+            returned: returned.clone(),
+            worker,
+            last: None,
+        }
+    }
+
+    /// Announces frames that will be sent, if another worker receives them: it may do so before they are counted as sent.
+    pub fn announce(&self, frames: usize) {
+        self.returned.announced.fetch_add(frames as u64, Relaxed);
     }
 
     /// Counts frames as sent.
@@ -228,7 +267,7 @@ impl ReturnTracker {
     }
 
     /// Notes that the worker sends no more.
-    fn finish_sending(&self) {
+    pub fn finish_sending(&self) {
         self.returned.sent_until.fetch_max(self.returned.epoch.elapsed().as_nanos() as u64, Relaxed);
     }
 
@@ -237,9 +276,9 @@ impl ReturnTracker {
         if burst.is_empty() {
             return 0;
         }
-        let sent = self.returned.sent.load(Relaxed);
+        let sent = self.returned.sent.load(Relaxed).max(self.returned.announced.load(Relaxed));
         let now = self.returned.epoch.elapsed().as_nanos() as u64;
-        let [mut unique, mut expected, mut reordered, mut duplicate, mut sum, mut max] = [0; 6];
+        let [mut unique, mut expected, mut reordered, mut duplicate, mut sum, mut changes, mut max] = [0; 7];
         let mut round_trips = lock(&self.returned.round_trips[self.worker]);
         for packet in burst.iter() {
             let Some(mark) = self.ends.read(packet, self.tracks.len() as u32) else { continue };
@@ -262,6 +301,7 @@ impl ReturnTracker {
             let round_trip = now - mark.time;
             round_trips.saturating_record(round_trip);
             sum += round_trip;
+            changes += self.last.replace(round_trip).map_or(0, |last| last.abs_diff(round_trip));
             max = max.max(round_trip);
         }
         drop(round_trips);
@@ -272,6 +312,7 @@ impl ReturnTracker {
             (&counters.reordered, reordered),
             (&counters.duplicate, duplicate),
             (&counters.round_trip_sum, sum),
+            (&counters.round_trip_change_sum, changes),
         ] {
             if n > 0 {
                 counter.fetch_add(n, Relaxed);
@@ -291,7 +332,7 @@ impl ReturnTracker {
 
     /// Ends the run for this worker: frames that are missing now count as lost.
     pub fn end(self) {
-        self.returned.ended.store(true, Relaxed);
+        self.returned.end();
     }
 }
 

@@ -13,6 +13,7 @@ mod fuzz;
 mod generate;
 mod idle;
 mod kernel_traffic;
+mod loadtest;
 mod log;
 mod mapped;
 mod metrics;

@@ -1,6 +1,6 @@
 //! Tables printed for people.
 
-use ringpass_cli::output::print_line;
+use crate::output::print_line;
 
 /// Prints a title and rows of cells, the first column flush left and the others flush right.
 pub fn print(title: &str, rows: &[Vec<String>]) {
