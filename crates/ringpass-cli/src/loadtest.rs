@@ -147,9 +147,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         progress("");
     })?;
     let end = run.control(&mut ports, &mut |_| fields([("complete", lock(&findings).complete.into())]));
-    let spilled =
-        ports.iter_mut().map(|port| (port.name().to_owned(), port.stats().rx_drops)).filter(|(_, drops)| *drops > 0);
-    let spilled: Vec<String> = spilled.map(|(name, drops)| format!("{name} {}", grouped(drops))).collect();
+    let overruns = directions.iter().filter_map(|direction| overrun(&mut *ports[direction.to])).collect::<Vec<_>>();
     let names: Vec<String> = ports.iter().map(|port| port.name().to_owned()).collect();
     close(ports);
     let Findings { results, complete, error, .. } = std::mem::take(&mut *lock(&findings));
@@ -160,10 +158,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     if let Some(error) = error {
         return end.and(Err(error));
     }
-    if !spilled.is_empty() {
+    if !overruns.is_empty() {
+        let lost = overruns.join(", ");
         note(&format!(
-            "frames that this machine lost after the device had passed them: {}; the device may do better; see --rxd and --cpu",
-            spilled.join(", ")
+            "frames that this machine lost after the device had passed them: {lost}; the device may do better; see --rxd and --cpu"
         ));
     }
     if !complete {
@@ -171,6 +169,12 @@ pub fn run(args: Args) -> Result<(), Error> {
         note(&format!("ended before all was measured: {whole} of {all} sizes are complete"));
     }
     end.and(written.unwrap_or(Ok(())))
+}
+
+/// Returns a port's name and how many frames it had no room for, if there were any.
+fn overrun(port: &mut dyn Port) -> Option<String> {
+    let drops = port.stats().rx_drops;
+    (drops > 0).then(|| format!("{} {}", port.name(), grouped(drops)))
 }
 
 fn lock(findings: &Mutex<Findings>) -> MutexGuard<'_, Findings> {

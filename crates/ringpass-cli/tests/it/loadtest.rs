@@ -51,12 +51,16 @@ fn number(value: &Value) -> f64 {
 #[test]
 fn the_limit_of_a_bridge_is_its_throughput() {
     let namespace = bridge();
-    // 4167 frames of 60 bytes a second, and in each trial some 100 more, which its buckets hold.
+    // 4167 frames of 60 bytes a second, and in each trial some 130 more, which its buckets hold.
     namespace
-        .run(&["tc", "qdisc", "add", "dev", "p2", "root", "tbf", "rate", "2mbit", "burst", "3000", "limit", "3000"]);
+        .run(&["tc", "qdisc", "add", "dev", "p2", "root", "tbf", "rate", "2mbit", "burst", "4000", "limit", "4000"]);
     let folder = folder();
     let report = folder.path().join("report.html");
-    let measured = measure(&namespace, &BOTH, &["--sizes", "60,508", "--max-rate", "20k", "--report", text(&report)]);
+    let measured = measure(
+        &namespace,
+        &BOTH,
+        &["--sizes", "60,508", "--max-rate", "20k", "--retries", "4", "--report", text(&report)],
+    );
     let page = std::fs::read_to_string(&report).expect("a report");
     for part in ["Between packet:v1 and packet:v2", "<title>throughput, 508: ", "<title>60 bytes, 100: 7", "</html>"] {
         assert!(page.contains(part), "{part} is not in {page}");
@@ -66,7 +70,7 @@ fn the_limit_of_a_bridge_is_its_throughput() {
         assert_eq!((number(&result["size"]), &result["complete"]), (size, &true.into()), "{result}");
         let throughput = number(&result["throughput"]["frames_per_second"]);
         // A busy machine may lose frames below the limit.
-        assert!((limit * 0.8..limit * 1.1).contains(&throughput), "{result}");
+        assert!((limit * 0.7..limit * 1.12).contains(&throughput), "{result}");
         assert_eq!(result["throughput"]["limited_by"], "device");
         let bits = number(&result["throughput"]["bits_per_second"]);
         assert!((bits / throughput / 8.0 - size).abs() < 0.1, "{result}");
