@@ -16,16 +16,15 @@ use ringpass::{Error, MacAddress, Port, open};
 
 use crate::options::{Options, seconds, within};
 use crate::output::note;
-use crate::pktgen::frame::{MAX, MIN};
+use crate::pktgen::frame::{MAX, MIN, random_run};
 use crate::pktgen::on_link;
 use crate::pktgen::options::StreamOptions;
 use crate::pktgen::rate::{Rate, RequestedRate};
-use crate::pktgen::stream::Plan;
 use crate::pktgen::template::Checksums;
 use crate::progress::progress;
 use crate::run::close;
 use crate::stats::{fields, grouped, print_line};
-use measure::{Frames, Measurement, Method, Test};
+use measure::{Frames, Measurement, Method, Test, learn};
 use report::Report;
 use results::SizeResult;
 use trial::{Direction, Trials};
@@ -59,10 +58,10 @@ pub struct Args {
     #[arg(long, value_name = "RATE")]
     max_rate: Option<RequestedRate>,
     /// Seconds of a trial; RFC 2544 asks for 60 in reports
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = trial_seconds)]
     trial: Duration,
     /// Longest wait for the last frames of a trial, in seconds; RFC 2544 asks for 2
-    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value = "0.5", value_parser = trial_seconds)]
     wait: Duration,
     /// Resolution of the throughput in percent of it
     #[arg(long, value_name = "PERCENT", default_value = "1", value_parser = resolution)]
@@ -86,14 +85,19 @@ pub struct Args {
 const SIZES: [usize; 7] = [60, 124, 252, 508, 1020, 1276, 1514];
 
 const EXAMPLES: &str = "EXAMPLES:
-  a switch between two cards, as RFC 2544 reports it:
+  a switch between two cards, in trials as long as RFC 2544 asks for:
       sudo ringpass loadtest 0000:01:00.0 0000:01:00.1 --trial 60 --wait 2
   frames of 60 and 1514 bytes at up to 100,000 a second, in five seconds each or so:
       sudo ringpass loadtest packet:veth0 packet:veth1 --sizes 60,1514 --max-rate 100k --trial 0.5 --report report.html
-  a router whose address is 02:00:00:00:00:01, throughput only, both ways, 64 flows:
-      sudo ringpass loadtest tap:a tap:b --dst-mac 02:00:00:00:00:01 --tests throughput --both-ways --flows 64
+  a router whose address is 02:00:00:00:00:01, throughput only, 64 flows:
+      sudo ringpass loadtest tap:a tap:b --dst-mac 02:00:00:00:00:01 --tests throughput --flows 64
   a peer that sends frames back ('ringpass echo'), where one in 1000 may be lost:
       sudo ringpass loadtest 0000:01:00.0 --loss 0.1 --json";
+
+fn trial_seconds(text: &str) -> Result<Duration, String> {
+    let time = seconds(text).ok().filter(|time| (0.001..=86400.0).contains(&time.as_secs_f64()));
+    time.ok_or_else(|| "write a number of seconds, 0.001 to 86400".into())
+}
 
 fn percent(text: &str) -> Result<f64, String> {
     let value = text.parse().ok().filter(|value| (0.0..100.0).contains(value));
@@ -121,11 +125,22 @@ pub fn run(args: Args) -> Result<(), Error> {
     if args.options.queues > 1 {
         return Err(Error::Config("a load test has one queue for each port; leave out --queues".into()));
     }
+    if args.both_ways && args.b.as_ref() == Some(&args.a) {
+        return Err(Error::Config("--both-ways is between two ports, and both are the same".into()));
+    }
+    if args.both_ways && args.frames.has_own_destination() {
+        return Err(Error::Config(
+            "--both-ways sends to the ports' own addresses, which a router does not take; leave out --dst-mac, or measure one way after the other"
+                .into(),
+        ));
+    }
+    // Known before the sandbox is entered.
+    let first_run = random_run();
     let mut run = args.options.run()?;
     let other = args.b.as_ref().filter(|b| **b != args.a);
     let mut ports = open([&args.a].into_iter().chain(other), &run.config)?;
     let directions = args.directions(ports.len());
-    let method = args.method(&mut *ports[0])?;
+    let method = args.method(&mut ports)?;
     let sizes = args.in_sizes(&directions, &mut ports)?;
     let (json, all) = (args.options.json, sizes.len());
     let report = args.report.as_deref().map(Report::create).transpose()?;
@@ -140,9 +155,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let findings = Arc::new(Mutex::new(Findings { json, ..Findings::default() }));
     let (found, pool) = (findings.clone(), ports.pool().clone());
-    let (wait, first_run) = (args.wait, std::process::id() as u16);
+    let wait = args.wait;
     run.spawn(move |worker| {
-        let trials = Trials { orders, pool, wait, run: first_run, worker };
+        let trials = Trials { orders, pool, wait, run: first_run, learnt: Instant::now(), worker };
         measure_all(trials, &method, &sizes, &found);
         progress("");
     })?;
@@ -212,15 +227,18 @@ impl Args {
         if self.both_ways && ports > 1 { vec![there, Direction { from: 1, to: 0 }] } else { vec![there] }
     }
 
-    fn method(&self, port: &mut dyn Port) -> Result<Method, Error> {
-        let line = Some(port.link().mbps).filter(|&mbps| mbps > 0).map(|mbps| f64::from(mbps) * 1e6);
+    fn method(&self, ports: &mut [Box<dyn Port>]) -> Result<Method, Error> {
+        let senders = if self.both_ways { ports.len() } else { 1 };
+        let speeds = ports[..senders].iter_mut().map(|port| port.link().mbps);
+        let line = speeds.min().filter(|&mbps| mbps > 0).map(|mbps| f64::from(mbps) * 1e6);
         let max = match self.max_rate {
-            Some(rate) => on_link(rate, port)?,
+            Some(rate) => on_link(rate, &mut *ports[0])?,
             None => line.map_or(Rate::Max, Rate::Wire),
         };
         let (resolution, loss) = (self.resolution / 100.0, self.loss);
         let Self { trial: time, retries, .. } = *self;
-        Ok(Method { tests: self.tests.clone(), max, line, time, resolution, loss, retries })
+        let learns = !self.frames.has_own_destination();
+        Ok(Method { tests: self.tests.clone(), max, line, time, resolution, loss, retries, learns })
     }
 
     /// Returns what is sent, size by size.
@@ -248,7 +266,7 @@ impl Args {
 
 /// Measures size by size, until the run ends.
 fn measure_all(mut trials: Trials, method: &Method, sizes: &[Frames], findings: &Mutex<Findings>) {
-    let Some(is_connected) = connect(&mut trials, &sizes[0]) else { return };
+    let Some(is_connected) = connect(&mut trials, &sizes[0], method.learns) else { return };
     if !is_connected {
         let why = "no frame came back; connect both ports to the device, name --dst-mac if it is a router, and wait \
             until a switch forwards (spanning tree: 30 s)";
@@ -257,7 +275,7 @@ fn measure_all(mut trials: Trials, method: &Method, sizes: &[Frames], findings: 
     }
     for frames in sizes {
         let result = SizeResult::new(frames.size);
-        let mut measurement = Measurement { method, trials: &mut trials, frames, result };
+        let mut measurement = Measurement { method, trials: &mut trials, frames, result, has_sent_nothing: false };
         let end = measurement.run();
         // Without the first trial there is nothing to tell.
         if measurement.result.trials > 1 || end.is_some() {
@@ -266,6 +284,10 @@ fn measure_all(mut trials: Trials, method: &Method, sizes: &[Frames], findings: 
             }
             lock(findings).results.push(measurement.result);
         }
+        if measurement.has_sent_nothing {
+            let why = "no frame was sent in a whole trial; lengthen --trial, raise --max-rate, or look at the link";
+            lock(findings).error = Some(Error::Gone(why.into()));
+        }
         if end.is_none() {
             return;
         }
@@ -273,20 +295,19 @@ fn measure_all(mut trials: Trials, method: &Method, sizes: &[Frames], findings: 
     lock(findings).complete = true;
 }
 
-/// Sends a few frames, the other way too, from which switches learn where the ports are (RFC 2544, 23), until all directions have
-/// passed some. Returns whether they have; `None` if the run is to end.
-fn connect(trials: &mut Trials, frames: &Frames) -> Option<bool> {
+/// Sends a few frames, the other way too if switches are to learn from them where the ports are, until all directions have passed
+/// some. Returns whether they have; `None` if the run is to end.
+fn connect(trials: &mut Trials, frames: &Frames, learns: bool) -> Option<bool> {
     const TRIES: usize = 10;
     const RATE: Rate = Rate::Packets(100.0);
     const TIME: Duration = Duration::from_millis(100);
     for _ in 0..TRIES {
         progress("looking for the device");
+        if learns {
+            learn(trials, frames)?;
+        }
         let mut passed = 0;
         for (direction, plan) in &frames.plans {
-            if direction.from != direction.to {
-                let back = Plan { ends: plan.ends.reversed(), vary: Vec::new(), ..plan.clone() };
-                trials.run(&[(direction.reversed(), back)], RATE, TIME)?;
-            }
             let outcome = trials.run(&[(*direction, plan.clone())], RATE, TIME)?;
             passed += usize::from(outcome.numbers.returned > 0);
         }

@@ -25,7 +25,7 @@ use crate::options::{Options, within};
 use crate::run::close;
 use crate::run_observer::RunObserver;
 use crate::stats::Fields;
-use frame::Endpoints;
+use frame::{Endpoints, random_run};
 use generator::{FrameSource, Generator, PacedStream, Share};
 use options::StreamOptions;
 use rate::{Pace, Paced, Rate, RequestedRate};
@@ -195,8 +195,8 @@ impl Args {
     fn shared(&self, streams: Vec<StreamOptions>, port: &mut dyn Port) -> Result<Vec<SharedStream>, Error> {
         let own = Some(port.mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
         let mut shared = Vec::new();
+        let run = random_run();
         for (number, options) in streams.into_iter().enumerate() {
-            let run = std::process::id() as u16;
             let ends = options.ends(own, run.wrapping_add(number as u16));
             let share = match options.own_rate {
                 Some(RequestedRate::Fixed(Rate::Max)) => {

@@ -170,6 +170,10 @@ impl PortDecorator for Model {
     }
 
     fn state(&mut self) -> State {
+        // A stopped card sends nothing, which its driver would take for a hang.
+        if self.runner.as_ref().is_some_and(|runner| runner.stepper().is_stopped() == Some(true)) {
+            return self.wire.state();
+        }
         match self.driver.state() {
             State::Running => self.wire.state(),
             other => other,

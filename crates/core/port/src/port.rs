@@ -79,7 +79,7 @@ pub struct RingStatus {
     pub descriptors: usize,
     /// Descriptor that the device uses next.
     pub head: usize,
-    /// Number of descriptors, from the head on, that the driver has posted and the device has not used yet.
+    /// Number of descriptors, from the head on, that the driver has posted and the device has not used yet; of a virtqueue, chains of them.
     pub posted: usize,
     /// What these describe.
     pub holds: Holds,
@@ -257,7 +257,7 @@ pub trait Port: Send {
     }
 
     /// Returns the rings of descriptors of all queues, as they are at the moment; none where the port has no rings, or cannot look at them without
-    /// its queues. Costs the queues nothing.
+    /// its queues. To be called some 20 times a second at most, as queues may wait for it for a moment.
     fn rings(&mut self) -> Vec<RingStatus> {
         Vec::new()
     }

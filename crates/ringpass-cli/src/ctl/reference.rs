@@ -20,7 +20,7 @@ object with the key `request`, and gets an answer to each, in order: `{\"ok\":�
     → {\"id\":1,\"request\":\"status\"}
     ← {\"id\":1,\"ok\":{\"seconds\":12.5,\"ports\":[{\"name\":\"wire\",…}],…}}
 
-A client that leaves a line unfinished, or does not read its answers, for 10 seconds loses its connection. Up to 32 clients of a socket are served. Clients of a socket
+A client that sends no request, leaves a line unfinished, or does not read its answers, for 10 seconds loses its connection. Up to 32 clients of a socket are served. Clients of a socket
 that is for looking only get an error where a request changes something.
 ";
 
@@ -34,7 +34,7 @@ After the request `events`, lines with the key `event` come between the answers.
 | `link` | `port`, `up` | the link of a port is up, or down |
 | `gone` | `port`, `why` | what was behind a port has disappeared |
 | `learnt` | `mac`, `vlan`, `port`, `switch` | a station is at another port than before, or is new |
-| `added`, `removed`, `set`, `capture` | `port` | a client has changed something |
+| `added`, `removed`, `set`, `capture` | `port`; `added` has `switch` too | a client has changed something |
 | `log` | as in `--log json` | what goes to standard error |
 | `lost` | `count` | events for which there was no room |
 ";

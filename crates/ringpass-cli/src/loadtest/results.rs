@@ -55,7 +55,7 @@ impl Loss {
             sent: numbers.sent,
             returned: numbers.returned,
             lost: outcome.lost(),
-            loss_percent: (outcome.loss_percent() * 1e6).round() / 1e6,
+            loss_percent: (outcome.loss_percent * 1e6).round() / 1e6,
             reordered: numbers.reordered,
             duplicate: numbers.duplicate,
         }

@@ -1,6 +1,6 @@
 //! The search for the highest rate without loss (RFC 2544, 26.1).
 
-/// Further trials once the sender has not reached a rate.
+/// Further trials in a row in which the sender does not reach the rate, before the search gives up.
 const RETRIES: usize = 3;
 
 /// Bounds of the rate, in frames a second, which trials narrow down.
@@ -15,6 +15,8 @@ pub struct Search {
     guesses: Vec<f64>,
     /// Trials that are left.
     left: usize,
+    /// Last trials in a row in which the sender has not reached the rate.
+    misses: usize,
 }
 
 /// Most trials of a search: more than bisection takes from the fastest link down to a few frames a second.
@@ -25,11 +27,14 @@ impl Search {
     /// their limit, so that this is near the rate that is searched.
     pub fn new(failed: f64, returned: f64, resolution: f64) -> Self {
         let guesses = vec![returned * (1.0 + resolution / 2.0), returned * (1.0 - resolution / 2.0)];
-        Self { passed: 0.0, failed, resolution, guesses, left: MOST }
+        Self { passed: 0.0, failed, resolution, guesses, left: MOST, misses: 0 }
     }
 
     /// Returns the next rate to try; `None` when the search has ended.
     pub fn next_rate(&mut self) -> Option<f64> {
+        if self.is_given_up() {
+            return None;
+        }
         self.left = self.left.checked_sub(1)?;
         // Below one frame a second nothing passes.
         if self.failed - self.passed <= (self.failed * self.resolution).max(1.0) {
@@ -43,6 +48,11 @@ impl Search {
         Some((self.passed + self.failed) / 2.0)
     }
 
+    /// Returns whether the search has ended because the sender cannot reach the rates between the bounds.
+    pub fn is_given_up(&self) -> bool {
+        self.misses > RETRIES
+    }
+
     /// Notes what became of a rate, and the rate that was really sent.
     pub fn note(&mut self, asked: f64, offered: f64, lossless: bool) {
         if !lossless {
@@ -53,9 +63,7 @@ impl Search {
         }
         // A sender that was held up has not tried the rate; the one below is known all the same.
         let reached = offered >= asked * (1.0 - self.resolution);
-        if !reached {
-            self.left = self.left.min(RETRIES);
-        }
+        self.misses = if reached { 0 } else { self.misses + 1 };
         self.passed = self.passed.max(if reached { asked } else { offered.min(asked) });
     }
 }
@@ -96,6 +104,18 @@ mod tests {
             search.note(rate, 4e5, true);
             trials += 1;
         }
-        assert_eq!((search.passed, trials), (4e5, 1 + RETRIES));
+        assert_eq!((search.passed, trials, search.is_given_up()), (4e5, 1 + RETRIES, true));
+    }
+
+    #[test]
+    fn a_sender_that_was_held_up_once_does_not_end_the_search() {
+        let mut search = Search::new(1e6, 1e5, 0.01);
+        let mut trials = 0;
+        while let Some(rate) = search.next_rate() {
+            let offered = if trials == 1 { rate / 2.0 } else { rate };
+            search.note(rate, offered, rate <= 5e5);
+            trials += 1;
+        }
+        assert!(search.passed > 4.9e5 && !search.is_given_up(), "{}", search.passed);
     }
 }

@@ -33,9 +33,11 @@ impl Direction {
 
 /// Outcome of a trial, of all directions together.
 pub struct Outcome {
-    /// Frames a second that were sent in each direction.
+    /// Frames a second that were sent, in the direction with fewer of them.
     pub offered: f64,
-    /// Frames that were sent and came back.
+    /// Part of the frames that did not come back, in percent, in the direction that lost more.
+    pub loss_percent: f64,
+    /// Frames that were sent and came back, in all directions.
     pub numbers: Numbers,
 }
 
@@ -57,11 +59,6 @@ impl Outcome {
     /// Returns the number of frames that did not come back.
     pub fn lost(&self) -> u64 {
         self.numbers.sent.saturating_sub(self.numbers.returned)
-    }
-
-    /// Returns their part of all frames, in percent.
-    pub fn loss_percent(&self) -> f64 {
-        self.lost() as f64 * 100.0 / self.numbers.sent.max(1) as f64
     }
 
     /// Returns the latencies, if frames came back.
@@ -92,6 +89,8 @@ pub struct Trials {
     pub wait: Duration,
     /// Number of the next trial, by which its frames are told from those of others.
     pub run: u16,
+    /// When switches were last shown where the ports are.
+    pub learnt: Instant,
     /// The worker that runs the trials.
     pub worker: Worker,
 }
@@ -129,8 +128,13 @@ impl Trials {
         self.until(Some(Instant::now() + self.wait), || all.iter().all(is_back))?;
         let time = sending_time(&all).unwrap_or(time).as_secs_f64();
         all.iter().for_each(|stats| stats.end());
-        let numbers = all.iter().map(|stats| stats.numbers()).reduce(Numbers::plus)?;
-        Some(Outcome { offered: numbers.sent as f64 / (time * plans.len() as f64), numbers })
+        let each: Vec<Numbers> = all.iter().map(|stats| stats.numbers()).collect();
+        let offered = each.iter().map(|numbers| numbers.sent).min()? as f64 / time;
+        let loss = |numbers: &Numbers| {
+            numbers.sent.saturating_sub(numbers.returned) as f64 * 100.0 / numbers.sent.max(1) as f64
+        };
+        let loss_percent = each.iter().map(loss).fold(0.0, f64::max);
+        Some(Outcome { offered, loss_percent, numbers: each.into_iter().reduce(Numbers::plus)? })
     }
 
     /// Waits until something is done, or a time is reached. Returns `None` if the run is to end.

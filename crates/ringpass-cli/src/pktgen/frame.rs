@@ -1,5 +1,6 @@
 //! Addresses and headers of the frames that `pktgen` sends, and the mark in their payload: a run, a flow, a sequence number and a time.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ringpass::MacAddress;
@@ -20,6 +21,11 @@ pub struct Endpoints {
     pub port: u16,
     /// Number of this run, which tells its frames from others.
     pub run: u16,
+}
+
+/// Returns a number for a run that other generators hardly have, even those in containers, where processes have the same numbers.
+pub fn random_run() -> u16 {
+    RandomState::new().build_hasher().finish() as u16
 }
 
 /// IP addresses of sender and receiver, of one family. The sender's is that of flow 0.

@@ -76,6 +76,13 @@ pub struct StreamOptions {
     pub own_rate: Option<RequestedRate>,
 }
 
+impl StreamOptions {
+    /// Returns whether a destination MAC address was given, as that of a router.
+    pub fn has_own_destination(&self) -> bool {
+        self.dst_mac != Self::default().dst_mac
+    }
+}
+
 impl Default for StreamOptions {
     fn default() -> Self {
         Self {

@@ -189,7 +189,7 @@ impl RxDecorator for Paced {
 
     fn wake_sources<'a>(&'a self, each: &mut dyn FnMut(WakeSource<'a>)) {
         match self.next.first() {
-            Some(packet) => each(self.pacer.wake(packet.len())),
+            Some(packet) => each(self.pacer.wake(packet.total_len())),
             None => self.source.wake_sources(each),
         }
     }
@@ -207,7 +207,7 @@ impl RxDecorator for Paced {
                 self.source.rx_burst(&mut self.next);
             }
             let Some(packet) = self.next.pop() else { break };
-            if !self.pacer.due(packet.len()) {
+            if !self.pacer.due(packet.total_len()) {
                 self.next.push(packet);
                 break;
             }

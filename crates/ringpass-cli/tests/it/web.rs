@@ -3,10 +3,11 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::common::browser::{Browser, Look};
-use crate::common::{Ended, Program, RINGPASS, ringpass, wait_until};
+use crate::common::{Ended, Namespace, Program, RINGPASS, ringpass, unique, wait_until};
 
 /// A program with a page.
 struct Served {
@@ -112,6 +113,47 @@ fn a_page_for_looking_changes_nothing() {
     served.program.signal("INT");
     let Ended { status, errors, .. } = served.program.wait(Duration::from_secs(30));
     assert_eq!(status, Some(0), "{errors:?}");
+}
+
+/// The driver of a card that is stopped must not take it for one that hangs, however many frames wait.
+#[test]
+fn a_card_that_is_stopped_for_long_comes_back() {
+    let (middle, near, far) = (Namespace::new(), Namespace::new(), Namespace::new());
+    let (card, tap) = (unique("tm"), unique("th"));
+    middle.run(&["ip", "link", "set", "lo", "up"]);
+    let ports = [format!("model:tap:{card}"), format!("tap:{tap}")];
+    let mut forwarder = middle.spawn(&[
+        RINGPASS,
+        "fwd",
+        "--json",
+        "--web=127.0.0.1:0,step",
+        "--hugepages",
+        "off",
+        &ports[0],
+        &ports[1],
+    ]);
+    let line = forwarder.wait_for_stderr("the page is at ");
+    let url = line.split_whitespace().last().expect("an address").to_owned();
+    wait_until("the forwarder's first line", || !forwarder.line().is_empty());
+    near.take(&middle, &card, "198.18.0.1/24");
+    far.take(&middle, &tap, "198.18.0.2/24");
+    let ping = |options: &[&str]| {
+        let mut ping = Command::new("ip");
+        let answered = ping.args(["netns", "exec", &far.0, "ping", "198.18.0.1"]).args(options).output();
+        answered.is_ok_and(|output| output.status.success())
+    };
+    let pings = || ping(&["-c", "3", "-i", "0.2", "-w", "20"]);
+    wait_until("the first pings", pings);
+    let origin = format!("Origin: {}", url.trim_end_matches('/'));
+    let order = |what: &str| middle.run(&["curl", "-sS", "-X", "POST", "-H", &origin, &format!("{url}{what}")]);
+    assert!(order("stop").contains("stopped"));
+    // More than the ring holds, for longer than a card may take.
+    assert!(!ping(&["-f", "-c", "5000", "-w", "6"]), "nobody answers");
+    assert!(forwarder.ended().is_none(), "{:?}", forwarder.said());
+    assert!(order("step").contains("sent a frame"));
+    assert!(order("run").contains("running"));
+    wait_until("pings", pings);
+    forwarder.summary();
 }
 
 #[test]

@@ -28,6 +28,8 @@ pub(super) struct HttpRequest {
     pub(super) host: String,
     /// Header `Origin`, which browsers send with whatever may change something.
     pub(super) origin: Option<String>,
+    /// Header `Sec-Fetch-Site`: from where the page comes that makes a browser ask.
+    pub(super) fetch_site: Option<String>,
     /// Format of metrics that the client takes.
     pub(super) format: MetricsFormat,
 }
@@ -53,6 +55,7 @@ pub(super) fn look(bytes: &[u8]) -> Arrived {
         match &header.name.to_ascii_lowercase()[..] {
             "host" => request.host = value.into_owned(),
             "origin" => request.origin = Some(value.into_owned()),
+            "sec-fetch-site" => request.fetch_site = Some(value.into_owned()),
             "accept" if value.contains("application/openmetrics-text") => request.format = MetricsFormat::OpenMetrics,
             "content-length" if value.trim() != "0" => return Arrived::Other(no_body()),
             "transfer-encoding" => return Arrived::Other(no_body()),

@@ -219,7 +219,7 @@ impl Server {
         /// Most stations that are asked for; a list of more would take too long.
         const MOST_STATIONS: u64 = 20_000;
         let begun = Instant::now();
-        let Ok(status) = answer(Request::Status, Vec::new()) else { return };
+        let Ok(status) = answer(Request::Status, Vec::new()) else { return self.pace.made(begun, false) };
         let number = status["switches"].as_array().into_iter().flatten();
         let number = number.filter_map(|switch| switch["stations"].as_u64()).sum();
         let mut picture = web::event("message", &status);
@@ -381,10 +381,11 @@ impl Client {
     fn serve_watching(&mut self) -> Result<(), ConnectionLost> {
         let Self { messages, picture, .. } = self;
         messages.handle(1, |stream| {
-            // Nothing is expected from it.
-            stream.take(stream.arrived().len());
+            // Nothing is expected from it. What comes nevertheless ends its turn.
+            let len = stream.arrived().len();
+            stream.take(len);
             if picture.is_empty() {
-                return Ok(false);
+                return Ok(len > 0);
             }
             stream.send(std::mem::take(picture), Vec::new())?;
             Ok(true)

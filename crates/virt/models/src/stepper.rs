@@ -23,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) has_orders: AtomicBool,
     orders: Mutex<Orders>,
     answered: Condvar,
+    is_stopped: AtomicBool,
     /// Eventfd that wakes the thread when `stop` or `has_orders` is set.
     event: OwnedFd,
 }
@@ -30,11 +31,12 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Orders {
     pub(crate) added: Cards,
-    is_stopped: bool,
-    /// A step is asked for.
-    step: bool,
-    /// The thread's answer to that.
-    answer: Option<Result<Option<Step>, String>>,
+    /// Number of the last step that was asked for.
+    asked: u64,
+    /// Whether the thread has yet to do it.
+    is_open: bool,
+    /// The thread's answer to a step, by its number.
+    answer: Option<(u64, Result<Option<Step>, String>)>,
 }
 
 impl Shared {
@@ -43,7 +45,7 @@ impl Shared {
             eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("the process has a descriptor left");
         let orders = Mutex::new(Orders { added, ..Orders::default() });
         let (stop, has_orders) = (AtomicBool::new(false), AtomicBool::new(true));
-        Self { stop, has_orders, orders, answered: Condvar::new(), event }
+        Self { stop, has_orders, orders, answered: Condvar::new(), is_stopped: AtomicBool::new(false), event }
     }
 
     pub(crate) fn event(&self) -> BorrowedFd<'_> {
@@ -63,8 +65,9 @@ impl Shared {
     /// Gives an order.
     pub(crate) fn order(&self, change: impl FnOnce(&mut Orders)) {
         change(&mut self.lock());
-        self.has_orders.store(true, Ordering::Release);
+        // In this order, so that the eventfd is not readable any more once the thread has followed.
         self.wake();
+        self.has_orders.store(true, Ordering::Release);
     }
 
     /// Follows the orders, on the runner's thread. Returns when the models are to run.
@@ -80,16 +83,19 @@ impl Shared {
             let added = std::mem::take(&mut orders.added);
             added.iter().for_each(|(card, _)| card.trace(is_traced));
             models.extend(added);
-            let is_stopped = orders.is_stopped && !self.stop.load(Ordering::Relaxed);
+            let step = std::mem::take(&mut orders.is_open).then_some(orders.asked);
+            drop(orders);
+            let is_stopped = self.is_stopped.load(Ordering::Relaxed) && !self.stop.load(Ordering::Relaxed);
             if is_stopped != is_traced {
                 models.cards.iter().for_each(|(card, _)| card.trace(is_stopped));
                 is_traced = is_stopped;
             }
-            if std::mem::take(&mut orders.step) {
-                orders.answer = Some(step_one(&mut models.cards, &mut turn));
+            // Without the lock, as a wire may hang.
+            if let Some(number) = step {
+                let answer = step_one(&mut models.cards, &mut turn);
+                self.lock().answer = Some((number, answer));
                 self.answered.notify_all();
             }
-            drop(orders);
             if !is_stopped {
                 return;
             }
@@ -130,34 +136,40 @@ pub struct Stepper(pub(crate) Weak<Shared>);
 impl Stepper {
     /// Returns whether the models are stopped; `None` if the runner has ended.
     pub fn is_stopped(&self) -> Option<bool> {
-        Some(self.0.upgrade()?.lock().is_stopped)
+        Some(self.0.upgrade()?.is_stopped.load(Ordering::Relaxed))
     }
 
     /// Stops the models, or lets them run.
     pub fn stop(&self, is_stopped: bool) {
         if let Some(shared) = self.0.upgrade() {
-            shared.order(|orders| orders.is_stopped = is_stopped);
+            shared.is_stopped.store(is_stopped, Ordering::Relaxed);
+            shared.order(|_| {});
         }
     }
 
     /// Lets one of the models, which stop if they run, handle one descriptor. `None` if there is nothing to do: nothing is to be sent, and no wire has a
-    /// frame. Waits for half a second at most.
+    /// frame. Waits for half a second at most. To be called by one thread at a time: of two, one gets no answer.
     ///
     /// # Errors
     /// In a line: no model can do so, or the thread does not answer.
     pub fn step(&self) -> Result<Option<Step>, String> {
         let silent = || "the thread of the software cards does not answer; its wire may hang".to_owned();
         let shared = self.0.upgrade().ok_or_else(silent)?;
-        shared.order(|orders| (orders.is_stopped, orders.step, orders.answer) = (true, true, None));
+        let mut number = 0;
+        shared.is_stopped.store(true, Ordering::Relaxed);
+        shared.order(|orders| {
+            (orders.asked, orders.is_open) = (orders.asked + 1, true);
+            number = orders.asked;
+        });
         let until = Instant::now() + ANSWER;
         let mut orders = shared.lock();
         loop {
-            if let Some(answer) = orders.answer.take() {
+            if let Some((_, answer)) = orders.answer.take_if(|(answered, _)| *answered == number) {
                 return answer;
             }
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                orders.step = false;
+                orders.is_open = false;
                 return Err(silent());
             }
             orders = shared.answered.wait_timeout(orders, left).unwrap_or_else(PoisonError::into_inner).0;

@@ -120,8 +120,8 @@ impl Port for Vhost {
         self.shared.counters.queue_stats()
     }
 
-    /// Returns the guest's split rings, as the workers have seen them last: the guest may let whoever reads its memory wait. A ring that is in use right now
-    /// keeps what was told of it before.
+    /// Returns the guest's split rings, as the workers have seen them last: the guest may let whoever reads its memory wait. Of a ring that is in use right now,
+    /// what was told before is told again.
     fn rings(&mut self) -> Vec<RingStatus> {
         for (number, vring) in self.shared.vrings.iter().enumerate() {
             let Some(state) = vring.try_lock() else { continue };

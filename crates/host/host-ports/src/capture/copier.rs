@@ -163,7 +163,7 @@ impl Copier {
     fn publish(&mut self, passed: usize) {
         let copied = self.copies.partition_point(|&(place, _)| place < passed);
         let missed = self.missed.partition_point(|&place| place < passed);
-        if !self.copies.is_empty() {
+        if self.ring.staged() > 0 {
             self.ring.publish(if copied > 0 { self.copies[copied - 1].1 } else { 0 });
         }
         self.copies.clear();

@@ -59,11 +59,20 @@ impl WebPlace {
     pub(super) fn ask(&self, request: &HttpRequest) -> Asked {
         let refused = |status, why| Asked::Answer(answer(status, TEXT, why));
         let Self { address, steps } = self;
-        let port = address.port();
-        let own =
-            [address.to_string(), format!("localhost:{port}"), format!("127.0.0.1:{port}"), format!("[::1]:{port}")];
-        if !own.contains(&request.host) {
+        let ip = match address {
+            SocketAddr::V4(address) => address.ip().to_string(),
+            SocketAddr::V6(address) => format!("[{}]", address.ip()),
+        };
+        // Of any port: the page may be reached by another one (ssh -L).
+        let is_port = |port: &str| port.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok());
+        let is_own_host = [&ip[..], "localhost", "127.0.0.1", "[::1]"]
+            .iter()
+            .any(|host| request.host.strip_prefix(host).is_some_and(|rest| rest.is_empty() || is_port(rest)));
+        if !is_own_host {
             return refused("421 Misdirected Request", "this is not the host that you ask for; write localhost\n");
+        }
+        if request.fetch_site.as_ref().is_some_and(|site| !["same-origin", "none"].contains(&&site[..])) {
+            return refused("403 Forbidden", "another page may not ask here\n");
         }
         let is_own = request.origin.as_ref().map(|origin| origin.strip_prefix("http://") == Some(&request.host[..]));
         if is_own == Some(false) {
@@ -169,7 +178,9 @@ mod tests {
             ask(&HttpRequest { host: "127.0.0.1:8080".into(), path: "/events".into(), ..own.clone() }),
             "events"
         );
-        for host in ["", "localhost", "localhost:80", "example.org:8080", "127.0.0.1:8080.example.org"] {
+        for host in
+            ["", "example.org:8080", "localhost.example.org", "127.0.0.1:8080.example.org", "localhost:", "localhost:x"]
+        {
             assert_eq!(ask(&HttpRequest { host: host.into(), ..own.clone() }), "421", "{host}");
         }
         let from = |origin: Option<&str>, request: &HttpRequest| HttpRequest {
@@ -185,6 +196,12 @@ mod tests {
             assert_eq!([ask(&from(origin, &own)), ask(&from(origin, &step))], ["403", "403"], "{origin:?}");
         }
         assert_eq!(ask(&step), "403", "a browser says where an order comes from");
+        for host in ["localhost", "localhost:9000", "[::1]:80"] {
+            assert_eq!(ask(&HttpRequest { host: host.into(), ..own.clone() }), "200", "{host}");
+        }
+        for (site, expected) in [("same-origin", "200"), ("none", "200"), ("cross-site", "403"), ("same-site", "403")] {
+            assert_eq!(ask(&HttpRequest { fetch_site: Some(site.into()), ..own.clone() }), expected, "{site}");
+        }
         let looking = WebPlace { steps: false, ..place };
         assert_eq!(status(&looking, &from(Some("http://localhost:8080"), &step)).as_deref(), Some("403"));
         assert_eq!(ask(&HttpRequest { path: "/metrics".into(), ..own.clone() }), "404");

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 const PICTURE: Duration = Duration::from_millis(50);
 /// Time between two lists of stations.
 const STATIONS: Duration = Duration::from_secs(1);
-/// A picture takes at most this part of the time of the thread that makes it, which may share its core with a worker.
+/// Making a picture takes at most this part of the time of its thread, which may share its core with a worker.
 const SHARE: u32 = 200;
+/// Longest time between two pictures: the thread may have been held up while it made one.
+const LONGEST: Duration = Duration::from_secs(1);
 
 /// When pictures are due.
 #[derive(Default)]
@@ -35,7 +37,7 @@ impl Pace {
 
     /// Notes that a picture was begun at this time, and is made; with a list of stations, if it has one.
     pub(crate) fn made(&mut self, begun: Instant, has_stations: bool) {
-        self.next = Some(begun + PICTURE.max(begun.elapsed() * SHARE));
+        self.next = Some(begun + PICTURE.max((begun.elapsed() * SHARE).min(LONGEST)));
         if has_stations {
             self.stations = Some(begun);
         }
@@ -55,6 +57,6 @@ mod tests {
         assert!(!pace.is_due() && pace.left() <= PICTURE && !pace.has_stations());
         let begun = begun.checked_sub(Duration::from_millis(10)).expect("the machine has run for a while");
         pace.made(begun, false);
-        assert!(pace.left() > Duration::from_secs(1), "{:?}", pace.left());
+        assert!(pace.left() > Duration::from_millis(900) && pace.left() <= LONGEST, "{:?}", pace.left());
     }
 }

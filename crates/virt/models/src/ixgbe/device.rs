@@ -189,7 +189,7 @@ impl Device {
     }
 
     /// Returns whether the NIC may access memory now.
-    fn may_dma(&self) -> bool {
+    pub(super) fn may_dma(&self) -> bool {
         self.bus_master && self.registers.get(CTRL.offset) & CTRL_MASTER_DISABLE == 0
     }
 
@@ -295,7 +295,7 @@ impl Device {
 
     /// Sends frames to the wire, or with loopback to the receiver. What the wire has no room for stays until
     /// the next step.
-    fn flush(&mut self, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
+    pub(super) fn flush(&mut self, wire: &mut QueuePair, doorbells: &Doorbells) -> usize {
         if self.to_wire.is_empty() {
             return 0;
         }

@@ -15,7 +15,14 @@ use super::trace::{Trace, name};
 use crate::dma::Ring;
 use crate::step::{Step, StepLine, Who};
 
-/// A descriptor of 16 bytes.
+/// An Rx ring before a step.
+struct RxHead {
+    queue: usize,
+    head: usize,
+    descriptor: [u64; 2],
+}
+
+/// Returns a descriptor of 16 bytes.
 fn words(ring: Option<&Ring>, at: usize) -> [u64; 2] {
     let descriptor = ring.and_then(|ring| ring.get(at));
     descriptor.map_or([0; 2], |[first, second]| [first.load(Ordering::Acquire), second.load(Ordering::Acquire)])
@@ -84,7 +91,12 @@ impl Device {
     fn send_one(&mut self, wire: &mut QueuePair, doorbells: &Doorbells) -> Option<Step> {
         const COMMANDS: [(u64, &str); 6] =
             [(TX_EOP, "EOP"), (TX_IFCS, "IFCS"), (TX_RS, "RS"), (TX_DEXT, "DEXT"), (TX_VLE, "VLE"), (TX_TSE, "TSE")];
-        if !self.link.up || !self.settings.transmit {
+        if !self.link.up || !self.settings.transmit || !self.may_dma() {
+            return None;
+        }
+        // What the wire had no room for before comes first.
+        self.flush(wire, doorbells);
+        if !self.to_wire.is_empty() {
             return None;
         }
         let queues = self.tx_enabled & self.settings.tx_queues;
@@ -101,6 +113,9 @@ impl Device {
         let sent = self.counters.tx_packets;
         let mut step = Step::new(self.written(doorbells), &bytes);
         self.work(1 << queue, 0, wire, doorbells);
+        if self.tx[queue].head == head && self.counters.tx_packets == sent {
+            return None;
+        }
         let what = match self.counters.tx_packets - sent {
             0 if is_context => "took a context for the next frames",
             0 => "took a part of a frame",
@@ -126,30 +141,61 @@ impl Device {
     }
 
     fn receive_one(&mut self, wire: &mut QueuePair, doorbells: &Doorbells) -> Option<Step> {
-        const STATUS: [(u64, &str); 4] = [(RX_DD, "DD"), (RX_EOP, "EOP"), (RX_VP, "VP"), (RX_PIF, "PIF")];
+        if !self.fifo.is_empty() {
+            return self.receive_waiting(doorbells);
+        }
         let many = std::mem::replace(&mut self.frames, FrameBatch::new(1, MIN_FRAME_LEN));
         let arrived = self.take_from_wire(wire);
         let Some(frame) = self.frames.iter().next().map(<[u8]>::to_vec) else {
             self.frames = many;
             return None;
         };
-        let lines = self.written(doorbells);
-        let rings: Vec<_> = set_bits(self.rx_enabled)
-            .map(|queue| {
-                let head = self.rx[queue].head;
-                (queue, head, words(self.rx[queue].memory(), head))
-            })
-            .collect();
+        let step = Step::new(self.written(doorbells), &frame);
+        let rings = self.rx_heads();
         self.work(0, arrived, wire, doorbells);
         self.frames = many;
-        let mut step = Step::new(lines, &frame);
-        let used = rings.into_iter().find(|&(queue, head, _)| self.rx[queue].head != head);
-        let Some((queue, head, [address, _])) = used else {
-            step.what = "dropped a frame from the wire: no filter took it, or no descriptor was free".into();
-            return Some(step);
+        Some(self.received(step, frame.len(), &rings))
+    }
+
+    /// Receives the first of the frames that wait in the packet buffer for a descriptor.
+    fn receive_waiting(&mut self, doorbells: &Doorbells) -> Option<Step> {
+        self.set_rx_tails(doorbells);
+        self.dma_allowed = self.may_dma();
+        let (frame, class) = self.fifo.front().map(|(frame, class)| (frame.to_vec(), class))?;
+        let rings = self.rx_heads();
+        if !self.rx[class.queue as usize].place(&frame, class, &self.dma, self.dma_allowed) {
+            return None;
+        }
+        self.rx_touched |= 1 << class.queue;
+        self.fifo.pop();
+        self.write_back();
+        let rx = self.count_received();
+        self.interrupts.queues(rx, 0, &self.registers);
+        let step = Step::new(self.written(doorbells), &frame);
+        Some(self.received(step, frame.len(), &rings))
+    }
+
+    /// Returns number, head and next descriptor of each Rx ring.
+    fn rx_heads(&self) -> Vec<RxHead> {
+        let of = |queue: usize| {
+            let head = self.rx[queue].head;
+            RxHead { queue, head, descriptor: words(self.rx[queue].memory(), head) }
+        };
+        set_bits(self.rx_enabled).map(of).collect()
+    }
+
+    /// Tells what has become of a frame of `len` bytes, given the rings before.
+    fn received(&self, mut step: Step, len: usize, rings: &[RxHead]) -> Step {
+        const STATUS: [(u64, &str); 4] = [(RX_DD, "DD"), (RX_EOP, "EOP"), (RX_VP, "VP"), (RX_PIF, "PIF")];
+        let used = rings.iter().find(|ring| self.rx[ring.queue].head != ring.head);
+        let Some(&RxHead { queue, head, descriptor: [address, _] }) = used else {
+            step.what = match self.fifo.is_empty() {
+                true => "dropped a frame from the wire: no filter took it, or there is no link or no descriptor".into(),
+                false => "keeps a frame from the wire in its packet buffer: no descriptor is free".into(),
+            };
+            return step;
         };
         step.what = format!("received a frame: descriptor {head} of Rx ring {queue}");
-        let len = frame.len();
         step.card(
             format!("wrote {len} bytes to the buffer at {address:#x} of descriptor {head}"),
             "Advanced Receive Descriptor, Read Format, 7.1.6.1",
@@ -161,7 +207,7 @@ impl Device {
             "Advanced Receive Descriptor, Write-Back Format, 7.1.6.2",
         );
         step.card(format!("RDH[{queue}] = {}", self.rx[queue].head), self.source(RDH.at(queue).offset));
-        Some(step)
+        step
     }
 
     /// Returns name and section of a register.
