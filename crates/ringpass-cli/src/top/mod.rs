@@ -5,12 +5,15 @@ mod view;
 
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ringpass::Error;
 use ringpass::control::Client;
 use ringpass::signals::interrupted;
+use signal_hook::consts::SIGHUP;
+use signal_hook::flag;
 
 use crate::options::seconds;
 use crate::output::print_line;
@@ -45,6 +48,9 @@ const EXAMPLES: &str = "EXAMPLES:
 
 KEYS: q quit, up and down select a port, enter shows all of it, esc goes back, s sorts";
 
+/// SIGHUP ends the program at once.
+static ENDS_WITH_TERMINAL: AtomicBool = AtomicBool::new(true);
+
 /// Time after which keys and signals are noticed.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -61,6 +67,9 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     catch_first_signal()?;
     begin_run();
+    // Without its terminal there is nothing to restore, and the library that reads keys would read its end again and again.
+    let registered = flag::register_conditional_shutdown(SIGHUP, 129, &ENDS_WITH_TERMINAL);
+    registered.map_err(|source| Error::os("taking SIGHUP", source))?;
     let mut screen = Screen::enter()?;
     screen.show(&mut client, &program, rates, args.interval)
 }

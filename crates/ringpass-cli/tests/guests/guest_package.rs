@@ -167,7 +167,7 @@ fn the_package_is_installed_run_upgraded_and_removed() {
     // sends until it has noticed, a few frames each time. Nothing else is lost.
     let main = || property(&container, "MainPID");
     let first = main();
-    let load = guest.spawn("ping -c 1000 -i 0.02 -w 100 198.18.0.1");
+    let load = guest.spawn("ping -c 1000 -i 0.02 -w 300 198.18.0.1");
     container.run("sleep 2; systemctl restart ringpass@lan; sleep 4");
     let second = main();
     assert_ne!(first, second);
@@ -175,7 +175,7 @@ fn the_package_is_installed_run_upgraded_and_removed() {
     let third = main();
     assert_ne!(second, third, "an upgrade starts the new version");
     assert_eq!(property(&container, "ActiveState"), "active");
-    let said = guest.wait(&load, Duration::from_secs(120));
+    let said = guest.wait(&load, Duration::from_secs(320));
     let lost = (1..=1000).filter(|number| !said.text.contains(&format!("icmp_seq={number} "))).count();
     eprintln!("{lost} of 1000 frames were lost in QEMU");
     assert!(lost <= 20, "{}", said.text);
