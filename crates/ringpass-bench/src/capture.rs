@@ -47,9 +47,9 @@ struct Row {
     size: usize,
     /// Nanoseconds of a frame that goes to a port which drops it, with its allocation.
     without_ns: f64,
-    /// What a capture adds.
+    /// Nanoseconds that a capture adds.
     captured_ns: f64,
-    /// What a capture adds whose filter takes no frame.
+    /// Nanoseconds that a capture adds whose filter takes no frame.
     filtered_ns: f64,
     /// Frames that a reader was to get and has not, of those in all rounds.
     lost: u64,

@@ -39,7 +39,7 @@ const INTERVAL: &str = "0.5";
 /// Longest time until the demo says something.
 const LIMIT: Duration = Duration::from_secs(20);
 
-/// Who looks on, and the median of what the demo does meanwhile.
+/// Median of the demo's rate while somebody looks on.
 #[derive(Serialize)]
 struct Row {
     watched_by: &'static str,

@@ -125,31 +125,26 @@ impl RunObserver for Observer {
 
     /// Shows the rings of each card.
     fn picture(&mut self, ports: &mut [Box<dyn Port>]) -> Vec<String> {
-        let bar = |RingStatus { descriptors, posted, .. }: RingStatus| {
+        let bar = |descriptors: usize, posted: usize| {
             const WIDTH: usize = 24;
             let full = (posted * WIDTH).div_ceil(descriptors.max(1));
             format!("{}{}", "█".repeat(full), "░".repeat(WIDTH - full))
         };
         let line = |port: &mut Box<dyn Port>| {
             let rings = port.rings();
-            let sum = |direction: Direction| {
-                let add = |sum: RingStatus, ring: &RingStatus| RingStatus {
-                    descriptors: sum.descriptors + ring.descriptors,
-                    posted: sum.posted + ring.posted,
-                    ..sum
-                };
-                let of_direction = rings.iter().filter(|ring| ring.direction == direction);
-                of_direction.fold(RingStatus::default(), add)
+            let sum = |direction: Direction, number: fn(&RingStatus) -> usize| -> usize {
+                rings.iter().filter(|ring| ring.direction == direction).map(number).sum()
             };
-            let [rx, tx] = [Direction::Rx, Direction::Tx].map(sum);
-            let (done, sent) = (rx.descriptors - rx.posted, tx.descriptors - tx.posted);
+            let [rx, tx] = [Direction::Rx, Direction::Tx].map(|direction| sum(direction, |ring| ring.descriptors));
+            let [free, waiting] = [Direction::Rx, Direction::Tx].map(|direction| sum(direction, |ring| ring.posted));
+            let (done, sent) = (rx - free, tx - waiting);
             format!(
                 "       {}  rx {} {:>4} posted {done:>4} done   tx {} {:>4} waiting {sent:>4} sent or free",
                 port.name(),
-                bar(rx),
-                rx.posted,
-                bar(tx),
-                tx.posted
+                bar(rx, free),
+                free,
+                bar(tx, waiting),
+                waiting
             )
         };
         ports.iter_mut().map(line).collect()

@@ -111,6 +111,7 @@ mod tests {
 
     use super::*;
     use crate::Cli;
+    use crate::docs_page;
 
     const INTRODUCTION: &str = "# The commands
 
@@ -137,12 +138,6 @@ What `ringpass COMMAND --help` prints, of all commands; made from the program by
 
     #[test]
     fn the_page_in_the_documentation_is_up_to_date() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/commands.md");
-        let page = page();
-        if std::env::var_os("RINGPASS_UPDATE_QUOTES").is_some() {
-            std::fs::write(path, &page).expect("the page is written");
-        }
-        let there = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(there == page, "docs/commands.md differs; RINGPASS_UPDATE_QUOTES=1 writes it anew");
+        docs_page::check("commands.md", &page());
     }
 }

@@ -19,6 +19,8 @@ mod control;
 pub mod cores;
 mod ctl;
 pub mod demo;
+#[cfg(test)]
+mod docs_page;
 mod doctor;
 mod dump;
 mod echo;

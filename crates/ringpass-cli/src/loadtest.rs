@@ -12,15 +12,15 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use ringpass::{Error, MacAddress, Port, open};
+use ringpass::{Error, Port, open};
 
 use crate::options::{Options, seconds, within};
 use crate::output::note;
 use crate::pktgen::frame::{MAX, MIN, random_run};
-use crate::pktgen::on_link;
 use crate::pktgen::options::StreamOptions;
 use crate::pktgen::rate::{Rate, RequestedRate};
 use crate::pktgen::template::Checksums;
+use crate::pktgen::{on_link, own_mac};
 use crate::progress::progress;
 use crate::run::close;
 use crate::stats::{fields, grouped, print_line};
@@ -109,7 +109,7 @@ fn resolution(text: &str) -> Result<f64, String> {
     value.ok_or_else(|| "write a number of percent, 0.01 to 50".into())
 }
 
-/// What the run has found out.
+/// Results of the run.
 #[derive(Default)]
 struct Findings {
     /// Whether each result is printed as JSON at once.
@@ -243,8 +243,8 @@ impl Args {
 
     /// Returns what is sent, size by size.
     fn in_sizes(&self, directions: &[Direction], ports: &mut [Box<dyn Port>]) -> Result<Vec<Frames>, Error> {
-        let own = Some(ports[0].mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
-        let checksums = if self.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
+        let own = own_mac(&*ports[0]);
+        let checksums = Checksums::with(self.options.offloads);
         let mut all = Vec::new();
         let shortest = self.frames.ends(own, 0)?.shortest();
         let default = || SIZES.iter().map(|&size| size.max(shortest)).collect();

@@ -150,6 +150,11 @@ struct SharedStream {
     share: Share,
 }
 
+/// Returns the MAC address that a port sends from; one of our own if it has none.
+pub fn own_mac(port: &dyn Port) -> MacAddress {
+    Some(port.mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]))
+}
+
 /// Returns the frames a second that were asked for in all; `None` if there is no limit. Streams without a rate share
 /// `rate`.
 fn expected_rate(streams: &[SharedStream], rate: Rate) -> Option<f64> {
@@ -193,7 +198,7 @@ impl Args {
 
     /// Gives streams their ends and shares on a port.
     fn shared(&self, streams: Vec<StreamOptions>, port: &mut dyn Port) -> Result<Vec<SharedStream>, Error> {
-        let own = Some(port.mac()).filter(|mac| mac.0 != [0; 6]).unwrap_or(MacAddress([2, 0, 0, 0, 0, 1]));
+        let own = own_mac(port);
         let mut shared = Vec::new();
         let run = random_run();
         for (number, options) in streams.into_iter().enumerate() {
@@ -265,7 +270,7 @@ fn generated(
     epoch: Instant,
 ) -> Result<Vec<Box<dyn FrameSource>>, Error> {
     let workers = args.options.queues;
-    let checksums = if args.options.offloads.checksum { Checksums::Port } else { Checksums::Generator };
+    let checksums = Checksums::with(args.options.offloads);
     let mut plans = Vec::new();
     for (number, SharedStream { options, ends, share }) in streams.iter().enumerate() {
         let plan = options.plan(ends, workers, args.options.mtu, checksums, epoch);

@@ -73,7 +73,7 @@ pub struct Stats {
 pub struct RingStatus {
     /// Queue of the port that the ring belongs to.
     pub queue: usize,
-    /// What the ring is for.
+    /// Direction of its frames.
     pub direction: Direction,
     /// Number of its descriptors.
     pub descriptors: usize,
@@ -81,7 +81,7 @@ pub struct RingStatus {
     pub head: usize,
     /// Number of descriptors, from the head on, that the driver has posted and the device has not used yet; of a virtqueue, chains of them.
     pub posted: usize,
-    /// What these describe.
+    /// Content of these descriptors.
     pub holds: Holds,
 }
 
@@ -95,7 +95,7 @@ impl Display for RingStatus {
     }
 }
 
-/// What the posted descriptors of a ring describe.
+/// Content of the posted descriptors of a ring.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -116,7 +116,7 @@ impl RingStatus {
     }
 }
 
-/// What a ring is for, seen from its port.
+/// Direction of a ring's frames, seen from its port.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -215,8 +215,7 @@ impl Far {
 fn beside(card: Arc<Card>, ordered: Arc<AtomicUsize>, inbox: Receiver<QueuePair>) -> impl FnMut() -> usize + Send {
     let (mut function, mut burst) = (None::<QueuePair>, Burst::new(BURST));
     move || {
-        let [rx, _] = card.ring_use();
-        ordered.store(rx.posted, Ordering::Relaxed);
+        ordered.store(card.rx_posted(), Ordering::Relaxed);
         if function.is_none() {
             function = inbox.try_recv().ok();
         }

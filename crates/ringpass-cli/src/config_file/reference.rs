@@ -116,16 +116,11 @@ fn inner_table<'a>(root: &'a Value, key: &'a Value) -> Option<(&'a Value, bool)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::docs_page;
 
     #[test]
     fn the_page_in_the_documentation_is_up_to_date() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/configuration.md");
-        let page = page();
-        if std::env::var_os("RINGPASS_UPDATE_QUOTES").is_some() {
-            std::fs::write(path, &page).expect("the page is written");
-        }
-        let there = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(there == page, "docs/configuration.md differs; RINGPASS_UPDATE_QUOTES=1 writes it anew");
+        docs_page::check("configuration.md", &page());
     }
 
     #[test]

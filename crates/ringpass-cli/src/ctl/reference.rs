@@ -6,6 +6,7 @@ use ringpass::control::{Greeting, Request, Status};
 use schemars::schema_for;
 use serde_json::Value;
 
+use crate::docs_page;
 use crate::schema_keys::{self, resolve};
 
 const INTRODUCTION: &str = "# The control protocol
@@ -103,13 +104,8 @@ fn plain(text: &str) -> String {
 
 #[test]
 fn the_page_in_the_documentation_is_up_to_date() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/control-protocol.md");
     let page = page();
-    if std::env::var_os("RINGPASS_UPDATE_QUOTES").is_some() {
-        std::fs::write(path, &page).expect("the page is written");
-    }
-    let there = std::fs::read_to_string(path).unwrap_or_default();
-    assert!(there == page, "docs/control-protocol.md differs; RINGPASS_UPDATE_QUOTES=1 writes it anew");
+    docs_page::check("control-protocol.md", &page);
     for part in ["### `capture`", "`posted`", "`rx_packets`", "### `step`", "| `buffers_in_use` | number"] {
         assert!(page.contains(part), "no {part}");
     }

@@ -85,7 +85,7 @@ impl Measurement<'_> {
         let has = |test| method.tests.contains(&test);
         if has(Test::Throughput) || has(Test::Latency) {
             let (rate, limited_by) = self.throughput(&full)?;
-            let bits = Rate::Bits(1.0).frames(self.frames.size).map_or(0.0, |each| rate / each);
+            let bits = rate * 8.0 * self.frames.size;
             self.result.throughput = Some(Throughput {
                 frames_per_second: (rate * 10.0).round() / 10.0,
                 bits_per_second: bits.round(),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use etherparse::{IpHeaders, Ipv4Header, Ipv6Header, PacketBuilder, SingleVlanHeader, VlanHeader};
+use ringpass::Offloads;
 use ringpass::Packet;
 use ringpass_memory::{Headers, L4};
 
@@ -19,6 +20,13 @@ pub enum Checksums {
     Generator,
     /// The port computes them on request.
     Port,
+}
+
+impl Checksums {
+    /// Returns the side that has these offloads.
+    pub fn with(offloads: Offloads) -> Self {
+        if offloads.checksum { Self::Port } else { Self::Generator }
+    }
 }
 
 /// A frame of one size.

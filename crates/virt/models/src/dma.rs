@@ -88,12 +88,3 @@ impl Ring {
         lines.iter().step_by(PER_LINE).for_each(|descriptor| prefetch(descriptor, access));
     }
 }
-
-/// Use of rings, summed up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingUse {
-    /// Descriptors of the rings.
-    pub descriptors: usize,
-    /// Descriptors that the driver has posted, and that the NIC has not used yet.
-    pub posted: usize,
-}

@@ -2,6 +2,7 @@
 
 use ringpass_memory::Packet;
 
+use crate::capture_file::{MAX_FRAME, append_frame};
 use crate::ring::{Consumer, Producer};
 
 /// Bytes of a cell.
@@ -10,17 +11,14 @@ const CELL: usize = 64;
 const HEAD: usize = 4;
 /// In the place of a frame's length: the frames behind have another time.
 const TIME: u32 = u32::MAX;
-/// Largest frame that is copied, in bytes: a captured frame has no more.
-const LARGEST: usize = 1 << 18;
 
 /// A part of a frame, or of what is said of frames.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
 pub(super) struct Cell([u8; CELL]);
 
-/// Length of a VLAN tag in bytes, and its place in a frame.
+/// Length of a VLAN tag in bytes.
 const TAG: usize = 4;
-const TAG_PLACE: usize = 12;
 
 /// Returns the number of cells that a frame takes.
 pub(super) fn cells(packet: &Packet) -> usize {
@@ -70,16 +68,12 @@ pub(super) fn stage_frame(ring: &mut Producer<Cell>, packet: &Packet) -> bool {
 /// Stages a frame in several buffers, or one whose VLAN tag is beside it.
 #[cold]
 fn stage_long(ring: &mut Producer<Cell>, packet: &Packet) -> bool {
-    let mut bytes = vec![0; HEAD + packet.total_len()];
-    if bytes.len() > LARGEST {
+    // With room for a tag.
+    if packet.total_len() + TAG > MAX_FRAME {
         return false;
     }
-    let _ = packet.copy_to(&mut bytes[HEAD..]);
-    if let Some(tag) = packet.vlan().filter(|_| packet.total_len() >= TAG_PLACE) {
-        let [high, low] = tag.to_be_bytes();
-        let place = HEAD + TAG_PLACE;
-        bytes.splice(place..place, [0x81, 0, high, low]);
-    }
+    let mut bytes = vec![0; HEAD];
+    append_frame(packet, &mut bytes);
     let len = (bytes.len() - HEAD) as u32;
     bytes[..HEAD].copy_from_slice(&len.to_le_bytes());
     for part in bytes.chunks(CELL) {

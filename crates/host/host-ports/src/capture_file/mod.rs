@@ -11,13 +11,26 @@ mod writer;
 pub use reader::{Reader, Record};
 pub use writer::{Count, Direction, Writer};
 
+use ringpass_memory::Packet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Link type of Ethernet (LINKTYPE_ETHERNET).
 const ETHERNET: u16 = 1;
 /// Longest frame of a record in bytes, the limit of tcpdump and others. Longer ones mean that the file is
 /// damaged.
-const MAX_FRAME: usize = 256 << 10;
+pub(crate) const MAX_FRAME: usize = 256 << 10;
+
+/// Puts the bytes of a packet's frame into `frame`, behind what is there: from all its buffers, and with the VLAN tag of its metadata.
+pub(crate) fn append_frame(packet: &Packet, frame: &mut Vec<u8>) {
+    const TAG_PLACE: usize = 12;
+    let (start, len) = (frame.len(), packet.total_len());
+    frame.resize(start + len, 0);
+    let _ = packet.copy_to(&mut frame[start..]);
+    if let Some(tag) = packet.vlan().filter(|_| len >= TAG_PLACE) {
+        let ([high, low], place) = (tag.to_be_bytes(), start + TAG_PLACE);
+        frame.splice(place..place, [0x81, 0, high, low]);
+    }
+}
 
 /// Returns the current time as a record's timestamp: nanoseconds since 1970.
 pub fn now() -> u64 {

@@ -11,7 +11,7 @@ use ringpass_port::Error;
 use super::pcapng::{
     BYTE_ORDER_MAGIC, ENHANCED_PACKET, IF_NAME, IF_TSRESOL, INTERFACE, INTERFACE_STATISTICS, SECTION_HEADER,
 };
-use super::{ETHERNET, MAX_FRAME};
+use super::{ETHERNET, MAX_FRAME, append_frame};
 
 /// Space reserved for a record in bytes: the longest TCP segment, with headers and tags.
 const MAX_RECORD_LEN: usize = 68 << 10;
@@ -206,12 +206,8 @@ impl Writer {
         snaplen: usize,
     ) -> Result<(), Error> {
         let mut frame = std::mem::take(&mut self.scratch);
-        frame.resize(packet.total_len(), 0);
-        let _ = packet.copy_to(&mut frame);
-        if let Some(tag) = packet.vlan().filter(|_| frame.len() >= 12) {
-            let [high, low] = tag.to_be_bytes();
-            frame.splice(12..12, [0x81, 0, high, low]);
-        }
+        frame.clear();
+        append_frame(packet, &mut frame);
         let result = self.write_cut(nanos, direction, &frame[..frame.len().min(snaplen)], frame.len());
         self.scratch = frame;
         result

@@ -17,7 +17,6 @@ use super::device::Device;
 use super::doorbells::{self, Doorbells};
 use super::interrupts;
 use super::stats::Counters;
-use crate::dma::RingUse;
 use crate::model::{Interest, Model};
 use crate::step::Step;
 
@@ -147,9 +146,9 @@ impl Card {
         self.shared.access(|device| *device.counters())
     }
 
-    /// Returns how the Rx and the Tx rings of all enabled queues are used now.
-    pub fn ring_use(&self) -> [RingUse; 2] {
-        self.shared.access(|device| device.ring_use(&self.shared.doorbells))
+    /// Returns the number of descriptors that the driver has posted to all enabled Rx rings, and that the NIC has not used yet.
+    pub fn rx_posted(&self) -> usize {
+        self.shared.access(|device| device.rx_posted(&self.shared.doorbells))
     }
 
     /// Sets the link up or down. While it is down, frames from the wire are lost and none is sent.

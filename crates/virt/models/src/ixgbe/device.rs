@@ -1,7 +1,7 @@
 //! The NIC behind its lock, and one step of its work.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use ringpass_memory::{Burst, DmaMap, FrameBatch};
@@ -31,7 +31,6 @@ use super::stats::{Batch, Counters, count, count_octets, count_tx};
 use super::trace::Trace;
 use super::tx::TxRing;
 use super::tx_context::{Buffers, Context};
-use crate::dma::{Ring, RingUse};
 use crate::model::Interest;
 
 pub(super) struct Device {
@@ -167,25 +166,13 @@ impl Device {
         }
     }
 
-    /// See [`Card::ring_use`](super::Card::ring_use).
-    pub(super) fn ring_use(&self, doorbells: &Doorbells) -> [RingUse; 2] {
-        let of = |ring: &Ring, head: usize, tail: &AtomicU32| RingUse {
-            descriptors: ring.len(),
-            posted: ring.distance(head, tail.load(Ordering::Acquire) as usize),
-        };
-        let sum = |all: RingUse, one: RingUse| RingUse {
-            descriptors: all.descriptors + one.descriptors,
-            posted: all.posted + one.posted,
-        };
-        let rx = set_bits(self.rx_enabled).filter_map(|queue| {
+    /// See [`Card::rx_posted`](super::Card::rx_posted).
+    pub(super) fn rx_posted(&self, doorbells: &Doorbells) -> usize {
+        let posted = |queue: usize| {
             let ring = &self.rx[queue];
-            Some(of(ring.memory()?, ring.head, doorbells.rx(queue)))
-        });
-        let tx = set_bits(self.tx_enabled).filter_map(|queue| {
-            let ring = &self.tx[queue];
-            Some(of(ring.memory()?, ring.head, doorbells.tx(queue)))
-        });
-        [rx.fold(RingUse::default(), sum), tx.fold(RingUse::default(), sum)]
+            Some(ring.memory()?.distance(ring.head, doorbells.rx(queue).load(Ordering::Acquire) as usize))
+        };
+        set_bits(self.rx_enabled).filter_map(posted).sum()
     }
 
     /// Returns whether the NIC may access memory now.

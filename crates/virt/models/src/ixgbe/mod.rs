@@ -46,7 +46,6 @@ mod tx_context;
 mod vfio_user_function;
 
 pub use crate::Interest;
-pub use crate::dma::RingUse;
 pub use crate::lies::When;
 pub use card::Card;
 pub use config::CardConfig;
