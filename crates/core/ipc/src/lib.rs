@@ -20,6 +20,8 @@ mod listener;
 mod message_loop;
 mod socket;
 mod socket_access;
+#[allow(unsafe_code, reason = "descriptors that were there before the program")]
+pub mod stored;
 mod stream;
 mod thread_usage;
 mod wake_fd;

@@ -1,6 +1,6 @@
 //! Handles a peer's messages without blocking, and limits how long the peer may leave something undone.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
@@ -20,6 +20,11 @@ impl MessageLoop {
     /// Creates a loop on a stream whose peer has `timeout` for whatever it owes.
     pub fn new(stream: Stream, timeout: Duration) -> Self {
         Self { stream, waiting_since: Some(Instant::now()), got_first_message: false, timeout }
+    }
+
+    /// Creates a loop on a stream on which another process has handled messages before.
+    pub fn resume(stream: Stream, timeout: Duration) -> Self {
+        Self { stream, waiting_since: None, got_first_message: true, timeout }
     }
 
     /// Duration of a turn, apart from its last message, so that a peer that sends without end leaves time for
@@ -64,6 +69,16 @@ impl MessageLoop {
             _ => self.waiting_since = Some(Instant::now()),
         }
         Ok(())
+    }
+
+    /// Whether no message has arrived in part, or was not sent completely.
+    pub fn is_between(&self) -> bool {
+        !self.stream.has_partial_message() && !self.stream.has_unsent()
+    }
+
+    /// Returns the socket for whoever goes on with the connection; see [`Stream::into_socket`].
+    pub fn into_socket(self) -> Option<OwnedFd> {
+        self.stream.into_socket()
     }
 
     /// Returns the peer's socket.

@@ -34,6 +34,8 @@ pub enum Descriptors {
 /// Both directions of a connection.
 pub struct Stream {
     socket: OwnedFd,
+    /// Somebody else goes on with the connection.
+    passed_on: bool,
     accepts: Descriptors,
     /// Descriptors that are being received.
     pending: Option<Pending>,
@@ -82,6 +84,7 @@ impl Stream {
         let buffer = vec![0; buffer].into_boxed_slice();
         Self {
             socket,
+            passed_on: false,
             accepts,
             pending: None,
             buffer,
@@ -250,6 +253,15 @@ impl Stream {
         self.flush()
     }
 
+    /// Returns the socket for whoever goes on with the connection. What the peer has sent and nobody has received stays in it.
+    /// `None`, and the peer is hung up on, if a message has arrived in part or was not sent completely.
+    pub fn into_socket(mut self) -> Option<OwnedFd> {
+        let between = !self.has_partial_message() && !self.has_unsent() && self.fds.is_empty();
+        let socket = between.then(|| self.socket.try_clone().ok()).flatten();
+        self.passed_on = socket.is_some();
+        socket
+    }
+
     /// Returns whether part of a message remains to be sent.
     pub fn has_unsent(&self) -> bool {
         self.unsent.is_some()
@@ -280,8 +292,9 @@ impl Drop for Stream {
     fn drop(&mut self) {
         self.close_kept();
         self.fds.drain(..).for_each(|(_, fd)| close_memory(fd));
-        let unread =
-            recv(&self.socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT).is_ok_and(|(bytes, _)| bytes > 0);
+        let unread = !self.passed_on
+            && recv(&self.socket, &mut [0_u8; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT)
+                .is_ok_and(|(bytes, _)| bytes > 0);
         if unread && let Ok(socket) = self.socket.try_clone() {
             let _ = shutdown(&self.socket, Shutdown::Both);
             drop_elsewhere(socket);

@@ -1,7 +1,7 @@
 //! A descriptor that a thread sleeps on, and that this process and others wake it by.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::{EventNotifier, EventWaiter, prepare_notifiers};
 
@@ -17,8 +17,20 @@ impl WakeFd {
     /// # Errors
     /// The kernel's, when no descriptor is left or when notifiers cannot be [prepared](prepare_notifiers).
     pub fn new() -> io::Result<Self> {
+        Self::with(EventWaiter::new)
+    }
+
+    /// Takes over an eventfd by which others wake the sleeper already.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new); [`NotEventfd`](crate::NotEventfd) inside [`io::Error::other`] for any other kind of file.
+    pub fn on(event: OwnedFd) -> io::Result<Self> {
+        Self::with(|| EventWaiter::on(event))
+    }
+
+    fn with(waiter: impl FnOnce() -> io::Result<EventWaiter>) -> io::Result<Self> {
         prepare_notifiers()?;
-        let waiter = EventWaiter::new()?;
+        let waiter = waiter()?;
         let signal = waiter.signal();
         Ok(Self { waiter, signal })
     }

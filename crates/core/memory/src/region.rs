@@ -79,9 +79,32 @@ impl DmaRegion {
             PageSize::Huge1G => MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB | MemfdFlags::HUGE_1GB,
         };
         let (file, memory) = map(len, flags).map_err(|error| refused(pages, len, error))?;
-        // SAFETY: `memory` has just been mapped with `len` bytes, and `Self` drops the guard before it. Its
+        Self::mapped(file, memory, config)
+    }
+
+    /// Maps the memory of a region that another process of this program has made and passed on: the whole [file](Self::file), which
+    /// must be sealed against changes of its size. Its bytes are as they were left.
+    ///
+    /// # Errors
+    /// The file is another one, or cannot be mapped.
+    #[cfg(not(miri))]
+    pub fn of_file(file: OwnedFd) -> Result<Arc<Self>, Error> {
+        let failed = os("mapping memory that was passed on");
+        let sealed = rustix::fs::fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SEALS));
+        let len =
+            rustix::fs::fstat(&file).map(|stat| stat.st_size as usize).map_err(|errno| os("its size")(errno.into()))?;
+        if !sealed || len == 0 || !len.is_multiple_of(PageSize::Ordinary.bytes()) {
+            return Err(failed(io::ErrorKind::InvalidInput.into()));
+        }
+        let memory = MmapOptions::new().len(len).map_raw(&file).map_err(failed)?;
+        Self::mapped(file, memory, &RegionConfig::default())
+    }
+
+    fn mapped(file: OwnedFd, memory: MmapRaw, config: &RegionConfig) -> Result<Arc<Self>, Error> {
+        let RegionConfig { pages, addressing, .. } = *config;
+        // SAFETY: `memory` has just been mapped with this length, and `Self` drops the guard before it. Its
         // bytes are accessed by raw pointers and atomics only.
-        let guard = unsafe { Guard::new(memory.as_mut_ptr(), len) }?;
+        let guard = unsafe { Guard::new(memory.as_mut_ptr(), memory.len()) }?;
         config.numa_node.map_or(Ok(()), |node| physical::bind(&memory, node))?;
         // Pages are faulted in here rather than on the packet path. Huge pages are then locked implicitly: the
         // kernel neither swaps them nor counts them against `ulimit -l` (mlock leaves them out).
@@ -151,13 +174,17 @@ impl DmaRegion {
     }
 }
 
+/// What nobody can do to a region's file: change its size.
+#[cfg(not(miri))]
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
 /// Creates a memfd of `len` bytes, sealed against changes of its size, and maps all of it.
 #[cfg(not(miri))]
 fn map(len: usize, flags: MemfdFlags) -> io::Result<(OwnedFd, MmapRaw)> {
     let file = rustix::fs::memfd_create("ringpass-dma", flags | MemfdFlags::ALLOW_SEALING)?;
     rustix::fs::ftruncate(&file, len as u64)?;
     // Another process that holds the file must not shrink it.
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    rustix::fs::fcntl_add_seals(&file, SEALS)?;
     let memory = MmapOptions::new().len(len).map_raw(&file)?;
     Ok((file, memory))
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use ringpass_memory::{DmaRegion, ForeignMemory, MAX_BATCH, Memory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::{Buffers, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
-use ringpass_netmap_server::RingPort;
+use ringpass_netmap_server::{RingPort, ServedRings};
 use ringpass_switch::{Config, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 
 /// A port, and its program's rings.
@@ -30,7 +30,8 @@ fn port(switch: &mut Switch, place: usize, pool: &Mempool, buffer_size: u32) -> 
     let (memory, served) =
         PortMemory::new(&mut region, "vale0:x", shape, true).unwrap_or_else(|error| panic!("{error}"));
     let buffers = Buffers::of(region.memory(), &pools).unwrap();
-    let (control, queues) = RingPort::new(served, &buffers, pool).expect("a port");
+    let (control, queues) =
+        RingPort::new(ServedRings::new(served, buffers).expect("an eventfd"), pool).expect("a port");
     switch.insert(place, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
     let notifier: Notifier = Arc::new(|| panic!("the switch does not sleep"));
     let theirs = |file: &Arc<DmaRegion>| -> Memory {

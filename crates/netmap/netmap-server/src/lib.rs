@@ -16,7 +16,7 @@ mod vale;
 use buffer_access::BufferAccess;
 pub use native::{NativePort, PollingMode, RingForwarder, SwitchLinks};
 pub use server::{
-    Administrators, Budget, COMMON_MEMORY, Native, RequestError, Reservation, ServedPort, Server, SwitchPlace,
-    Switches, Watched, ZERO_COPY_MEMORY,
+    Administrators, Budget, COMMON_MEMORY, Native, RequestError, Reservation, ServedPort, ServedRings, Server,
+    SwitchPlace, Switches, Watched, ZERO_COPY_MEMORY,
 };
 pub use vale::RingPort;

@@ -32,6 +32,26 @@ impl Kring {
         Self { ring, direction, csb: csb.clone(), entry, positions, offsets: Offsets::default() }
     }
 
+    /// Creates a ring that stands at these positions, for a program that goes on. `None` if it has no such positions.
+    ///
+    /// # Panics
+    /// If the CSB has no such entry.
+    pub(crate) fn resume(
+        (direction, ring): (Direction, Ring),
+        (csb, entry): (&Arc<Csb>, usize),
+        positions: Positions,
+        offsets: Offsets,
+    ) -> Option<Self> {
+        let positions = Positions::at(ring.slots(), positions.hwcur(), positions.hwtail())?;
+        csb.write_ktoa(entry, positions.hwcur(), positions.hwtail());
+        Some(Self { ring, direction, csb: csb.clone(), entry, positions, offsets })
+    }
+
+    /// Positions of the ring.
+    pub fn positions(&self) -> Positions {
+        self.positions
+    }
+
     /// The ring.
     #[inline]
     pub fn ring(&self) -> &Ring {

@@ -1,7 +1,9 @@
 //! Frames at an offset in their buffers (`NETMAP_REQ_OPT_OFFSETS`).
 
+use serde::{Deserialize, Serialize};
+
 /// Where frames begin in the buffers of a ring: at the offset that is in some bits of each slot's pointer. By default at their start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offsets {
     mask: u64,
     max: u16,

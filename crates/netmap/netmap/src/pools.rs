@@ -1,7 +1,9 @@
 //! Number and size of the objects in a region of netmap memory.
 
+use serde::{Deserialize, Serialize};
+
 /// Number and size of the objects in a region.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pools {
     /// Number of interface descriptors.
     pub interfaces: u32,

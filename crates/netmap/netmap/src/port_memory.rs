@@ -7,15 +7,16 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::{DmaRegion, Memory, RegionConfig};
+use serde::{Deserialize, Serialize};
 
 use crate::csb::{Csb, ENTRY};
 use crate::layout::{Interface, RING_OFFSETS, RingHeader};
 use crate::pipe::NEED_KICK_OFFSET;
 use crate::tap::{Follower, TapWriter};
-use crate::{Direction, Error, Flags, Kring, Notifier, Offsets, PortRing, Region, Ring, Slot, Tap};
+use crate::{Direction, Error, Flags, Kring, Notifier, Offsets, PortRing, Positions, Region, Ring, Slot, Tap};
 
 /// Number and length of a port's rings, as Tx and Rx. At most 64 rings in all, those of the host's stack included.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shape {
     /// Number of rings.
     pub rings: [u16; 2],
@@ -71,6 +72,17 @@ pub struct PortMemory {
     /// Where frames begin in the buffers of each ring, in the order of CSB entries.
     offsets: Vec<Offsets>,
     csb: Arc<DmaRegion>,
+}
+
+/// What a serving process knows of a port's objects, for its successor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortMemoryState {
+    name: String,
+    shape: Shape,
+    private: bool,
+    interface: usize,
+    rings: Vec<usize>,
+    offsets: Vec<Offsets>,
 }
 
 const DIRECTIONS: [Direction; 2] = [Direction::Tx, Direction::Rx];
@@ -268,6 +280,57 @@ impl PortMemory {
 
     fn mapped_csb(&self) -> Arc<Csb> {
         Arc::new(csb(&self.csb.clone().into()).expect("three pages"))
+    }
+
+    /// What a successor has to know, besides the region and the [CSB](Self::csb).
+    pub fn state(&self) -> PortMemoryState {
+        let Self { name, shape, private, interface, rings, offsets, csb: _ } = self;
+        PortMemoryState {
+            name: name.clone(),
+            shape: *shape,
+            private: *private,
+            interface: *interface,
+            rings: rings.clone(),
+            offsets: offsets.clone(),
+        }
+    }
+
+    /// Goes on with the objects of a port in a region that was [resumed](Region::resume).
+    ///
+    /// # Errors
+    /// The region has no such objects, or the CSB is too small.
+    pub fn resume(region: &Region, csb: Arc<DmaRegion>, state: PortMemoryState) -> Result<Self, &'static str> {
+        let PortMemoryState { name, shape, private, interface, rings, offsets } = state;
+        let described = shape.described_host_rings();
+        let all: usize = shape.rings.into_iter().chain(described).map(usize::from).sum();
+        let there = rings.iter().all(|&ring| region.ring_at(ring).is_some());
+        if !region.has_interface(interface)
+            || rings.len() != all
+            || offsets.len() != shape.all_rings()
+            || all > 2 * ENTRIES
+            || !there
+        {
+            return Err("the rings of a port are not those of its memory");
+        }
+        if csb.len() < CSB_BYTES {
+            return Err("the CSB of a port is too short");
+        }
+        Ok(Self { name, shape, private, interface, rings, offsets, csb })
+    }
+
+    /// Returns the rings to be served from these positions on, in the order of their CSB entries.
+    ///
+    /// # Errors
+    /// Rings have no such positions.
+    pub fn serve_from(&self, region: &Region, positions: &[Positions]) -> Result<Vec<Kring>, &'static str> {
+        let csb = self.mapped_csb();
+        let rings = self.places().zip(positions).zip(&self.offsets).enumerate();
+        let served = rings.map(|(entry, (((direction, offset), &positions), &offsets))| {
+            Kring::resume((direction, region.ring_again(offset)?), (&csb, entry), positions, offsets)
+        });
+        let served: Option<Vec<Kring>> = served.collect();
+        let all = served.filter(|served| served.len() == self.shape.all_rings());
+        all.ok_or("a ring does not have the positions that it was left at")
     }
 
     /// Frees all of it.

@@ -1,5 +1,7 @@
 //! Positions of a ring on the serving side.
 
+use serde::{Deserialize, Serialize};
+
 /// Direction of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -13,7 +15,7 @@ pub enum Direction {
 ///
 /// The slots `hwcur..hwtail` (modulo the ring's size) belong to the application; at least one slot does not.
 /// The positions are private to the server, so no write to shared memory can make them invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Positions {
     slots: u32,
     cur: u32,

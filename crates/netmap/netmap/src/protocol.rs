@@ -3,6 +3,7 @@
 //! the end of a reply.
 
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::Pools;
 use crate::request::{AskedMemory, AskedOffsets, Fields, Header, InvalidRequest, Kind, Register};
@@ -145,7 +146,7 @@ impl Request {
 }
 
 /// The other side of a port's rings.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RingPeer {
     /// A server.
     #[default]

@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 use ringpass_memory::{DmaRegion, ForeignMemory, Memory, RegionConfig, SwapPoolConfig};
+use serde::{Deserialize, Serialize};
 
 use crate::layout::{API, Interface, PRIVATE, RESERVED_BUFFERS, RING_OFFSETS};
 use crate::pools::Pools;
@@ -61,6 +62,17 @@ pub struct Region {
     owners: BufferOwners,
     /// Allocated rings by offset.
     rings: BTreeMap<usize, Ring>,
+}
+
+/// What the owner of a region knows of it, for a successor.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RegionState {
+    pools: Pools,
+    free_interfaces: Vec<u32>,
+    /// Offset and slots of each ring.
+    rings: Vec<(usize, u32)>,
+    /// Allocated buffers: first of each range, and number.
+    allocated: Vec<(u32, u32)>,
 }
 
 /// The file by which others map a region.
@@ -114,6 +126,80 @@ impl Region {
         let file = exchange.pool().region().clone();
         let memory = Memory::first(&file, front);
         Ok(Self::with(pools, memory, SharedFile::Own(file), BufferOwners::ZeroCopy(exchange), free))
+    }
+
+    /// Whether any ring is allocated.
+    pub fn has_rings(&self) -> bool {
+        !self.rings.is_empty()
+    }
+
+    /// Whether there is an interface descriptor at an offset.
+    pub(crate) fn has_interface(&self, offset: usize) -> bool {
+        offset.is_multiple_of(INTERFACE_BYTES) && offset / INTERFACE_BYTES < self.pools.interfaces as usize
+    }
+
+    /// Whether another process can go on with the region as its owner: not with a program's own memory, nor if buffers are exchanged.
+    pub fn can_be_passed_on(&self) -> bool {
+        matches!((&self.file, &self.owners), (SharedFile::Own(_), BufferOwners::Own(_)))
+    }
+
+    /// Returns what a successor has to know, besides the [file](Self::file). `None` if it
+    /// [cannot](Self::can_be_passed_on) go on.
+    pub fn state(&self) -> Option<RegionState> {
+        let (SharedFile::Own(_), BufferOwners::Own(taken)) = (&self.file, &self.owners) else { return None };
+        let mut allocated: Vec<(u32, u32)> = Vec::new();
+        for buffer in (0..self.pools.buffers).filter(|&buffer| taken[buffer as usize]) {
+            match allocated.last_mut() {
+                Some((first, number)) if *first + *number == buffer => *number += 1,
+                _ => allocated.push((buffer, 1)),
+            }
+        }
+        let rings = self.rings.iter().map(|(&offset, ring)| (offset, ring.slots())).collect();
+        Some(RegionState { pools: self.pools, free_interfaces: self.free_interfaces.clone(), rings, allocated })
+    }
+
+    /// Goes on with a region that another process has owned, of which this is the memory.
+    ///
+    /// # Errors
+    /// The state does not fit to the memory.
+    pub fn resume(file: Arc<DmaRegion>, state: RegionState) -> Result<Self, &'static str> {
+        let RegionState { pools, free_interfaces, rings, allocated } = state;
+        let pools = pools.checked().map_err(|_| "the pools of a memory are invalid")?;
+        let end = (pools.buffers as usize).checked_mul(pools.buffer_size as usize);
+        if end.and_then(|end| end.checked_add(pools.buffers_at())).is_none_or(|end| end > file.len()) {
+            return Err("a memory is smaller than its pools");
+        }
+        let owners = BufferOwners::Own(vec![false; pools.buffers as usize]);
+        let mut region = Self::with(pools, file.clone().into(), SharedFile::Own(file), owners, pools.buffers);
+        if free_interfaces.iter().any(|&free| free >= pools.interfaces) {
+            return Err("a memory has fewer interface descriptors than are free");
+        }
+        region.free_interfaces = free_interfaces;
+        for (offset, slots) in rings {
+            region.take_ring_again(offset, slots).ok_or("the rings of a memory overlap")?;
+        }
+        for (first, number) in allocated {
+            let last = first.checked_add(number).filter(|&last| first >= RESERVED_BUFFERS && last <= pools.buffers);
+            let last = last.ok_or("a memory has fewer buffers than are allocated")?;
+            (first..last).for_each(|buffer| _ = region.owners.take(buffer));
+        }
+        let free = |buffer: &u32| !matches!(&region.owners, BufferOwners::Own(taken) if taken[*buffer as usize]);
+        region.free_buffers = (RESERVED_BUFFERS..pools.buffers).rev().filter(free).collect();
+        Ok(region)
+    }
+
+    /// Allocates the room of a ring that exists already.
+    fn take_ring_again(&mut self, offset: usize, slots: u32) -> Option<()> {
+        let bytes = Ring::bytes(slots).next_multiple_of(LINE);
+        let (&start, &len) = self.free_rings.range(..=offset).next_back()?;
+        let end = offset.checked_add(bytes).filter(|&end| end <= start + len && offset.is_multiple_of(LINE))?;
+        let ring = Ring::new(&self.memory, offset, slots)?;
+        self.free_rings.remove(&start);
+        for (start, end) in [(start, offset), (end, start + len)].into_iter().filter(|(start, end)| start < end) {
+            self.free_rings.insert(start, end - start);
+        }
+        self.rings.insert(offset, ring);
+        Some(())
     }
 
     /// Creates the region with the buffers before `end` free.
@@ -251,6 +337,11 @@ impl Region {
     /// Returns the ring at an offset, if there is one.
     pub(crate) fn ring_at(&self, offset: usize) -> Option<&Ring> {
         self.rings.get(&offset)
+    }
+
+    /// Returns the ring at an offset once more.
+    pub(crate) fn ring_again(&self, offset: usize) -> Option<Ring> {
+        Ring::new(&self.memory, offset, self.ring_at(offset)?.slots())
     }
 
     /// Frees rings, and the buffers in their slots that no other ring of the region names: programs may have

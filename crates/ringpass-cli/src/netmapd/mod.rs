@@ -7,6 +7,7 @@ mod worker;
 
 use std::cell::RefCell;
 use std::io::Write;
+use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -146,9 +147,15 @@ pub fn run(args: Args) -> Result<(), Error> {
     server.limit_memory(budget);
     server.set_administrators(administrators);
     packets.exchanged.take().into_iter().for_each(|region| server.exchange(region));
+    // Programs of the run before this one, if a service manager has kept what belongs to them.
+    let taken_over = server.take_over(systemd::take_stored()).unwrap_or_else(|error| {
+        errln!("{}; its programs are disconnected", error.why);
+        0
+    });
     let json = args.options.json;
     let place = format!("netmap ports at {}", path.display());
     let mut notes = if json { Vec::new() } else { vec![place] };
+    notes.extend((taken_over > 0).then(|| format!("goes on with {taken_over} programs of the process before")));
     notes.extend(run.sandbox_notes().iter().cloned());
     notes.extend(vales.borrow_mut().notes());
     notes.extend(natives.iter().flat_map(native::OpenedNative::notes));
@@ -163,7 +170,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     print_notices();
     if json {
         notes.iter().for_each(|line| note(line));
-        say(&json!({"event": "start", "socket": path}).to_string());
+        say(&json!({"event": "start", "socket": path, "taken_over": taken_over}).to_string());
     } else if !is_quiet() {
         notes.iter().for_each(|line| say(line));
     }
@@ -204,10 +211,31 @@ pub fn run(args: Args) -> Result<(), Error> {
         }
     }
     be_impatient();
-    // Drops ports and switches, which hold packets, before missing buffers are counted.
-    drop((server, vales));
+    // Ports and switches, which hold packets, are dropped before missing buffers are counted.
+    if interrupted() && systemd::has_store() {
+        hand_over(server);
+    } else {
+        drop(server);
+    }
+    drop(vales);
     close(Ports::new(Vec::new(), pool, needs));
     Ok(())
+}
+
+/// Leaves the programs to the next run of the service, which the service manager may be about to start.
+fn hand_over(server: Server) {
+    let mut number = 0;
+    let put = &mut |name: &str, descriptor: BorrowedFd<'_>| {
+        number += 1;
+        systemd::store(number, name, descriptor)
+    };
+    match server.hand_over(put) {
+        Ok(programs) => note(&format!("leaves {programs} programs to the next run")),
+        Err(error) => errln!("{error}; its programs are disconnected"),
+    }
+    if let Err(error) = systemd::settle() {
+        errln!("leaving the programs to the next run: {error}");
+    }
 }
 
 /// Parses the name or number of a group.

@@ -9,10 +9,9 @@ use std::time::Duration;
 use ringpass::{Address, Burst, Config, Flags, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_host_ports::cable;
 use ringpass_ipc::{EventNotifier, drop_elsewhere};
-use ringpass_netmap::{Buffers, Kring, Offsets, Region};
-use ringpass_netmap_server::RingPort;
+use ringpass_netmap::{Kring, Offsets, Positions, Region};
 use ringpass_netmap_server::{
-    Budget, RequestError, Reservation, ServedPort, SwitchLinks, SwitchPlace, Switches, Watched,
+    Budget, RequestError, Reservation, RingPort, ServedPort, ServedRings, SwitchLinks, SwitchPlace, Switches, Watched,
 };
 use ringpass_port::{SoftwareOffload, TxQueue};
 use ringpass_switch::{Config as SwitchConfig, DatapathQueues, Forwarding, MAX_PORTS, PortPolicy, Switch};
@@ -347,15 +346,9 @@ struct ProgramMember {
 }
 
 impl Switches for SwitchesHandle {
-    fn open(
-        &mut self,
-        switch: &str,
-        port: &str,
-        served: Vec<Kring>,
-        buffers: Buffers,
-    ) -> Result<Box<dyn ServedPort>, RequestError> {
+    fn open(&mut self, switch: &str, port: &str, rings: ServedRings) -> Result<Box<dyn ServedPort>, RequestError> {
         let mut vales = self.0.borrow_mut();
-        let made = RingPort::new(served, &buffers, &vales.pool);
+        let made = RingPort::new(rings, &vales.pool);
         let (ring_port, queues) = made.map_err(|error| RequestError::new(Errno::NOMEM, error))?;
         let slot = vales.vale(switch)?.insert(port, queues, None)?;
         let (switch, vales) = (switch.to_owned(), self.0.clone());
@@ -363,13 +356,8 @@ impl Switches for SwitchesHandle {
     }
 
     /// The port is alone on a switch that is not listed.
-    fn open_alone(
-        &mut self,
-        port: &str,
-        served: Vec<Kring>,
-        buffers: Buffers,
-    ) -> Result<Box<dyn ServedPort>, RequestError> {
-        self.open(&format!("netmap:{port}"), port, served, buffers)
+    fn open_alone(&mut self, port: &str, rings: ServedRings) -> Result<Box<dyn ServedPort>, RequestError> {
+        self.open(&format!("netmap:{port}"), port, rings)
     }
 
     fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
@@ -426,6 +414,10 @@ impl ServedPort for ProgramMember {
 
     fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
         self.port.set_offsets(offsets);
+    }
+
+    fn leave(&mut self) -> Option<Vec<Positions>> {
+        self.port.leave()
     }
 
     fn counters(&self) -> Value {

@@ -58,7 +58,8 @@ impl Budget {
         Ok(self.take(bytes))
     }
 
-    fn take(&self, bytes: usize) -> Reservation {
+    /// Takes `bytes`, which may be more than are left.
+    pub(super) fn take(&self, bytes: usize) -> Reservation {
         self.used.fetch_add(bytes, Relaxed);
         Reservation { bytes, used: self.used.clone() }
     }
@@ -148,6 +149,11 @@ pub struct PrivateMemory {
 impl PrivateMemory {
     fn new(pools: Pools, reservation: Reservation) -> Result<Self, RequestError> {
         Ok(Self { region: Region::new(pools, &RegionConfig::default())?, reservation })
+    }
+
+    /// Goes on with memory of another server, which may be more than the budget.
+    pub fn resume(region: Region, budget: &Budget) -> Self {
+        Self { reservation: budget.take(region.bytes()), region }
     }
 
     /// Makes a region of a program's own memory. It counts as if it were the server's, as the server keeps books of it.

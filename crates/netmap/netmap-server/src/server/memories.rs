@@ -82,6 +82,41 @@ impl Memories {
         next_memory(self.last, |number| self.private.contains_key(&number))
     }
 
+    /// Goes on with a memory of another server, which has this number of ports and pipes.
+    ///
+    /// # Errors
+    /// It has none, or there is one with this number.
+    pub fn resume(&mut self, id: u16, memory: PrivateMemory, ports: usize) -> Result<(), &'static str> {
+        if id <= ZERO_COPY_MEMORY || ports == 0 || self.private.contains_key(&id) {
+            return Err("the number of a memory is wrong");
+        }
+        self.private.insert(id, Private { memory, place: None, ports });
+        Ok(())
+    }
+
+    /// The last number that was given to a memory.
+    pub fn last(&self) -> u16 {
+        self.last
+    }
+
+    /// Sets the last number that was given to a memory.
+    pub fn set_last(&mut self, last: u16) {
+        self.last = last.max(ZERO_COPY_MEMORY);
+    }
+
+    /// Returns the number of each memory, of the ports and pipes in it if it is private, and the memory.
+    pub fn all(&self) -> impl Iterator<Item = (u16, usize, &Region)> {
+        let shared = [(COMMON_MEMORY, 0, &self.common)].into_iter();
+        let exchanged = self.exchanged.iter().map(|region| (ZERO_COPY_MEMORY, 0, region));
+        let private = self.private.iter().map(|(&id, private)| (id, private.ports, &private.memory.region));
+        shared.chain(exchanged).chain(private)
+    }
+
+    /// Frees all private memories.
+    pub fn clear(&mut self) {
+        self.private.clear();
+    }
+
     /// Returns whether a memory was made for a port, or brought along by a program.
     pub fn is_private(&self, id: u16) -> bool {
         self.private.contains_key(&id)

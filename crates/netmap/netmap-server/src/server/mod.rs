@@ -4,6 +4,7 @@
 //! everything that it had is freed.
 
 mod budget;
+mod handover;
 mod info;
 mod memories;
 mod native;
@@ -36,7 +37,7 @@ pub use budget::{Budget, Reservation};
 pub use memories::{COMMON_MEMORY, ZERO_COPY_MEMORY};
 pub use native::Native;
 pub use request_error::RequestError;
-pub use switches::{ServedPort, SwitchPlace, Switches, Watched};
+pub use switches::{ServedPort, ServedRings, SwitchPlace, Switches, Watched};
 
 /// Users who may control the ports of all others, besides root.
 #[derive(Clone, Debug, Default)]

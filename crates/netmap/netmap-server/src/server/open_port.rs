@@ -57,6 +57,17 @@ impl OpenPort {
         }
     }
 
+    /// Goes on with a port of another server, of this owner, in the memory `id`, where it is counted already.
+    pub fn resume(
+        served: Box<dyn ServedPort>,
+        memory: PortMemory,
+        id: u16,
+        users: Users,
+        (owner, persistent): (u32, bool),
+    ) -> Self {
+        Self { served, memory, id, users, monitors: 0, owner, persistent }
+    }
+
     /// Whether neither a program nor a monitor uses it, and it is not persistent.
     pub fn is_unused(&self) -> bool {
         self.users.count() == 0 && self.monitors == 0 && !self.persistent

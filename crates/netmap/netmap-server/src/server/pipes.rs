@@ -70,6 +70,24 @@ impl Pipe {
         })
     }
 
+    /// Goes on with a pipe of another server, which has no monitors: its ends, what wakes the programs of each, its users, the number of its memory, and
+    /// the memory and the eventfd for monitors.
+    pub fn resume(
+        ends: [PortMemory; 2],
+        call_events: [OwnedFd; 2],
+        users: [Users; 2],
+        memory_id: u16,
+        [tap, monitors_event]: [OwnedFd; 2],
+        budget: &Budget,
+    ) -> Self {
+        let reservation = budget.take(Tap::bytes(ends[0].shape().rings));
+        let monitors = Vec::new();
+        let pipe =
+            Self { ends, call_events, users, memory_id, tap, _reservation: reservation, monitors_event, monitors };
+        pipe.tell_programs();
+        pipe
+    }
+
     /// Whether neither a program nor a monitor uses it.
     pub fn is_unused(&self) -> bool {
         self.users.iter().all(|users| users.count() == 0) && self.monitors.is_empty()

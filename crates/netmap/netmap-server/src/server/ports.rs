@@ -4,6 +4,7 @@ mod adopt;
 mod asked;
 mod attach;
 mod external;
+mod handover;
 mod monitors;
 mod natives;
 mod nulls;
@@ -32,14 +33,16 @@ use super::pipes::Pipe;
 use adopt::Adoptable;
 pub use attach::Attached;
 use attach::AttachedNative;
+pub use handover::{PortsState, RegistrationState};
 use nulls::NullPort;
 use persistent::PersistentPort;
 
-use super::{Administrators, Native, RequestError, Switches, Users};
+use super::{Administrators, Native, RequestError, ServedRings, Switches, Users};
 use crate::BufferAccess;
 use crate::vale::header;
 
-/// Resources that a registration holds until it ends.
+/// Resources that a registration holds until it ends. A clone is the same registration.
+#[derive(Clone)]
 pub struct Registration {
     name: PortName,
     /// Number of the registration, never reused.
@@ -325,7 +328,7 @@ impl Ports {
             }
         };
         let serve = |served, region: &Region| match BufferAccess::of(region) {
-            BufferAccess::Copied(buffers) => self.switches.open(switch, port, served, buffers),
+            BufferAccess::Copied(buffers) => self.switches.open(switch, port, ServedRings::new(served, buffers)?),
             BufferAccess::ZeroCopy(_) => Err(RequestError::new(
                 Errno::INVAL,
                 "this memory is another port's, whose buffers a card uses; leave the number out",

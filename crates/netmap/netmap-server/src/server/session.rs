@@ -63,9 +63,30 @@ const STATUS_PAGE: usize = Reply::MAX_TEXT_LEN / 2;
 impl Session {
     /// Creates the session of a program that has connected.
     pub fn new(socket: OwnedFd, program: Credentials) -> Self {
-        let message_loop =
-            MessageLoop::new(Stream::new(socket, 4 * Request::LEN, Descriptors::Checked), REQUEST_TIMEOUT);
+        let message_loop = MessageLoop::new(stream(socket), REQUEST_TIMEOUT);
         Self { message_loop, registration: None, external: None, program, waiting: None, status: None }
+    }
+
+    /// Goes on with the connection of a program and what it has registered.
+    pub fn resume(socket: OwnedFd, program: Credentials, registration: Option<Registration>) -> Self {
+        let message_loop = MessageLoop::resume(stream(socket), REQUEST_TIMEOUT);
+        Self { message_loop, registration, external: None, program, waiting: None, status: None }
+    }
+
+    /// Whether the program waits for something that has begun.
+    pub fn is_busy(&self) -> bool {
+        self.waiting.is_some() || !self.message_loop.is_between()
+    }
+
+    /// Whether a successor of the server can go on with the session.
+    pub fn can_be_passed_on(&self, ports: &Ports) -> bool {
+        let registered = self.registration.as_ref().is_none_or(|registration| ports.can_be_passed_on(registration));
+        registered && self.external.is_none() && self.status.is_none() && !self.is_busy()
+    }
+
+    /// Returns the connection, unless it is in the middle of a message, and what is registered.
+    pub fn into_parts(self) -> (Option<OwnedFd>, Option<Registration>) {
+        (self.message_loop.into_socket(), self.registration)
     }
 
     /// User ID of the program.
@@ -200,6 +221,10 @@ impl Session {
         self.registration.into_iter().for_each(|registration| ports.unregister(registration));
         self.external.into_iter().for_each(|id| ports.leave_external(id));
     }
+}
+
+fn stream(socket: OwnedFd) -> Stream {
+    Stream::new(socket, 4 * Request::LEN, Descriptors::Checked)
 }
 
 /// Makes a memory of the file that came with a request, one for each connection. Returns the body of the reply.

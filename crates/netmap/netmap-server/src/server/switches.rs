@@ -1,9 +1,10 @@
 //! The server's interface to VALE switches.
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
-use ringpass_ipc::EventNotifier;
-use ringpass_netmap::{Buffers, Kring, Offsets, Region};
+use ringpass_ipc::{EventNotifier, WakeFd};
+use ringpass_netmap::{Buffers, Kring, Offsets, Positions, Region};
 use rustix::io::Errno;
 use serde_json::Value;
 
@@ -13,21 +14,10 @@ use crate::SwitchLinks;
 /// The VALE switches. A switch is created with its first port and removed with its last.
 pub trait Switches {
     /// Opens a port of a switch, `vale…`, that moves frames between the switch and these rings.
-    fn open(
-        &mut self,
-        switch: &str,
-        port: &str,
-        served: Vec<Kring>,
-        buffers: Buffers,
-    ) -> Result<Box<dyn ServedPort>, RequestError>;
+    fn open(&mut self, switch: &str, port: &str, rings: ServedRings) -> Result<Box<dyn ServedPort>, RequestError>;
 
     /// Opens a port that is on no switch: what programs send through these rings is dropped.
-    fn open_alone(
-        &mut self,
-        port: &str,
-        served: Vec<Kring>,
-        buffers: Buffers,
-    ) -> Result<Box<dyn ServedPort>, RequestError>;
+    fn open_alone(&mut self, port: &str, rings: ServedRings) -> Result<Box<dyn ServedPort>, RequestError>;
 
     /// Attaches a port of another kind to a switch: `vale…:ADDRESS`. Returns its number in the switch.
     fn attach(&mut self, name: &str) -> Result<u32, RequestError>;
@@ -63,11 +53,11 @@ pub struct SwitchPlace {
 
 /// No switches: a server with pipes and native ports only.
 impl Switches for () {
-    fn open(&mut self, switch: &str, _: &str, _: Vec<Kring>, _: Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
+    fn open(&mut self, switch: &str, _: &str, _: ServedRings) -> Result<Box<dyn ServedPort>, RequestError> {
         Err(RequestError::new(Errno::NXIO, format!("no switch {switch}")))
     }
 
-    fn open_alone(&mut self, port: &str, _: Vec<Kring>, _: Buffers) -> Result<Box<dyn ServedPort>, RequestError> {
+    fn open_alone(&mut self, port: &str, _: ServedRings) -> Result<Box<dyn ServedPort>, RequestError> {
         Err(RequestError::new(Errno::NXIO, format!("no switch for {port}")))
     }
 
@@ -100,6 +90,27 @@ impl Switches for () {
     }
 }
 
+/// Rings of a port to be served, in the order of their entries in the CSB.
+pub struct ServedRings {
+    /// The rings, Tx first.
+    pub rings: Vec<Kring>,
+    /// Buffers of their slots.
+    pub buffers: Buffers,
+    /// What programs wake the serving side by.
+    pub kick: Arc<WakeFd>,
+}
+
+impl ServedRings {
+    /// Creates what programs wake the serving side by.
+    ///
+    /// # Errors
+    /// This process has no descriptor left.
+    pub fn new(rings: Vec<Kring>, buffers: Buffers) -> Result<Self, RequestError> {
+        let kick = crate::vale::kick().map_err(|error| RequestError::new(Errno::MFILE, error))?;
+        Ok(Self { rings, buffers, kick })
+    }
+}
+
 /// The served rings of a port, with a switch, a native port or a monitored port behind them. Dropping it ends
 /// the port: nobody accesses its rings afterwards.
 pub trait ServedPort {
@@ -115,6 +126,12 @@ pub trait ServedPort {
 
     /// Sets where frames begin in the buffers of each ring, by its entry in the CSB.
     fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets);
+
+    /// Ends the port, and returns the positions at which its rings are left, by their entries in the CSB. `None` if nobody can go on with
+    /// them.
+    fn leave(&mut self) -> Option<Vec<Positions>> {
+        None
+    }
 
     /// Counters, by name.
     fn counters(&self) -> Value;

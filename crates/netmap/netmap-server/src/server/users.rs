@@ -49,6 +49,11 @@ impl Users {
         Ok(others)
     }
 
+    /// The programs.
+    pub fn all(&self) -> impl Iterator<Item = &User> {
+        self.programs.iter()
+    }
+
     /// Removes a program.
     pub fn leave(&mut self, number: u64) {
         self.programs.retain(|user| user.number != number);
@@ -69,6 +74,12 @@ impl Users {
     /// Process IDs of the programs.
     pub fn pids(&self) -> Vec<i32> {
         self.programs.iter().map(|user| user.program.pid).collect()
+    }
+}
+
+impl FromIterator<User> for Users {
+    fn from_iter<I: IntoIterator<Item = User>>(users: I) -> Self {
+        Self { programs: users.into_iter().collect() }
     }
 }
 

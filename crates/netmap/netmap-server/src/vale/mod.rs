@@ -30,12 +30,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_memory::Mempool;
 use ringpass_netmap::run::MAX_FRAME_LEN;
-use ringpass_netmap::{Buffers, Direction, Kring, Offsets, Region};
+use ringpass_netmap::{Direction, Kring, Offsets, Positions, Region};
 use ringpass_port::{Error, QueuePair, Stats};
 use serde_json::Value;
 
 use crate::BufferAccess;
-use crate::server::{RequestError, ServedPort, Watched};
+use crate::server::{RequestError, ServedPort, ServedRings, Watched};
 use counters::Counters;
 pub(crate) use forwarded::Forwarded;
 use monitor::Monitors;
@@ -92,7 +92,7 @@ impl Shared {
         Ok(QueuePair { rx: Box::new(Rx::new(self, pool)), tx: Box::new(OffloadingTx::new(self, pool)) })
     }
 
-    /// Opens rings in their initial state, with access to their buffers.
+    /// Opens rings, with access to their buffers.
     pub(crate) fn open(&self, served: Vec<Kring>, buffer_access: &BufferAccess) {
         let (tx, rx): (Vec<_>, Vec<_>) = served.into_iter().partition(|ring| ring.direction() == Direction::Tx);
         for (ring_set, rings) in self.ring_sets.iter().zip([tx, rx]) {
@@ -100,13 +100,17 @@ impl Shared {
         }
     }
 
-    /// Closes the rings; from here on nobody accesses them.
-    pub(crate) fn close(&self) {
+    /// Closes the rings; from here on nobody accesses them. Returns the positions at which they are left, by their entries in the CSB.
+    pub(crate) fn close(&self) -> Vec<Positions> {
+        let mut left = Vec::new();
         for ring_set in &self.ring_sets {
             let taken = ring_set.lock().take();
             // Dropped after the lock was released, because this may unmap memory.
-            drop(taken);
+            let rings = taken.into_iter().flat_map(|ring_set| ring_set.rings);
+            left.extend(rings.map(|ring| (ring.kring.entry(), ring.kring.positions())));
         }
+        left.sort_by_key(|&(entry, _)| entry);
+        left.into_iter().map(|(_, positions)| positions).collect()
     }
 
     /// Adds a program that wants to be woken for some rings: bit N of `entries` stands for entry N of the CSB.
@@ -159,12 +163,11 @@ pub struct RingPort {
 }
 
 impl RingPort {
-    /// Creates a port from rings in their initial state, Tx first, and their buffers; returns it with its
-    /// queues. `pool` is the pool that frames are copied to, in at most 64 buffers each.
-    pub fn new(served: Vec<Kring>, buffers: &Buffers, pool: &Mempool) -> Result<(Self, QueuePair), Error> {
-        let shared = Shared::new(&kick()?);
+    /// Creates a port from its rings; returns it with its queues. `pool` is the pool that frames are copied to, in at most 64 buffers each.
+    pub fn new(ServedRings { rings, buffers, kick }: ServedRings, pool: &Mempool) -> Result<(Self, QueuePair), Error> {
+        let shared = Shared::new(&kick);
         let queues = shared.queues(pool)?;
-        shared.open(served, &buffers.clone().into());
+        shared.open(rings, &buffers.into());
         Ok((Self { shared }, queues))
     }
 
@@ -204,6 +207,10 @@ impl ServedPort for RingPort {
 
     fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
         self.shared.set_offsets(offsets);
+    }
+
+    fn leave(&mut self) -> Option<Vec<Positions>> {
+        Some(self.shared.close())
     }
 
     fn counters(&self) -> Value {

@@ -1,6 +1,7 @@
 //! The server of netmap ports: requests, VALE, native ports, monitors.
 
 mod exchange;
+mod handover;
 mod headers;
 mod monitor;
 mod native;

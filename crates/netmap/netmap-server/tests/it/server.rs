@@ -1,5 +1,6 @@
 //! The serving process with programs that connect, exchange frames by pipes, and end.
 
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,56 +11,78 @@ use ringpass_ipc::Listener;
 use ringpass_netmap::client::{Client, Error, Port};
 use ringpass_netmap::protocol::Request;
 use ringpass_netmap::request::{Mode, Register, register};
-use ringpass_netmap::{Buffers, Flags, Kring, Pools, PortRing, Slot};
-use ringpass_netmap_server::{RequestError, ServedPort, Server, SwitchLinks, SwitchPlace, Switches};
+use ringpass_netmap::{Flags, Pools, PortRing, Slot};
+use ringpass_netmap_server::{RequestError, ServedPort, ServedRings, Server, SwitchLinks, SwitchPlace, Switches};
 use rustix::io::Errno;
 use serde_json::Value;
 
 /// A server on a thread, at a socket of its own.
-struct Running {
-    path: PathBuf,
+pub struct Running {
+    pub path: PathBuf,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    /// Ends as a server that has a successor.
+    leave: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Left>>,
 }
+
+/// Descriptors that a server has left, by their names.
+pub type Left = Vec<(String, OwnedFd)>;
 
 const POOLS: Pools = Pools { interfaces: 60, ring_bytes: 1 << 20, buffers: 9000, buffer_size: 2048 };
 
 impl Running {
-    fn new(name: &str) -> Self {
-        Self::with_status(name, Value::Null)
+    pub fn new(name: &str) -> Self {
+        Self::with(name, Value::Null, Vec::new())
     }
 
-    /// Starts a server whose switches have this status.
-    fn with_status(name: &str, status: Value) -> Self {
+    /// Starts a server whose switches have this status, and to which another one has left this.
+    pub fn with(name: &str, status: Value, left: Left) -> Self {
         let path = std::env::temp_dir().join(format!("ringpass-test-{}-{name}.sock", std::process::id()));
         let listener = Listener::bind(&path).expect("a socket");
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, leave) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let thread = std::thread::spawn({
-            let stop = stop.clone();
+            let (stop, leave) = (stop.clone(), leave.clone());
             move || {
                 let mut server = Server::new(listener, POOLS, Box::new(WithStatus(status))).expect("a server");
+                server.take_over(left).expect("what was left");
                 while !stop.load(Ordering::Relaxed) {
                     server.poll_once(Duration::from_millis(20)).expect("poll");
                 }
+                let mut left = Vec::new();
+                if leave.load(Ordering::Relaxed) {
+                    let put = &mut |name: &str, fd: BorrowedFd<'_>| {
+                        left.push((name.to_owned(), fd.try_clone_to_owned()?));
+                        Ok(())
+                    };
+                    server.hand_over(put).expect("room for all");
+                }
+                left
             }
         });
-        Self { path, stop, thread: Some(thread) }
+        Self { path, stop, leave, thread: Some(thread) }
     }
 
-    fn client(&self) -> Client {
+    /// Ends the server, and returns what it leaves to a successor.
+    pub fn leave(mut self) -> Left {
+        self.leave.store(true, Ordering::Relaxed);
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.take().expect("it runs").join().expect("the server")
+    }
+
+    pub fn client(&self) -> Client {
         Client::connect(&self.path).expect("a connection")
     }
 
-    fn open_with(&self, name: &str, asked: Register) -> Result<Port, Error> {
+    pub fn open_with(&self, name: &str, asked: Register) -> Result<Port, Error> {
         Port::open(&name.parse().expect("a name"), &self.path, asked)
     }
 
-    fn open(&self, name: &str) -> Port {
+    pub fn open(&self, name: &str) -> Port {
         self.open_with(name, Register::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
     /// Waits until this many buffers of the common memory are free.
-    fn free(&self, awaited: u64) {
+    pub fn free(&self, awaited: u64) {
         let start = Instant::now();
         loop {
             let status = self.client().status().expect("a status");
@@ -77,20 +100,20 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().into_iter().for_each(|thread| thread.join().expect("the server"));
+        self.thread.take().into_iter().for_each(|thread| drop(thread.join().expect("the server")));
     }
 }
 
 /// No switches, and a status.
-struct WithStatus(Value);
+pub struct WithStatus(Value);
 
 impl Switches for WithStatus {
-    fn open(&mut self, switch: &str, port: &str, served: Vec<Kring>, buffers: Buffers) -> Opened {
-        ().open(switch, port, served, buffers)
+    fn open(&mut self, switch: &str, port: &str, rings: ServedRings) -> Opened {
+        ().open(switch, port, rings)
     }
 
-    fn open_alone(&mut self, port: &str, served: Vec<Kring>, buffers: Buffers) -> Opened {
-        ().open_alone(port, served, buffers)
+    fn open_alone(&mut self, port: &str, rings: ServedRings) -> Opened {
+        ().open_alone(port, rings)
     }
 
     fn attach(&mut self, name: &str) -> Result<u32, RequestError> {
@@ -128,7 +151,7 @@ type Opened = Result<Box<dyn ServedPort>, RequestError>;
 fn a_status_of_any_length_comes_in_pages() {
     // Three bytes each, so that pages do not end where characters do.
     let long = "€".repeat(1_000_000) + &"x".repeat(1_000_001);
-    let server = Running::with_status("pages", long.clone().into());
+    let server = Running::with("pages", long.clone().into(), Vec::new());
     let status = server.client().status().expect("a status");
     assert_eq!(serde_json::from_str::<Value>(&status).expect("JSON")["switches"], long);
     // A program that reads a part keeps the rest; those of one user keep a few only.
@@ -150,7 +173,7 @@ fn refused<T>(result: Result<T, Error>) -> Errno {
 }
 
 /// Sends numbered frames through a ring, and checks that they arrive on another.
-fn exchange(port: &Port, from: &PortRing, other: &Port, to: &PortRing, count: u64) {
+pub fn exchange(port: &Port, from: &PortRing, other: &Port, to: &PortRing, count: u64) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut next = 0;

@@ -16,12 +16,12 @@ use crate::server::open_port::OpenPort;
 
 /// A registration with what a further process needs of it.
 pub struct Adoptable {
-    name: PortName,
-    number: u64,
-    call: Option<EventNotifier>,
-    register: Register,
-    pools: Pools,
-    peer: RingPeer,
+    pub(super) name: PortName,
+    pub(super) number: u64,
+    pub(super) call: Option<EventNotifier>,
+    pub(super) register: Register,
+    pub(super) pools: Pools,
+    pub(super) peer: RingPeer,
 }
 
 impl Ports {

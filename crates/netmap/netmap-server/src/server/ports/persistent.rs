@@ -7,14 +7,16 @@ use ringpass_ipc::Credentials;
 use ringpass_netmap::request::{PortName, Register};
 use ringpass_netmap::{Pools, Region, Shape};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Ports, Requester, new_shape};
 use crate::BufferAccess;
 use crate::server::open_port::{OpenPort, pools};
-use crate::server::{Administrators, RequestError, ZERO_COPY_MEMORY};
+use crate::server::{Administrators, RequestError, ServedRings, ZERO_COPY_MEMORY};
 
 /// A persistent port. It is [open](Ports::open) while it is attached or a program uses it.
+#[derive(Serialize, Deserialize)]
 pub struct PersistentPort {
     /// User ID of the program that created it.
     pub(super) owner: u32,
@@ -157,8 +159,10 @@ impl Ports {
         let PersistentPort { owner, shape, memory_id, switch } = persistent.get(name).ok_or_else(none)?;
         memories.enter(*memory_id);
         let serve = |served, region: &Region| match (BufferAccess::of(region), switch) {
-            (BufferAccess::Copied(buffers), Some(switch)) => switches.open(switch, name, served, buffers),
-            (BufferAccess::Copied(buffers), None) => switches.open_alone(name, served, buffers),
+            (BufferAccess::Copied(buffers), Some(switch)) => {
+                switches.open(switch, name, ServedRings::new(served, buffers)?)
+            }
+            (BufferAccess::Copied(buffers), None) => switches.open_alone(name, ServedRings::new(served, buffers)?),
             (BufferAccess::ZeroCopy(_), _) => unreachable!("refused when the port was created"),
         };
         let mut port = OpenPort::new(name, *shape, (*memory_id, memories), serve)?;

@@ -10,8 +10,7 @@ use std::thread::JoinHandle;
 
 use ringpass_memory::{DmaRegion, ForeignMemory, MAX_BATCH, Memory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_netmap::{Buffers, Flags, Notifier, Pools, PortMemory, PortRing, Region, Shape, Slot, attach};
-use ringpass_netmap_server::RingPort;
-use ringpass_netmap_server::ServedPort;
+use ringpass_netmap_server::{RingPort, ServedPort, ServedRings};
 use ringpass_port::Idle;
 use ringpass_switch::{Config, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 
@@ -52,7 +51,7 @@ impl Vale {
         let mut region = Region::new(pools, &RegionConfig::default()).unwrap_or_else(|error| panic!("{error}"));
         let (memory, served) = PortMemory::new(&mut region, "vale0:x", shape, true).unwrap_or_else(|e| panic!("{e}"));
         let buffers = Buffers::of(region.memory(), &pools).unwrap();
-        let (control, queues) = RingPort::new(served, &buffers, &self.pool).unwrap();
+        let (control, queues) = RingPort::new(ServedRings::new(served, buffers).unwrap(), &self.pool).unwrap();
         self.switch.insert(place, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
         let (notifier, kicks) = notifier(&control);
         let (mapped, csb) = (elsewhere(region.allocated().unwrap()), elsewhere(memory.csb()));
