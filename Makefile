@@ -39,7 +39,9 @@ install: ## Install what was built, for all users: sudo make install [PREFIX=/us
 	umask 022 && $(built)/ringpass generate $(to)/share && $(built)/ringpass-bench generate $(to)/share
 	install -D -m 644 docs/service.toml packaging/examples/* -t $(to)/share/doc/ringpass/examples
 	install -d $(to)/lib/systemd/system
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/ringpass@.service.in >$(to)/lib/systemd/system/ringpass@.service
+	for unit in ringpass@ ringpass-netmapd; do \
+		sed 's|@PREFIX@|$(PREFIX)|' packaging/$$unit.service.in >$(to)/lib/systemd/system/$$unit.service || exit 1; done
+	install -m 644 packaging/ringpass-netmapd.socket -t $(to)/lib/systemd/system
 	install -D -m 755 packaging/extcap $(to)/lib/wireshark/extcap/ringpass
 	install -D -m 644 packaging/ringpass.sysusers $(to)/lib/sysusers.d/ringpass.conf
 	$(ldconfig)
@@ -49,7 +51,8 @@ uninstall: ## Remove what make install has installed, with the same PREFIX and D
 		include/ringpass.h lib/pkgconfig/ringpass.pc)
 	rm -f $(wildcard $(addprefix $(to)/share/man/, man1/ringpass.1 man1/ringpass-*.1 man5/ringpass.toml.5))
 	rm -f $(addprefix $(to)/share/, bash-completion/completions/ringpass zsh/vendor-completions/_ringpass fish/vendor_completions.d/ringpass.fish)
-	rm -f $(addprefix $(to)/lib/, systemd/system/ringpass@.service sysusers.d/ringpass.conf wireshark/extcap/ringpass)
+	rm -f $(addprefix $(to)/lib/systemd/system/, ringpass@.service ringpass-netmapd.service ringpass-netmapd.socket)
+	rm -f $(addprefix $(to)/lib/, sysusers.d/ringpass.conf wireshark/extcap/ringpass)
 	rm -rf $(to)/share/doc/ringpass
 	rm -f $(addsuffix .debug, $(addprefix $(debug)/, bin/ringpass bin/ringpass-bench lib/libringpass_netmap.so lib/libringpass.so.0))
 	$(ldconfig)

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringpass::{Address, Burst, Config, Flags, Mempool, Port, PortConfig, QueuePair, State};
 use ringpass_host_ports::cable;
@@ -394,6 +394,11 @@ impl Switches for SwitchesHandle {
         self.0.borrow().next_port(from)
     }
 
+    fn settle(&mut self) {
+        let until = Instant::now() + Duration::from_secs(1);
+        self.0.borrow().switches.values().for_each(|vale| vale.worker.settle(until));
+    }
+
     fn status(&self) -> Value {
         self.0.borrow_mut().status()
     }
@@ -414,6 +419,10 @@ impl ServedPort for ProgramMember {
 
     fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets) {
         self.port.set_offsets(offsets);
+    }
+
+    fn hold(&mut self, held: bool) {
+        self.port.hold(held);
     }
 
     fn leave(&mut self) -> Option<Vec<Positions>> {

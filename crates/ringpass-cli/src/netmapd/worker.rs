@@ -4,6 +4,7 @@ use std::os::fd::AsFd;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 use ringpass::{Config, Error, WakeSource, Wakeable, Workers};
 use ringpass_ipc::{WakeFd, drop_elsewhere};
@@ -59,6 +60,8 @@ enum Order {
     Serve(u64, Box<Datapath>),
     /// Serve it no more.
     Leave(u64),
+    /// Say that the round before has ended.
+    Settle(Sender<()>),
 }
 
 impl SwitchWorkers {
@@ -100,6 +103,13 @@ impl SwitchWorker {
         self.order(Order::Leave(switch));
     }
 
+    /// Waits for the end of a round that has begun.
+    pub fn settle(&self, until: Instant) {
+        let (done, waits) = channel();
+        self.order(Order::Settle(done));
+        let _ = waits.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+
     fn order(&self, order: Order) {
         // If the thread has panicked, nobody takes the order.
         let _ = self.orders.send(order);
@@ -134,6 +144,8 @@ impl ServedSwitches {
                     }
                     self.datapaths.push((switch, datapath));
                 }
+                // Who asked may have given up.
+                Order::Settle(done) => drop(done.send(())),
                 Order::Leave(switch) => {
                     let left: Vec<_> = self.datapaths.extract_if(.., |(number, _)| *number == switch).collect();
                     drop_elsewhere(left);

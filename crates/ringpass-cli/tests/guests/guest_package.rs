@@ -3,11 +3,17 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use ringpass_lab::{Builder, Container, Guest, VhostUser};
+use ringpass_netmap::client::Port;
+use ringpass_netmap::request::Register;
 
 use crate::common::browser::{Browser, Look};
+use crate::common::netmap::{frame, number, receive, send};
 use crate::common::vhost::{serve, up};
 use crate::common::{run, text, tshark, wait_until};
 
@@ -110,6 +116,65 @@ fn install(container: &Container, deb: &Path) {
     container.run("dpkg --install /root/ringpass.deb 2>&1; status=$?; rm /root/ringpass.deb; exit $status");
 }
 
+/// Numbered frames between two netmap programs, from one to the other.
+struct Load {
+    end: Arc<AtomicBool>,
+    sender: JoinHandle<u64>,
+    receiver: JoinHandle<u64>,
+}
+
+impl Load {
+    /// Opens the two ports at this socket, and sends 500 frames a second.
+    fn start(socket: &Path, [from, to]: [&str; 2]) -> Self {
+        let open = |name: &str| {
+            let port = Port::open(&name.parse().expect("a name"), socket, Register::default());
+            port.unwrap_or_else(|error| panic!("{name}: {error}"))
+        };
+        let (from, to) = (open(from), open(to));
+        let end = Arc::new(AtomicBool::new(false));
+        let ended = end.clone();
+        let sender = std::thread::spawn(move || {
+            let mut sent = 0;
+            while !ended.load(Relaxed) {
+                send(&from, &frame(2, 1, sent));
+                from.tx()[0].sync().expect("its own rings");
+                sent += 1;
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            // The port stays until its last frame has been taken.
+            wait_until("the last frame to go", || {
+                let ring = &from.tx()[0];
+                ring.sync().expect("its own rings");
+                ring.own() + 1 >= ring.ring().slots()
+            });
+            sent
+        });
+        let ended = end.clone();
+        let receiver = std::thread::spawn(move || {
+            let mut next = 0;
+            loop {
+                let frames = receive(&to, Duration::from_secs(1));
+                if frames.is_empty() && ended.load(Relaxed) {
+                    return next;
+                }
+                for frame in frames {
+                    assert_eq!(number(&frame), next, "each frame, once, in order");
+                    next += 1;
+                }
+            }
+        });
+        Self { end, sender, receiver }
+    }
+
+    /// Ends it, and checks that every frame has arrived.
+    fn end(self) {
+        self.end.store(true, Relaxed);
+        let sent = self.sender.join().expect("all were taken");
+        assert_eq!(self.receiver.join().expect("in order"), sent);
+        assert!(sent > 500, "{sent} frames are no load");
+    }
+}
+
 #[test]
 fn the_package_is_installed_run_upgraded_and_removed() {
     let place = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
@@ -163,6 +228,32 @@ fn the_package_is_installed_run_upgraded_and_removed() {
     std::fs::write(container.path("/etc/ringpass/lan.toml"), FILE).expect("a file");
     container.run("systemctl reload ringpass@lan");
 
+    // Programs on a switch, at a pipe and at a port that stays, whose frames pass through all that comes up to the upgrade.
+    container.run(
+        "systemctl enable --now ringpass-netmapd.socket 2>&1; ringpass vale new keeps; ringpass vale attach vale0:keeps",
+    );
+    let socket = container.path("/run/ringpass-netmap.sock");
+    let loads = [["vale0:a", "vale0:b"], ["netmap:x{1", "netmap:x}1"], ["vale1:a", "vale1:b"]];
+    let loads = loads.map(|ports| Load::start(&socket, ports));
+    let served = || container.run("systemctl show --value --property MainPID ringpass-netmapd").trim().to_owned();
+    for round in 0..5 {
+        let before = served();
+        // systemd starts nothing more often than five times in ten seconds.
+        container.run("sleep 2; systemctl restart ringpass-netmapd");
+        assert_ne!(served(), before);
+        let journal = container.run("journalctl --no-pager -u ringpass-netmapd");
+        assert!(container.run("ringpass vale").contains("keeps"), "round {round}: {journal}");
+        // Nothing is kept that somebody uses.
+        let kept = "systemctl show --value --property NFileDescriptorStore ringpass-netmapd";
+        assert_eq!(container.run(kept).trim(), "0");
+    }
+    let journal = container.run("journalctl --no-pager -u ringpass-netmapd");
+    assert_eq!(journal.matches("goes on with 6 programs").count(), 5, "{journal}");
+    let exposure = container.run("systemd-analyze security --no-pager ringpass-netmapd | tail -1");
+    let level: f64 = exposure.split_whitespace().find_map(|word| word.parse().ok()).expect("a number");
+    assert!(level < 2.0, "{exposure}");
+    let not_upgraded = served();
+
     // A thousand numbered pings, meanwhile a restart and an upgrade. QEMU takes the link down while nobody serves the guest, and drops what the guest
     // sends until it has noticed, a few frames each time. Nothing else is lost: the guest forgets its neighbour with the link and asks again, for as
     // long as a busy machine may need, and keeps its frames meanwhile. (With a deadline, `-w`, ping would end at the first error.)
@@ -178,6 +269,11 @@ fn the_package_is_installed_run_upgraded_and_removed() {
     install(&container, &new);
     let third = main();
     assert_ne!(second, third, "an upgrade starts the new version");
+    assert_ne!(served(), not_upgraded);
+    loads.into_iter().for_each(Load::end);
+    container.run("ringpass vale detach vale0:keeps && ringpass vale delete keeps");
+    let journal = container.run("journalctl --no-pager -u ringpass-netmapd");
+    assert!(!journal.contains("disconnected") && journal.matches("goes on with").count() == 6, "{journal}");
     assert_eq!(property(&container, "ActiveState"), "active");
     let said = guest.wait(&load, Duration::from_secs(320));
     let lost = (1..=1000).filter(|number| !said.text.contains(&format!("icmp_seq={number} "))).count();

@@ -38,6 +38,9 @@ pub trait Switches {
     /// Returns the first port at or after a place, with its name.
     fn next(&self, from: SwitchPlace) -> Option<(SwitchPlace, String)>;
 
+    /// Waits until frames that were taken from rings before are in others, for at most a second.
+    fn settle(&mut self) {}
+
     /// Status of all switches.
     fn status(&self) -> Value;
 }
@@ -98,6 +101,8 @@ pub struct ServedRings {
     pub buffers: Buffers,
     /// What programs wake the serving side by.
     pub kick: Arc<WakeFd>,
+    /// Whether the port begins [held](ServedPort::hold).
+    pub held: bool,
 }
 
 impl ServedRings {
@@ -107,7 +112,7 @@ impl ServedRings {
     /// This process has no descriptor left.
     pub fn new(rings: Vec<Kring>, buffers: Buffers) -> Result<Self, RequestError> {
         let kick = crate::vale::kick().map_err(|error| RequestError::new(Errno::MFILE, error))?;
-        Ok(Self { rings, buffers, kick })
+        Ok(Self { rings, buffers, kick, held: false })
     }
 }
 
@@ -126,6 +131,9 @@ pub trait ServedPort {
 
     /// Sets where frames begin in the buffers of each ring, by its entry in the CSB.
     fn set_offsets(&mut self, offsets: &dyn Fn(usize) -> Offsets);
+
+    /// Leaves the frames that programs send where they are, or takes them again; what programs receive is not concerned.
+    fn hold(&mut self, _held: bool) {}
 
     /// Ends the port, and returns the positions at which its rings are left, by their entries in the CSB. `None` if nobody can go on with
     /// them.

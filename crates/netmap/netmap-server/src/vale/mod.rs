@@ -160,15 +160,23 @@ impl Shared {
 /// on.
 pub struct RingPort {
     shared: Arc<Shared>,
+    /// The rings that programs send by, while they are not served.
+    held: Option<RingSet>,
 }
 
 impl RingPort {
     /// Creates a port from its rings; returns it with its queues. `pool` is the pool that frames are copied to, in at most 64 buffers each.
-    pub fn new(ServedRings { rings, buffers, kick }: ServedRings, pool: &Mempool) -> Result<(Self, QueuePair), Error> {
+    pub fn new(
+        ServedRings { rings, buffers, kick, held }: ServedRings,
+        pool: &Mempool,
+    ) -> Result<(Self, QueuePair), Error> {
         let shared = Shared::new(&kick);
         let queues = shared.queues(pool)?;
+        // Nobody has the queues yet.
         shared.open(rings, &buffers.into());
-        Ok((Self { shared }, queues))
+        let mut port = Self { shared, held: None };
+        port.hold(held);
+        Ok((port, queues))
     }
 
     /// Counters of the port. Received frames are those that the switch has received.
@@ -199,6 +207,9 @@ impl ServedPort for RingPort {
 
     fn subscribe(&mut self, number: u64, entries: u64, call: EventNotifier) {
         self.shared.subscribe(number, entries, &call);
+        if let Some(held) = &mut self.held {
+            held.subscribers.push(Subscriber { number, entries, call });
+        }
     }
 
     fn unsubscribe(&mut self, number: u64) {
@@ -209,7 +220,17 @@ impl ServedPort for RingPort {
         self.shared.set_offsets(offsets);
     }
 
+    fn hold(&mut self, held: bool) {
+        let mut sending = self.shared.sending().lock();
+        if held {
+            self.held = self.held.take().or_else(|| sending.take());
+        } else if let Some(held) = self.held.take() {
+            *sending = Some(held);
+        }
+    }
+
     fn leave(&mut self) -> Option<Vec<Positions>> {
+        self.hold(false);
         Some(self.shared.close())
     }
 

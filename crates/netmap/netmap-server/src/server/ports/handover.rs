@@ -155,6 +155,9 @@ impl Ports {
 
     /// Stores all ports that a successor can go on with, and ends them here.
     pub fn leave(&mut self, store: &mut Store<'_>) -> Result<PortsState, RequestError> {
+        // No frame is taken that does not find its way into another ring.
+        self.open.values_mut().for_each(|port| port.served.hold(true));
+        self.switches.settle();
         let mut open = Vec::new();
         let Self { open: ports, natives, memories, .. } = self;
         for (name, port) in ports {
@@ -162,7 +165,6 @@ impl Ports {
             if !can || natives.contains_key(name) {
                 continue;
             }
-            // Its kick and its users are asked for first, as its rings are not there afterwards.
             let kick = store.put(port.served.kick())?;
             let header_len = port.served.header_len();
             let Some(positions) = port.served.leave() else { continue };
@@ -260,6 +262,8 @@ impl Ports {
             let kick = WakeFd::on(left.take(port.kick)?).map_err(broken)?;
             self.resume_port(port, csb, Arc::new(kick), registrations)?;
         }
+        // Frames are not taken before all of those are there that may receive them.
+        self.open.values_mut().for_each(|port| port.served.hold(false));
         for pipe in pipes {
             let csb = map(left, pipe.csb)?;
             let region = self.memories.find(pipe.memory_id).ok_or_else(|| broken("a pipe has no memory"))?;
@@ -300,7 +304,7 @@ impl Ports {
         let BufferAccess::Copied(buffers) = BufferAccess::of(region) else {
             return Err(broken("a port of a switch lies in memory of a card"));
         };
-        let rings = ServedRings { rings, buffers, kick };
+        let rings = ServedRings { rings, buffers, kick, held: true };
         let switch = self.persistent.get(&name).map(|port| port.switch.clone());
         let mut served = match (switch, name.split_once(':')) {
             (Some(Some(switch)), _) => self.switches.open(&switch, &name, rings)?,
