@@ -1,4 +1,4 @@
-//! The benchmark `ringpass bench capture`: what a capture costs the queue that it copies from.
+//! The benchmark `ringpass bench capture`: what a capture costs the queue that it copies from, and another one of the same thread.
 
 use std::io::Read;
 use std::net::Shutdown;
@@ -19,7 +19,7 @@ use super::progress::progress;
 use super::table::{self, row};
 use super::tsc::frequency;
 
-/// Cost of a frame to a queue without a capture, with one, and with one whose filter takes none of its frames
+/// Cost of a frame to a queue without a capture, with one, and with one whose filter takes none of its frames; and to a queue beside it
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -51,6 +51,8 @@ struct Row {
     captured_ns: f64,
     /// Nanoseconds that a capture adds whose filter takes no frame.
     filtered_ns: f64,
+    /// Nanoseconds that the capture adds to a frame of another port, which the same thread sends between those that are captured.
+    other_ns: f64,
     /// Frames that a reader was to get and has not, of those in all rounds.
     lost: u64,
 }
@@ -58,17 +60,18 @@ struct Row {
 /// A way to send frames.
 struct Way {
     tx: Box<dyn TxQueue>,
+    /// Queue of a port without a capture.
+    beside: Box<dyn TxQueue>,
     capture: Option<(LiveCapture, UnixStream, std::thread::JoinHandle<u64>)>,
-    /// Cycles of a frame in each round.
-    cycles: Vec<f64>,
+    /// Cycles of a frame in each round, and of one of the other port.
+    cycles: [Vec<f64>; 2],
 }
 
 impl Way {
     /// Sends to nobody, with a capture of these filters, if any.
     fn new(filters: Option<&[&str]>) -> Result<Self, Error> {
-        let mut port = Null::open(&PortConfig::default());
-        let tx = port.take_queues().remove(0).tx;
-        let Some(filters) = filters else { return Ok(Self { tx, capture: None, cycles: Vec::new() }) };
+        let [tx, beside] = [(); 2].map(|()| Null::open(&PortConfig::default()).take_queues().remove(0).tx);
+        let Some(filters) = filters else { return Ok(Self { tx, beside, capture: None, cycles: Default::default() }) };
         let (own, other) = UnixStream::pair().map_err(|error| Error::os("a pair of sockets", error))?;
         let filters = filters.iter().map(|filter| filter.parse()).collect::<Result<_, _>>().map_err(Error::Config)?;
         let capture = LiveCapture::start(other.into(), "null", filters)?;
@@ -77,19 +80,25 @@ impl Way {
         let read = std::thread::spawn(move || {
             std::io::copy(&mut stream.by_ref().take(u64::MAX), &mut std::io::sink()).unwrap_or(0)
         });
-        Ok(Self { tx, capture: Some((capture, own, read)), cycles: Vec::new() })
+        Ok(Self { tx, beside, capture: Some((capture, own, read)), cycles: Default::default() })
     }
 
     /// Sends the frames of a round.
     fn round(&mut self, pool: &Mempool, size: usize) {
         let (mut cache, mut burst) = (pool.cache(), Burst::new(BATCH));
-        let start = cycles();
+        let mut sums = [0; 2];
         for _ in 0..BURSTS {
-            cache.alloc(&mut burst);
-            burst.iter_mut().for_each(|packet| packet.set_len(size));
-            self.tx.tx_burst(&mut burst);
+            for (tx, sum) in [&mut self.tx, &mut self.beside].into_iter().zip(&mut sums) {
+                let start = cycles();
+                cache.alloc(&mut burst);
+                burst.iter_mut().for_each(|packet| packet.set_len(size));
+                tx.tx_burst(&mut burst);
+                *sum += cycles() - start;
+            }
         }
-        self.cycles.push((cycles() - start) as f64 / (BATCH * BURSTS) as f64);
+        for (all, sum) in self.cycles.iter_mut().zip(sums) {
+            all.push(sum as f64 / (BATCH * BURSTS) as f64);
+        }
     }
 
     /// Ends the capture; returns how many frames its reader has not got.
@@ -122,13 +131,15 @@ pub fn run(args: &Args) -> Result<(), Error> {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        let [without, captured, filtered] = [0, 1, 2].map(|way| median(ways[way].cycles.iter().copied()) * ns);
+        let of = |port: usize| [0, 1, 2].map(|way| median(ways[way].cycles[port].iter().copied()) * ns);
+        let ([without, captured, filtered], [other, beside, _]) = (of(0), of(1));
         let rounded = |ns: f64| (ns * 10.0).round() / 10.0;
         rows.push(Row {
             size,
             without_ns: rounded(without),
             captured_ns: rounded(captured - without),
             filtered_ns: rounded(filtered - without),
+            other_ns: rounded(beside - other),
             lost: ways.into_iter().map(Way::end).sum(),
         });
     }
@@ -138,14 +149,15 @@ pub fn run(args: &Args) -> Result<(), Error> {
         errln!("{}", machine::line());
         return Ok(());
     }
-    let mut lines = vec![row(["bytes", "ns without", "ns that a capture adds", "one that takes nothing", "lost"])];
+    let mut lines = vec![row(["bytes", "ns without", "ns that a capture adds", "one that takes nothing", "to another port", "lost"])];
     lines.extend(rows.iter().map(|row| {
-        let Row { size, without_ns, captured_ns, filtered_ns, lost } = row;
+        let Row { size, without_ns, captured_ns, filtered_ns, other_ns, lost } = row;
         vec![
             size.to_string(),
             format!("{without_ns:.1}"),
             format!("{captured_ns:.1}"),
             format!("{filtered_ns:.1}"),
+            format!("{other_ns:.1}"),
             lost.to_string(),
         ]
     }));
