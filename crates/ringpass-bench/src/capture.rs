@@ -149,7 +149,14 @@ pub fn run(args: &Args) -> Result<(), Error> {
         errln!("{}", machine::line());
         return Ok(());
     }
-    let mut lines = vec![row(["bytes", "ns without", "ns that a capture adds", "one that takes nothing", "to another port", "lost"])];
+    let mut lines = vec![row([
+        "bytes",
+        "ns without",
+        "ns that a capture adds",
+        "one that takes nothing",
+        "to another port",
+        "lost",
+    ])];
     lines.extend(rows.iter().map(|row| {
         let Row { size, without_ns, captured_ns, filtered_ns, other_ns, lost } = row;
         vec![

@@ -169,16 +169,16 @@ pub fn run(args: Args) -> Result<(), Error> {
     if !json {
         results::print(&results);
     }
-    let written = report.map(|report| report.write(&results, &args.facts(&names, complete)));
+    let overrun = (!overruns.is_empty()).then(|| {
+        let lost = overruns.join(", ");
+        format!("Frames that this machine lost after the device had passed them: {lost}; the device may do better; see --rxd and --cpu.")
+    });
+    let facts: Vec<String> = args.facts(&names, complete).into_iter().chain(overrun.clone()).collect();
+    let written = report.map(|report| report.write(&results, &facts));
     if let Some(error) = error {
         return end.and(Err(error));
     }
-    if !overruns.is_empty() {
-        let lost = overruns.join(", ");
-        note(&format!(
-            "frames that this machine lost after the device had passed them: {lost}; the device may do better; see --rxd and --cpu"
-        ));
-    }
+    overrun.iter().for_each(|overrun| note(overrun));
     if !complete {
         let whole = results.iter().filter(|result| result.complete).count();
         note(&format!("ended before all was measured: {whole} of {all} sizes are complete"));

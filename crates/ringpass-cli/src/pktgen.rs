@@ -24,7 +24,7 @@ use ringpass_port::{PcapConfig, ReplaySpeed};
 use crate::options::{Options, within};
 use crate::run::close;
 use crate::run_observer::RunObserver;
-use crate::stats::Fields;
+use crate::stats::{Fields, grouped};
 use frame::{Endpoints, random_run};
 use generator::{FrameSource, Generator, PacedStream, Share};
 use options::StreamOptions;
@@ -75,6 +75,9 @@ pub struct Args {
 /// Options that describe frames.
 const FRAMES: [&str; 11] =
     ["size", "imix", "flows", "dst_mac", "src_mac", "dst_ip", "src_ip", "l4_port", "tcp", "vlan", "vary"];
+
+/// Most flows of all streams together: each takes 136 bytes of every worker.
+const MAX_FLOWS: usize = 1 << 20;
 
 const EXAMPLES: &str = "EXAMPLES:
   how fast the driver sends, with a software 82599:
@@ -184,6 +187,14 @@ impl Args {
             return Err(Error::Config(
                 "--rate is that of streams without one, and there are none; leave it out".into(),
             ));
+        }
+        let flows: usize = streams.iter().map(|stream| stream.flows(self.options.queues)).sum();
+        if flows > MAX_FLOWS {
+            return Err(Error::Config(format!(
+                "{} flows of all streams together, of each of which every worker keeps what has come back; at most {} are possible",
+                grouped(flows as u64),
+                grouped(MAX_FLOWS as u64)
+            )));
         }
         Ok(streams)
     }

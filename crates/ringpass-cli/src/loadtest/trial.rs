@@ -104,22 +104,16 @@ const PAUSE: Duration = Duration::from_millis(1);
 impl Trials {
     /// Sends frames at this rate for a while, each plan in its direction. Returns `None` if the run is to end.
     pub fn run(&mut self, plans: &[(Direction, Plan)], rate: Rate, time: Duration) -> Option<Outcome> {
-        let start = Instant::now() + PREPARATION;
-        let mut orders: Vec<Order> = self.orders.iter().map(|_| Order::default()).collect();
-        let mut all = Vec::new();
-        for (direction, plan) in plans {
-            let mut plan = Plan { epoch: start, ..plan.clone() };
-            plan.ends.run = self.run;
-            self.run = self.run.wrapping_add(1);
-            let stats = Arc::new(ReturnStats::new(start, 1, false));
-            let tracker = || ReturnTracker::new(&plan.ends, plan.flows.end as usize, &stats, 0);
-            let stream = PacedStream { stream: Stream::new(&plan), share: Share::Weight(1) };
-            let pace = Pace { rate, burst: 1 };
-            let generator = Generator::new(vec![stream], pace, self.pool.cache(), start);
-            orders[direction.to].receiving = Some(tracker());
-            orders[direction.from].sending = Some(Sending { generator, tracker: tracker(), start, end: start + time });
-            all.push(stats);
-        }
+        let mut ready = PREPARATION;
+        let (orders, all) = loop {
+            let (begun, run) = (Instant::now(), self.run);
+            let prepared = self.prepare(plans, rate, begun + ready, time);
+            // The memory of many flows takes a while to be made.
+            if begun.elapsed() < ready / 2 {
+                break prepared;
+            }
+            (ready, self.run) = (4 * begun.elapsed(), run);
+        };
         for (to, order) in self.orders.iter().zip(orders) {
             to.send(order).ok()?;
         }
@@ -135,6 +129,32 @@ impl Trials {
         };
         let loss_percent = each.iter().map(loss).fold(0.0, f64::max);
         Some(Outcome { offered, loss_percent, numbers: each.into_iter().reduce(Numbers::plus)? })
+    }
+
+    /// Makes the orders for a trial that begins at `start`, and the counters of its directions.
+    fn prepare(
+        &mut self,
+        plans: &[(Direction, Plan)],
+        rate: Rate,
+        start: Instant,
+        time: Duration,
+    ) -> (Vec<Order>, Vec<Arc<ReturnStats>>) {
+        let mut orders: Vec<Order> = self.orders.iter().map(|_| Order::default()).collect();
+        let mut all = Vec::new();
+        for (direction, plan) in plans {
+            let mut plan = Plan { epoch: start, ..plan.clone() };
+            plan.ends.run = self.run;
+            self.run = self.run.wrapping_add(1);
+            let stats = Arc::new(ReturnStats::new(start, 1, false));
+            let tracker = || ReturnTracker::new(&plan.ends, plan.flows.end as usize, &stats, 0);
+            let stream = PacedStream { stream: Stream::new(&plan), share: Share::Weight(1) };
+            let pace = Pace { rate, burst: 1 };
+            let generator = Generator::new(vec![stream], pace, self.pool.cache(), start);
+            orders[direction.to].receiving = Some(tracker());
+            orders[direction.from].sending = Some(Sending { generator, tracker: tracker(), start, end: start + time });
+            all.push(stats);
+        }
+        (orders, all)
     }
 
     /// Waits until something is done, or a time is reached. Returns `None` if the run is to end.

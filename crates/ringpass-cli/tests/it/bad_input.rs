@@ -250,6 +250,8 @@ fn frames_and_rates_that_cannot_be() {
     streams("[[stream]]\n[[stream]]\ntcp = true\nsize = 60", &[], &["stream 2: frames of 60 bytes", "takes 72"]);
     streams("[[stream]]\nrate = \"max\"", &[], &["stream 1: its rate has no limit", "write a weight"]);
     streams("[[stream]]\nrate = \"40%\"", &[], &["stream 1: the link speed of null is not known"]);
+    let many = "[[stream]]\nflows = 65536\n".repeat(17);
+    streams(&many, &[], &["1,114,112 flows of all streams together", "at most 1,048,576"]);
     streams("[[stream]]\nrate = 5", &["--rate", "5"], &["--rate is that of streams without one", "leave it out"]);
     pktgen(&["--streams", "missing.toml"], &["--streams missing.toml"]);
     pktgen(&["--rate", "max", "--burst", "2"], &["--burst needs pauses", "lower --rate"]);
