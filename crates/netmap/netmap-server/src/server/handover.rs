@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use ringpass_ipc::Credentials;
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
+use super::left::{Left, Store, broken, failed};
 use super::ports::{PortsState, RegistrationState};
 use super::session::Session;
 use super::{RequestError, Server};
@@ -43,41 +43,6 @@ struct SessionState {
     registration: Option<RegistrationState>,
 }
 
-/// Where descriptors are put, each under a name.
-pub struct Store<'a> {
-    put: &'a mut dyn FnMut(&str, BorrowedFd<'_>) -> io::Result<()>,
-    count: usize,
-}
-
-impl Store<'_> {
-    /// Puts a descriptor there. Returns its number.
-    pub(super) fn put(&mut self, fd: BorrowedFd<'_>) -> Result<usize, RequestError> {
-        let number = self.count;
-        (self.put)(&number.to_string(), fd).map_err(failed)?;
-        self.count += 1;
-        Ok(number)
-    }
-}
-
-fn failed(error: io::Error) -> RequestError {
-    RequestError::new(Errno::IO, format!("leaving the programs to a successor: {error}"))
-}
-
-/// Descriptors that were left, by their number.
-pub struct Left(BTreeMap<usize, OwnedFd>);
-
-impl Left {
-    /// Takes a descriptor.
-    pub(super) fn take(&mut self, number: usize) -> Result<OwnedFd, RequestError> {
-        self.0.remove(&number).ok_or_else(|| broken("a descriptor is missing"))
-    }
-}
-
-/// Error: what was left cannot be gone on with.
-pub(super) fn broken(why: impl std::fmt::Display) -> RequestError {
-    RequestError::new(Errno::INVAL, format!("what the former serving process has left: {why}"))
-}
-
 impl Server {
     /// Ends the server and leaves its programs to a successor. `put` stores a descriptor under a name; the last one makes the others
     /// usable. Returns the number of programs.
@@ -95,7 +60,7 @@ impl Server {
         while start.elapsed() < PATIENCE && self.sessions.iter().any(Session::is_busy) {
             self.poll_once(Duration::from_millis(5)).map_err(failed)?;
         }
-        let mut store = Store { put, count: 0 };
+        let mut store = Store::new(put);
         let mut sessions = Vec::new();
         for session in std::mem::take(&mut self.sessions) {
             if !session.can_be_passed_on(&self.ports) {
@@ -119,7 +84,7 @@ impl Server {
         let file = memfd_create("ringpass-netmap-state", MemfdFlags::CLOEXEC);
         let mut file = File::from(file.map_err(|errno| failed(errno.into()))?);
         file.write_all(&bytes).map_err(failed)?;
-        (store.put)(STATE, file.as_fd()).map_err(failed)?;
+        store.end(STATE, file.as_fd())?;
         Ok(sessions.len())
     }
 
@@ -147,7 +112,7 @@ impl Server {
         if format != FORMAT {
             return Err(broken(format!("it has format {format}, and this version knows {FORMAT}")));
         }
-        let mut left = Left(files);
+        let mut left = Left::new(files);
         let mut registrations = Vec::new();
         let mut connected = Vec::new();
         for SessionState { socket, registration } in sessions {

@@ -35,6 +35,16 @@ struct Private {
     ports: usize,
 }
 
+/// A memory, and what is known of it.
+pub struct Known<'a> {
+    /// Its number.
+    pub id: u16,
+    /// Number of ports, pipes and connections in it; 0 if it is not private.
+    pub ports: usize,
+    /// The memory.
+    pub region: &'a Region,
+}
+
 /// Where a program's own memory lies. Programs that bring the same along share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExternalPlace {
@@ -104,12 +114,13 @@ impl Memories {
         self.last = last.max(ZERO_COPY_MEMORY);
     }
 
-    /// Returns the number of each memory, of the ports and pipes in it if it is private, and the memory.
-    pub fn all(&self) -> impl Iterator<Item = (u16, usize, &Region)> {
-        let shared = [(COMMON_MEMORY, 0, &self.common)].into_iter();
-        let exchanged = self.exchanged.iter().map(|region| (ZERO_COPY_MEMORY, 0, region));
-        let private = self.private.iter().map(|(&id, private)| (id, private.ports, &private.memory.region));
-        shared.chain(exchanged).chain(private)
+    /// Returns all memories.
+    pub fn all(&self) -> impl Iterator<Item = Known<'_>> {
+        let common = [Known { id: COMMON_MEMORY, ports: 0, region: &self.common }].into_iter();
+        let exchanged = self.exchanged.iter().map(|region| Known { id: ZERO_COPY_MEMORY, ports: 0, region });
+        let private = self.private.iter();
+        let private = private.map(|(&id, private)| Known { id, ports: private.ports, region: &private.memory.region });
+        common.chain(exchanged).chain(private)
     }
 
     /// Frees all private memories.

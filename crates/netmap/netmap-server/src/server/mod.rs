@@ -6,6 +6,7 @@
 mod budget;
 mod handover;
 mod info;
+mod left;
 mod memories;
 mod native;
 mod open_port;

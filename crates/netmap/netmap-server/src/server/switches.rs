@@ -111,8 +111,8 @@ impl ServedRings {
     /// # Errors
     /// This process has no descriptor left.
     pub fn new(rings: Vec<Kring>, buffers: Buffers) -> Result<Self, RequestError> {
-        let kick = crate::vale::kick().map_err(|error| RequestError::new(Errno::MFILE, error))?;
-        Ok(Self { rings, buffers, kick, held: false })
+        let failed = |error| RequestError::new(Errno::MFILE, format!("an eventfd to kick: {error}"));
+        Ok(Self { rings, buffers, kick: Arc::new(WakeFd::new().map_err(failed)?), held: false })
     }
 }
 

@@ -16,7 +16,8 @@ use super::persistent::PersistentPort;
 use super::{Ports, Registration};
 use crate::BufferAccess;
 use crate::server::budget::PrivateMemory;
-use crate::server::handover::{Left, Store, broken};
+use crate::server::left::{Left, Store, broken};
+use crate::server::memories::Known;
 use crate::server::open_port::OpenPort;
 use crate::server::pipes::Pipe;
 use crate::server::users::User;
@@ -100,7 +101,7 @@ pub struct RegistrationState {
 }
 
 /// A registration of a connection, and the program behind it.
-type Known = (Registration, Credentials);
+type Registered = (Registration, Credentials);
 
 fn name(text: &str) -> Result<PortName, RequestError> {
     PortName::in_header(text).map_err(broken)
@@ -130,7 +131,7 @@ impl Users {
         self.all().map(state).collect()
     }
 
-    fn resume(states: Vec<UserState>, registrations: &[Known]) -> Self {
+    fn resume(states: Vec<UserState>, registrations: &[Registered]) -> Self {
         let user = |UserState { number, rings, exclusive }| {
             let &(_, program) = registrations.iter().find(|(registration, _)| registration.number == number)?;
             Some(User { number, program, rings, exclusive })
@@ -196,7 +197,7 @@ impl Ports {
             });
         }
         let mut memories = Vec::new();
-        for (id, ports, region) in self.memories.all() {
+        for Known { id, ports, region } in self.memories.all() {
             // The others have no port any more, or never had one.
             let used = ports > 0 || region.has_rings();
             let Some(state) = region.state().filter(|_| used) else { continue };
@@ -224,7 +225,12 @@ impl Ports {
     ///
     /// # Errors
     /// Something is missing or wrong: there are still none.
-    pub fn resume(&mut self, state: PortsState, left: &mut Left, registrations: &[Known]) -> Result<(), RequestError> {
+    pub fn resume(
+        &mut self,
+        state: PortsState,
+        left: &mut Left,
+        registrations: &[Registered],
+    ) -> Result<(), RequestError> {
         let mut replaced = None;
         let resumed = self.resume_all(state, left, registrations, &mut replaced);
         resumed.inspect_err(|_| {
@@ -241,7 +247,7 @@ impl Ports {
         &mut self,
         PortsState { numbers, last_memory, memories, pipes, open, persistent, adoptable }: PortsState,
         left: &mut Left,
-        registrations: &[Known],
+        registrations: &[Registered],
         replaced: &mut Option<Region>,
     ) -> Result<(), RequestError> {
         let map = |left: &mut Left, file: usize| DmaRegion::of_file(left.take(file)?).map_err(broken);
@@ -296,7 +302,7 @@ impl Ports {
         OpenState { name, memory, memory_id, users, owner, persistent, header_len, positions, .. }: OpenState,
         csb: Arc<DmaRegion>,
         kick: Arc<WakeFd>,
-        registrations: &[Known],
+        registrations: &[Registered],
     ) -> Result<(), RequestError> {
         let region = self.memories.find(memory_id).ok_or_else(|| broken("a port has no memory"))?;
         let memory = PortMemory::resume(region, csb, memory).map_err(broken)?;
