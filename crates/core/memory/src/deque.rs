@@ -108,6 +108,23 @@ impl Drain<'_> {
         self.next = unsafe { self.next.add(1) };
     }
 
+    /// Moves the next packet to the end of a burst. Returns `false`, with nothing changed, if there is none, or no [`room`](Burst::room).
+    #[inline]
+    pub fn move_to(&mut self, burst: &mut Burst) -> bool {
+        if self.next == self.end || burst.end >= burst.limit {
+            return false;
+        }
+        // SAFETY: `next` points to a packet that belongs to this iterator, and to no burst until that is dropped. `end` is below `limit`, at most the
+        // length of `packets`, so there is a place; a burst's places from `end` on hold no packets. From here on the packet is `burst`'s.
+        unsafe {
+            let to = burst.packets.as_mut_ptr().add(burst.end);
+            to.cast::<Packet>().copy_from_nonoverlapping(self.next, 1);
+        }
+        burst.end += 1;
+        self.skip_one();
+        true
+    }
+
     /// Removes and returns the next packet if `wanted` returns `true` for it; otherwise it stays.
     #[inline]
     pub fn next_if(&mut self, wanted: impl FnOnce(&Packet) -> bool) -> Option<Packet> {

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use ringpass_ipc::drop_elsewhere;
-use ringpass_memory::{Burst, MAX_BATCH};
+use ringpass_memory::{Burst, MAX_BATCH, Packet};
 use ringpass_port::{RxQueue, WakeSource, Wakeable};
 
 use crate::changes::{Change, Forwarding, Mailbox, QueueExchange};
 use crate::counters::{Counter, PortCounters};
 use crate::egress::EgressPorts;
-use crate::lookup::{Lookup, Verdict};
+use crate::flows::{Flows, Way};
+use crate::lookup::{Classified, Lookup, Verdict};
 use crate::state::{PortView, Shared};
 
 /// An Rx queue of a port.
@@ -30,9 +31,11 @@ struct Ingress {
 pub struct Datapath {
     ingress: Vec<Ingress>,
     received: Box<Burst>,
-    /// Verdicts on the packets in `received`.
+    /// Ways of the packets in `received`, and verdicts on those with other ways.
+    ways: Box<[Way; MAX_BATCH]>,
     verdicts: Box<[Verdict; MAX_BATCH]>,
     egress: EgressPorts,
+    flows: Flows,
     /// Whether the Rx queues are armed.
     armed: bool,
     mailbox: Arc<Mailbox>,
@@ -41,8 +44,19 @@ pub struct Datapath {
 
 impl Datapath {
     pub(crate) fn new(egress: EgressPorts, batch: usize, mailbox: Arc<Mailbox>, shared: Arc<Shared>) -> Self {
-        let (received, verdicts) = (Box::new(Burst::new(batch)), Box::new([Verdict::DROP; MAX_BATCH]));
-        Self { ingress: Vec::new(), received, verdicts, egress, armed: false, mailbox, shared }
+        let (ways, verdicts) = (Box::new([Way::OTHER; MAX_BATCH]), Box::new([Verdict::DROP; MAX_BATCH]));
+        let received = Box::new(Burst::new(batch));
+        Self {
+            ingress: Vec::new(),
+            received,
+            ways,
+            verdicts,
+            egress,
+            flows: Flows::new(),
+            armed: false,
+            mailbox,
+            shared,
+        }
     }
 
     /// Receives one burst from each Rx queue and forwards its packets. Returns how many packets were received.
@@ -53,6 +67,7 @@ impl Datapath {
         if self.egress.present() & !self.shared.up.load(Ordering::Relaxed) != 0 {
             self.poll_links();
         }
+        self.flows.begin(self.shared.epoch(self.egress.present()));
         let mut moved = 0;
         for Ingress { port, view, rx, way, counters } in &mut self.ingress {
             let received = rx.rx_burst(&mut self.received);
@@ -61,10 +76,11 @@ impl Datapath {
                 moved += received;
                 match *way {
                     Forwarding::Lookup => {
-                        let verdicts = &mut self.verdicts[..self.received.len()];
-                        let lookup = Lookup::new((*port, view), self.egress.present(), &self.shared, counters);
-                        lookup.classify(&mut self.received, verdicts);
-                        send(&mut self.egress, &mut self.received, verdicts);
+                        let (ways, verdicts) = (&mut self.ways[..], &mut self.verdicts[..]);
+                        let known = (&mut self.flows, &self.egress);
+                        let lookup = Lookup::new((*port, view), (&self.shared, counters), known);
+                        let classified = lookup.classify(&mut self.received, ways, verdicts);
+                        send(&mut self.egress, &mut self.received, (ways, verdicts), &classified);
                     }
                     Forwarding::Direct(to) => {
                         let up = (self.shared.up.load(Ordering::Relaxed) & self.egress.present()) >> to & 1 != 0;
@@ -95,6 +111,7 @@ impl Datapath {
     /// Adds and removes ports, as the control side requested.
     #[cold]
     fn change(&mut self) {
+        self.flows.forget();
         for change in self.mailbox.take() {
             match change {
                 Change::Insert { port, view, mut share, counters } => {
@@ -152,20 +169,32 @@ impl Wakeable for Datapath {
     }
 }
 
-/// Forwards the packets of a burst by their verdicts.
+/// Forwards the packets of a burst by their ways and verdicts.
 #[inline]
-fn send(egress: &mut EgressPorts, burst: &mut Burst, verdicts: &[Verdict]) {
+fn send(egress: &mut EgressPorts, burst: &mut Burst, (ways, verdicts): (&[Way], &[Verdict]), all: &Classified) {
     // Smaller bursts are better collected with packets from other queues for the same port.
     const MANY: usize = 16;
-    let first = verdicts[0];
-    if first.ports.is_power_of_two() && verdicts.len() >= MANY && verdicts.iter().all(|verdict| *verdict == first) {
-        egress.pass_as_is(first.ports.trailing_zeros() as usize, burst, first.vlan);
+    match all.same {
+        Some(port) if burst.len() >= MANY && (!all.lent || egress.lends(port)) => return egress.pass(port, burst),
+        _ => {}
     }
-    for (packet, &Verdict { ports, vlan }) in burst.drain().zip(verdicts) {
-        if ports.is_power_of_two() {
-            egress.put(ports.trailing_zeros() as usize, packet, vlan);
-        } else if ports != 0 {
-            egress.put_to_all(ports, packet, vlan);
+    let len = burst.len();
+    let mut packets = burst.drain();
+    for (number, way) in ways[..len].iter().enumerate() {
+        match way.as_is() {
+            Some(port) if !all.lent => egress.put_as_is(port, &mut packets),
+            Some(port) => packets.next().into_iter().for_each(|packet| egress.put_unchanged(port, packet)),
+            None => packets.next().into_iter().for_each(|packet| send_one(egress, packet, verdicts[number])),
         }
+    }
+}
+
+/// Forwards a packet by its verdict.
+#[cold]
+fn send_one(egress: &mut EgressPorts, packet: Packet, Verdict { ports, vlan }: Verdict) {
+    if ports.is_power_of_two() {
+        egress.put(ports.trailing_zeros() as usize, packet, vlan);
+    } else if ports != 0 {
+        egress.put_to_all(ports, packet, vlan);
     }
 }

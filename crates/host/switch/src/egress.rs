@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{Burst, Cache, Flags, MAX_BATCH, Packet};
+use ringpass_memory::{Burst, Cache, Drain, Flags, MAX_BATCH, Packet};
 use ringpass_port::{TxQueue, copy_packet};
 
 use crate::changes::ExchangeTx;
@@ -66,6 +66,16 @@ impl EgressPorts {
         self.present
     }
 
+    /// Returns whether a port sends frames of this VLAN without adding or removing a tag.
+    pub(crate) fn as_is(&self, port: usize, vlan: Vlan) -> bool {
+        self.egress[port].as_is(vlan)
+    }
+
+    /// Returns whether a port may get lent buffers.
+    pub(crate) fn lends(&self, port: usize) -> bool {
+        self.egress[port].lends
+    }
+
     /// Fills a slot.
     pub(crate) fn insert(&mut self, port: usize, view: &PortView, tx: Box<dyn TxQueue>, counters: Arc<PortCounters>) {
         self.present |= 1 << port;
@@ -90,6 +100,22 @@ impl EgressPorts {
     pub(crate) fn remove(&mut self, port: usize) -> Option<Box<dyn TxQueue>> {
         self.present &= !(1 << port);
         self.egress[port].tx.take()
+    }
+
+    /// Collects the next packet for a port that takes it as it is. Its buffer is not lent.
+    #[inline(always)]
+    pub(crate) fn put_as_is(&mut self, port: usize, packets: &mut Drain<'_>) {
+        if packets.move_to(&mut self.egress[port].waiting) {
+            self.pending |= 1 << port;
+        } else if let Some(packet) = packets.next() {
+            self.put_unchanged(port, packet);
+        }
+    }
+
+    /// Collects a packet for a port that takes it as it is, or a copy if it may not have its buffer.
+    #[cold]
+    pub(crate) fn put_unchanged(&mut self, port: usize, packet: Packet) {
+        self.put(port, packet, Vlan { id: self.egress[port].untagged, tagged: Tagged::No });
     }
 
     /// Collects a packet for one port.
@@ -154,15 +180,6 @@ impl EgressPorts {
         self.flush_one(port);
         let Egress { tx, counters, .. } = &mut self.egress[port];
         send(tx, burst, counters);
-    }
-
-    /// Sends a whole burst of one VLAN to a port, if its frames need no change. Otherwise the burst stays as it
-    /// is.
-    pub(crate) fn pass_as_is(&mut self, port: usize, burst: &mut Burst, vlan: Vlan) {
-        let egress_port = &self.egress[port];
-        if egress_port.as_is(vlan) && burst.iter().all(|packet| egress_port.accepts(packet)) {
-            self.pass(port, burst);
-        }
     }
 
     /// Sends all collected packets.

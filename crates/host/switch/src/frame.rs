@@ -2,7 +2,7 @@
 
 use ringpass_memory::RawBytes;
 
-/// The first 14 bytes of a frame as two words: bytes 0 to 7 and bytes 6 to 13.
+/// The first 14 bytes of a frame as two words in memory order: bytes 0 to 7 and bytes 6 to 13.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RawHeader([u64; 2]);
 
@@ -13,13 +13,22 @@ impl RawHeader {
     /// Reads the header; `None` if the frame is too short.
     #[inline]
     pub(crate) fn of<'a>(frame: impl Into<RawBytes<'a>>) -> Option<Self> {
-        let bytes: [u8; 14] = frame.into().array(0)?;
-        Some(Self([0, 6].map(|at| u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes")))))
+        let frame = frame.into();
+        let second = frame.array(6)?;
+        Some(Self([frame.array(0)?, second].map(u64::from_ne_bytes)))
+    }
+
+    /// Returns a hash of all of it: a product whose halves are folded.
+    #[inline]
+    pub(crate) fn hash(self, secret: [u64; 2]) -> u64 {
+        let [first, second] = [0, 1].map(|word| u128::from(self.0[word] ^ secret[word]));
+        let product = first * second;
+        product as u64 ^ (product >> 64) as u64
     }
 
     #[inline]
     pub(crate) fn header(self) -> Header {
-        let Self([first, second]) = self;
+        let [first, second] = self.0.map(u64::from_be);
         Header { destination: first >> 16, source: second >> 16, ethertype: second as u16 }
     }
 }

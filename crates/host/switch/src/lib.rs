@@ -12,6 +12,7 @@ mod config;
 mod counters;
 mod datapath;
 mod egress;
+mod flows;
 mod frame;
 mod lookup;
 mod rate_limiter;

@@ -5,10 +5,15 @@ use std::sync::atomic::Ordering;
 use ringpass_memory::{Burst, Flags, Packet};
 
 use crate::counters::{Counter, PortCounters};
+use crate::egress::EgressPorts;
+use crate::flows::{Flows, Way};
 use crate::frame::{RawHeader, is_group, is_reserved};
 use crate::state::{PortView, Shared};
 use crate::table::{Key, Learned};
 use crate::tag::{self, Tagged, Vlan};
+
+/// Flags of packets whose headers do not say all: those with a tag, and those that are not learned from.
+const SPECIAL: Flags = Flags::VLAN.or(Flags::NO_LEARN);
 
 /// The ports that a packet goes to.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,6 +26,14 @@ impl Verdict {
     pub(crate) const DROP: Self = Self { ports: 0, vlan: Vlan { id: 0, tagged: Tagged::No } };
 }
 
+/// What is known of all packets of a burst.
+pub(crate) struct Classified {
+    /// The port that all of them go to unchanged.
+    pub(crate) same: Option<usize>,
+    /// Whether some have lent buffers.
+    pub(crate) lent: bool,
+}
+
 /// Forwarding decisions for one burst of one port.
 pub(crate) struct Lookup<'a> {
     port: usize,
@@ -31,54 +44,75 @@ pub(crate) struct Lookup<'a> {
     reach: u64,
     now: u16,
     forwarded: u64,
-    /// Caches for consecutive packets of one flow: the source learned last, and the destination found last.
-    source: Key,
-    destination: (Key, usize),
-    /// Header and verdict of the previous frame, if it repeated its flow, had no tag and went to one port. A
-    /// frame with the same header gets the same verdict.
-    before: (RawHeader, Verdict),
+    flows: &'a mut Flows,
+    /// Tag of the port's flows.
+    tag: u64,
+    egress: &'a EgressPorts,
 }
 
 impl<'a> Lookup<'a> {
     #[inline]
     pub(crate) fn new(
         (port, view): (usize, &'a PortView),
-        present: u64,
-        shared: &'a Shared,
-        counters: &'a PortCounters,
+        (shared, counters): (&'a Shared, &'a PortCounters),
+        (flows, egress): (&'a mut Flows, &'a EgressPorts),
     ) -> Self {
-        let reach = view.reach.load(Ordering::Relaxed) & present & shared.up.load(Ordering::Relaxed);
+        let reach = view.reach.load(Ordering::Relaxed) & egress.present() & shared.up.load(Ordering::Relaxed);
         let now = shared.now.load(Ordering::Relaxed);
-        let (source, destination) = (Key::NONE, (Key::NONE, 0));
-        let before = (RawHeader::NONE, Verdict::DROP);
-        Self { port, view, shared, counters, reach, now, forwarded: 0, source, destination, before }
+        let tag = flows.tag(port);
+        Self { port, view, shared, counters, reach, now, forwarded: 0, flows, tag, egress }
     }
 
-    /// Decides on all packets of the burst.
+    /// Decides on all packets of the burst. The verdicts are those of packets with another way than to a port that takes them as they are.
     #[inline]
-    pub(crate) fn classify(mut self, burst: &mut Burst, verdicts: &mut [Verdict]) {
-        for (packet, verdict) in burst.iter_mut().zip(verdicts) {
-            *verdict = self.classify_packet(packet);
+    pub(crate) fn classify(mut self, burst: &mut Burst, ways: &mut [Way], verdicts: &mut [Verdict]) -> Classified {
+        let mut all = Flags::default();
+        let (len, mut others) = (burst.len(), 0);
+        // The flow of the frame before, which the next one mostly belongs to as well.
+        let mut before = (RawHeader::NONE, Way::OTHER);
+        for (number, (packet, way)) in burst.iter_mut().zip(&mut *ways).enumerate() {
+            all |= packet.flags();
+            match RawHeader::of(&*packet).filter(|_| !packet.flags().any(SPECIAL)) {
+                Some(header) if header == before.0 => {}
+                Some(header) => before = (header, self.flows.find(header, self.tag)),
+                None => before = (RawHeader::NONE, Way::OTHER),
+            }
+            *way = before.1;
+            if way.as_is().is_none() {
+                others += 1;
+                verdicts[number] = self.verdict(packet, way);
+                before.0 = RawHeader::NONE;
+            }
         }
+        self.forwarded += (len - others) as u64;
         if self.forwarded > 0 {
             self.counters.add(Counter::Forwarded, self.forwarded);
         }
+        Classified { same: Way::of_all(&ways[..len]).and_then(Way::as_is), lent: all.any(Flags::LENT) }
     }
 
-    #[inline]
-    fn classify_packet(&mut self, packet: &mut Packet) -> Verdict {
-        let Some(start) = RawHeader::of(&*packet) else { return self.drop(Counter::Invalid) };
-        if start == self.before.0 && !packet.flags().any(Flags::VLAN) {
-            self.forwarded += 1;
-            return self.before.1;
+    /// Returns the verdict on a packet whose way is not known, or that gets a tag. Its way is another one from here on.
+    #[cold]
+    fn verdict(&mut self, packet: &mut Packet, way: &mut Way) -> Verdict {
+        let tagged = std::mem::replace(way, Way::OTHER);
+        if tagged == Way::OTHER {
+            return self.classify_new(packet);
         }
+        self.forwarded += 1;
+        Verdict { ports: 1 << tagged.port(), vlan: Vlan { id: self.view.untagged, tagged: Tagged::No } }
+    }
+
+    /// Decides on a packet of a flow that is not known.
+    fn classify_new(&mut self, packet: &mut Packet) -> Verdict {
+        let Some(start) = RawHeader::of(&*packet) else { return self.drop(Counter::Invalid) };
+        let plain = !packet.flags().any(SPECIAL);
         let header = start.header();
         let named = header.has_source();
         if !named && (!self.shared.any_source || !self.view.sources.is_empty()) {
             return self.drop(Counter::Invalid);
         }
-        // Whether the packet has no tag and belongs to the same flow as the one before.
-        let mut again = true;
+        // Whether the next packet with this header has the same way.
+        let mut again = plain;
         let mut vlan = Vlan { id: self.view.untagged, tagged: Tagged::No };
         if header.ethertype == tag::ETHERTYPE || packet.flags().any(Flags::VLAN) {
             again = false;
@@ -92,31 +126,26 @@ impl<'a> Lookup<'a> {
             return self.drop(Counter::Vlan);
         }
         let source = Key::new(header.source, vlan.id);
-        if source != self.source {
-            again = false;
-            if named && let Err(why) = self.learn(source, header.source, packet.flags()) {
-                return self.drop(why);
+        if named {
+            match self.learn(source, header.source, packet.flags()) {
+                Ok(known) => again &= known,
+                Err(why) => return self.drop(why),
             }
         }
         if is_group(header.destination) {
             return self.group(vlan, header.destination, members);
         }
         let destination = Key::new(header.destination, vlan.id);
-        if destination != self.destination.0 {
-            again = false;
-            match self.shared.table.lookup(destination) {
-                Some(port) => self.destination = (destination, port),
-                None => return self.flood(vlan, members, Counter::Unknown),
-            }
-        }
-        let to = self.destination.1;
+        let Some(to) = self.shared.table.lookup(destination) else {
+            return self.flood(vlan, members, Counter::Unknown);
+        };
         if (self.reach & members) >> to & 1 == 0 {
             return self.out_of_reach(to);
         }
         self.forwarded += 1;
         let verdict = Verdict { ports: 1 << to, vlan };
         if again {
-            self.before = (start, verdict);
+            self.flows.put(start, self.tag, Way::to(to, self.egress.as_is(to, vlan)));
         }
         verdict
     }
@@ -136,23 +165,24 @@ impl<'a> Lookup<'a> {
         }
     }
 
-    /// Learns the source's port, unless the packet's flags forbid it. An error says why the packet must be
+    /// Learns the source's port, unless the packet's flags forbid it. Returns whether it was known before. An error says why the packet must be
     /// dropped.
     #[inline]
-    fn learn(&mut self, source: Key, mac: u64, flags: Flags) -> Result<(), Counter> {
+    fn learn(&mut self, source: Key, mac: u64, flags: Flags) -> Result<bool, Counter> {
         if !self.view.sources.is_empty() && self.view.sources.binary_search(&mac).is_err() {
             return Err(Counter::Spoofed);
         }
         if flags.any(Flags::NO_LEARN) {
-            return self.pass_unlearned(source);
+            return self.pass_unlearned(source).map(|()| false);
         }
         match self.shared.table.learn(source, self.port, self.now) {
-            Learned::Known => {}
-            Learned::Fixed => return Err(Counter::Spoofed),
-            other => self.learned(other),
+            Learned::Known => Ok(true),
+            Learned::Fixed => Err(Counter::Spoofed),
+            other => {
+                self.learned(other);
+                Ok(false)
+            }
         }
-        self.source = source;
-        Ok(())
     }
 
     /// Checks the source of a packet that must not be learned from: a static station of another port is still
@@ -167,9 +197,11 @@ impl<'a> Lookup<'a> {
 
     #[cold]
     fn learned(&mut self, learned: Learned) {
-        // The cached destination, and that of the previous frame, may be the station that has just changed.
-        self.destination.0 = Key::NONE;
-        self.before.0 = RawHeader::NONE;
+        // A destination of the flows may be the station that has just changed.
+        if matches!(learned, Learned::Moved | Learned::Evicted) {
+            self.flows.forget();
+            self.tag = self.flows.tag(self.port);
+        }
         match learned {
             Learned::New => self.counters.add(Counter::Learned, 1),
             Learned::Evicted => {

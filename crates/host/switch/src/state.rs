@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::time::Instant;
 
+use crate::flows::Epoch;
 use crate::rate_limiter::RateLimiter;
 use crate::table::Table;
 
@@ -42,6 +43,17 @@ impl Shared {
     pub(crate) fn mark_up(&self, port: usize) {
         if self.up.load(Ordering::Relaxed) >> port & 1 == 0 {
             self.up.fetch_or(1 << port, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns what the verdicts of a datapath with these ports depend on.
+    #[inline]
+    pub(crate) fn epoch(&self, present: u64) -> Epoch {
+        Epoch {
+            generation: self.table.generation(),
+            up: self.up.load(Ordering::Relaxed),
+            present,
+            now: self.now.load(Ordering::Relaxed),
         }
     }
 

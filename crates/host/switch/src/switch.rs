@@ -124,6 +124,7 @@ impl Switch {
             let reach = self.policies.iter().enumerate().map(separate).sum();
             view.reach.store(reach, Ordering::Relaxed);
         }
+        self.shared.table.changed();
     }
 
     /// Adds the static stations of a port to the table.

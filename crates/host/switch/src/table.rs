@@ -205,6 +205,8 @@ pub(crate) struct Table {
     learned: [AtomicU32; MAX_PORTS],
     /// Stations that each port may have without having to make room for others.
     share: AtomicU32,
+    /// Counts stations that have moved or gone, static ones that came, and what else changes where frames go.
+    generation: AtomicU64,
 }
 
 impl Table {
@@ -219,10 +221,29 @@ impl Table {
         let shift = 64 - (buckets * WAYS).trailing_zeros();
         let buckets: Box<[_]> = (0..buckets).map(|_| Bucket::default()).collect();
         let learned = [const { AtomicU32::new(0) }; MAX_PORTS];
-        let table =
-            Self { buckets, multiplier, shift, moves: moves.min(EntryState::MAX_MOVES), learned, share: 0.into() };
+        let table = Self {
+            buckets,
+            multiplier,
+            shift,
+            moves: moves.min(EntryState::MAX_MOVES),
+            learned,
+            share: 0.into(),
+            generation: 0.into(),
+        };
         table.divide(1);
         table
+    }
+
+    /// Counts the changes after which a station that was known may be elsewhere.
+    #[inline]
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Tells datapaths that frames may go elsewhere from now on.
+    #[cold]
+    pub(crate) fn changed(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
     }
 
     /// Divides the table into equal shares for `ports` ports.
@@ -305,6 +326,7 @@ impl Table {
         bucket.seen[way].store(EntryState::new(port, now).with_moves(seen.moves() + 1).0, Ordering::Relaxed);
         self.learned[seen.port()].fetch_sub(1, Ordering::Relaxed);
         self.learned[port].fetch_add(1, Ordering::Relaxed);
+        self.changed();
         Learned::Moved
     }
 
@@ -314,6 +336,7 @@ impl Table {
             None => match self.victim(bucket, port, now) {
                 Some(way) => {
                     self.learned[bucket.seen(way).port()].fetch_sub(1, Ordering::Relaxed);
+                    self.changed();
                     (way, Learned::Evicted)
                 }
                 None => return Learned::Full,
@@ -364,6 +387,7 @@ impl Table {
                 self.learned[before.port()].fetch_sub(1, Ordering::Relaxed);
             }
             bucket.put(way, key, fixed);
+            self.changed();
             true
         };
         self.write(bucket, put).unwrap_or(false)
@@ -379,6 +403,7 @@ impl Table {
             if (0..WAYS).any(is_own) {
                 self.write(bucket, || {
                     (0..WAYS).filter(|&way| is_own(way)).for_each(|way| bucket.put(way, Key::NONE, EntryState(0)));
+                    self.changed();
                 });
             }
         }
@@ -408,6 +433,7 @@ impl Table {
                 for way in (0..WAYS).filter(|&way| stale(way)) {
                     self.learned[bucket.seen(way).port()].fetch_sub(1, Ordering::Relaxed);
                     bucket.put(way, Key::NONE, EntryState(0));
+                    self.changed();
                 }
             };
             let mut tries = 0;

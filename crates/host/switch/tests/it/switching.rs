@@ -135,6 +135,74 @@ fn a_flow_of_frames_that_begin_alike() {
     assert_eq!((rig.received(), rig.count(0, Counter::Invalid)), (vec![0; 3], 3));
 }
 
+/// A flow takes a short way once its stations are known; whatever that depends on ends it.
+#[test]
+fn a_flow_follows_every_change() {
+    let native = |id| Vlans::Trunk { native: Some(id), allowed: VlanSet::of([id, 10]) };
+    let access = || PortPolicy { vlans: Vlans::Access(10), ..Default::default() };
+    let mut rig = Rig::new(&Config { moves: 1, ageing: Duration::from_secs(2), ..free() }, &vec![access(); 4]);
+    let flow = || vec![frame(mac(2), mac(1), 0); 40];
+    let known = |rig: &mut Rig| {
+        rig.send(1, &[frame(BROADCAST, mac(2), 0)]);
+        rig.send(0, &flow());
+        rig.received();
+        rig.send(0, &flow());
+        assert_eq!(rig.received(), [0, 40, 0, 0]);
+    };
+    known(&mut rig);
+    // A station that goes on sending stays, and one that does not is forgotten.
+    let other = rig.switch.table().len();
+    for second in 1..8 {
+        rig.switch.tick(Duration::from_secs(second));
+        rig.send(0, &flow());
+        assert_eq!(rig.received().iter().sum::<usize>(), if second <= 2 { 40 } else { 120 }, "second {second}");
+    }
+    assert_eq!((other, rig.switch.table().len(), rig.switch.table()[0].mac.0), (2, 1, mac(1)));
+    known(&mut rig);
+    // The destination is somewhere else.
+    rig.send(2, &[frame(BROADCAST, mac(2), 0)]);
+    rig.received();
+    rig.send(0, &flow());
+    assert_eq!(rig.received(), [0, 0, 40, 0]);
+    // So is the source: what comes from its old port moves it once, and is then what others send in its name.
+    rig.send(3, &[frame(BROADCAST, mac(1), 0)]);
+    rig.received();
+    rig.send(0, &flow());
+    assert_eq!((rig.received(), rig.count(0, Counter::Damped)), (vec![0, 0, 40, 0], 40));
+    // Links, groups, tags, static stations.
+    rig.switch.tick(Duration::from_secs(100));
+    known(&mut rig);
+    rig.switch.set_link(1, DOWN);
+    rig.send(0, &flow());
+    assert_eq!(rig.received(), [0, 0, 40, 40]);
+    rig.switch.set_link(1, UP);
+    known(&mut rig);
+    for port in [0, 1] {
+        rig.switch.set_policy(port, PortPolicy { isolation: Some(1), ..access() }).expect("a right policy");
+    }
+    rig.send(1, &[frame(BROADCAST, mac(2), 0)]);
+    rig.received();
+    rig.send(0, &flow());
+    assert_eq!((rig.received(), rig.count(0, Counter::Isolated)), (vec![0; 4], 40));
+    for port in [0, 1] {
+        rig.switch.set_policy(port, access()).expect("a right policy");
+    }
+    known(&mut rig);
+    rig.switch.set_policy(1, PortPolicy { vlans: native(20), ..Default::default() }).expect("a right policy");
+    rig.send_packets(1, vec![packet(&rig.pool, &tagged(BROADCAST, mac(2), 10, 0))]);
+    rig.received();
+    for _ in 0..3 {
+        rig.send(0, &flow());
+        assert!(rig.receive(1).iter().all(|frame| frame[12..16] == [0x81, 0, 0, 10]));
+    }
+    rig.switch.set_policy(1, access()).expect("a right policy");
+    known(&mut rig);
+    let policy = PortPolicy { stations: vec![(MacAddress(mac(1)), None)], ..access() };
+    rig.switch.set_policy(3, policy).expect("a right policy");
+    rig.send(0, &flow());
+    assert_eq!((rig.received(), rig.count(0, Counter::Spoofed)), (vec![0; 4], 40));
+}
+
 /// As in VALE, frames from zeros and from groups are forwarded but not learned from.
 #[test]
 fn frames_from_nobody_pass_where_they_may() {
