@@ -30,6 +30,7 @@ mod plot;
 mod process;
 mod pvp;
 mod rig;
+mod switch;
 mod tsc;
 mod vhost;
 mod xdp;
@@ -57,6 +58,7 @@ enum Benchmark {
     Model(model::Args),
     Capture(capture::Args),
     Page(page::Args),
+    Switch(switch::Args),
     Latency(latency::Args),
     Idle(idle::Args),
     Vhost(vhost::Args),
@@ -74,6 +76,7 @@ const EXAMPLES: &str = "EXAMPLES:
   ringpass bench driver --instructions    instructions per packet too, counted by valgrind
   ringpass bench model                    2, 8 and 32 software cards on one thread with their drivers
   ringpass bench capture                  what 'ringpass ctl capture' costs its port
+  ringpass bench switch --instructions    what the switch costs a packet, by flows, ports and stations
   ringpass bench page                     what browsers and scrapers cost the demo
   ringpass bench latency --svg plots      latency by ring size and load, as a table and a plot
   sudo ringpass bench idle                CPU of a forwarder without traffic, and its first packet after a silence
@@ -95,6 +98,7 @@ fn run(what: Benchmark) -> Result<(), Error> {
         Benchmark::Model(args) => model::run(&args),
         Benchmark::Capture(args) => capture::run(&args),
         Benchmark::Page(args) => page::run(&args),
+        Benchmark::Switch(args) => switch::run(&args),
         Benchmark::Latency(args) => latency::run(args),
         Benchmark::Idle(args) => idle::run(args),
         Benchmark::Vhost(args) => vhost::run(args),

@@ -60,6 +60,11 @@ impl EgressPorts {
         Self { egress: (0..slots).map(|_| empty()).collect(), present: 0, pending: 0, cache }
     }
 
+    /// Number of slots.
+    pub(crate) fn slots(&self) -> usize {
+        self.egress.len()
+    }
+
     /// Returns the set of slots that are not empty.
     #[inline]
     pub(crate) fn present(&self) -> u64 {

@@ -67,30 +67,54 @@ impl Way {
     }
 }
 
-/// The flows. Pairs of them share a cache line, in which the newer one is the first.
+/// Two flows, the newer one first.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([Flow; 2]);
+
+/// The flows, two of which share a cache line.
 pub(crate) struct Flows {
-    flows: Box<[Flow; 2 * LINES]>,
+    lines: Box<[Line]>,
+    /// Selects a line by a hash.
+    mask: usize,
     /// Random, so that nobody can choose addresses that share a line.
     secret: [u64; 2],
     epoch: Epoch,
     /// Number of the epoch; never 0.
     number: u64,
+    /// Whether many packets of the last burst belonged to no known flow.
+    pub(crate) cold: bool,
+    /// Flows that came up while it was cold.
+    offered: u32,
 }
 
-/// Number of lines. Flows of which three share a line are slow.
+/// Part of the flows that are remembered while most packets belong to unknown ones: there are too many for all.
+const SOME: u32 = 8;
+
+/// Lines for each port, and for all at least. Flows of which three share a line are slow.
+const LINES_OF_PORT: usize = 64;
 const LINES: usize = 1024;
 
 /// Bits of a tag for the port.
 const PORT_BITS: u32 = 6;
 
 impl Flows {
-    /// Creates an empty set.
-    pub(crate) fn new() -> Self {
+    /// Creates an empty set for the flows of this many ports.
+    pub(crate) fn new(ports: usize) -> Self {
         let none = Flow { header: RawHeader::NONE, tag: 0, way: Way::OTHER };
-        let flows = vec![none; 2 * LINES].into_boxed_slice().try_into().ok().expect("so many");
+        let lines = vec![Line([none; 2]); (LINES_OF_PORT * ports).max(LINES).next_power_of_two()].into_boxed_slice();
+        let mask = lines.len() - 1;
         let random = RandomState::new();
         let epoch = Epoch { generation: 0, up: 0, present: 0, now: 0 };
-        Self { flows, secret: [1, 2].map(|number| random.hash_one(number)), epoch, number: 1 }
+        Self {
+            lines,
+            mask,
+            secret: [1, 2].map(|number| random.hash_one(number)),
+            epoch,
+            number: 1,
+            cold: false,
+            offered: 0,
+        }
     }
 
     /// Forgets all ways if something has changed.
@@ -115,27 +139,33 @@ impl Flows {
     }
 
     #[inline]
-    fn first(&self, header: RawHeader) -> usize {
-        header.hash(self.secret) as usize % (2 * LINES) & !1
+    fn line(&self, header: RawHeader) -> usize {
+        header.hash(self.secret) as usize & self.mask
     }
 
     /// Returns the way of a header's flow; [`OTHER`](Way::OTHER) if it is not known.
     #[inline]
     pub(crate) fn find(&self, header: RawHeader, tag: u64) -> Way {
-        let first = self.first(header);
         let is = |flow: &Flow| flow.tag == tag && flow.header == header;
-        match [&self.flows[first], &self.flows[first | 1]] {
-            [flow, _] if is(flow) => flow.way,
-            [_, flow] if is(flow) => flow.way,
+        match &self.lines[self.line(header)] {
+            Line([flow, _]) if is(flow) => flow.way,
+            Line([_, flow]) if is(flow) => flow.way,
             _ => Way::OTHER,
         }
+    }
+
+    /// Whether the next flow is worth remembering.
+    #[inline]
+    pub(crate) fn wants_more(&mut self) -> bool {
+        self.offered = self.offered.wrapping_add(1);
+        !self.cold || self.offered.is_multiple_of(SOME)
     }
 
     /// Remembers the way of a header.
     #[inline]
     pub(crate) fn put(&mut self, header: RawHeader, tag: u64, way: Way) {
-        let first = self.first(header);
-        self.flows[first | 1] = self.flows[first];
-        self.flows[first] = Flow { header, tag, way };
+        let line = self.line(header);
+        let Line(flows) = &mut self.lines[line];
+        *flows = [Flow { header, tag, way }, flows[0]];
     }
 }

@@ -12,6 +12,9 @@ use crate::state::{PortView, Shared};
 use crate::table::{Key, Learned};
 use crate::tag::{self, Tagged, Vlan};
 
+/// Part of the packets of a burst whose flows may be unknown before tables are prefetched for the next one.
+const COLD: usize = 8;
+
 /// Flags of packets whose headers do not say all: those with a tag, and those that are not learned from.
 const SPECIAL: Flags = Flags::VLAN.or(Flags::NO_LEARN);
 
@@ -66,6 +69,9 @@ impl<'a> Lookup<'a> {
     /// Decides on all packets of the burst. The verdicts are those of packets with another way than to a port that takes them as they are.
     #[inline]
     pub(crate) fn classify(mut self, burst: &mut Burst, ways: &mut [Way], verdicts: &mut [Verdict]) -> Classified {
+        if self.flows.cold && self.shared.table.is_large() {
+            self.prefetch(burst);
+        }
         let mut all = Flags::default();
         let (len, mut others) = (burst.len(), 0);
         // The flow of the frame before, which the next one mostly belongs to as well.
@@ -84,6 +90,7 @@ impl<'a> Lookup<'a> {
                 before.0 = RawHeader::NONE;
             }
         }
+        self.flows.cold = others > len / COLD;
         self.forwarded += (len - others) as u64;
         if self.forwarded > 0 {
             self.counters.add(Counter::Forwarded, self.forwarded);
@@ -91,15 +98,30 @@ impl<'a> Lookup<'a> {
         Classified { same: Way::of_all(&ways[..len]).and_then(Way::as_is), lent: all.any(Flags::LENT) }
     }
 
-    /// Returns the verdict on a packet whose way is not known, or that gets a tag. Its way is another one from here on.
+    /// Fetches what the packets' stations will be looked up in, all at the same time: a table of many stations is far away.
     #[cold]
+    fn prefetch(&self, burst: &Burst) {
+        for header in burst.iter().filter_map(RawHeader::of).map(RawHeader::header) {
+            for mac in [header.source, header.destination] {
+                self.shared.table.prefetch(Key::new(mac, self.view.untagged));
+            }
+        }
+    }
+
+    /// Returns the verdict on a packet whose way is not known, or that gets a tag. Its way says from here on whether it needs that.
+    #[inline(never)]
     fn verdict(&mut self, packet: &mut Packet, way: &mut Way) -> Verdict {
         let tagged = std::mem::replace(way, Way::OTHER);
-        if tagged == Way::OTHER {
-            return self.classify_new(packet);
+        if tagged != Way::OTHER {
+            self.forwarded += 1;
+            return Verdict { ports: 1 << tagged.port(), vlan: Vlan { id: self.view.untagged, tagged: Tagged::No } };
         }
-        self.forwarded += 1;
-        Verdict { ports: 1 << tagged.port(), vlan: Vlan { id: self.view.untagged, tagged: Tagged::No } }
+        let verdict = self.classify_new(packet);
+        let port = verdict.ports.trailing_zeros() as usize;
+        if verdict.ports.is_power_of_two() && self.egress.as_is(port, verdict.vlan) {
+            *way = Way::to(port, true);
+        }
+        verdict
     }
 
     /// Decides on a packet of a flow that is not known.
@@ -144,7 +166,7 @@ impl<'a> Lookup<'a> {
         }
         self.forwarded += 1;
         let verdict = Verdict { ports: 1 << to, vlan };
-        if again {
+        if again && self.flows.wants_more() {
             self.flows.put(start, self.tag, Way::to(to, self.egress.as_is(to, vlan)));
         }
         verdict

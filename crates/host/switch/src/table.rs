@@ -18,6 +18,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use ringpass_memory::{Access, prefetch};
 use ringpass_port::MacAddress;
 
 use crate::config::MAX_PORTS;
@@ -257,6 +258,20 @@ impl Table {
     fn place(&self, key: Key) -> (&Bucket, usize) {
         let place = (key.0.wrapping_mul(self.multiplier) >> (self.shift & 63)) as usize;
         (&self.buckets[place / WAYS], place % WAYS)
+    }
+
+    /// Whether it takes more than a processor's own caches have room for.
+    #[inline]
+    pub(crate) fn is_large(&self) -> bool {
+        self.buckets.len() > 2048
+    }
+
+    /// Begins to fetch where a key is looked up.
+    #[inline]
+    pub(crate) fn prefetch(&self, key: Key) {
+        let (bucket, _) = self.place(key);
+        prefetch(&raw const bucket.keys, Access::Read);
+        prefetch(&raw const bucket.seen, Access::Read);
     }
 
     /// Returns the port of a station.
