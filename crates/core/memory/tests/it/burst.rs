@@ -12,6 +12,8 @@ enum Step {
     Pop,
     /// Takes this many packets from the front.
     Drain(usize),
+    /// Moves packets from the front to another burst, as many as that has room for.
+    Move(usize),
     /// Writes this many packets into the free places, as a queue does.
     Commit(usize),
     /// Moves this many packets out of the front, as a queue does.
@@ -25,6 +27,7 @@ fn step() -> impl Strategy<Value = Step> {
         8 => Just(Step::Push),
         2 => Just(Step::Pop),
         2 => (0..6usize).prop_map(Step::Drain),
+        2 => (1..6usize).prop_map(Step::Move),
         2 => (0..6usize).prop_map(Step::Commit),
         1 => (0..6usize).prop_map(Step::Forget),
         1 => (0..8usize, 0..8usize).prop_map(|(a, b)| Step::Swap(a, b)),
@@ -64,6 +67,14 @@ proptest! {
                 Step::Drain(n) => {
                     let seen: Vec<u64> = burst.drain().take(n).map(|packet| number(&packet)).collect();
                     prop_assert_eq!(seen, model.drain(..n.min(model.len())).collect::<Vec<_>>());
+                }
+                Step::Move(limit) => {
+                    let mut other = Burst::new(limit);
+                    let mut packets = burst.drain();
+                    while packets.move_to(&mut other) {}
+                    drop(packets);
+                    let moved: Vec<u64> = other.iter().map(number).collect();
+                    prop_assert_eq!(moved, model.drain(..limit.min(model.len())).collect::<Vec<_>>());
                 }
                 Step::Commit(n) => {
                     let mut packets = take(&mut cache, n.min(room));
