@@ -50,6 +50,16 @@ pub fn per_packet(arguments: &[String], functions: &[&str]) -> Result<Vec<f64>, 
     Ok(counts)
 }
 
+/// Returns the instructions per packet of a function that the child calls in its rounds alone, from one run.
+pub fn per_packet_of_rounds(arguments: &[String], function: &str) -> Result<f64, Error> {
+    let [_, rounds] = ROUNDS;
+    let Counts { packets, costs } = child(arguments, &[function], rounds)?;
+    match costs[..] {
+        [cost] if cost > 0 && packets > 0 => Ok(cost as f64 / packets as f64),
+        _ => Err(Error::Fault(format!("callgrind has not seen {function}; build with debug symbols"))),
+    }
+}
+
 /// Runs `rounds` rounds under callgrind, and prints the number of packets.
 pub fn run_rounds(cell: &Cell, rounds: u64) -> Result<(), Error> {
     let mut bench = Bench::new(cell)?;

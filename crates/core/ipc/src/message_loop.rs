@@ -71,9 +71,9 @@ impl MessageLoop {
         Ok(())
     }
 
-    /// Whether no message has arrived in part, or was not sent completely.
+    /// Returns whether no message has arrived or was sent in part.
     pub fn is_between(&self) -> bool {
-        !self.stream.has_partial_message() && !self.stream.has_unsent()
+        self.stream.is_between()
     }
 
     /// Returns the socket for whoever goes on with the connection; see [`Stream::into_socket`].

@@ -253,11 +253,15 @@ impl Stream {
         self.flush()
     }
 
+    /// Returns whether no message has arrived or was sent in part.
+    pub fn is_between(&self) -> bool {
+        !self.has_partial_message() && !self.has_unsent() && self.fds.is_empty()
+    }
+
     /// Returns the socket for whoever goes on with the connection. What the peer has sent and nobody has received stays in it.
     /// `None`, and the peer is hung up on, if a message has arrived in part or was not sent completely.
     pub fn into_socket(mut self) -> Option<OwnedFd> {
-        let between = !self.has_partial_message() && !self.has_unsent() && self.fds.is_empty();
-        let socket = between.then(|| self.socket.try_clone().ok()).flatten();
+        let socket = self.is_between().then(|| self.socket.try_clone().ok()).flatten();
         self.passed_on = socket.is_some();
         socket
     }

@@ -23,7 +23,7 @@ impl WakeFd {
     /// Takes over an eventfd by which others wake the sleeper already.
     ///
     /// # Errors
-    /// As for [`new`](Self::new); [`NotEventfd`](crate::NotEventfd) inside [`io::Error::other`] for any other kind of file.
+    /// Those of [`new`](Self::new); [`NotEventfd`](crate::NotEventfd) inside [`io::Error::other`] for any other kind of file.
     pub fn on(event: OwnedFd) -> io::Result<Self> {
         Self::with(|| EventWaiter::on(event))
     }

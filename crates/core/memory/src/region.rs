@@ -174,7 +174,7 @@ impl DmaRegion {
     }
 }
 
-/// What nobody can do to a region's file: change its size.
+/// Seals of a region's file, whose size nobody can change.
 #[cfg(not(miri))]
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 

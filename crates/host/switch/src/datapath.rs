@@ -190,7 +190,7 @@ fn send(egress: &mut EgressPorts, burst: &mut Burst, (ways, verdicts): (&[Way], 
 }
 
 /// Forwards a packet by its verdict.
-#[cold]
+#[inline(never)]
 fn send_one(egress: &mut EgressPorts, packet: Packet, Verdict { ports, vlan }: Verdict) {
     if ports.is_power_of_two() {
         egress.put(ports.trailing_zeros() as usize, packet, vlan);

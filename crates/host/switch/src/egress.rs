@@ -118,7 +118,7 @@ impl EgressPorts {
     }
 
     /// Collects a packet for a port that takes it as it is, or a copy if it may not have its buffer.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn put_unchanged(&mut self, port: usize, packet: Packet) {
         self.put(port, packet, Vlan { id: self.egress[port].untagged, tagged: Tagged::No });
     }

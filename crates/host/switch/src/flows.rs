@@ -8,7 +8,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use crate::frame::RawHeader;
 
-/// What ways depend on besides their headers. All of it changes rarely.
+/// State that ways depend on besides their headers. All of it changes rarely.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Epoch {
     /// Changes of the table, and of what ports may do.
@@ -30,7 +30,7 @@ struct Flow {
     way: Way,
 }
 
-/// What becomes of a packet.
+/// Fate of a packet in the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Way(u8);
 
@@ -82,7 +82,7 @@ pub(crate) struct Flows {
     epoch: Epoch,
     /// Number of the epoch; never 0.
     number: u64,
-    /// Whether many packets of the last burst belonged to no known flow.
+    /// Set when many packets of the last burst belonged to no known flow.
     pub(crate) cold: bool,
     /// Flows that came up while it was cold.
     offered: u32,
@@ -154,7 +154,7 @@ impl Flows {
         }
     }
 
-    /// Whether the next flow is worth remembering.
+    /// Returns whether the next flow is worth remembering.
     #[inline]
     pub(crate) fn wants_more(&mut self) -> bool {
         self.offered = self.offered.wrapping_add(1);

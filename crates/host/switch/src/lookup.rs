@@ -29,11 +29,11 @@ impl Verdict {
     pub(crate) const DROP: Self = Self { ports: 0, vlan: Vlan { id: 0, tagged: Tagged::No } };
 }
 
-/// What is known of all packets of a burst.
+/// Summary of all packets of a burst.
 pub(crate) struct Classified {
     /// The port that all of them go to unchanged.
     pub(crate) same: Option<usize>,
-    /// Whether some have lent buffers.
+    /// Set if some have lent buffers.
     pub(crate) lent: bool,
 }
 

@@ -260,7 +260,7 @@ impl Table {
         (&self.buckets[place / WAYS], place % WAYS)
     }
 
-    /// Whether it takes more than a processor's own caches have room for.
+    /// Returns whether it takes more than a processor's own caches have room for.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
         self.buckets.len() > 2048

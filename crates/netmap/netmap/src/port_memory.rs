@@ -62,6 +62,13 @@ const PIPE_ENTRIES: usize = 4;
 
 /// Objects that a port has allocated from a region, for the serving side.
 pub struct PortMemory {
+    objects: PortMemoryState,
+    csb: Arc<DmaRegion>,
+}
+
+/// Books of a port's objects: all that a successor of the serving process has to know, besides the region and the [CSB](PortMemory::csb).
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PortMemoryState {
     name: String,
     shape: Shape,
     private: bool,
@@ -70,18 +77,6 @@ pub struct PortMemory {
     /// Offsets of the Tx rings, the host's Tx ring, the Rx rings and the host's Rx ring.
     rings: Vec<usize>,
     /// Where frames begin in the buffers of each ring, in the order of CSB entries.
-    offsets: Vec<Offsets>,
-    csb: Arc<DmaRegion>,
-}
-
-/// What a serving process knows of a port's objects, for its successor.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct PortMemoryState {
-    name: String,
-    shape: Shape,
-    private: bool,
-    interface: usize,
-    rings: Vec<usize>,
     offsets: Vec<Offsets>,
 }
 
@@ -146,15 +141,9 @@ impl PortMemory {
         }
         let name = name.to_owned();
         let interface = region.interface(&name, shape.counts(), private)?;
-        let mut port = Self {
-            name,
-            shape,
-            private,
-            interface,
-            rings: Vec::new(),
-            offsets: vec![Offsets::default(); shape.all_rings()],
-            csb,
-        };
+        let (rings, offsets) = (Vec::new(), vec![Offsets::default(); shape.all_rings()]);
+        let objects = PortMemoryState { name, shape, private, interface, rings, offsets };
+        let mut port = Self { objects, csb };
         match port.fill(region, filled) {
             Ok(rings) => Ok((port, rings)),
             Err(error) => {
@@ -166,14 +155,14 @@ impl PortMemory {
 
     fn fill(&mut self, region: &mut Region, filled: [bool; 2]) -> Result<Vec<Ring>, Error> {
         let (mut own, mut of_host) = (Vec::new(), Vec::new());
-        let Shape { rings, slots, host_rings } = self.shape;
+        let Shape { rings, slots, host_rings } = self.objects.shape;
         for (way, direction) in DIRECTIONS.into_iter().enumerate() {
             let (rings, used) = (rings[way], rings[way] + host_rings[way]);
-            for id in 0..rings + self.shape.described_host_rings()[way] {
+            for id in 0..rings + self.objects.shape.described_host_rings()[way] {
                 let slots = if id < rings { slots[way] } else { slots[way].clamp(2, 1 << 16) };
                 let (ring, offset) = region.ring(direction, id, slots, filled[way] && id < used)?;
-                region.set_ring(self.interface, self.rings.len(), Some(offset));
-                self.rings.push(offset);
+                region.set_ring(self.objects.interface, self.objects.rings.len(), Some(offset));
+                self.objects.rings.push(offset);
                 if id < rings {
                     own.push(ring);
                 } else if id < used {
@@ -187,30 +176,30 @@ impl PortMemory {
 
     /// Name of the port.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.objects.name
     }
 
     /// Number and length of its rings.
     pub fn shape(&self) -> Shape {
-        self.shape
+        self.objects.shape
     }
 
     /// Offset of the descriptor of all rings.
     pub fn interface(&self) -> usize {
-        self.interface
+        self.objects.interface
     }
 
     /// Allocates a further descriptor, with only the rings for which `bound` returns `true` (by direction and
     /// number, in which rings of the host's stack follow those of the port). It is freed by [`Region::release_interface`].
     pub fn bind(&self, region: &mut Region, bound: impl Fn(Direction, u16) -> bool) -> Result<usize, Error> {
-        let Shape { rings, host_rings, .. } = self.shape;
-        let interface = region.interface(&self.name, self.shape.counts(), self.private)?;
+        let Shape { rings, host_rings, .. } = self.objects.shape;
+        let interface = region.interface(&self.objects.name, self.objects.shape.counts(), self.objects.private)?;
         let places = DIRECTIONS.into_iter().enumerate().flat_map(|(way, direction)| {
             let (bound, used) = (&bound, rings[way] + host_rings[way]);
             // Programs count an empty ring of the host's, but would use it if it were bound.
             (0..rings[way] + host_rings[way].max(1)).map(move |id| id < used && bound(direction, id))
         });
-        for (number, (&offset, bound)) in self.rings.iter().zip(places).enumerate() {
+        for (number, (&offset, bound)) in self.objects.rings.iter().zip(places).enumerate() {
             region.set_ring(interface, number, bound.then_some(offset));
         }
         Ok(interface)
@@ -227,15 +216,16 @@ impl PortMemory {
         initial: Option<(u64, u64)>,
     ) -> Option<Offsets> {
         let wanted = |entry: usize| entries & 1 << entry != 0;
-        let mut known = self.offsets.iter().enumerate().filter(|&(entry, offsets)| wanted(entry) && offsets.any());
+        let mut known =
+            self.objects.offsets.iter().enumerate().filter(|&(entry, offsets)| wanted(entry) && offsets.any());
         if !known.clone().all(|(_, offsets)| offsets.allow(asked)) {
             return None;
         }
         let granted = known.next_back().map_or(asked, |(_, offsets)| *offsets);
         let places: Vec<_> = self.places().collect();
         for (entry, (direction, place)) in places.into_iter().enumerate().filter(|&(entry, _)| wanted(entry)) {
-            let offsets = if self.offsets[entry].any() { self.offsets[entry] } else { asked };
-            self.offsets[entry] = offsets;
+            let offsets = if self.objects.offsets[entry].any() { self.objects.offsets[entry] } else { asked };
+            self.objects.offsets[entry] = offsets;
             let ring = region.ring_at(place).expect("a ring of this port");
             ring.header().offset_mask.store(offsets.mask(), Relaxed);
             let initial = initial.filter(|(of, _)| of & 1 << entry != 0);
@@ -252,17 +242,17 @@ impl PortMemory {
 
     /// Where frames begin in the buffers of the ring with an entry of the CSB.
     pub fn offsets(&self, entry: usize) -> Offsets {
-        self.offsets.get(entry).copied().unwrap_or_default()
+        self.objects.offsets.get(entry).copied().unwrap_or_default()
     }
 
     /// Returns direction and offset of each ring in the order of CSB entries.
     fn places(&self) -> impl Iterator<Item = (Direction, usize)> {
-        let host = self.shape.described_host_rings();
-        let [tx, _] = self.shape.rings.map(usize::from);
+        let host = self.objects.shape.described_host_rings();
+        let [tx, _] = self.objects.shape.rings.map(usize::from);
         let behind_tx = tx + usize::from(host[0]);
-        self.shape.each_ring().map(move |(direction, id)| {
+        self.objects.shape.each_ring().map(move |(direction, id)| {
             let first = if direction == Direction::Tx { 0 } else { behind_tx };
-            (direction, self.rings[first + usize::from(id)])
+            (direction, self.objects.rings[first + usize::from(id)])
         })
     }
 
@@ -282,29 +272,21 @@ impl PortMemory {
         Arc::new(csb(&self.csb.clone().into()).expect("three pages"))
     }
 
-    /// What a successor has to know, besides the region and the [CSB](Self::csb).
+    /// Returns the books of its objects.
     pub fn state(&self) -> PortMemoryState {
-        let Self { name, shape, private, interface, rings, offsets, csb: _ } = self;
-        PortMemoryState {
-            name: name.clone(),
-            shape: *shape,
-            private: *private,
-            interface: *interface,
-            rings: rings.clone(),
-            offsets: offsets.clone(),
-        }
+        self.objects.clone()
     }
 
     /// Goes on with the objects of a port in a region that was [resumed](Region::resume).
     ///
     /// # Errors
     /// The region has no such objects, or the CSB is too small.
-    pub fn resume(region: &Region, csb: Arc<DmaRegion>, state: PortMemoryState) -> Result<Self, &'static str> {
-        let PortMemoryState { name, shape, private, interface, rings, offsets } = state;
+    pub fn resume(region: &Region, csb: Arc<DmaRegion>, objects: PortMemoryState) -> Result<Self, &'static str> {
+        let PortMemoryState { shape, interface, rings, offsets, .. } = &objects;
         let described = shape.described_host_rings();
         let all: usize = shape.rings.into_iter().chain(described).map(usize::from).sum();
         let there = rings.iter().all(|&ring| region.ring_at(ring).is_some());
-        if !region.has_interface(interface)
+        if !region.has_interface(*interface)
             || rings.len() != all
             || offsets.len() != shape.all_rings()
             || all > 2 * ENTRIES
@@ -315,7 +297,7 @@ impl PortMemory {
         if csb.len() < CSB_BYTES {
             return Err("the CSB of a port is too short");
         }
-        Ok(Self { name, shape, private, interface, rings, offsets, csb })
+        Ok(Self { objects, csb })
     }
 
     /// Returns the rings to be served from these positions on, in the order of their CSB entries.
@@ -324,19 +306,19 @@ impl PortMemory {
     /// Rings have no such positions.
     pub fn serve_from(&self, region: &Region, positions: &[Positions]) -> Result<Vec<Kring>, &'static str> {
         let csb = self.mapped_csb();
-        let rings = self.places().zip(positions).zip(&self.offsets).enumerate();
+        let rings = self.places().zip(positions).zip(&self.objects.offsets).enumerate();
         let served = rings.map(|(entry, (((direction, offset), &positions), &offsets))| {
             Kring::resume((direction, region.ring_again(offset)?), (&csb, entry), positions, offsets)
         });
         let served: Option<Vec<Kring>> = served.collect();
-        let all = served.filter(|served| served.len() == self.shape.all_rings());
+        let all = served.filter(|served| served.len() == self.objects.shape.all_rings());
         all.ok_or("a ring does not have the positions that it was left at")
     }
 
     /// Frees all of it.
     pub fn release(self, region: &mut Region) {
-        region.release_rings(&self.rings);
-        region.release_interface(self.interface);
+        region.release_rings(&self.objects.rings);
+        region.release_interface(self.objects.interface);
     }
 }
 

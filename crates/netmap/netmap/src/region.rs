@@ -64,7 +64,7 @@ pub struct Region {
     rings: BTreeMap<usize, Ring>,
 }
 
-/// What the owner of a region knows of it, for a successor.
+/// Books of a region's owner: all that a successor has to know, besides the [file](Region::file).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegionState {
     pools: Pools,
@@ -128,17 +128,17 @@ impl Region {
         Ok(Self::with(pools, memory, SharedFile::Own(file), BufferOwners::ZeroCopy(exchange), free))
     }
 
-    /// Whether any ring is allocated.
+    /// Returns whether any ring is allocated.
     pub fn has_rings(&self) -> bool {
         !self.rings.is_empty()
     }
 
-    /// Whether there is an interface descriptor at an offset.
+    /// Returns whether there is an interface descriptor at an offset.
     pub(crate) fn has_interface(&self, offset: usize) -> bool {
         offset.is_multiple_of(INTERFACE_BYTES) && offset / INTERFACE_BYTES < self.pools.interfaces as usize
     }
 
-    /// Whether another process can go on with the region as its owner: not with a program's own memory, nor if buffers are exchanged.
+    /// Returns whether another process can go on with the region as its owner: not with a program's own memory, nor if buffers are exchanged.
     pub fn can_be_passed_on(&self) -> bool {
         matches!((&self.file, &self.owners), (SharedFile::Own(_), BufferOwners::Own(_)))
     }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::RequestError;
 
-/// Where descriptors are put, each under a name.
+/// Store of descriptors, each under a name.
 pub struct Store<'a> {
     put: &'a mut dyn FnMut(&str, BorrowedFd<'_>) -> io::Result<()>,
     count: usize,

@@ -73,12 +73,12 @@ impl Session {
         Self { message_loop, registration, external: None, program, waiting: None, status: None }
     }
 
-    /// Whether the program waits for something that has begun.
+    /// Returns whether the program waits for something that has begun.
     pub fn is_busy(&self) -> bool {
         self.waiting.is_some() || !self.message_loop.is_between()
     }
 
-    /// Whether a successor of the server can go on with the session.
+    /// Returns whether a successor of the server can go on with the session.
     pub fn can_be_passed_on(&self, ports: &Ports) -> bool {
         let registered = self.registration.as_ref().is_none_or(|registration| ports.can_be_passed_on(registration));
         registered && self.external.is_none() && self.status.is_none() && !self.is_busy()

@@ -99,9 +99,9 @@ pub struct ServedRings {
     pub rings: Vec<Kring>,
     /// Buffers of their slots.
     pub buffers: Buffers,
-    /// What programs wake the serving side by.
+    /// Eventfd by which programs wake the serving side.
     pub kick: Arc<WakeFd>,
-    /// Whether the port begins [held](ServedPort::hold).
+    /// Set if the port begins [held](ServedPort::hold).
     pub held: bool,
 }
 

@@ -141,7 +141,7 @@ impl Users {
 }
 
 impl Ports {
-    /// Whether a successor can go on with a registration.
+    /// Returns whether a successor can go on with a registration.
     pub fn can_be_passed_on(&self, Registration { name, number, .. }: &Registration) -> bool {
         if self.monitors.contains_key(number) || self.nulls.contains_key(number) {
             return false;
