@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::AdaptiveSpin;
+use crate::{Pause, WaitPolicy, sleep_precisely};
 
 /// A source of wake-ups for a sleeping loop.
 #[derive(Clone, Copy, Debug)]
@@ -65,32 +65,30 @@ pub trait Wakeable {
 /// }
 /// ```
 ///
-/// The time spent polling adapts: it grows when wake-ups come soon after falling asleep, and shrinks after long
-/// sleeps.
+/// How long it polls, and whether it sleeps for a while so that packets collect, is up to a [`WaitPolicy`].
 pub struct Idle {
     poll: bool,
-    adaptive_spin: AdaptiveSpin,
-    empty_rounds: u32,
+    policy: WaitPolicy,
+    /// Packets since the last wait.
+    packets: u64,
     armed: bool,
     sleeps: u64,
 }
 
 impl Idle {
-    /// Rounds without a packet before the loop sleeps: minimum, initial value and maximum.
-    const SPIN_ROUNDS: [u32; 3] = [64, 2048, 32 << 10];
-    /// A shorter sleep was not worth it: more spinning from then on.
-    const SHORT_SLEEP: Duration = Duration::from_micros(100);
-    /// A longer sleep was worth it: less spinning from then on.
-    const LONG_SLEEP: Duration = Duration::from_micros(500);
     /// Longest sleep, after which the caller's loop runs, for instance to check whether it is to end.
     const MAX_SLEEP: Duration = Duration::from_millis(100);
     /// Time to sleep between polls of a source that has no event to wait for.
     const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
-    /// Creates the state of a loop. With `poll`, the loop never sleeps.
+    /// Creates the state of a loop, with the default latency budget of 50 µs. With `poll`, the loop never sleeps.
     pub fn new(poll: bool) -> Self {
-        let adaptive_spin = AdaptiveSpin::new(Self::SPIN_ROUNDS, [Self::SHORT_SLEEP, Self::LONG_SLEEP]);
-        Self { poll, adaptive_spin, empty_rounds: 0, armed: false, sleeps: 0 }
+        Self { poll, policy: WaitPolicy::default(), packets: 0, armed: false, sleeps: 0 }
+    }
+
+    /// Sets how much latency sleeps may add so that packets collect; see [`WaitPolicy::new`].
+    pub fn with_latency_budget(self, budget: Duration) -> Self {
+        Self { policy: WaitPolicy::new(budget), ..self }
     }
 
     /// Returns how often the loop has slept.
@@ -104,21 +102,38 @@ impl Idle {
     #[inline]
     pub fn after(&mut self, packets: usize, sources: &mut [&mut dyn Wakeable]) {
         if packets > 0 {
-            self.empty_rounds = 0;
-            if self.armed {
-                self.disarm(sources);
+            self.packets += packets as u64;
+            if self.policy.is_waiting() {
+                self.found(sources);
             }
         } else if self.poll {
             std::hint::spin_loop();
-        } else if self.empty_rounds < self.adaptive_spin.rounds() {
-            self.empty_rounds += 1;
-            AdaptiveSpin::spin_or_yield(self.empty_rounds);
         } else {
-            self.arm_or_sleep(sources);
+            self.wait(sources);
         }
     }
 
     #[cold]
+    fn found(&mut self, sources: &mut [&mut dyn Wakeable]) {
+        self.policy.found(std::mem::take(&mut self.packets));
+        if self.armed {
+            self.disarm(sources);
+        }
+    }
+
+    #[cold]
+    fn wait(&mut self, sources: &mut [&mut dyn Wakeable]) {
+        match self.policy.pause() {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => self.policy.let_others_run(),
+            Pause::Collect(time) => {
+                sleep_precisely(time.min(limit(sources, Instant::now())));
+                self.sleeps += 1;
+            }
+            Pause::Block => self.arm_or_sleep(sources),
+        }
+    }
+
     fn disarm(&mut self, sources: &mut [&mut dyn Wakeable]) {
         self.armed = false;
         sources.iter_mut().for_each(|source| source.disarm());
@@ -126,21 +141,14 @@ impl Idle {
 
     /// Arms on the first call and sleeps on later ones. Stays armed until a source wakes the loop or packets
     /// have come.
-    #[cold]
     fn arm_or_sleep(&mut self, sources: &mut [&mut dyn Wakeable]) {
         if !std::mem::replace(&mut self.armed, true) {
             return sources.iter_mut().for_each(|source| source.arm());
         }
-        let start = Instant::now();
-        let woken = sleep(sources, start);
+        let woken = sleep(sources, Instant::now());
         self.sleeps += 1;
-        let slept = start.elapsed();
         if woken {
             self.disarm(sources);
-        }
-        // A short sleep that ended at its limit, without a wake-up, says nothing about the load.
-        if woken || slept > Self::LONG_SLEEP {
-            self.adaptive_spin.record_sleep(slept);
         }
     }
 }
@@ -154,19 +162,30 @@ impl Default for Idle {
 
 /// Sleeps until a source wakes the loop, or for as long as the limits allow. Returns whether a source did.
 fn sleep(sources: &[&mut dyn Wakeable], now: Instant) -> bool {
-    let mut limit = Idle::MAX_SLEEP;
     let mut descriptors = Vec::with_capacity(sources.len());
     for source in sources {
+        source.wake_sources(&mut |wake| {
+            if let WakeSource::Readable(fd) = wake {
+                descriptors.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+            }
+        });
+    }
+    let limit = Timespec::try_from(limit(sources, now)).expect("a short time");
+    // The only error is a signal (EINTR), after which the caller's loop runs anyway.
+    poll(&mut descriptors, Some(&limit)).unwrap_or(0) > 0
+}
+
+/// Returns how long the loop may sleep at most.
+fn limit(sources: &[&mut dyn Wakeable], now: Instant) -> Duration {
+    let mut limit = Idle::MAX_SLEEP;
+    for source in sources {
         source.wake_sources(&mut |wake| match wake {
-            WakeSource::Readable(fd) => descriptors.push(PollFd::from_borrowed_fd(fd, PollFlags::IN)),
-            WakeSource::Never => {}
+            WakeSource::Readable(_) | WakeSource::Never => {}
             WakeSource::At(time) => limit = limit.min(time.saturating_duration_since(now)),
             WakeSource::Polled => limit = limit.min(Idle::POLL_INTERVAL),
         });
     }
-    let limit = Timespec::try_from(limit).expect("a short time");
-    // The only error is a signal (EINTR), after which the caller's loop runs anyway.
-    poll(&mut descriptors, Some(&limit)).unwrap_or(0) > 0
+    limit
 }
 
 #[cfg(test)]
@@ -209,20 +228,23 @@ mod tests {
         }
     }
 
+    /// Runs rounds without packets until the loop has armed its sources.
+    fn run_dry(idle: &mut Idle, sources: &mut [&mut dyn Wakeable]) {
+        while !idle.armed {
+            idle.after(0, sources);
+        }
+    }
+
     #[test]
     fn a_loop_arms_looks_once_more_and_sleeps() {
         let (mut idle, mut source) = (Idle::new(false), Source::new());
-        for _ in 0..Idle::SPIN_ROUNDS[1] {
-            idle.after(0, &mut [&mut source]);
-        }
-        assert_eq!((source.armed, source.disarmed), (0, 0), "it spins first");
         idle.after(0, &mut [&mut source]);
+        assert_eq!((source.armed, source.disarmed), (0, 0), "it spins first");
+        run_dry(&mut idle, &mut [&mut source]);
         assert_eq!((source.armed, source.disarmed), (1, 0), "armed, and back for another look");
         idle.after(3, &mut [&mut source]);
         assert_eq!((source.armed, source.disarmed), (1, 1), "that look found packets");
-        for _ in 0..=Idle::SPIN_ROUNDS[1] {
-            idle.after(0, &mut [&mut source]);
-        }
+        run_dry(&mut idle, &mut [&mut source]);
         source.fire();
         idle.after(0, &mut [&mut source]);
         assert_eq!((source.armed, source.disarmed), (2, 2), "the event wakes, not the limit");
@@ -238,7 +260,7 @@ mod tests {
             }
         }
         let mut until_slept = |sources: &mut [&mut dyn Wakeable]| {
-            (0..=Idle::SPIN_ROUNDS[1]).for_each(|_| idle.after(0, sources));
+            run_dry(&mut idle, sources);
             let start = Instant::now();
             idle.after(0, sources);
             idle.after(1, sources);
@@ -263,7 +285,7 @@ mod tests {
         }
         let until_slept = |timer: &mut Timer| {
             let mut idle = Idle::new(false);
-            (0..=Idle::SPIN_ROUNDS[1]).for_each(|_| idle.after(0, &mut [timer]));
+            run_dry(&mut idle, &mut [timer]);
             let start = Instant::now();
             idle.after(0, &mut [timer]);
             start.elapsed()
@@ -283,7 +305,7 @@ mod tests {
     #[test]
     fn a_sleeper_that_nobody_woke_sleeps_on_at_once() {
         let (mut idle, mut source) = (Idle::new(false), Source::new());
-        (0..=Idle::SPIN_ROUNDS[1]).for_each(|_| idle.after(0, &mut [&mut source]));
+        run_dry(&mut idle, &mut [&mut source]);
         let start = Instant::now();
         (0..2).for_each(|_| idle.after(0, &mut [&mut source]));
         assert!(start.elapsed() >= 2 * Idle::MAX_SLEEP, "two sleeps without rounds between them");
@@ -293,7 +315,7 @@ mod tests {
     #[test]
     fn a_poller_never_sleeps() {
         let (mut idle, mut source) = (Idle::new(true), Source::new());
-        (0..3 * Idle::SPIN_ROUNDS[2]).for_each(|_| idle.after(0, &mut [&mut source]));
+        (0..100_000).for_each(|_| idle.after(0, &mut [&mut source]));
         assert_eq!(source.armed, 0);
     }
 }

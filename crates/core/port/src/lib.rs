@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-mod adaptive_spin;
 mod address;
 mod chain;
 mod decorator;
@@ -22,9 +21,9 @@ mod software;
 mod status;
 mod steering;
 mod timer;
+mod wait_policy;
 mod yielding_mutex;
 
-pub use adaptive_spin::AdaptiveSpin;
 pub use address::{
     Address, FaultsConfig, ModelConfig, PcapConfig, ReplaySpeed, Role, VhostConfig, VirtioUserConfig, XdpConfig,
     XdpMode, XdpTransfer,
@@ -46,4 +45,5 @@ pub use software::{SoftwareOffload, Sum, complete_checksum, fill_checksum, parse
 pub use status::{Counters, PortStatus};
 pub use steering::{Protocol, Rule, Spread};
 pub use timer::Timer;
+pub use wait_policy::{DEFAULT_LATENCY_BUDGET, Pause, SharedWaitPolicy, WaitPolicy, sleep_precisely};
 pub use yielding_mutex::YieldingMutex;

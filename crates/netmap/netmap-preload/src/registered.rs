@@ -10,7 +10,7 @@ use netmap::layout::TIMESTAMP;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
 use netmap::request::{AskedOffsets, PortName};
 use netmap::{Direction, PortRing, SyncError};
-use ringpass_port::AdaptiveSpin;
+use ringpass_port::SharedWaitPolicy;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::indirect::copy_frames;
@@ -35,8 +35,8 @@ pub struct RegisteredPort {
     pub sync_loop: LoopControl,
     /// Threads that block until there is something for them.
     pub wait_queue: WaitQueue,
-    /// How long to poll before blocking.
-    pub spin: AdaptiveSpin,
+    /// How its threads wait.
+    pub waiting: SharedWaitPolicy,
 }
 
 /// Events of `poll` for received frames, under both of their names.
@@ -68,7 +68,7 @@ impl RegisteredPort {
             csb_mode: Default::default(),
             sync_loop: Default::default(),
             wait_queue: Default::default(),
-            spin: Default::default(),
+            waiting: Default::default(),
         }
     }
 
@@ -197,6 +197,16 @@ impl RegisteredPort {
         ready(OUT, Direction::Tx) | ready(IN, Direction::Rx)
     }
 
+    /// Returns how many slots the program has in rings of the requested directions.
+    pub fn slots(&self, events: c_short) -> u32 {
+        self.rings_of(events).map(PortRing::own).sum()
+    }
+
+    fn rings_of(&self, events: c_short) -> impl Iterator<Item = &PortRing> {
+        let of = |wanted, direction| if events & wanted != 0 { self.rings(direction) } else { &[] };
+        of(OUT, Direction::Tx).iter().chain(of(IN, Direction::Rx))
+    }
+
     /// Returns whether the serving process is gone, as far as a thread has seen that waited.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Relaxed)
@@ -209,9 +219,8 @@ impl RegisteredPort {
 
     /// Returns a number that changes when rings of the requested directions advance, for edge-triggered events.
     pub fn generation(&self, events: c_short) -> u64 {
-        let of = |wanted, direction| if events & wanted != 0 { self.rings(direction) } else { &[] };
-        let rings = of(OUT, Direction::Tx).iter().chain(of(IN, Direction::Rx));
-        rings.fold(1, |sum, ring| u64::wrapping_mul(sum, 65_537) + u64::from(ring.ring().header().tail.load(Relaxed)))
+        self.rings_of(events)
+            .fold(1, |sum, ring| u64::wrapping_mul(sum, 65_537) + u64::from(ring.ring().header().tail.load(Relaxed)))
     }
 }
 

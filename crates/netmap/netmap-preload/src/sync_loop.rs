@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use netmap::csb::Csb;
 use netmap::{Direction, PortRing, SyncLoop};
 use ringpass_ipc::{EventNotifier, EventWaiter};
-use ringpass_port::AdaptiveSpin;
+use ringpass_port::{Pause, WaitPolicy, sleep_precisely};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -138,8 +138,8 @@ struct Rings<'a> {
 }
 
 impl Rings<'_> {
-    /// Synchronises each ring once. Returns whether one has moved.
-    fn round(&mut self) -> bool {
+    /// Synchronises each ring once. Returns by how many slots they have moved.
+    fn round(&mut self) -> u32 {
         let before_tx = |ring: &PortRing, head| {
             if self.registered.is_indirect() {
                 copy_frames_until(ring, head, self.registered.port().buffers());
@@ -164,15 +164,20 @@ fn synchronise(registered: &RegisteredPort, csb: &Csb, asked: &Asked, stop: &Eve
     let port = registered.port();
     let mut rings = Rings { rings: SyncLoop::new(port.tx(), port.rx(), csb), registered, asked };
     let is_stopped = || registered.sync_loop.is_stopped();
-    let (wakes, spin) = (asked.wakes(), AdaptiveSpin::default());
+    let (wakes, mut policy) = (asked.wakes(), WaitPolicy::default());
     rings.request_kicks(false);
-    let (mut dry, mut checked) = (0, Instant::now());
+    let (mut moved, mut checked) = (0, Instant::now());
+    // Slots that were found while it prepared to sleep.
+    let mut found = 0;
     while !is_stopped() {
         if registered.is_lost() {
             return Err(Refusal::printed(Errno::IO, "the process that serves netmap ports is gone; the loop ends"));
         }
-        if rings.round() {
-            dry = 0;
+        if let slots @ 1.. = rings.round() + std::mem::take(&mut found) {
+            moved += u64::from(slots);
+            if policy.is_waiting() {
+                policy.found(std::mem::take(&mut moved));
+            }
         } else if !wakes {
             pause(asked.pause);
             if checked.elapsed() > CHECK_INTERVAL {
@@ -181,14 +186,13 @@ fn synchronise(registered: &RegisteredPort, csb: &Csb, asked: &Asked, stop: &Eve
                 }
                 checked = Instant::now();
             }
-        } else if dry < spin.rounds() {
-            AdaptiveSpin::spin_or_yield(dry);
-            dry += 1;
         } else {
-            let start = Instant::now();
-            sleep(&mut rings, stop)?;
-            spin.record_sleep(start.elapsed());
-            dry = 0;
+            match policy.pause() {
+                Pause::Spin => std::hint::spin_loop(),
+                Pause::Yield => policy.let_others_run(),
+                Pause::Collect(time) => sleep_precisely(time),
+                Pause::Block => found = sleep(&mut rings, stop)?,
+            }
         }
     }
     rings.request_kicks(true);
@@ -199,13 +203,15 @@ fn pause(time: Duration) {
     if time.is_zero() { std::thread::yield_now() } else { std::thread::sleep(time) }
 }
 
-/// Sleeps until the program, the other side of a ring or [`LoopControl::stop`](crate::loop_control::LoopControl::stop) wakes the loop.
-fn sleep(rings: &mut Rings<'_>, stop: &EventWaiter) -> Result<(), Refusal> {
+/// Sleeps until the program, the other side of a ring or [`LoopControl::stop`](crate::loop_control::LoopControl::stop) wakes the loop. Returns by how many
+/// slots the rings had moved before.
+fn sleep(rings: &mut Rings<'_>, stop: &EventWaiter) -> Result<u32, Refusal> {
     let waiter = WaitGuard::new(rings.registered, IN | OUT)?;
     rings.request_kicks(true);
     let kicks: Vec<_> = rings.asked.events.iter().filter_map(|events| events.kick.as_ref()).collect();
     // What came before the requests.
-    if !rings.round() && !rings.registered.sync_loop.is_stopped() {
+    let found = rings.round();
+    if found == 0 && !rings.registered.sync_loop.is_stopped() {
         let fds = [waiter.fd(), stop.as_fd()].into_iter().chain(kicks.iter().map(|kick| kick.as_fd()));
         let mut fds: Vec<PollFd<'_>> =
             fds.map(|fd: BorrowedFd<'_>| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
@@ -219,5 +225,5 @@ fn sleep(rings: &mut Rings<'_>, stop: &EventWaiter) -> Result<(), Refusal> {
         kicks.iter().zip(&heard[2..]).filter(|(_, heard)| **heard).for_each(|(kick, _)| kick.clear());
     }
     rings.request_kicks(false);
-    Ok(())
+    Ok(found)
 }

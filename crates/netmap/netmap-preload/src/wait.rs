@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use libc::{POLLERR, c_short, pollfd};
-use ringpass_port::AdaptiveSpin;
+use ringpass_port::{Pause, sleep_precisely};
 use rustix::io::Errno;
 
 use crate::open::Open;
@@ -71,12 +71,14 @@ pub fn wait(
 ) -> Result<(), Errno> {
     others.iter_mut().for_each(|other| other.revents = 0);
     if poll_events(watched) || limit == NOW {
+        tell_policy(watched);
         return poll_now(others, sleep);
     }
     let start = Instant::now();
     let left = || limit.map(|limit| limit.saturating_sub(start.elapsed()));
     // Spinning polls ports only.
     if others.is_empty() && spin(watched, &left) {
+        tell_policy(watched);
         return Ok(());
     }
     let sleeping: Vec<_> = watched.iter().map(|watched| (watched.open.clone(), watched.events)).collect();
@@ -84,7 +86,6 @@ pub fn wait(
     let waiters = ports.map(|(port, events)| WaitGuard::new(port, events)).collect::<Result<Vec<_>, _>>()?;
     let mut fds = others.to_vec();
     fds.extend(waiters.iter().map(|waiter| pollfd { fd: waiter.fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }));
-    let asleep = Instant::now();
     let done = loop {
         if poll_events(watched) {
             break poll_now(others, sleep);
@@ -107,11 +108,7 @@ pub fn wait(
             break Ok(());
         }
     };
-    if let [one] = &*watched
-        && let Some(port) = one.open.port()
-    {
-        port.spin.record_sleep(asleep.elapsed());
-    }
+    tell_policy(watched);
     done
 }
 
@@ -125,17 +122,29 @@ fn poll_now(others: &mut [pollfd], sleep: Sleep<'_>) -> Result<(), Errno> {
     if others.is_empty() { Ok(()) } else { sleep(others, NOW).map(drop) }
 }
 
-/// Polls for a while, because blocking costs more than some polls. Returns whether the wait is over.
+/// Waits without blocking, as long as the policy of the first port wants it. Returns whether the wait is over.
 fn spin(watched: &mut [Watched], left: &dyn Fn() -> Option<Duration>) -> bool {
-    let ports = watched.iter().filter_map(|watched| watched.open.port());
-    let rounds = ports.map(|port| port.spin.rounds()).max().unwrap_or(0);
-    for round in 0..rounds {
-        AdaptiveSpin::spin_or_yield(round);
+    let Some(first) = watched.first().map(|first| first.open.clone()) else { return false };
+    let Some(port) = first.port() else { return false };
+    loop {
+        match port.waiting.pause() {
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => port.waiting.let_others_run(),
+            Pause::Collect(time) if left().is_none_or(|left| time < left) => sleep_precisely(time),
+            Pause::Collect(_) | Pause::Block => return false,
+        }
         if poll_events(watched) || left() == NOW {
             return true;
         }
     }
-    false
+}
+
+/// Tells the policy of the first port how many slots were found, in all ports.
+fn tell_policy(watched: &[Watched]) {
+    let slots = |watched: &Watched| watched.open.port().map_or(0, |port| port.slots(watched.revents));
+    if let Some(port) = watched.first().and_then(|first| first.open.port()) {
+        port.waiting.found(watched.iter().map(slots).sum());
+    }
 }
 
 #[cfg(test)]

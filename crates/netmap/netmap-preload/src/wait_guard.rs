@@ -47,8 +47,14 @@ impl<'a> WaitGuard<'a> {
         self.epoll.as_ref().expect("until dropped").as_fd()
     }
 
-    /// After blocking: consumes the events, and marks the port as lost if its server is gone.
+    /// After blocking: consumes the events, marks the port as lost if its server is gone, and asks to be woken again: what it was
+    /// woken for may have gone to another thread.
     pub fn heard(&self) {
+        for (direction, wanted) in BOTH.into_iter().zip(self.directions) {
+            if wanted {
+                self.registered.rings(direction).iter().for_each(|ring| _ = ring.arm_at(0));
+            }
+        }
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(BELL) }; 2];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let heard = epoll::wait(self.fd(), &mut events, Some(&now)).unwrap_or(0);

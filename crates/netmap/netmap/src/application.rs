@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::csb::{Csb, Locked};
+use crate::csb::{Answered, Csb, Locked};
 use crate::ring_lock::Owned;
 use crate::{Notifier, Positions, Ring, SyncError};
 
@@ -15,6 +15,7 @@ pub(crate) struct Application {
     csb: Arc<Csb>,
     entry: usize,
     kick: Notifier,
+    answered: Answered,
 }
 
 impl Application {
@@ -24,7 +25,7 @@ impl Application {
     /// If the CSB has no such entry.
     pub(crate) fn new(ring: Ring, csb: &Arc<Csb>, entry: usize, kick: &Notifier) -> Self {
         assert!(entry < csb.entries(), "an entry of the CSB");
-        Self { ring, csb: csb.clone(), entry, kick: kick.clone() }
+        Self { ring, csb: csb.clone(), entry, kick: kick.clone(), answered: Answered::default() }
     }
 
     /// The ring.
@@ -54,7 +55,7 @@ impl Application {
         if news || cur != before.cur {
             self.csb.write_atok(self.entry, head, cur, flags);
         }
-        if news && self.csb.kern_needs_kick(self.entry) {
+        if news && self.csb.kern_asks_for_kick(self.entry, &self.answered) {
             (self.kick)();
         }
         self.positions()

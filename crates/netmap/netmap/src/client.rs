@@ -12,7 +12,7 @@ use ringpass_ipc::{
     check_interrupt, connect, wait_ready,
 };
 use ringpass_memory::{ForeignMemory, Memory};
-use ringpass_port::AdaptiveSpin;
+use ringpass_port::{Pause, SharedWaitPolicy, WaitPolicy, sleep_precisely};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -333,7 +333,7 @@ pub struct Port {
     call_event: EventWaiter,
     /// How often the other side was woken.
     kicks_sent: Arc<AtomicU64>,
-    spin: AdaptiveSpin,
+    waiting: SharedWaitPolicy,
     pools: Pools,
     others: String,
     client: Client,
@@ -391,7 +391,7 @@ impl Port {
             }
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;
-        let spin = AdaptiveSpin::default();
+        let waiting = SharedWaitPolicy::default();
         let (pools, others) = (reply.pools, with_names(&reply.text));
         let name = name.to_owned();
         Ok(Self {
@@ -404,7 +404,7 @@ impl Port {
             memory_offset,
             call_event,
             kicks_sent,
-            spin,
+            waiting,
             pools,
             others,
             client,
@@ -513,39 +513,69 @@ impl Port {
         self.kicks_sent.load(Relaxed)
     }
 
-    /// Sets how long [`wait`](Self::wait) polls before it blocks.
-    pub fn set_spin(&mut self, spin: AdaptiveSpin) {
-        self.spin = spin;
+    /// Sets how [`wait`](Self::wait) waits.
+    pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
+        self.waiting = policy.into();
     }
 
     /// Waits until one of these rings of this port has slots for its program; see [`wait`].
     pub fn wait<'a>(&self, rings: impl Iterator<Item = &'a PortRing> + Clone, limit: Duration) -> Result<bool, Error> {
-        wait(rings.map(|ring| (self, ring)), &self.spin, limit)
+        wait(rings.map(|ring| (self, ring)), &self.waiting, limit)
     }
 }
 
 /// Waits until one of these rings has slots for its program (beyond `cur`), for at most `limit`. Returns
 /// whether one has.
 ///
-/// Passes on the slots that programs have released. Polls for a while, which adapts to how long waits take,
-/// before it blocks.
+/// Passes on the slots that programs have released. Spins, sleeps or blocks, as the policy says.
 pub fn wait<'a>(
     rings: impl Iterator<Item = (&'a Port, &'a PortRing)> + Clone,
-    spin: &AdaptiveSpin,
+    waiting: &SharedWaitPolicy,
     limit: Duration,
 ) -> Result<bool, Error> {
-    for round in 0..=spin.rounds() {
-        let mut ready = false;
-        for (port, ring) in rings.clone() {
-            ring.sync().map_err(|error| port.failed(error))?;
-            ready |= ring.is_ready();
-        }
-        if ready {
-            return Ok(true);
-        }
-        AdaptiveSpin::spin_or_yield(round);
+    if let slots @ 1.. = sync(rings.clone())? {
+        waiting.found(slots);
+        return Ok(true);
     }
     let start = Instant::now();
+    let left = || limit.saturating_sub(start.elapsed());
+    loop {
+        match waiting.pause() {
+            _ if left().is_zero() => return Ok(false),
+            Pause::Spin => std::hint::spin_loop(),
+            Pause::Yield => waiting.let_others_run(),
+            Pause::Collect(time) if time < left() => sleep_precisely(time),
+            Pause::Collect(_) | Pause::Block => {
+                let slots = block(rings, left)?;
+                waiting.found(slots);
+                return Ok(slots > 0);
+            }
+        }
+        if let slots @ 1.. = sync(rings.clone())? {
+            waiting.found(slots);
+            return Ok(true);
+        }
+    }
+}
+
+/// Synchronises rings. Returns how many slots their programs have, if one has some beyond its `cur`, or 0.
+fn sync<'a>(rings: impl Iterator<Item = (&'a Port, &'a PortRing)> + Clone) -> Result<u32, Error> {
+    for (port, ring) in rings.clone() {
+        ring.sync().map_err(|error| port.failed(error))?;
+    }
+    Ok(ready_slots(rings))
+}
+
+fn ready_slots<'a>(rings: impl Iterator<Item = (&'a Port, &'a PortRing)>) -> u32 {
+    rings.filter(|(_, ring)| ring.is_ready()).map(|(_, ring)| ring.own()).sum()
+}
+
+/// Blocks until a ring has slots beyond its program's `cur`, for as long as time is left. Returns how many slots their programs
+/// have.
+fn block<'a>(
+    rings: impl Iterator<Item = (&'a Port, &'a PortRing)> + Clone,
+    left: impl Fn() -> Duration,
+) -> Result<u32, Error> {
     let mut fds = Vec::new();
     for (port, _) in rings.clone() {
         fds.push(PollFd::new(&port.call_event, PollFlags::IN));
@@ -556,11 +586,10 @@ pub fn wait<'a>(
         for (port, ring) in rings.clone() {
             nothing &= ring.arm().map_err(|error| port.failed(error))?;
         }
-        let left = limit.saturating_sub(start.elapsed());
+        let left = left();
         if !nothing || left.is_zero() {
-            rings.for_each(|(_, ring)| ring.disarm());
-            spin.record_sleep(start.elapsed());
-            return Ok(!nothing);
+            rings.clone().for_each(|(_, ring)| ring.disarm());
+            return Ok(if nothing { 0 } else { ready_slots(rings).max(1) });
         }
         // Several programs may share an eventfd, and another one may have cleared it; so the time is bounded.
         let _ = poll_for(&mut fds, left.min(RECHECK_INTERVAL));

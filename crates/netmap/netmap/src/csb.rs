@@ -24,7 +24,9 @@ pub(crate) struct CsbAtok {
     cur: AtomicU32,
     need_kick: AtomicU32,
     sync_flags: AtomicU32,
-    spare: [AtomicU32; 12],
+    /// How often a kick was requested, by programs of this library.
+    requests: AtomicU32,
+    spare: [AtomicU32; 11],
 }
 
 /// Positions that an application has released, as [`Csb::read_atok`] returns them.
@@ -48,7 +50,25 @@ pub(crate) struct CsbKtoa {
     need_kick: AtomicU32,
     /// Of a pipe: whether there are monitors. Written by the process that made the pipe.
     watched: AtomicU32,
-    spare: [AtomicU32; 12],
+    /// How often a kick was requested, by servers of this library.
+    requests: AtomicU32,
+    spare: [AtomicU32; 11],
+}
+
+/// The request for a kick that was answered last. A side that was kicked and has not yet run is not kicked again, as each kick
+/// is a system call, and in a guest's CSB nobody counts requests: there [`Csb::appl_needs_kick`] and
+/// [`Csb::kern_needs_kick`] decide.
+#[derive(Debug, Default)]
+pub(crate) struct Answered(AtomicU32);
+
+impl Answered {
+    /// Returns whether this request was not answered yet, and remembers it.
+    #[cold]
+    fn is_new(&self, request: u32) -> bool {
+        let is_new = self.0.load(Relaxed) != request;
+        self.0.store(request, Relaxed);
+        is_new
+    }
 }
 
 /// The lock of a ring has another owner.
@@ -135,6 +155,13 @@ impl Csb {
         self.atok[entry].appl_needs_kick()
     }
 
+    /// Like [`appl_needs_kick`](Self::appl_needs_kick), but `false` for a request that was answered before.
+    #[inline]
+    pub(crate) fn appl_asks_for_kick(&self, entry: usize, answered: &Answered) -> bool {
+        let atok = &self.atok[entry];
+        atok.appl_needs_kick() && answered.is_new(atok.requests.load(Relaxed))
+    }
+
     /// Stores whether the application requests a kick from the server.
     #[inline]
     pub fn set_appl_need_kick(&self, entry: usize, wakes: bool) {
@@ -159,6 +186,13 @@ impl Csb {
     #[inline]
     pub fn kern_needs_kick(&self, entry: usize) -> bool {
         self.ktoa[entry].kern_needs_kick()
+    }
+
+    /// Like [`kern_needs_kick`](Self::kern_needs_kick), but `false` for a request that was answered before.
+    #[inline]
+    pub(crate) fn kern_asks_for_kick(&self, entry: usize, answered: &Answered) -> bool {
+        let ktoa = &self.ktoa[entry];
+        ktoa.kern_needs_kick() && answered.is_new(ktoa.requests.load(Relaxed))
     }
 
     /// Stores whether the server requests a kick from the application.
@@ -209,12 +243,16 @@ impl CsbAtok {
     #[inline]
     fn appl_needs_kick(&self) -> bool {
         fence(SeqCst);
-        self.need_kick.load(Relaxed) != 0
+        self.need_kick.load(Acquire) != 0
     }
 
     #[inline]
     fn set_need_kick(&self, wakes: bool) {
-        self.need_kick.store(wakes.into(), Relaxed);
+        if wakes {
+            self.requests.fetch_add(1, Relaxed);
+        }
+        // Release: who sees the request also sees that it is a new one.
+        self.need_kick.store(wakes.into(), Release);
         // Only a request must be ordered before the second check.
         if wakes {
             fence(SeqCst);
@@ -239,12 +277,15 @@ impl CsbKtoa {
     #[inline]
     fn kern_needs_kick(&self) -> bool {
         fence(SeqCst);
-        self.need_kick.load(Relaxed) != 0
+        self.need_kick.load(Acquire) != 0
     }
 
     #[inline]
     fn set_need_kick(&self, wakes: bool) {
-        self.need_kick.store(wakes.into(), Relaxed);
+        if wakes {
+            self.requests.fetch_add(1, Relaxed);
+        }
+        self.need_kick.store(wakes.into(), Release);
         if wakes {
             fence(SeqCst);
         }
@@ -322,7 +363,7 @@ mod interleavings {
 
     /// Serves until it has seen `until` released slots. Returns how often it blocked.
     fn serve(both: &Both, until: u32) -> u32 {
-        let (mut seen, mut slept) = (0, 0);
+        let (mut seen, mut slept, answered) = (0, 0, Answered::default());
         loop {
             both.server.set_need_kick(false);
             loop {
@@ -333,7 +374,7 @@ mod interleavings {
                 }
                 seen = head;
                 both.server.write(head, head);
-                if both.application.appl_needs_kick() {
+                if both.application.appl_needs_kick() && answered.is_new(both.application.requests.load(Relaxed)) {
                     both.call.ring();
                 }
             }
@@ -350,9 +391,10 @@ mod interleavings {
 
     /// Releases slots one by one, then waits until all are processed.
     fn send(both: &Both, slots: u32) {
+        let answered = Answered::default();
         for head in 1..=slots {
             both.application.write(head, head, 0);
-            if both.server.kern_needs_kick() {
+            if both.server.kern_needs_kick() && answered.is_new(both.server.requests.load(Relaxed)) {
                 both.kick.ring();
             }
         }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::csb::{Csb, Released};
+use crate::csb::{Answered, Csb, Released};
 use crate::{Direction, Offsets, Positions, Ring, SyncError};
 
 /// A ring with its CSB entry, on the serving side (netmap's `netmap_kring`). Belongs to the thread that serves
@@ -18,6 +18,7 @@ pub struct Kring {
     entry: usize,
     positions: Positions,
     offsets: Offsets,
+    answered: Answered,
 }
 
 impl Kring {
@@ -29,7 +30,15 @@ impl Kring {
         let positions = Positions::new(direction, ring.slots());
         csb.write_atok(entry, positions.hwcur(), positions.hwcur(), 0);
         csb.write_ktoa(entry, positions.hwcur(), positions.hwtail());
-        Self { ring, direction, csb: csb.clone(), entry, positions, offsets: Offsets::default() }
+        Self {
+            ring,
+            direction,
+            csb: csb.clone(),
+            entry,
+            positions,
+            offsets: Offsets::default(),
+            answered: Answered::default(),
+        }
     }
 
     /// Creates a ring that stands at these positions, for a program that goes on. `None` if it has no such positions.
@@ -44,7 +53,7 @@ impl Kring {
     ) -> Option<Self> {
         let positions = Positions::at(ring.slots(), positions.hwcur(), positions.hwtail())?;
         csb.write_ktoa(entry, positions.hwcur(), positions.hwtail());
-        Some(Self { ring, direction, csb: csb.clone(), entry, positions, offsets })
+        Some(Self { ring, direction, csb: csb.clone(), entry, positions, offsets, answered: Answered::default() })
     }
 
     /// Positions of the ring.
@@ -121,11 +130,11 @@ impl Kring {
         self.positions.advance_hwtail(slots);
     }
 
-    /// Publishes `hwcur` and `hwtail`. Returns whether the application wants to be woken.
+    /// Publishes `hwcur` and `hwtail`. Returns whether the application wants to be woken, and was not since it asked for that.
     #[inline]
     pub fn publish(&self) -> bool {
         self.csb.write_ktoa(self.entry, self.positions.hwcur(), self.positions.hwtail());
-        self.csb.appl_needs_kick(self.entry)
+        self.csb.appl_asks_for_kick(self.entry, &self.answered)
     }
 
     /// Resets both sides to the server's positions, after the application has set invalid ones. Slots that were

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::csb::{Csb, Locked};
+use crate::csb::{Answered, Csb, Locked};
 use crate::layout::RESERVED_BUFFERS;
 use crate::position_cache::PositionCache;
 use crate::ring_lock::Owned;
@@ -33,6 +33,7 @@ pub(crate) struct PipeChannel {
     pub(crate) entry: usize,
     /// Wakes the other end.
     pub(crate) notify: Notifier,
+    answered: Answered,
 }
 
 /// Distance from the entry with a direction's positions to the one with its kick requests.
@@ -41,7 +42,7 @@ pub(crate) const NEED_KICK_OFFSET: usize = 2;
 impl PipeChannel {
     /// Creates the state from the sender's and the receiver's ring.
     pub(crate) fn new([sender, receiver]: [Ring; 2], csb: &Arc<Csb>, entry: usize, notify: &Notifier) -> Self {
-        Self { sender, receiver, csb: csb.clone(), entry, notify: notify.clone() }
+        Self { sender, receiver, csb: csb.clone(), entry, notify: notify.clone(), answered: Answered::default() }
     }
 
     /// First slot that was not sent.
@@ -119,7 +120,7 @@ impl Sender {
     /// Sends the slots that the program has released, up to the last complete frame.
     #[inline]
     pub(crate) fn pass(&self, head: u32, cur: u32) -> Result<Positions, SyncError> {
-        let PipeChannel { sender, receiver, notify, csb, entry, .. } = &self.0;
+        let PipeChannel { sender, receiver, notify, csb, entry, answered } = &self.0;
         // The cache suffices if there are slots to send and half of the ring is left. Otherwise read what was
         // released.
         let position_cache = self.1.get(self.0.slots(), self.passed());
@@ -149,7 +150,7 @@ impl Sender {
             positions.advance_hwcur(given);
             csb.write_atok(*entry, positions.hwcur(), cur, 0);
             self.1.set(&positions);
-            if csb.kern_needs_kick(entry + NEED_KICK_OFFSET) {
+            if csb.kern_asks_for_kick(entry + NEED_KICK_OFFSET, answered) {
                 notify();
             }
         }
@@ -194,7 +195,7 @@ impl Receiver {
     /// Returns the slots that the program has released to the sender.
     #[inline]
     pub(crate) fn pass(&self, head: u32, cur: u32) -> Result<Positions, SyncError> {
-        let PipeChannel { sender, receiver, notify, csb, entry, .. } = &self.0;
+        let PipeChannel { sender, receiver, notify, csb, entry, answered } = &self.0;
         let position_cache =
             self.1.get(self.0.slots(), self.passed()).filter(|position_cache| position_cache.check(head, cur).is_ok());
         let positions = position_cache.map_or_else(|| self.positions(), Ok)?;
@@ -208,7 +209,7 @@ impl Receiver {
         }
         if given > 0 {
             csb.write_ktoa(*entry, positions.after(first, given), 0);
-            if csb.appl_needs_kick(entry + NEED_KICK_OFFSET) {
+            if csb.appl_asks_for_kick(entry + NEED_KICK_OFFSET, answered) {
                 notify();
             }
         }

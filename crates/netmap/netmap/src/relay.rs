@@ -24,8 +24,8 @@ pub struct Relay<R: Borrow<PortRing>> {
 /// Result of synchronizing a ring.
 #[derive(Clone, Copy, Default)]
 pub struct Relayed {
-    /// Whether either side has moved.
-    pub moved: bool,
+    /// Slots by which the port's side has moved; at least one if it has.
+    pub moved: u32,
     /// Whether the application wants to be woken.
     pub call: bool,
     /// Whether the application has written invalid positions. Reported once for the same positions; the ring stands still until
@@ -106,8 +106,9 @@ impl<R: Borrow<PortRing>> Relay<R> {
         csb.write_ktoa(self.entry, now.0, now.1);
         let tail = self.published.map(|(_, tail)| tail);
         let call = tail != Some(now.1) && csb.appl_needs_kick(self.entry);
+        let moved = tail.map_or(1, |tail| positions.distance(tail, now.1).max(1));
         self.published = Some(now);
-        Relayed { moved: true, call, ..Relayed::default() }
+        Relayed { moved, call, ..Relayed::default() }
     }
 
     /// Requests both sides to wake this one before it sleeps. What they did before that is found by the poll that

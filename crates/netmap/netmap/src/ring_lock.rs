@@ -7,7 +7,6 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 
-use ringpass_port::AdaptiveSpin;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
@@ -84,7 +83,8 @@ impl RingLock {
             {
                 return Some(owned);
             }
-            AdaptiveSpin::spin_or_yield(round);
+            // The owner may be waiting for this CPU.
+            if round % 4 == 3 { std::thread::yield_now() } else { std::hint::spin_loop() }
         }
         let seen = self.0.load(Relaxed);
         if seen & 1 == 1 && seen != released | 1 && has_ended(seen >> 1) { take(seen) } else { None }

@@ -25,16 +25,16 @@ impl<'a> SyncLoop<'a> {
     }
 
     /// Synchronises each ring once. `before_tx` is called before with each Tx ring and the application's `head` there, `call` after with the
-    /// entry of each ring whose application wants to be woken. Returns whether a ring has moved.
+    /// entry of each ring whose application wants to be woken. Returns by how many slots rings have moved.
     #[inline]
-    pub fn round(&mut self, mut before_tx: impl FnMut(&PortRing, u32), mut call: impl FnMut(usize)) -> bool {
-        let mut moved = false;
+    pub fn round(&mut self, mut before_tx: impl FnMut(&PortRing, u32), mut call: impl FnMut(usize)) -> u32 {
+        let mut moved = 0;
         for (entry, relay) in self.relays.iter_mut().enumerate() {
             if entry < self.tx {
                 before_tx(relay.ring(), self.csb.read_atok(entry).head);
             }
             let Relayed { moved: has_moved, call: wants_call, .. } = relay.pass(self.csb);
-            moved |= has_moved;
+            moved += has_moved;
             if wants_call {
                 call(entry);
             }

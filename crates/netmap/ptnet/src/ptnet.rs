@@ -134,13 +134,13 @@ impl Ptnet {
         self.csb.is_some()
     }
 
-    /// Synchronizes each ring once in both directions. Returns how many have moved.
+    /// Synchronizes each ring once in both directions. Returns by how many slots the port's side has moved.
     pub fn sync_rings(&mut self) -> usize {
         let Some(csb) = &self.csb else { return 0 };
         let mut moved = 0;
         for (entry, relay) in self.relays.iter_mut().enumerate() {
             let Relayed { moved: has_moved, call, refused, lost } = relay.pass(csb);
-            moved += usize::from(has_moved);
+            moved += has_moved as usize;
             if refused {
                 count(&self.counters.invalid_positions);
             }

@@ -7,7 +7,7 @@ use ringpass::{Error, cycles};
 use ringpass_netmap::client::Port;
 use ringpass_netmap::request::Register;
 use ringpass_netmap::{Flags, PortRing, Slot};
-use ringpass_port::AdaptiveSpin;
+use ringpass_port::WaitPolicy;
 use serde::{Deserialize, Serialize};
 
 use ringpass_cli::bridge::open;
@@ -92,7 +92,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let slots = [args.slots.unwrap_or(0) as u32; 2];
     let mut port = open(&args.port, None, Register { slots, ..Register::default() })?;
     if args.blocking {
-        port.set_spin(AdaptiveSpin::none());
+        port.set_wait_policy(WaitPolicy::blocking());
     }
     let (Some(tx), Some(rx)) = (port.tx().first(), port.rx().first()) else {
         return Err(Error::Config("a port with rings both ways is needed".into()));
@@ -209,7 +209,9 @@ impl MeasuredEnd<'_> {
             // The clock is read once in 32 batches, because reading it costs more than a small batch.
             for _ in 0..32 {
                 let mut slots = self.tx.own().min(self.args.batch);
-                if let Some(rate) = self.args.rate {
+                if let Some(rate) = self.args.rate
+                    && slots > 0
+                {
                     let due = (start.elapsed().as_secs_f64() * rate) as u64;
                     slots = slots.min(due.saturating_sub(packets) as u32);
                     if slots == 0 {

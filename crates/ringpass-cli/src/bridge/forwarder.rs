@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringpass_netmap::client::{Error, Port, wait};
 use ringpass_netmap::{Flags, PortRing, Slot};
-use ringpass_port::AdaptiveSpin;
+use ringpass_port::SharedWaitPolicy;
 
 /// Two ports whose frames are forwarded to each other. Rx ring N of one is forwarded to Tx ring N of the other,
 /// modulo the number of the other's rings.
@@ -12,7 +12,7 @@ pub struct Bridge {
     ports: [Port; 2],
     zero_copy: bool,
     batch: u32,
-    spin: AdaptiveSpin,
+    waiting: SharedWaitPolicy,
     /// Frames received from the first port, and from the second.
     pub frames: [u64; 2],
     /// Slots with an invalid buffer or length.
@@ -24,7 +24,7 @@ impl Bridge {
     /// exchange buffers; all others are copied.
     pub fn new(ports: [Port; 2], copy: bool, batch: u32) -> Self {
         let zero_copy = !copy && ports[0].granted().memory_id == ports[1].granted().memory_id;
-        Self { ports, zero_copy, batch, spin: AdaptiveSpin::default(), frames: [0; 2], faulty: 0 }
+        Self { ports, zero_copy, batch, waiting: SharedWaitPolicy::default(), frames: [0; 2], faulty: 0 }
     }
 
     /// Whether buffers are exchanged instead of copied.
@@ -96,6 +96,6 @@ impl Bridge {
                 rings.push(if rx.own() > 0 { (to, tx) } else { (from, rx) });
             }
         }
-        wait(rings.iter().copied(), &self.spin, limit).map(drop)
+        wait(rings.iter().copied(), &self.waiting, limit).map(drop)
     }
 }

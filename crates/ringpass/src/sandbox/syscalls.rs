@@ -65,9 +65,10 @@ const WRITE: u64 = (libc::O_ACCMODE | libc::O_CREAT | libc::O_TRUNC | libc::O_PA
 fn arg_rules() -> Vec<ArgRule> {
     let (executable, own) = (libc::PROT_EXEC as u64, std::process::id().into());
     vec![
-        // Threads, but no processes, and names of threads.
+        // Threads, but no processes; their names, and how precisely they sleep.
         arg64(libc::SYS_clone, 0, THREAD, THREAD),
         arg32(libc::SYS_prctl, 0, libc::PR_SET_NAME as u64),
+        arg32(libc::SYS_prctl, 0, libc::PR_SET_TIMERSLACK as u64),
         // `abort` signals this process. No other process may be signalled.
         arg32(libc::SYS_tgkill, 0, own),
         // No executable memory.

@@ -213,7 +213,7 @@ fn a_guest_starts_stops_and_the_next_one_goes_on() {
     guest.server.served[0].advance_hwcur(3);
     guest.server.served[0].advance_hwtail(2);
     guest.server.served[0].publish();
-    assert_eq!(guest.device.sync_rings(), 1);
+    assert_eq!(guest.device.sync_rings(), 2, "slots by which the port's side has moved");
     assert_eq!(guest.csb.read_ktoa(0), (3, 1));
     // Positions written right before the command are passed on.
     guest.csb.write_atok(0, 7, 9, 0);

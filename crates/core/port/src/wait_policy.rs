@@ -1,0 +1,558 @@
+//! How a loop that has run dry waits: it looks again at once, sleeps for a while while packets collect, or asks to be
+//! woken.
+
+use std::cell::Cell;
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::time::ClockId;
+use rustix::thread::set_current_timer_slack;
+
+/// Bound on the latency that a waiting loop adds so that packets collect, unless the user sets another: 50 µs.
+pub const DEFAULT_LATENCY_BUDGET: Duration = Duration::from_micros(50);
+
+/// What a loop that found nothing does before it looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pause {
+    /// Looks again at once.
+    Spin,
+    /// Lets another thread of this CPU run, as that may be the one whose work is awaited. See
+    /// [`WaitPolicy::let_others_run`].
+    Yield,
+    /// Sleeps for this long, without asking to be woken. See [`sleep_precisely`].
+    Collect(Duration),
+    /// Asks to be woken, looks once more, and sleeps until somebody does. Stays the answer until packets are found.
+    Block,
+}
+
+/// Chooses between spinning, collecting and blocking, by the time that waits take and by the packets that end them.
+///
+/// A wait begins when a loop runs dry, and ends when it finds packets. Spinning costs the whole wait, and a sleep and a wake-up a
+/// fixed time: some 10 µs of CPU time on either side. So a loop spins if its waits are shorter than that, and blocks if they
+/// are longer. Where packets come so often that it would be woken all the time, it sleeps for the latency budget and takes what
+/// has collected by then; this costs the sender no wake-ups either. It stops doing so when little collects, as the sender
+/// then waits for an answer.
+#[derive(Clone, Copy, Debug)]
+pub struct WaitPolicy {
+    budget: u64,
+    /// Whether it spins at all.
+    spins: bool,
+    /// Averages, in nanoseconds: of waits; from the end of a wait to the end of the next; and that for each packet.
+    wait: u64,
+    interval: u64,
+    gap: u64,
+    /// How much longer sleeps take than asked for, in nanoseconds.
+    overshoot: u64,
+    /// Waits until collecting is tried again, and how many that will be after the next failure.
+    collects_in: u32,
+    backoff: u32,
+    /// Sleeps since waits were measured, and waits that are still to be.
+    collected: u32,
+    to_measure: u32,
+    /// Waits without spinning, as another thread wants this CPU.
+    crowded: u32,
+    current: Option<Wait>,
+    /// End of the last wait.
+    ended: Option<u64>,
+}
+
+/// A wait that has begun.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    began: u64,
+    way: Way,
+    rounds: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// Spins for this many nanoseconds.
+    Spin(u64),
+    /// Is to sleep for this many nanoseconds in all.
+    Collect(u64),
+    /// Slept for this many.
+    Collected(u64),
+    Block,
+}
+
+const US: u64 = 1_000;
+
+impl WaitPolicy {
+    /// Shorter waits are spun away: the CPU time of a sleep and a wake-up, of which a part is the waker's.
+    const SPIN_WORTH: u64 = 12 * US;
+    /// Longest spinning of a wait that was expected to be short.
+    const MAX_SPIN: u64 = 24 * US;
+    /// Waits of less than this may only be that long because the other side sleeps as well, and several others in a row.
+    const MAYBE_SHORT: u64 = 90 * US;
+    /// To find that out, all that wait on a machine spin at the same time: in the first of every 64 parts of 0.25 ms.
+    const PROBE: [u64; 2] = [250 * US, 64];
+    /// Shortest time to collect in: a timed sleep costs up to 20 µs of CPU time on virtual machines.
+    const MIN_COLLECT: u64 = 30 * US;
+    /// Most packets that are to collect: a quarter of a ring of 256.
+    const MAX_PACKETS: u64 = 64;
+    /// Waits before collecting is tried again after a failure: at least, and at most.
+    const BACKOFF: [u32; 2] = [64, 16 << 10];
+    /// After so many sleeps, some waits are measured instead.
+    const MEASURE_INTERVAL: u32 = 64;
+    const MEASURED: u32 = 4;
+    /// A yield that takes longer means that another thread wants this CPU, and not just for the work that is awaited.
+    const LONG_YIELD: u64 = 1000 * US;
+    /// Waits without spinning after that.
+    const CROWDED_WAITS: u32 = 1024;
+    /// After a longer wait, nothing that was learned before holds.
+    const FORGET: u64 = 100_000 * US;
+    /// One in so many rounds of spinning yields.
+    const YIELD_INTERVAL: u32 = 4;
+
+    /// Creates a policy that adds at most `budget` of latency so that packets collect; none if it is below 30 µs. The latency of
+    /// a wake-up after a longer silence is the kernel's.
+    pub fn new(budget: Duration) -> Self {
+        Self {
+            budget: nanos(budget),
+            spins: true,
+            wait: 0,
+            interval: 0,
+            gap: 0,
+            overshoot: 20 * US,
+            collects_in: Self::BACKOFF[0],
+            backoff: Self::BACKOFF[0],
+            collected: 0,
+            to_measure: 0,
+            crowded: 0,
+            current: None,
+            ended: None,
+        }
+    }
+
+    /// Creates a policy that always blocks at once.
+    pub fn blocking() -> Self {
+        Self { spins: false, ..Self::new(Duration::ZERO) }
+    }
+
+    /// Returns whether a wait has begun.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// Returns what to do now that nothing was found. The first call begins a wait.
+    pub fn pause(&mut self) -> Pause {
+        self.pause_at(now())
+    }
+
+    fn pause_at(&mut self, now: u64) -> Pause {
+        let mut wait = self.current.unwrap_or_else(|| Wait { began: now, way: self.begin(now), rounds: 0 });
+        wait.rounds += 1;
+        let waited = now.saturating_sub(wait.began);
+        let pause = match wait.way {
+            Way::Spin(limit) if waited < limit && self.crowded == 0 => {
+                match wait.rounds.is_multiple_of(Self::YIELD_INTERVAL) {
+                    true => Pause::Yield,
+                    false => Pause::Spin,
+                }
+            }
+            Way::Collect(time) => {
+                wait.way = Way::Collected(time);
+                Pause::Collect(Duration::from_nanos(time - self.overshoot))
+            }
+            Way::Spin(_) | Way::Block => {
+                wait.way = Way::Block;
+                Pause::Block
+            }
+            Way::Collected(time) => {
+                self.collecting_failed();
+                self.slept(time, waited);
+                wait.way = Way::Block;
+                Pause::Block
+            }
+        };
+        self.current = Some(wait);
+        pause
+    }
+
+    /// Carries out a [`Pause::Yield`]: yields the CPU, and learns whether another thread wants it for long.
+    pub fn let_others_run(&mut self) {
+        self.yielded(timed_yield());
+    }
+
+    fn yielded(&mut self, time: u64) {
+        if time > Self::LONG_YIELD {
+            self.crowded = Self::CROWDED_WAITS;
+        }
+        // What others did meanwhile was not spent by waiting.
+        if let Some(wait) = &mut self.current {
+            wait.began += time;
+        }
+    }
+
+    /// Ends a wait: `packets` were found since the end of the one before.
+    pub fn found(&mut self, packets: u64) {
+        if self.is_waiting() {
+            self.found_at(now(), packets);
+        }
+    }
+
+    fn found_at(&mut self, now: u64, packets: u64) {
+        let Some(wait) = self.current.take() else { return };
+        let waited = now.saturating_sub(wait.began);
+        let before = self.ended.replace(now);
+        if waited > Self::FORGET {
+            let Self { spins, overshoot, ended, .. } = *self;
+            *self = Self { spins, overshoot, ended, ..Self::new(Duration::from_nanos(self.budget)) };
+            return;
+        }
+        let interval = before.map_or(waited, |before| now.saturating_sub(before));
+        let packets = packets.max(1);
+        self.crowded = self.crowded.saturating_sub(1);
+        match wait.way {
+            Way::Collect(_) => {}
+            Way::Collected(time) => {
+                self.slept(time, waited);
+                // Half of what was to be expected: else the sender waits for answers, or is gone.
+                if waited < 2 * time && packets >= 2 && packets * self.gap * 2 >= interval {
+                    average(&mut self.gap, interval / packets);
+                    self.collected += 1;
+                    self.backoff = Self::BACKOFF[0];
+                } else {
+                    self.collecting_failed();
+                }
+            }
+            Way::Spin(_) | Way::Block => {
+                if let Way::Spin(Self::MAYBE_SHORT) = wait.way
+                    && waited < Self::SPIN_WORTH
+                {
+                    self.wait = waited;
+                }
+                // A limit, so that one long wait says no more than that it was long.
+                average(&mut self.wait, waited.min(2 * Self::SPIN_WORTH));
+                // The interval after a sleep began when that ended, at no packet.
+                if self.to_measure < Self::MEASURED {
+                    average(&mut self.interval, interval);
+                    average(&mut self.gap, interval / packets);
+                }
+                self.to_measure = self.to_measure.saturating_sub(1);
+                self.collects_in = self.collects_in.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Chooses the way of a wait that begins.
+    fn begin(&mut self, now: u64) -> Way {
+        if self.collected == Self::MEASURE_INTERVAL {
+            (self.collected, self.to_measure) = (0, Self::MEASURED);
+        }
+        if self.collects_in == 0 && self.to_measure == 0 {
+            let time = self.budget.min(self.gap * Self::MAX_PACKETS);
+            if time >= Self::MIN_COLLECT && time >= 2 * self.interval {
+                return Way::Collect(time);
+            }
+        }
+        if !self.spins {
+            Way::Block
+        } else if self.wait < Self::SPIN_WORTH {
+            Way::Spin(Self::MAX_SPIN)
+        } else if self.interval < Self::MAYBE_SHORT && now / Self::PROBE[0] % Self::PROBE[1] == 0 {
+            Way::Spin(Self::MAYBE_SHORT)
+        } else {
+            Way::Block
+        }
+    }
+
+    fn collecting_failed(&mut self) {
+        self.collected = 0;
+        self.collects_in = self.backoff;
+        self.backoff = (self.backoff * 2).min(Self::BACKOFF[1]);
+    }
+
+    /// Learns how much longer a sleep took than asked for.
+    fn slept(&mut self, time: u64, waited: u64) {
+        let asked = time - self.overshoot;
+        // A limit, because a single sleep beside other threads may take milliseconds.
+        average(&mut self.overshoot, waited.saturating_sub(asked).min(Self::MIN_COLLECT - 5 * US));
+    }
+}
+
+impl Default for WaitPolicy {
+    /// Creates a policy with the [default budget](DEFAULT_LATENCY_BUDGET).
+    fn default() -> Self {
+        Self::new(DEFAULT_LATENCY_BUDGET)
+    }
+}
+
+/// Returns the time for a [`WaitPolicy`]: nanoseconds of `CLOCK_MONOTONIC`, which all processes of a machine share.
+#[inline]
+fn now() -> u64 {
+    // By the C library: rustix looks for the vDSO at the first call, which sandboxes do not allow.
+    ClockId::CLOCK_MONOTONIC.now().map_or(0, |now| nanos(now.into()))
+}
+
+/// Yields, and returns how long that took.
+fn timed_yield() -> u64 {
+    let before = now();
+    std::thread::yield_now();
+    now() - before
+}
+
+/// A [`WaitPolicy`] of several threads, which wait for the same rings.
+#[derive(Debug, Default)]
+pub struct SharedWaitPolicy {
+    policy: Mutex<WaitPolicy>,
+    is_waiting: AtomicBool,
+    /// Packets since the last wait. Threads may lose each other's.
+    packets: AtomicU64,
+}
+
+impl SharedWaitPolicy {
+    fn policy(&self) -> MutexGuard<'_, WaitPolicy> {
+        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns what to do now that nothing was found. The first call begins a wait.
+    pub fn pause(&self) -> Pause {
+        self.is_waiting.store(true, Relaxed);
+        self.policy().pause()
+    }
+
+    /// Carries out a [`Pause::Yield`].
+    pub fn let_others_run(&self) {
+        let time = timed_yield();
+        self.policy().yielded(time);
+    }
+
+    /// Counts packets that were found, and ends a wait if one has begun. Without packets it goes on in the next call of
+    /// [`pause`](Self::pause).
+    #[inline]
+    pub fn found(&self, packets: u32) {
+        let sum = self.packets.load(Relaxed).wrapping_add(packets.into());
+        self.packets.store(sum, Relaxed);
+        if packets > 0 && self.is_waiting.load(Relaxed) {
+            self.is_waiting.store(false, Relaxed);
+            self.packets.store(0, Relaxed);
+            self.policy().found(sum);
+        }
+    }
+}
+
+impl From<WaitPolicy> for SharedWaitPolicy {
+    fn from(policy: WaitPolicy) -> Self {
+        Self { policy: policy.into(), is_waiting: false.into(), packets: 0.into() }
+    }
+}
+
+/// Sleeps for a time of microseconds. Sets the timer slack of the calling thread to 1 ns, without which Linux makes such sleeps
+/// 50 µs longer (`PR_SET_TIMERSLACK`, prctl(2)).
+pub fn sleep_precisely(time: Duration) {
+    thread_local! {
+        static PRECISE: Cell<bool> = const { Cell::new(false) };
+    }
+    if !PRECISE.replace(true) {
+        // The only error is a kernel without it; sleeps are longer then.
+        let _ = set_current_timer_slack(NonZeroU64::new(1));
+    }
+    std::thread::sleep(time);
+}
+
+/// Adds a value to a moving average over eight.
+fn average(average: &mut u64, value: u64) {
+    *average = (*average * 7 + value) / 8;
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a simulated machine takes, in nanoseconds: a look, a wake-up by another thread and its CPU time, a timed sleep
+    /// beyond what was asked and its CPU time.
+    const LOOK: u64 = 50;
+    const WAKE: u64 = 20 * US;
+    const WAKE_CPU: u64 = 10 * US;
+    const TIMER: u64 = 22 * US;
+    const TIMER_CPU: u64 = 17 * US;
+
+    /// A thread that waits for packets, by simulated time.
+    struct Waiter {
+        policy: WaitPolicy,
+        queued: u64,
+        cpu: u64,
+        blocked: bool,
+        /// Looks no earlier than this.
+        until: u64,
+        wakeups: u64,
+    }
+
+    impl Waiter {
+        fn new(budget: Duration) -> Self {
+            let policy = WaitPolicy::new(budget);
+            Self { policy, queued: 0, cpu: 0, blocked: false, until: 0, wakeups: 0 }
+        }
+
+        fn send(&mut self, now: u64) {
+            self.queued += 1;
+            if std::mem::take(&mut self.blocked) {
+                self.wakeups += 1;
+                self.cpu += WAKE_CPU;
+                self.until = now + WAKE;
+            }
+        }
+
+        /// Looks once, if it is awake. Returns the packets that it found.
+        fn look(&mut self, now: u64) -> u64 {
+            if self.blocked || now < self.until {
+                return 0;
+            }
+            self.until = now + LOOK;
+            if self.queued > 0 {
+                self.cpu += LOOK;
+                self.policy.found_at(now, self.queued);
+                return std::mem::take(&mut self.queued);
+            }
+            match self.policy.pause_at(now) {
+                Pause::Spin | Pause::Yield => self.cpu += LOOK,
+                Pause::Collect(asked) => {
+                    self.cpu += TIMER_CPU;
+                    self.until = now + asked.as_nanos() as u64 + TIMER;
+                }
+                Pause::Block => self.blocked = true,
+            }
+            0
+        }
+    }
+
+    struct Seen {
+        cpu: f64,
+        latency: Duration,
+        wakeups: u64,
+    }
+
+    /// One second of packets that come one by one, at intervals that `interval` returns; the first half is not looked at.
+    fn stream(budget: Duration, mut interval: impl FnMut() -> u64) -> Seen {
+        let mut waiter = Waiter::new(budget);
+        let (mut due, mut oldest, mut latency) = (interval(), None, 0);
+        let mut before = (0, 0);
+        for now in (0..1_000_000_000).step_by(LOOK as usize) {
+            while due <= now {
+                oldest.get_or_insert(due);
+                waiter.send(now);
+                due += interval();
+            }
+            if waiter.look(now) > 0 {
+                latency = latency.max(now - oldest.take().unwrap_or(now));
+            }
+            if now == 500_000_000 {
+                (before, latency) = ((waiter.cpu, waiter.wakeups), 0);
+            }
+        }
+        let (cpu, wakeups) = ((waiter.cpu - before.0) as f64 / 5e8, waiter.wakeups - before.1);
+        Seen { cpu, latency: Duration::from_nanos(latency), wakeups }
+    }
+
+    fn each(interval: u64) -> impl FnMut() -> u64 {
+        move || interval
+    }
+
+    /// Threads that pass one packet around for a second. Returns the number of rounds.
+    fn rounds(threads: usize, budget: Duration, mut before: impl FnMut(&mut Waiter)) -> u64 {
+        let mut waiters: Vec<_> = (0..threads).map(|_| Waiter::new(budget)).collect();
+        waiters.iter_mut().for_each(&mut before);
+        let mut rounds = 0;
+        let mut sent = vec![None; threads];
+        waiters[0].send(0);
+        for now in (0..1_000_000_000).step_by(LOOK as usize) {
+            for at in 0..threads {
+                if waiters[at].look(now) > 0 {
+                    waiters[at].until = now + 5 * LOOK;
+                    sent[at] = Some(now + 5 * LOOK);
+                }
+                if sent[at].is_some_and(|due| due <= now) {
+                    sent[at] = None;
+                    waiters[(at + 1) % threads].send(now);
+                    rounds += u64::from(at == 0);
+                }
+            }
+        }
+        rounds
+    }
+
+    #[test]
+    fn packets_at_long_intervals_cost_a_wake_up_each() {
+        for (interval, most) in [(100 * US, 0.11), (1_000 * US, 0.012)] {
+            let seen = stream(DEFAULT_LATENCY_BUDGET, each(interval));
+            assert!(seen.cpu < most, "{interval} ns: {}", seen.cpu);
+            assert_eq!(seen.latency.as_nanos() as u64, WAKE, "the kernel's wake-up alone");
+        }
+    }
+
+    #[test]
+    fn packets_at_short_intervals_collect_and_nobody_is_woken() {
+        for interval in [US, 2 * US, 5 * US, 10 * US] {
+            for budget in [50, 100].map(Duration::from_micros) {
+                let Seen { cpu, latency, wakeups } = stream(budget, each(interval));
+                let sleep = budget.as_nanos().min(u128::from(interval * WaitPolicy::MAX_PACKETS));
+                let most = TIMER_CPU as f64 / sleep as f64 * 1.1;
+                assert!(cpu < most && latency <= budget, "{interval} ns, {budget:?}: {cpu}, {latency:?}");
+                assert!(wakeups < 500, "{interval} ns, {budget:?}: {wakeups}");
+            }
+        }
+    }
+
+    /// Rings are not to overflow while the loop sleeps.
+    #[test]
+    fn at_high_rates_and_without_a_budget_it_spins() {
+        for (interval, budget) in [(300, DEFAULT_LATENCY_BUDGET), (US, Duration::ZERO), (5 * US, Duration::ZERO)] {
+            let seen = stream(budget, each(interval));
+            assert!(seen.latency <= Duration::from_nanos(2 * LOOK) && seen.wakeups == 0, "{:?}", seen.latency);
+        }
+    }
+
+    #[test]
+    fn bursts_are_not_waited_for_in_small_steps() {
+        let mut burst = (1..=32).cycle();
+        let seen = stream(DEFAULT_LATENCY_BUDGET, || if burst.next() == Some(32) { 200 * US } else { 10 });
+        assert!(seen.cpu < 0.07 && seen.wakeups > 2_000, "{} {}", seen.cpu, seen.wakeups);
+    }
+
+    #[test]
+    fn those_who_wait_for_each_other_spin() {
+        let before = |threads: u64| 1_000_000_000 / (threads * 6 * LOOK);
+        for threads in [2, 3, 4] {
+            let rounds = rounds(threads as usize, DEFAULT_LATENCY_BUDGET, |_| {});
+            assert!(rounds > before(threads) / 4 * 3, "{threads} threads: {rounds} rounds");
+        }
+    }
+
+    /// As after a time of other traffic.
+    #[test]
+    fn those_who_have_begun_to_block_find_back_to_spinning() {
+        for threads in [2, 3] {
+            let rounds = rounds(threads as usize, DEFAULT_LATENCY_BUDGET, |waiter| waiter.policy.wait = 1_000 * US);
+            assert!(rounds > 500_000_000 / (threads * 6 * LOOK), "{threads} threads: {rounds} rounds");
+        }
+    }
+
+    #[test]
+    fn without_spinning_it_blocks_at_once() {
+        let mut policy = WaitPolicy::blocking();
+        for n in 0..1_000 {
+            assert_eq!(policy.pause_at(n * US), Pause::Block);
+            policy.found_at(n * US + 100, 1);
+        }
+    }
+
+    #[test]
+    fn time_that_others_had_does_not_count_as_spinning() {
+        let mut policy = WaitPolicy::default();
+        for n in 1..1_000 {
+            assert_eq!(policy.pause_at(n * 100 * US), Pause::Spin);
+            policy.yielded(60 * US);
+            policy.found_at(n * 100 * US + 61 * US, 1);
+        }
+        policy.yielded(2 * WaitPolicy::LONG_YIELD);
+        assert_eq!(policy.pause_at(200_000 * US), Pause::Block, "another thread wants this CPU");
+    }
+}
