@@ -188,6 +188,7 @@ def open(
     rejoin: bool = False,
     huge_pages: bool | None = None,
     poll: bool = False,
+    latency_budget: float = 50e-6,
     take_over: Sequence[str] = ...,
 ) -> Ports:
     """Open ports at addresses such as "0000:01:00.0", "tap:a" or "model:null".
@@ -196,7 +197,8 @@ def open(
 
     queues: queue pairs of each port, 1 to 64. rx_ring, tx_ring: descriptors, powers of two from 64 to 4096. mtu: 68 to 9710.
     rejoin: when the interface of a TAP or packet socket is deleted, wait for one of the same name. huge_pages: None for huge
-    pages if enough are free. poll: waits never sleep. take_over: cards that are taken even if their kernel interface is in use.
+    pages if enough are free. poll: waits never sleep. latency_budget: seconds that a wait may add so that packets collect while it
+    sleeps, none below 30e-6. take_over: cards that are taken even if their kernel interface is in use.
     """
 
 @final

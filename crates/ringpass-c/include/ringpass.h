@@ -263,6 +263,14 @@ void ringpass_config_set_rejoin(struct ringpass_config *config, bool on);
 void ringpass_config_set_poll(struct ringpass_config *config, bool on);
 
 /*
+ Sets the latency that a loop of ringpass_wait may add so that packets collect while it sleeps, in microseconds; none below 30. Default: 50.
+
+ # Safety
+ `config` came from ringpass_config_new, and no other thread uses it.
+ */
+void ringpass_config_set_latency_budget(struct ringpass_config *config, uint32_t microseconds);
+
+/*
  Sets the pages under packets and rings, RINGPASS_PAGES_…; any other number is RINGPASS_PAGES_ANY.
 
  # Safety

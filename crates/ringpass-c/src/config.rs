@@ -1,6 +1,7 @@
 //! Configuration of ports.
 
 use std::ffi::{CStr, CString, c_char, c_void};
+use std::time::Duration;
 
 use ringpass::{Notices, PageSize};
 
@@ -129,6 +130,16 @@ pub unsafe extern "C" fn ringpass_config_set_rejoin(config: *mut Config, on: boo
 pub unsafe extern "C" fn ringpass_config_set_poll(config: *mut Config, on: bool) {
     // SAFETY: the caller says that `config` is valid and that no other thread uses it.
     unsafe { change(config, |config| config.poll = on) };
+}
+
+/// Sets the latency that a loop of ringpass_wait may add so that packets collect while it sleeps, in microseconds; none below 30. Default: 50.
+///
+/// # Safety
+/// `config` came from ringpass_config_new, and no other thread uses it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ringpass_config_set_latency_budget(config: *mut Config, microseconds: u32) {
+    // SAFETY: the caller says that `config` is valid and that no other thread uses it.
+    unsafe { change(config, |config| config.latency_budget = Duration::from_micros(microseconds.into())) };
 }
 
 /// Sets the pages under packets and rings, RINGPASS_PAGES_…; any other number is RINGPASS_PAGES_ANY.

@@ -4,14 +4,14 @@ use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::null_mut;
 use std::sync::{Mutex, PoisonError};
 
-use ringpass::{Port, QueuePair};
+use ringpass::{Idle, Port, QueuePair};
 
 use crate::{Config, Failure, Queue, RINGPASS_GONE, result};
 
 /// Ports that were opened together, with the pool that their packets come from.
 pub struct Ports {
     names: Vec<CString>,
-    poll: bool,
+    idle: Idle,
     control: Mutex<Control>,
 }
 
@@ -66,7 +66,7 @@ impl Ports {
         ports.notes().iter().for_each(|note| config.notices.send(note));
         let names = ports.iter().map(|port| CString::new(port.name()).unwrap_or_default()).collect();
         let queues = ports.iter().map(|_| Vec::new()).collect();
-        Ok(Self { names, poll: config.poll, control: Mutex::new(Control { ports, queues, cable_ends: Vec::new() }) })
+        Ok(Self { names, idle: config.idle(), control: Mutex::new(Control { ports, queues, cable_ends: Vec::new() }) })
     }
 
     /// Runs `with` on the ports, alone. After a panic, the next call finds what there is.
@@ -79,7 +79,7 @@ impl Ports {
             let queues = queues.get_mut(port).ok_or_else(|| Failure::invalid("there is no port of this number"))?;
             if queues.is_empty() {
                 let pool = ports.pool().clone();
-                let new = |pair: QueuePair| Box::into_raw(Box::new(Queue::new(pair, &pool, self.poll)));
+                let new = |pair: QueuePair| Box::into_raw(Box::new(Queue::new(pair, &pool, self.idle.clone())));
                 *queues = ports[port].take_queues().into_iter().map(new).collect();
             }
             queues.get(index).copied().ok_or_else(|| Failure::invalid("the port has fewer queues"))
@@ -88,7 +88,7 @@ impl Ports {
 
     fn cable(&self, slots: usize) -> [*mut Queue; 2] {
         self.control(|Control { ports, cable_ends, .. }| {
-            let new = |pair| Box::into_raw(Box::new(Queue::new(pair, ports.pool(), self.poll)));
+            let new = |pair| Box::into_raw(Box::new(Queue::new(pair, ports.pool(), self.idle.clone())));
             let ends = ringpass::cable("cable", slots).map(new);
             cable_ends.extend(ends);
             ends

@@ -19,8 +19,8 @@ pub struct Queue {
 }
 
 impl Queue {
-    pub(crate) fn new(pair: QueuePair, pool: &Mempool, poll: bool) -> Self {
-        Self { pair, cache: pool.cache(), idle: Idle::new(poll) }
+    pub(crate) fn new(pair: QueuePair, pool: &Mempool, idle: Idle) -> Self {
+        Self { pair, cache: pool.cache(), idle }
     }
 
     /// Sends packets from the front of `places` and returns their number.

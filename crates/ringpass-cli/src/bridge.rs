@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 use ringpass::Error;
 use ringpass_netmap::client::{Port, default_socket};
 use ringpass_netmap::request::{PortName, Register};
+use ringpass_port::WaitPolicy;
 use serde_json::json;
 
 use forwarder::Bridge;
 
-use crate::options::{seconds, within};
+use crate::options::{latency_budget, seconds, within};
 use crate::output::is_quiet;
 use crate::signals::{begin_run, catch_first_signal};
 use crate::stats::print_line;
@@ -40,6 +41,9 @@ pub struct Args {
     /// Socket of the netmap server
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// Latency that it may add so that frames collect while it sleeps, in microseconds, 0 to 10000; none below 30
+    #[arg(long, value_name = "MICROSECONDS", default_value = "50", value_parser = latency_budget)]
+    latency_budget: Duration,
     /// End after this many seconds
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
     time: Option<Duration>,
@@ -76,7 +80,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let [first, second] = ports;
     let (first, second) = (first?, second?);
     begin_run();
-    let mut bridge = Bridge::new([first, second], args.copy, args.batch as u32);
+    let mut bridge = Bridge::new([first, second], args.copy, args.batch as u32, WaitPolicy::new(args.latency_budget));
     let how = if bridge.is_zero_copy() { "buffers are exchanged" } else { "frames are copied" };
     if !args.json && !is_quiet() {
         print_line(&format!("{} and {}: {how}", args.first, args.second));

@@ -87,7 +87,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let cost = Cost { driver: driver_alone(&run.config)?, core_to_core: cores.map(core_to_core_cycles) };
     let (mut ports, wires) = cards(&run.config)?;
     run.enter_sandbox(ports.needs())?;
-    let runner = Runner::spawn(wires, cores.map(|[cards, _]| cards.id), run.config.poll);
+    let runner = Runner::spawn(wires, cores.map(|[cards, _]| cards.id), run.config.idle());
     fwd::start(&mut run, ports.take_queue_pairs(false)?)?;
     let json = options.json;
     let mut observer = Observer { json, cost, stepper: runner.stepper(), totals: Totals::default() };

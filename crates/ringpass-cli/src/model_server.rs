@@ -20,7 +20,7 @@ use rustix::event::{PollFlags, epoll};
 use serde_json::Value;
 
 use crate::native_driver::NativeDriver;
-use crate::options::{SandboxOptions, base_config, seconds, within};
+use crate::options::{SandboxOptions, base_config, latency_budget, seconds, within};
 use crate::output::{is_verbose, note};
 use crate::run::{Run, close};
 use crate::stats::{Fields, OutputStream, fields};
@@ -71,6 +71,9 @@ pub struct Args {
     /// Never sleep: poll all the time
     #[arg(long)]
     poll: bool,
+    /// Latency that the card may add so that packets collect while it sleeps, in microseconds, 0 to 10000; none below 30
+    #[arg(long, value_name = "MICROSECONDS", default_value = "50", value_parser = latency_budget)]
+    latency_budget: Duration,
     /// CPU to run on
     #[arg(long, value_name = "N")]
     cpu: Option<usize>,
@@ -188,6 +191,7 @@ fn start(args: &Args, sandbox: Sandbox, poll: bool) -> Result<Run, Error> {
         cpu: args.cpu.iter().copied().collect(),
         time: args.time,
         poll,
+        latency_budget: args.latency_budget,
         take_over: args.take_over.clone(),
         sandbox,
         user: args.sandbox.user,

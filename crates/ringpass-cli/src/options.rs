@@ -58,6 +58,9 @@ pub struct Options {
     /// Never sleep: idle workers poll all the time
     #[arg(long)]
     pub poll: bool,
+    /// Latency that each worker may add so that packets collect while it sleeps, in microseconds, 0 to 10000; none below 30
+    #[arg(long, value_name = "MICROSECONDS", default_value = "50", value_parser = latency_budget)]
+    pub latency_budget: Duration,
     /// Socket by which 'ringpass ctl' and 'ringpass top' look at this run and change it: PATH, and ',group=NAME', ',mode=0660'
     #[arg(long, value_name = "SOCKET")]
     pub control: Option<SocketPlace>,
@@ -137,6 +140,11 @@ pub fn bytes(text: &str) -> Result<usize, String> {
     bytes.filter(|&bytes| bytes > 0).ok_or_else(|| "write a number of bytes above 0, such as 512M or 2G".into())
 }
 
+/// Parses a latency budget, in microseconds.
+pub fn latency_budget(text: &str) -> Result<Duration, String> {
+    within(0..=10_000)(text).map(|micros| Duration::from_micros(micros as u64))
+}
+
 /// Parses a number of seconds above 0.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|&seconds: &f64| seconds > 0.0);
@@ -189,11 +197,24 @@ impl Options {
     /// Returns the configuration that these options describe.
     pub fn config(&self) -> Config {
         let &Self { queues, rxd: rx_ring, txd: tx_ring, mtu, offloads, head_write_back, .. } = self;
-        let &Self { batch, hugepages, poll, time, count, .. } = self;
+        let &Self { batch, hugepages, poll, latency_budget, time, count, .. } = self;
         let (cpu, take_over) = (self.cpu.clone(), self.take_over.clone());
         let port = PortConfig { queues, rx_ring, tx_ring, mtu, offloads, head_write_back, ..Default::default() };
         let (sandbox, user) = (self.sandbox.sandbox(Sandbox::Packets), self.sandbox.user);
-        Config { port, batch, hugepages, poll, take_over, cpu, time, count, sandbox, user, ..base_config() }
+        Config {
+            port,
+            batch,
+            hugepages,
+            poll,
+            latency_budget,
+            take_over,
+            cpu,
+            time,
+            count,
+            sandbox,
+            user,
+            ..base_config()
+        }
     }
 }
 
@@ -219,6 +240,8 @@ mod tests {
         for wrong in ["", "0", "G", "-1M", "2GB", "1.5G", "99999999T", "é"] {
             assert!(bytes(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(["0", "75"].map(latency_budget), [0, 75].map(|micros| Ok(Duration::from_micros(micros))));
+        assert!(["", "-1", "10001", "1.5"].iter().all(|wrong| latency_budget(wrong).is_err()));
         assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
         for wrong in ["0", "-1", "nan", "inf", "1e300", ""] {
             assert!(seconds(wrong).is_err(), "{wrong}");

@@ -14,7 +14,7 @@ use ringpass_vfio_user::Event;
 use serde_json::json;
 
 use crate::bridge::open;
-use crate::options::{SandboxOptions, base_config, seconds, within};
+use crate::options::{SandboxOptions, base_config, latency_budget, seconds, within};
 use crate::output::{is_quiet, print_notices};
 use crate::run::Run;
 use crate::stats::print_line;
@@ -50,6 +50,9 @@ pub struct Args {
     /// Socket of the netmap server
     #[arg(long, value_name = "PATH")]
     netmap_socket: Option<PathBuf>,
+    /// Latency that it may add so that frames collect while it sleeps, in microseconds, 0 to 10000; none below 30
+    #[arg(long, value_name = "MICROSECONDS", default_value = "50", value_parser = latency_budget)]
+    latency_budget: Duration,
     /// End after this many seconds
     #[arg(short = 't', long, value_name = "SECONDS", value_parser = seconds)]
     time: Option<Duration>,
@@ -119,6 +122,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     let set_header_len = is_vale.then(|| set_header_len(&args)).transpose()?;
     let guest_port = GuestPort { interface, rings, mac, memory_id: register.memory_id, set_header_len };
     let mut passthrough = Passthrough::new(shared, guest_port, call_event, listeners)?;
+    passthrough.set_latency_budget(args.latency_budget);
     run.enter_sandbox(&Needs::new(run.config.user))?;
     let mut notes = vec![
         format!("{} at {}, its memory at {}", args.port, socket.display(), memory_socket.display()),

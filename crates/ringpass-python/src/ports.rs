@@ -151,7 +151,7 @@ impl Shared {
         let pool = ports.pool().clone();
         let region = pool.region().clone();
         let pair = |queues: ringpass::QueuePair| Pair {
-            rx: Mutex::new(Some(Rx { queue: queues.rx, idle: Idle::new(config.poll), checked: Instant::now() })),
+            rx: Mutex::new(Some(Rx { queue: queues.rx, idle: config.idle(), checked: Instant::now() })),
             receiving: AtomicBool::new(false),
             tx: Mutex::new(Some(Tx { queue: queues.tx, cache: pool.cache() })),
         };
@@ -212,7 +212,7 @@ impl Drop for Shared {
 /// Opens ports at addresses such as "0000:01:00.0", "tap:a" or "model:null".
 #[pyfunction]
 #[pyo3(signature = (*addresses, queues = 1, rx_ring = 512, tx_ring = 512, mtu = 1500, promiscuous = true, rejoin = false,
-                    huge_pages = None, poll = false, take_over = Vec::new()))]
+                    huge_pages = None, poll = false, latency_budget = 50e-6, take_over = Vec::new()))]
 #[expect(clippy::too_many_arguments, reason = "they are keywords in Python")]
 pub fn open(
     py: Python<'_>,
@@ -225,17 +225,21 @@ pub fn open(
     rejoin: bool,
     huge_pages: Option<bool>,
     poll: bool,
+    latency_budget: f64,
     take_over: Vec<String>,
 ) -> PyResult<Ports> {
     if addresses.is_empty() {
         return Err(InvalidError::new_err("no address; as ringpass.open('model:null')"));
     }
+    let latency_budget = Duration::try_from_secs_f64(latency_budget)
+        .map_err(|_| InvalidError::new_err("latency_budget: seconds from 0 on, such as 50e-6"))?;
     let notices = Arc::new(Mutex::new(Vec::new()));
     let gathered = notices.clone();
     let config = Config {
         port: PortConfig { queues, rx_ring, tx_ring, mtu, promiscuous, rejoin, ..Default::default() },
         hugepages: huge_pages.map(|huge| if huge { PageSize::Huge2M } else { PageSize::Ordinary }),
         poll,
+        latency_budget,
         take_over,
         notices: Notices::new(move |text| lock(&gathered).push(text.to_owned())),
         ..Default::default()

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use ringpass_memory::PageSize;
-use ringpass_port::{Error, PortConfig};
+use ringpass_port::{DEFAULT_LATENCY_BUDGET, Error, Idle, PortConfig};
 
 use crate::notice::Notices;
 use crate::sandbox::{Sandbox, User};
@@ -30,6 +30,9 @@ pub struct Config {
     pub hugepages: Option<PageSize>,
     /// Polls without ever sleeping.
     pub poll: bool,
+    /// Latency that each loop on a packet's way may add so that packets collect while it sleeps, 50 µs unless set; see
+    /// [`WaitPolicy::new`](crate::WaitPolicy::new).
+    pub latency_budget: Duration,
     /// Addresses of cards that are taken even if their kernel interface is in use.
     pub take_over: Vec<String>,
     /// CPUs that workers are pinned to, one after the other. Empty: the scheduler decides.
@@ -60,6 +63,7 @@ impl Default for Config {
             batch: 32,
             hugepages: None,
             poll: false,
+            latency_budget: DEFAULT_LATENCY_BUDGET,
             take_over: Vec::new(),
             cpu: Vec::new(),
             time: None,
@@ -69,6 +73,13 @@ impl Default for Config {
             connector: None,
             notices: Notices::default(),
         }
+    }
+}
+
+impl Config {
+    /// Returns the waiting half of a loop that waits as configured.
+    pub fn idle(&self) -> Idle {
+        Idle::new(self.poll).with_latency_budget(self.latency_budget)
     }
 }
 

@@ -78,9 +78,9 @@ pub use ringpass_memory::{
     Buffer, Burst, Cache, Drain, Flags, Headers, L4, MAX_BATCH, Mempool, MempoolConfig, Packet, PageSize, RawBytes,
 };
 pub use ringpass_port::{
-    Address, Direction, Error, Holds, Idle, Link, MacAddress, Offloads, Port, PortConfig, PortDecorator, Protocol,
-    QueuePair, RingStatus, Rule, RxDecorator, RxQueue, Spread, State, Stats, Sum, Timer, TxQueue, WakeSource, Wakeable,
-    complete_checksum, copy_packet, fill_checksum, headers, parse_headers,
+    Address, DEFAULT_LATENCY_BUDGET, Direction, Error, Holds, Idle, Link, MacAddress, Offloads, Port, PortConfig,
+    PortDecorator, Protocol, QueuePair, RingStatus, Rule, RxDecorator, RxQueue, Spread, State, Stats, Sum, Timer,
+    TxQueue, WakeSource, Wakeable, complete_checksum, copy_packet, fill_checksum, headers, parse_headers,
 };
 pub use worker::{ROUND_SIZES, Totals, Worker, Workers, cycles};
 pub use {ringpass_models as models, ringpass_netmap as netmap, ringpass_switch as switch};

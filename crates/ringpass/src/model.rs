@@ -9,7 +9,7 @@ use ringpass_models::ixgbe::{Card, CardConfig};
 use ringpass_models::virtio::{Interface, VirtioCard, VirtioConfig};
 use ringpass_models::{Model as SteppedModel, Runner, Stepper};
 use ringpass_pci::{DeviceId, PciDevice};
-use ringpass_port::{Error, MacAddress, ModelConfig, Port, PortConfig, PortDecorator, QueuePair, State};
+use ringpass_port::{Error, Idle, MacAddress, ModelConfig, Port, PortConfig, PortDecorator, QueuePair, State};
 use ringpass_virtio::features::{MQ, MTU, offer};
 
 /// A `model:WIRE` port. The order of the fields matters: they are dropped in this order.
@@ -18,26 +18,27 @@ pub struct Model {
     card: ModelCard,
     /// Thread that runs the card.
     runner: Option<Arc<Runner>>,
-    poll: bool,
+    /// How that thread waits, until it is started.
+    idle: Option<Idle>,
     wire: Box<dyn Port>,
 }
 
 impl Model {
-    /// Brings up the driver on a new card whose wire ends at the port `wire`. With `poll`, the card's thread
-    /// never sleeps.
+    /// Brings up the driver on a new card whose wire ends at the port `wire`. The card's thread waits as
+    /// `idle` does.
     pub fn open(
         name: &str,
         model: &ModelConfig,
         wire: Box<dyn Port>,
         (config, pool): (&PortConfig, &Mempool),
-        poll: bool,
+        idle: Idle,
     ) -> Result<Self, Error> {
         static COUNTER: AtomicU8 = AtomicU8::new(1);
         let mac = model.mac.unwrap_or_else(|| MacAddress([2, 0, 0, 0, 0, COUNTER.fetch_add(1, Ordering::Relaxed)]));
         let wrong = |why| Error::Address(format!("{name}: {why}"));
         let card = ModelCard::new(model, mac, config).map_err(wrong)?;
         let driver = crate::drivers::open(card.bus(), name, config, pool)?;
-        Ok(Self { driver, card, runner: None, poll, wire })
+        Ok(Self { driver, card, runner: None, idle: Some(idle), wire })
     }
 
     /// Returns whether the card's driver accepts packets whose buffers have no headroom.
@@ -183,7 +184,7 @@ impl PortDecorator for Model {
     /// Starts the card's thread. It starts no earlier, because frames from the wire would only be dropped until
     /// the queues are in use.
     fn take_queues(&mut self) -> Vec<QueuePair> {
-        let runner = self.runner.get_or_insert_with(|| runner(self.poll));
+        let runner = self.runner.get_or_insert_with(|| runner(self.idle.take().unwrap_or_default()));
         self.wire.take_queues().into_iter().for_each(|wire| runner.add(self.card.as_model(), wire));
         self.driver.take_queues()
     }
@@ -210,10 +211,10 @@ pub fn model_stepper() -> Option<Stepper> {
 
 /// Returns the thread that runs the cards. The process has only one, so that a frame that passes from card to
 /// card wakes a thread only once.
-fn runner(poll: bool) -> Arc<Runner> {
+fn runner(idle: Idle) -> Arc<Runner> {
     let mut shared = RUNNER.lock().unwrap_or_else(PoisonError::into_inner);
     shared.upgrade().unwrap_or_else(|| {
-        let runner = Arc::new(Runner::spawn::<Card>(Vec::new(), None, poll));
+        let runner = Arc::new(Runner::spawn::<Card>(Vec::new(), None, idle));
         *shared = Arc::downgrade(&runner);
         runner
     })

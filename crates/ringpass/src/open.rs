@@ -213,7 +213,7 @@ pub fn open_with_wire(
             let (offloads, spread) = Default::default();
             let bare = PortConfig { queues: 1, offloads, spread, rejoin: false, ..*port_config };
             let wire = open_wire(wire, &bare, wires, config, needs)?;
-            Box::new(Model::open(&address.to_string(), model, wire, (port_config, pool), config.poll)?)
+            Box::new(Model::open(&address.to_string(), model, wire, (port_config, pool), config.idle())?)
         }
         Address::VfioUser(path) => {
             // A netmap port's memory is served next to the port's own socket.

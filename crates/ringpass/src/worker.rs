@@ -256,7 +256,7 @@ impl Worker {
         let counters = Arc::new(WorkerCounters::default());
         let batch = config.batch;
         let limit = config.count;
-        let idle = Idle::new(config.poll);
+        let idle = config.idle();
         let own = counters.clone();
         let shared = shared.clone();
         let since = cycles();

@@ -66,6 +66,7 @@ pub trait Wakeable {
 /// ```
 ///
 /// How long it polls, and whether it sleeps for a while so that packets collect, is up to a [`WaitPolicy`].
+#[derive(Clone, Debug)]
 pub struct Idle {
     poll: bool,
     policy: WaitPolicy,

@@ -253,7 +253,7 @@ impl WaitPolicy {
             Way::Block
         } else if self.wait < Self::SPIN_WORTH {
             Way::Spin(Self::MAX_SPIN)
-        } else if self.interval < Self::MAYBE_SHORT && now / Self::PROBE[0] % Self::PROBE[1] == 0 {
+        } else if self.interval < Self::MAYBE_SHORT && (now / Self::PROBE[0]).is_multiple_of(Self::PROBE[1]) {
             Way::Spin(Self::MAYBE_SHORT)
         } else {
             Way::Block

@@ -10,7 +10,6 @@ use netmap::layout::TIMESTAMP;
 use netmap::request::register::{DO_RX_POLL, NO_TX_POLL};
 use netmap::request::{AskedOffsets, PortName};
 use netmap::{Direction, PortRing, SyncError};
-use ringpass_port::SharedWaitPolicy;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::indirect::copy_frames;
@@ -35,8 +34,6 @@ pub struct RegisteredPort {
     pub sync_loop: LoopControl,
     /// Threads that block until there is something for them.
     pub wait_queue: WaitQueue,
-    /// How its threads wait.
-    pub waiting: SharedWaitPolicy,
 }
 
 /// Events of `poll` for received frames, under both of their names.
@@ -68,7 +65,6 @@ impl RegisteredPort {
             csb_mode: Default::default(),
             sync_loop: Default::default(),
             wait_queue: Default::default(),
-            waiting: Default::default(),
         }
     }
 

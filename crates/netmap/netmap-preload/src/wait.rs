@@ -127,9 +127,9 @@ fn spin(watched: &mut [Watched], left: &dyn Fn() -> Option<Duration>) -> bool {
     let Some(first) = watched.first().map(|first| first.open.clone()) else { return false };
     let Some(port) = first.port() else { return false };
     loop {
-        match port.waiting.pause() {
+        match port.port().waiting().pause() {
             Pause::Spin => std::hint::spin_loop(),
-            Pause::Yield => port.waiting.let_others_run(),
+            Pause::Yield => port.port().waiting().let_others_run(),
             Pause::Collect(time) if left().is_none_or(|left| time < left) => sleep_precisely(time),
             Pause::Collect(_) | Pause::Block => return false,
         }
@@ -143,7 +143,7 @@ fn spin(watched: &mut [Watched], left: &dyn Fn() -> Option<Duration>) -> bool {
 fn tell_policy(watched: &[Watched]) {
     let slots = |watched: &Watched| watched.open.port().map_or(0, |port| port.slots(watched.revents));
     if let Some(port) = watched.first().and_then(|first| first.open.port()) {
-        port.waiting.found(watched.iter().map(slots).sum());
+        port.port().waiting().found(watched.iter().map(slots).sum());
     }
 }
 

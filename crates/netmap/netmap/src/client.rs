@@ -1,5 +1,6 @@
 //! Client of the serving process: a program's ports by name, with their rings and memory.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use ringpass_ipc::{
     check_interrupt, connect, wait_ready,
 };
 use ringpass_memory::{ForeignMemory, Memory};
-use ringpass_port::{Pause, SharedWaitPolicy, WaitPolicy, sleep_precisely};
+use ringpass_port::{DEFAULT_LATENCY_BUDGET, Pause, SharedWaitPolicy, WaitPolicy, sleep_precisely};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
@@ -61,6 +62,21 @@ impl From<ConnectionLost> for Error {
     fn from(lost: ConnectionLost) -> Self {
         Self::ConnectionLost(format!("is gone: {lost}"))
     }
+}
+
+/// Returns how a program waits at its rings: the latency budget is in `RINGPASS_LATENCY_BUDGET`, in microseconds from 0 to 10,000, or 50 µs.
+///
+/// # Errors
+/// The variable has another value.
+pub fn wait_policy() -> Result<WaitPolicy, Error> {
+    let text = std::env::var_os("RINGPASS_LATENCY_BUDGET");
+    text.map_or_else(|| Ok(DEFAULT_LATENCY_BUDGET), |text| latency_budget(&text)).map(WaitPolicy::new)
+}
+
+fn latency_budget(text: &OsStr) -> Result<Duration, Error> {
+    let micros = text.to_str().and_then(|text| text.parse().ok()).filter(|micros| (0..=10_000).contains(micros));
+    let wrong = || Error::Os("RINGPASS_LATENCY_BUDGET: write microseconds from 0 to 10000, such as 50".into());
+    micros.map(Duration::from_micros).ok_or_else(wrong)
 }
 
 /// Returns the socket of the serving process: `RINGPASS_NETMAP_SOCKET` if set; else `ringpass-netmap.sock` in
@@ -391,7 +407,7 @@ impl Port {
             }
         };
         let [tx, rx] = rings.ok_or_else(wrong)?;
-        let waiting = SharedWaitPolicy::default();
+        let waiting = wait_policy()?.into();
         let (pools, others) = (reply.pools, with_names(&reply.text));
         let name = name.to_owned();
         Ok(Self {
@@ -513,7 +529,12 @@ impl Port {
         self.kicks_sent.load(Relaxed)
     }
 
-    /// Sets how [`wait`](Self::wait) waits.
+    /// How threads wait for this port.
+    pub fn waiting(&self) -> &SharedWaitPolicy {
+        &self.waiting
+    }
+
+    /// Sets how [`wait`](Self::wait) waits; as [`wait_policy`] says unless set.
     pub fn set_wait_policy(&mut self, policy: WaitPolicy) {
         self.waiting = policy.into();
     }
@@ -606,3 +627,16 @@ fn block<'a>(
 
 /// A blocked thread rechecks its rings at this interval.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_budget_is_in_microseconds() {
+        assert!(latency_budget("75".as_ref()).is_ok_and(|budget| budget == Duration::from_micros(75)));
+        for wrong in ["", "-1", "10001", "5e-5", "é"] {
+            assert!(latency_budget(wrong.as_ref()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringpass_port::{Error, Idle, WakeSource, Wakeable};
 use ringpass_vfio_user::{self as vfio_user, Event, EventWaiter, Listener, Server, prepare_notifiers};
@@ -60,6 +61,11 @@ impl Passthrough {
             devices: Devices { memory, port, call_event, check_sockets: false, polls: SOCKET_CHECK_INTERVAL },
             idle: Idle::new(false),
         })
+    }
+
+    /// Sets how much latency its sleeps may add so that slots collect; see [`ringpass_port::WaitPolicy::new`].
+    pub fn set_latency_budget(&mut self, budget: Duration) {
+        self.idle = Idle::default().with_latency_budget(budget);
     }
 
     /// Returns the port's counters.

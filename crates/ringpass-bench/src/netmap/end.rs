@@ -11,7 +11,7 @@ use ringpass_port::WaitPolicy;
 use serde::{Deserialize, Serialize};
 
 use ringpass_cli::bridge::open;
-use ringpass_cli::options::seconds;
+use ringpass_cli::options::{latency_budget, seconds};
 use ringpass_cli::output::print_line;
 
 /// One end of 'bench netmap'
@@ -36,6 +36,9 @@ pub struct Args {
     /// Never sleep
     #[arg(long)]
     busy: bool,
+    /// Latency that it may add so that frames collect, in microseconds
+    #[arg(long, value_parser = latency_budget, default_value = "50")]
+    latency_budget: Duration,
     /// Sleep without spinning first
     #[arg(long)]
     blocking: bool,
@@ -93,6 +96,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let mut port = open(&args.port, None, Register { slots, ..Register::default() })?;
     if args.blocking {
         port.set_wait_policy(WaitPolicy::blocking());
+    } else {
+        port.set_wait_policy(WaitPolicy::new(args.latency_budget));
     }
     let (Some(tx), Some(rx)) = (port.tx().first(), port.rx().first()) else {
         return Err(Error::Config("a port with rings both ways is needed".into()));

@@ -25,7 +25,7 @@ use super::process::Process;
 use super::progress::progress;
 use super::{cores, cpu};
 use ringpass::signals::{self, interrupted};
-use ringpass_cli::options::{seconds, within};
+use ringpass_cli::options::{latency_budget, seconds, within};
 
 /// Pipes and VALE switches between processes and guests: throughput, round trips, wake-ups, compared with the
 /// ptnetmap paper
@@ -53,6 +53,9 @@ pub struct Args {
     /// Length of each measurement; four times as long with guests
     #[arg(short = 't', long, value_name = "SECONDS", default_value = "0.5", value_parser = seconds)]
     seconds: Duration,
+    /// Latency that each side may add so that frames collect, in microseconds, where the CPU time is measured against load
+    #[arg(long, value_name = "MICROSECONDS", default_value = "50", value_parser = latency_budget)]
+    latency_budget: Duration,
     /// The two CPUs [default: the first two]
     #[arg(long, value_name = "A,B", value_delimiter = ',')]
     cpu: Vec<usize>,
@@ -249,9 +252,9 @@ pub fn run(args: Args) -> Result<(), Error> {
         let mut rest = &mut samples[..];
         for cases in cases.chunk_by(Case::is_beside) {
             progress(&format!("round {} of {}: {:?}", round + 1, args.rounds, cases[0]));
-            let rig = Rig::new(folder.path(), cores, cases[0].worker());
+            let rig = Rig::new(folder.path(), cores, cases[0].worker(), args.latency_budget);
             let before = core_to_core_cycles(cores);
-            match rig.and_then(|rig| measure(&rig, folder.path(), cases, args.seconds)) {
+            match rig.and_then(|rig| measure(&rig, folder.path(), cases, &args)) {
                 Ok(measured) => {
                     // Guests under an emulator run for a minute, and depend little on the cores.
                     let guests = matches!(cases[0], Case::Guests(_));
@@ -279,8 +282,9 @@ pub fn run(args: Args) -> Result<(), Error> {
 }
 
 /// Runs cases that share guests, or a single one.
-fn measure(rig: &Rig, folder: &Path, cases: &[Case], time: Duration) -> Result<Vec<Sample>, Error> {
-    let case = &cases[0];
+fn measure(rig: &Rig, folder: &Path, cases: &[Case], args: &Args) -> Result<Vec<Sample>, Error> {
+    let (case, time) = (&cases[0], args.seconds);
+    let budget = args.latency_budget.as_micros().to_string();
     let seconds = time.as_secs_f64().to_string();
     let sample = match *case {
         Case::Throughput { what, batch, slots } | Case::QueuePair { what, batch, slots } => {
@@ -289,7 +293,13 @@ fn measure(rig: &Rig, folder: &Path, cases: &[Case], time: Duration) -> Result<V
         }
         Case::Load { what, rate } if rate > 0.0 => {
             // A sender with a rate polls the clock, and needs a core to itself.
-            stream(rig, what, 1, time, &["--batch", "256", "--rate", &rate.to_string(), "-t", &seconds])
+            stream(
+                rig,
+                what,
+                1,
+                time,
+                &["--batch", "256", "--rate", &rate.to_string(), "--latency-budget", &budget, "-t", &seconds],
+            )
         }
         Case::Load { what, .. } => idle(rig, what, time),
         Case::Cascade { bridges, copy } => {

@@ -17,11 +17,12 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Starts the process. The switches' workers run on the core with the index `worker`, or on any core.
-    pub fn new(folder: &Path, cores: [CoreId; 2], worker: Option<usize>) -> Result<Self, Error> {
+    /// Starts the process, whose workers have this latency budget. The switches' run on the core with the index `worker`, or on any core.
+    pub fn new(folder: &Path, cores: [CoreId; 2], worker: Option<usize>, budget: Duration) -> Result<Self, Error> {
         let socket = folder.join("netmap.sock");
         let cpu = worker.map(|worker| cores[worker].id.to_string());
-        let mut arguments = vec!["netmapd", "--buffers", "65536"];
+        let budget = budget.as_micros().to_string();
+        let mut arguments = vec!["netmapd", "--buffers", "65536", "--latency-budget", &budget];
         arguments.extend(cpu.iter().flat_map(|cpu| ["--cpu", cpu]));
         let mut served = start(&arguments, &socket)?;
         served.line(Duration::from_secs(20))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ringpass_netmap::client::{Error, Port, wait};
 use ringpass_netmap::{Flags, PortRing, Slot};
-use ringpass_port::SharedWaitPolicy;
+use ringpass_port::{SharedWaitPolicy, WaitPolicy};
 
 /// Two ports whose frames are forwarded to each other. Rx ring N of one is forwarded to Tx ring N of the other,
 /// modulo the number of the other's rings.
@@ -22,9 +22,9 @@ pub struct Bridge {
 impl Bridge {
     /// Creates a bridge that moves up to `batch` slots at a time. Without `copy`, ports in the same memory
     /// exchange buffers; all others are copied.
-    pub fn new(ports: [Port; 2], copy: bool, batch: u32) -> Self {
+    pub fn new(ports: [Port; 2], copy: bool, batch: u32, policy: WaitPolicy) -> Self {
         let zero_copy = !copy && ports[0].granted().memory_id == ports[1].granted().memory_id;
-        Self { ports, zero_copy, batch, waiting: SharedWaitPolicy::default(), frames: [0; 2], faulty: 0 }
+        Self { ports, zero_copy, batch, waiting: policy.into(), frames: [0; 2], faulty: 0 }
     }
 
     /// Whether buffers are exchanged instead of copied.

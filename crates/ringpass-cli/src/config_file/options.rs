@@ -1,5 +1,7 @@
 //! The table `[options]`: what the subcommands have as command-line options.
 
+use std::time::Duration;
+
 use clap::Parser;
 use ringpass::PageSize;
 use ringpass::control::WebPlace;
@@ -9,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::read_from;
-use crate::options::{Options, SandboxOptions, offloads, pages, ring_size, user, within};
+use crate::options::{Options, SandboxOptions, latency_budget, offloads, pages, ring_size, user, within};
 
 /// Options of every port and worker.
 #[derive(Deserialize, JsonSchema, Default)]
@@ -33,6 +35,8 @@ pub(super) struct OptionsTable {
     offloads: Option<OffloadList>,
     /// Whether idle workers never sleep.
     poll: bool,
+    /// Latency that each worker may add so that packets collect while it sleeps, in microseconds, 0 to 10000; 50 if not given, none below 30.
+    latency_budget: Option<LatencyBudget>,
     /// Whether user, capabilities, files and all system calls are kept after start-up.
     no_sandbox: bool,
     /// User that root becomes after start-up: a name or a number; `nobody` if not given.
@@ -85,6 +89,7 @@ read_from! {
     Batch(usize) from "usize" as usize: |number| within(1..=256)(&number.to_string());
     Queues(usize) from "usize" as usize: |number| within(1..=64)(&number.to_string());
     Ring(usize) from "usize" as usize: |number| ring_size(&number.to_string());
+    LatencyBudget(Duration) from "usize" as usize: |number| latency_budget(&number.to_string());
     Mtu(usize) from "usize" as usize: |number| within(68..=9710)(&number.to_string());
     Pages(PageSize) from "String" as String: |text| pages(&text);
     OffloadList(ringpass::Offloads) from "String" as String: |text| offloads(&text);
@@ -110,6 +115,7 @@ impl OptionsTable {
             mtu: self.mtu.map_or(defaults.mtu, |mtu| mtu.0),
             offloads: self.offloads.map_or(defaults.offloads, |offloads| offloads.0),
             poll: self.poll,
+            latency_budget: self.latency_budget.map_or(defaults.latency_budget, |budget| budget.0),
             sandbox: SandboxOptions {
                 no_sandbox: self.no_sandbox,
                 user: self.user.map_or(defaults.sandbox.user, |user| user.0),

@@ -60,8 +60,11 @@ impl GuestWorkers {
 
     /// Starts the workers.
     pub fn start(self, run: &mut Run) -> Result<(), Error> {
-        let poll = run.config.poll;
-        self.0.into_iter().try_for_each(|relay| run.spawn(move |worker| relay.run(&worker, Idle::new(poll))))
+        let config = run.config.clone();
+        self.0.into_iter().try_for_each(|relay| {
+            let idle = config.idle();
+            run.spawn(move |worker| relay.run(&worker, idle))
+        })
     }
 }
 

@@ -22,15 +22,15 @@ impl Runner {
     /// program.
     const JOIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Starts a thread, on the given CPU, that steps each device with its wire in turn. Without `poll` the
-    /// thread sleeps while there is nothing to do, until a doorbell, a register write or a wire wakes it.
-    pub fn spawn<M: Model + 'static>(cards: Vec<(Arc<M>, QueuePair)>, cpu: Option<usize>, poll: bool) -> Self {
+    /// Starts a thread, on the given CPU, that steps each device with its wire in turn. If `idle` sleeps,
+    /// a doorbell, a register write or a wire wakes it.
+    pub fn spawn<M: Model + 'static>(cards: Vec<(Arc<M>, QueuePair)>, cpu: Option<usize>, idle: Idle) -> Self {
         let cards = cards.into_iter().map(|(card, wire)| (card as Arc<dyn Model>, wire)).collect();
         let shared = Arc::new(Shared::new(cards));
         let its = shared.clone();
         let thread = thread::Builder::new()
             .name("models".into())
-            .spawn(move || run(&its, cpu, Idle::new(poll)))
+            .spawn(move || run(&its, cpu, idle))
             .expect("the system has no thread left");
         Self { shared, thread: Some(thread) }
     }

@@ -22,7 +22,7 @@ fn a_model_sleeps_until_something_wakes_it() {
     driver.window.write(EIAC, 0xffff);
     driver.window.write(EITR.at(0), 0x1f8);
     driver.window.write(IVAR.at(0), 0x8080);
-    let runner = Runner::spawn(vec![(driver.card.clone(), queues)], None, false);
+    let runner = Runner::spawn(vec![(driver.card.clone(), queues)], None, ringpass_port::Idle::default());
     for i in 1..=20usize {
         std::thread::sleep(Duration::from_millis(if i % 5 == 0 { 20 } else { 1 }));
         driver.window.write(EIMS, 1);

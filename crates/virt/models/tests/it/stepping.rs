@@ -16,7 +16,7 @@ fn by(step: &Step, who: Who) -> Vec<&str> {
 fn a_stopped_model_handles_one_descriptor_a_step_and_tells_what_was_written() {
     let mut driver = Driver::started();
     let (wire, queues) = Readable::new();
-    let runner = Runner::spawn(vec![(driver.card.clone(), queues)], None, false);
+    let runner = Runner::spawn(vec![(driver.card.clone(), queues)], None, ringpass_port::Idle::default());
     let stepper = runner.stepper();
     assert_eq!(stepper.is_stopped(), Some(false));
     wire.arrive(frame(own_mac(), 60));

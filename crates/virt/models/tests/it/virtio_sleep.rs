@@ -14,7 +14,7 @@ fn wires_and_notifications_wake() {
     for ring in [0, EVENT_IDX, RING_PACKED, RING_PACKED | EVENT_IDX] {
         let mut driver = Driver::started(ring);
         let (wire, queues) = Readable::new();
-        let runner = Runner::spawn(vec![(driver.card.clone(), queues)], None, false);
+        let runner = Runner::spawn(vec![(driver.card.clone(), queues)], None, ringpass_port::Idle::default());
         // More frames than there are buffers: from the 33rd on each frame waits for a buffer.
         for i in 1..=60usize {
             std::thread::sleep(Duration::from_millis(if i % 10 == 0 { 20 } else { 1 }));

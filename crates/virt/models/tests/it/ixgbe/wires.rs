@@ -87,7 +87,11 @@ fn a_runner_steps_cards_until_it_is_dropped() {
     for poll in [false, true] {
         let (mut a, mut b) = (Driver::started(), Driver::started());
         let (to_a, to_b) = cable();
-        let runner = Runner::spawn(vec![(a.card.clone(), to_a), (b.card.clone(), to_b)], Some(0), poll);
+        let runner = Runner::spawn(
+            vec![(a.card.clone(), to_a), (b.card.clone(), to_b)],
+            Some(0),
+            ringpass_port::Idle::new(poll),
+        );
         let start = Instant::now();
         let mut received = 0;
         for i in 0..200 {
