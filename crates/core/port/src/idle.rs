@@ -70,8 +70,6 @@ pub trait Wakeable {
 pub struct Idle {
     poll: bool,
     policy: WaitPolicy,
-    /// Packets since the last wait.
-    packets: u64,
     armed: bool,
     sleeps: u64,
 }
@@ -84,7 +82,7 @@ impl Idle {
 
     /// Creates the state of a loop, with the default latency budget of 50 µs. With `poll`, the loop never sleeps.
     pub fn new(poll: bool) -> Self {
-        Self { poll, policy: WaitPolicy::default(), packets: 0, armed: false, sleeps: 0 }
+        Self { poll, policy: WaitPolicy::default(), armed: false, sleeps: 0 }
     }
 
     /// Sets how much latency sleeps may add so that packets collect; see [`WaitPolicy::new`].
@@ -103,22 +101,14 @@ impl Idle {
     #[inline]
     pub fn after(&mut self, packets: usize, sources: &mut [&mut dyn Wakeable]) {
         if packets > 0 {
-            self.packets += packets as u64;
-            if self.policy.is_waiting() {
-                self.found(sources);
+            self.policy.found(packets as u64);
+            if self.armed {
+                self.disarm(sources);
             }
         } else if self.poll {
             std::hint::spin_loop();
         } else {
             self.wait(sources);
-        }
-    }
-
-    #[cold]
-    fn found(&mut self, sources: &mut [&mut dyn Wakeable]) {
-        self.policy.found(std::mem::take(&mut self.packets));
-        if self.armed {
-            self.disarm(sources);
         }
     }
 
@@ -135,6 +125,7 @@ impl Idle {
         }
     }
 
+    #[cold]
     fn disarm(&mut self, sources: &mut [&mut dyn Wakeable]) {
         self.armed = false;
         sources.iter_mut().for_each(|source| source.disarm());

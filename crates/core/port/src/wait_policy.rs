@@ -54,7 +54,9 @@ pub struct WaitPolicy {
     /// Waits without spinning, as another thread wants this CPU.
     crowded: u32,
     current: Option<Wait>,
-    /// End of the last wait.
+    /// Waits and packets since the end of the last wait that was measured, and the time of that.
+    waits: u32,
+    packets: u64,
     ended: Option<u64>,
 }
 
@@ -103,8 +105,11 @@ impl WaitPolicy {
     const CROWDED_WAITS: u32 = 1024;
     /// After a longer wait, nothing that was learned before holds.
     const FORGET: u64 = 100_000 * US;
+    /// Waits of at most so many rounds are not measured, but for one in so many.
+    const SHORT_ROUNDS: u32 = 4;
+    const UNMEASURED: u32 = 8;
     /// One in so many rounds of spinning yields.
-    const YIELD_INTERVAL: u32 = 4;
+    const YIELD_INTERVAL: u32 = 8;
 
     /// Creates a policy that adds at most `budget` of latency so that packets collect; none if it is below 30 µs. The latency of
     /// a wake-up after a longer silence is the kernel's.
@@ -122,6 +127,8 @@ impl WaitPolicy {
             to_measure: 0,
             crowded: 0,
             current: None,
+            waits: 0,
+            packets: 0,
             ended: None,
         }
     }
@@ -129,12 +136,6 @@ impl WaitPolicy {
     /// Creates a policy that always blocks at once.
     pub fn blocking() -> Self {
         Self { spins: false, ..Self::new(Duration::ZERO) }
-    }
-
-    /// Returns whether a wait has begun.
-    #[inline]
-    pub fn is_waiting(&self) -> bool {
-        self.current.is_some()
     }
 
     /// Returns what to do now that nothing was found. The first call begins a wait.
@@ -187,15 +188,31 @@ impl WaitPolicy {
         }
     }
 
-    /// Ends a wait: `packets` were found since the end of the one before.
+    /// Counts packets that were found, and ends a wait if one has begun.
+    #[inline]
     pub fn found(&mut self, packets: u64) {
-        if self.is_waiting() {
-            self.found_at(now(), packets);
+        self.packets += packets;
+        if self.current.is_some() {
+            self.end_wait(now);
         }
     }
 
-    fn found_at(&mut self, now: u64, packets: u64) {
+    #[cold]
+    fn end_wait(&mut self, clock: impl FnOnce() -> u64) {
         let Some(wait) = self.current.take() else { return };
+        self.crowded = self.crowded.saturating_sub(1);
+        self.waits += 1;
+        // Reading the clock costs as much as such a wait.
+        if let Way::Spin(_) = wait.way
+            && wait.rounds <= Self::SHORT_ROUNDS
+            && self.waits < Self::UNMEASURED
+        {
+            average(&mut self.wait, 0);
+            return;
+        }
+        let now = clock();
+        let waits = std::mem::take(&mut self.waits);
+        let packets = std::mem::take(&mut self.packets).max(1);
         let waited = now.saturating_sub(wait.began);
         let before = self.ended.replace(now);
         if waited > Self::FORGET {
@@ -204,8 +221,6 @@ impl WaitPolicy {
             return;
         }
         let interval = before.map_or(waited, |before| now.saturating_sub(before));
-        let packets = packets.max(1);
-        self.crowded = self.crowded.saturating_sub(1);
         match wait.way {
             Way::Collect(_) => {}
             Way::Collected(time) => {
@@ -229,7 +244,7 @@ impl WaitPolicy {
                 average(&mut self.wait, waited.min(2 * Self::SPIN_WORTH));
                 // The interval after a sleep began when that ended, at no packet.
                 if self.to_measure < Self::MEASURED {
-                    average(&mut self.interval, interval);
+                    average(&mut self.interval, interval / u64::from(waits));
                     average(&mut self.gap, interval / packets);
                 }
                 self.to_measure = self.to_measure.saturating_sub(1);
@@ -409,7 +424,8 @@ mod tests {
             self.until = now + LOOK;
             if self.queued > 0 {
                 self.cpu += LOOK;
-                self.policy.found_at(now, self.queued);
+                self.policy.packets += self.queued;
+                self.policy.end_wait(|| now);
                 return std::mem::take(&mut self.queued);
             }
             match self.policy.pause_at(now) {
@@ -433,7 +449,9 @@ mod tests {
     /// One second of packets that come one by one, at intervals that `interval` returns; the first half is not looked at.
     fn stream(budget: Duration, mut interval: impl FnMut() -> u64) -> Seen {
         let mut waiter = Waiter::new(budget);
-        let (mut due, mut oldest, mut latency) = (interval(), None, 0);
+        let mut due = interval();
+        let mut oldest = None;
+        let mut latency = 0;
         let mut before = (0, 0);
         for now in (0..1_000_000_000).step_by(LOOK as usize) {
             while due <= now {
@@ -540,7 +558,7 @@ mod tests {
         let mut policy = WaitPolicy::blocking();
         for n in 0..1_000 {
             assert_eq!(policy.pause_at(n * US), Pause::Block);
-            policy.found_at(n * US + 100, 1);
+            policy.end_wait(|| n * US + 100);
         }
     }
 
@@ -550,7 +568,7 @@ mod tests {
         for n in 1..1_000 {
             assert_eq!(policy.pause_at(n * 100 * US), Pause::Spin);
             policy.yielded(60 * US);
-            policy.found_at(n * 100 * US + 61 * US, 1);
+            policy.end_wait(|| n * 100 * US + 61 * US);
         }
         policy.yielded(2 * WaitPolicy::LONG_YIELD);
         assert_eq!(policy.pause_at(200_000 * US), Pause::Block, "another thread wants this CPU");

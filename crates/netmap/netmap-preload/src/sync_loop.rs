@@ -166,7 +166,7 @@ fn synchronise(registered: &RegisteredPort, csb: &Csb, asked: &Asked, stop: &Eve
     let is_stopped = || registered.sync_loop.is_stopped();
     let (wakes, mut policy) = (asked.wakes(), WaitPolicy::default());
     rings.request_kicks(false);
-    let (mut moved, mut checked) = (0, Instant::now());
+    let mut checked = Instant::now();
     // Slots that were found while it prepared to sleep.
     let mut found = 0;
     while !is_stopped() {
@@ -174,10 +174,7 @@ fn synchronise(registered: &RegisteredPort, csb: &Csb, asked: &Asked, stop: &Eve
             return Err(Refusal::printed(Errno::IO, "the process that serves netmap ports is gone; the loop ends"));
         }
         if let slots @ 1.. = rings.round() + std::mem::take(&mut found) {
-            moved += u64::from(slots);
-            if policy.is_waiting() {
-                policy.found(std::mem::take(&mut moved));
-            }
+            policy.found(slots.into());
         } else if !wakes {
             pause(asked.pause);
             if checked.elapsed() > CHECK_INTERVAL {

@@ -363,7 +363,8 @@ mod interleavings {
 
     /// Serves until it has seen `until` released slots. Returns how often it blocked.
     fn serve(both: &Both, until: u32) -> u32 {
-        let (mut seen, mut slept, answered) = (0, 0, Answered::default());
+        let (mut seen, mut slept) = (0, 0);
+        let answered = Answered::default();
         loop {
             both.server.set_need_kick(false);
             loop {
