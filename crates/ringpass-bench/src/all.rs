@@ -96,6 +96,14 @@ const SECTIONS: &[Section] = &[
         plots: false,
     },
     Section {
+        title: "The switch",
+        text: "Cycles and instructions for a frame of 60 bytes that the learning switch takes from one port and gives to another, by the number \
+               of its ports, stations and flows. One core; the ports are empty, so that the switch is all that is measured.",
+        arguments: &["switch", "--instructions"],
+        quick: &["--rounds", "50"],
+        plots: false,
+    },
+    Section {
         title: "A card, a switch, a network function, and back",
         text: "The experiments of IOVTee: pattern (a) copies both ways, as switches do; with Rx queue mapping the card's DMA lands in \
                the guest's own buffers.",

@@ -486,7 +486,8 @@ int ringpass_alloc(struct ringpass_queue *queue, struct ringpass_packet *packets
 /*
  Ends a round of a loop that polls `count` queues. `moved` is how many packets the round has received. If there were some, this
  returns at once. Otherwise it spins for a while, in several calls, and then sleeps until one of the queues may have packets,
- for at most `limit_us` microseconds, and at most 0.1 s. Returns 0, or a negative code. The time spent polling adapts to the traffic;
+ for at most `limit_us` microseconds, and at most 0.1 s. Returns 0, or a negative code. The time spent polling adapts to the traffic, and
+ where packets come in a steady stream it sleeps for the latency budget (ringpass_config_set_latency_budget) so that some collect;
  with ringpass_config_set_poll this never sleeps. A signal ends a sleep.
 
  The loop calls this after each round, with the same queues in the same order.

@@ -31,7 +31,7 @@ pub struct Config {
     /// Polls without ever sleeping.
     pub poll: bool,
     /// Latency that each loop on a packet's way may add so that packets collect while it sleeps, 50 µs unless set; see
-    /// [`WaitPolicy::new`](crate::WaitPolicy::new).
+    /// [`Idle::with_latency_budget`].
     pub latency_budget: Duration,
     /// Addresses of cards that are taken even if their kernel interface is in use.
     pub take_over: Vec<String>,

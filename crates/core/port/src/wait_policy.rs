@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
 use nix::time::ClockId;
@@ -72,10 +72,8 @@ struct Wait {
 enum Way {
     /// Spins for this many nanoseconds.
     Spin(u64),
-    /// Is to sleep for this many nanoseconds in all.
+    /// Sleeps for this many nanoseconds in all.
     Collect(u64),
-    /// Slept for this many.
-    Collected(u64),
     Block,
 }
 
@@ -154,15 +152,12 @@ impl WaitPolicy {
                     false => Pause::Spin,
                 }
             }
-            Way::Collect(time) => {
-                wait.way = Way::Collected(time);
-                Pause::Collect(Duration::from_nanos(time - self.overshoot))
-            }
+            Way::Collect(time) if wait.rounds == 1 => Pause::Collect(Duration::from_nanos(time - self.overshoot)),
             Way::Spin(_) | Way::Block => {
                 wait.way = Way::Block;
                 Pause::Block
             }
-            Way::Collected(time) => {
+            Way::Collect(time) => {
                 self.collecting_failed();
                 self.slept(time, waited);
                 wait.way = Way::Block;
@@ -222,11 +217,10 @@ impl WaitPolicy {
         }
         let interval = before.map_or(waited, |before| now.saturating_sub(before));
         match wait.way {
-            Way::Collect(_) => {}
-            Way::Collected(time) => {
+            Way::Collect(time) => {
                 self.slept(time, waited);
                 // Half of what was to be expected: else the sender waits for answers, or is gone.
-                if waited < 2 * time && packets >= 2 && packets * self.gap * 2 >= interval {
+                if waited < 2 * time && packets >= 2 && packets.saturating_mul(2 * self.gap) >= interval {
                     average(&mut self.gap, interval / packets);
                     self.collected += 1;
                     self.backoff = Self::BACKOFF[0];
@@ -259,7 +253,7 @@ impl WaitPolicy {
             (self.collected, self.to_measure) = (0, Self::MEASURED);
         }
         if self.collects_in == 0 && self.to_measure == 0 {
-            let time = self.budget.min(self.gap * Self::MAX_PACKETS);
+            let time = self.budget.min(self.gap.saturating_mul(Self::MAX_PACKETS));
             if time >= Self::MIN_COLLECT && time >= 2 * self.interval {
                 return Way::Collect(time);
             }
@@ -310,7 +304,8 @@ fn timed_yield() -> u64 {
     now() - before
 }
 
-/// A [`WaitPolicy`] of several threads, which wait for the same rings.
+/// A [`WaitPolicy`] of several threads, which wait for the same rings. None of them waits for another, and a process that was forked meanwhile
+/// does not either: who finds it in use blocks without it.
 #[derive(Debug, Default)]
 pub struct SharedWaitPolicy {
     policy: Mutex<WaitPolicy>,
@@ -320,20 +315,26 @@ pub struct SharedWaitPolicy {
 }
 
 impl SharedWaitPolicy {
-    fn policy(&self) -> MutexGuard<'_, WaitPolicy> {
-        self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    fn policy(&self) -> Option<MutexGuard<'_, WaitPolicy>> {
+        match self.policy.try_lock() {
+            Ok(policy) => Some(policy),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Returns what to do now that nothing was found. The first call begins a wait.
     pub fn pause(&self) -> Pause {
         self.is_waiting.store(true, Relaxed);
-        self.policy().pause()
+        self.policy().map_or(Pause::Block, |mut policy| policy.pause())
     }
 
     /// Carries out a [`Pause::Yield`].
     pub fn let_others_run(&self) {
         let time = timed_yield();
-        self.policy().yielded(time);
+        if let Some(mut policy) = self.policy() {
+            policy.yielded(time);
+        }
     }
 
     /// Counts packets that were found, and ends a wait if one has begun. Without packets it goes on in the next call of
@@ -345,7 +346,9 @@ impl SharedWaitPolicy {
         if packets > 0 && self.is_waiting.load(Relaxed) {
             self.is_waiting.store(false, Relaxed);
             self.packets.store(0, Relaxed);
-            self.policy().found(sum);
+            if let Some(mut policy) = self.policy() {
+                policy.found(sum);
+            }
         }
     }
 }
@@ -551,6 +554,18 @@ mod tests {
             let rounds = rounds(threads as usize, DEFAULT_LATENCY_BUDGET, |waiter| waiter.policy.wait = 1_000 * US);
             assert!(rounds > 500_000_000 / (threads * 6 * LOOK), "{threads} threads: {rounds} rounds");
         }
+    }
+
+    #[test]
+    fn a_policy_that_another_thread_has_is_not_waited_for() {
+        let policy = SharedWaitPolicy::default();
+        assert_eq!(policy.pause(), Pause::Spin);
+        let other = policy.policy.lock();
+        assert_eq!(policy.pause(), Pause::Block);
+        policy.found(1);
+        drop(other);
+        policy.found(1);
+        assert_eq!(policy.pause(), Pause::Spin);
     }
 
     #[test]
