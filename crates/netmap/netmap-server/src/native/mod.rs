@@ -238,7 +238,7 @@ impl ServedPort for AttachedRings {
 
 impl Drop for AttachedRings {
     fn drop(&mut self) {
-        self.all.iter().for_each(|rings| drop(rings.close()));
+        self.all.iter().for_each(|rings| rings.close());
         self.used.set(false, false);
         // Wakes the forwarder, which connects port and host now.
         self.kick.wake();

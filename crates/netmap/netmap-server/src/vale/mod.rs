@@ -100,15 +100,18 @@ impl Shared {
         }
     }
 
-    /// Closes the rings; from here on nobody accesses them. Returns the positions at which they are left, by their entries in the CSB.
-    pub(crate) fn close(&self) -> Vec<Positions> {
-        let mut left = Vec::new();
-        for ring_set in &self.ring_sets {
-            let taken = ring_set.lock().take();
-            // Dropped after the lock was released, because this may unmap memory.
-            let rings = taken.into_iter().flat_map(|ring_set| ring_set.rings);
-            left.extend(rings.map(|ring| (ring.kring.entry(), ring.kring.positions())));
-        }
+    /// Closes the rings; from here on nobody accesses them.
+    pub(crate) fn close(&self) {
+        self.leave(None);
+    }
+
+    /// Closes the rings, of which `held` are not served. Returns the positions at which they are left, by their entries in the CSB.
+    fn leave(&self, held: Option<RingSet>) -> Vec<Positions> {
+        // Dropped after the locks were released, because this may unmap memory.
+        let served = self.ring_sets.iter().filter_map(|ring_set| ring_set.lock().take());
+        let taken: Vec<_> = served.chain(held).collect();
+        let rings = taken.iter().flat_map(|ring_set| &ring_set.rings);
+        let mut left: Vec<_> = rings.map(|ring| (ring.kring.entry(), ring.kring.positions())).collect();
         left.sort_by_key(|&(entry, _)| entry);
         left.into_iter().map(|(_, positions)| positions).collect()
     }
@@ -230,8 +233,8 @@ impl ServedPort for RingPort {
     }
 
     fn leave(&mut self) -> Option<Vec<Positions>> {
-        self.hold(false);
-        Some(self.shared.close())
+        // The rings that are held are not served again, not even for a moment: what they have would go to ports that have been left.
+        Some(self.shared.leave(self.held.take()))
     }
 
     fn counters(&self) -> Value {
