@@ -13,7 +13,7 @@ use rustix::thread::set_current_timer_slack;
 /// Bound on the latency that a waiting loop adds so that packets collect, unless the user sets another: 50 µs.
 pub const DEFAULT_LATENCY_BUDGET: Duration = Duration::from_micros(50);
 
-/// What a loop that found nothing does before it looks again.
+/// Action of a loop that found nothing, before it looks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pause {
     /// Looks again at once.
@@ -37,7 +37,7 @@ pub enum Pause {
 #[derive(Clone, Copy, Debug)]
 pub struct WaitPolicy {
     budget: u64,
-    /// Whether it spins at all.
+    /// Set if it spins at all.
     spins: bool,
     /// Averages, in nanoseconds: of waits; from the end of a wait to the end of the next; and that for each packet.
     wait: u64,
@@ -385,7 +385,7 @@ fn nanos(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// What a simulated machine takes, in nanoseconds: a look, a wake-up by another thread and its CPU time, a timed sleep
+    /// Costs of a simulated machine, in nanoseconds: a look, a wake-up by another thread and its CPU time, a timed sleep
     /// beyond what was asked and its CPU time.
     const LOOK: u64 = 50;
     const WAKE: u64 = 20 * US;
@@ -547,7 +547,7 @@ mod tests {
         }
     }
 
-    /// As after a time of other traffic.
+    /// Begins as after a time of other traffic.
     #[test]
     fn those_who_have_begun_to_block_find_back_to_spinning() {
         for threads in [2, 3] {

@@ -35,8 +35,7 @@ impl<'a> WaitGuard<'a> {
         for ((waiting, direction), wanted) in state.waiting.iter_mut().zip(BOTH).zip(directions) {
             *waiting += u32::from(wanted);
             if wanted {
-                // The result is not needed: the caller polls the rings afterwards.
-                registered.rings(direction).iter().for_each(|ring| _ = ring.arm_at(0));
+                arm(registered, direction);
             }
         }
         Ok(Self { registered, directions, forks: state.forks, epoll: Some(epoll) })
@@ -50,10 +49,8 @@ impl<'a> WaitGuard<'a> {
     /// After blocking: consumes the events, marks the port as lost if its server is gone, and asks to be woken again: what it was
     /// woken for may have gone to another thread.
     pub fn heard(&self) {
-        for (direction, wanted) in BOTH.into_iter().zip(self.directions) {
-            if wanted {
-                self.registered.rings(direction).iter().for_each(|ring| _ = ring.arm_at(0));
-            }
+        for (direction, _) in BOTH.into_iter().zip(self.directions).filter(|(_, wanted)| *wanted) {
+            arm(self.registered, direction);
         }
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(BELL) }; 2];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -78,6 +75,11 @@ impl Drop for WaitGuard<'_> {
         }
         state.waiters.extend(self.epoll.take());
     }
+}
+
+/// Asks the other sides of a direction's rings to wake this one. The result is not needed, as the caller polls the rings afterwards.
+fn arm(registered: &RegisteredPort, direction: Direction) {
+    registered.rings(direction).iter().for_each(|ring| _ = ring.arm_at(0));
 }
 
 fn new_epoll(registered: &RegisteredPort) -> Result<OwnedFd, Errno> {
