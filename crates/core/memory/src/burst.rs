@@ -45,11 +45,13 @@ impl Burst {
 
     /// Returns how many more packets fit. After packets were taken from the front, there is more room only once
     /// the burst is empty.
+    #[inline]
     pub fn room(&self) -> usize {
         self.limit - self.end
     }
 
     /// Returns the free places, for a queue to write packets to; see [`commit`](Self::commit).
+    #[inline]
     pub fn spare(&mut self) -> &mut [MaybeUninit<Packet>] {
         &mut self.packets[self.end..self.limit]
     }
@@ -58,6 +60,7 @@ impl Burst {
     ///
     /// # Safety
     /// `spare` has at least `n` places, and the first `n` hold packets.
+    #[inline]
     pub unsafe fn commit(&mut self, n: usize) {
         self.end += n;
     }
@@ -66,6 +69,7 @@ impl Burst {
     ///
     /// # Safety
     /// The burst has at least `n` packets, and only the copies are used from here on.
+    #[inline]
     pub unsafe fn forget(&mut self, n: usize) {
         self.start += n;
         self.rewind();
@@ -129,6 +133,7 @@ impl Burst {
     }
 
     /// Moves an empty burst back to the front of its array, so that it has all of its room.
+    #[inline]
     pub(crate) fn rewind(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);

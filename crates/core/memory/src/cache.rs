@@ -35,16 +35,34 @@ impl Cache {
     /// Buffers that are not taken from the iterator stay in the cache.
     #[inline]
     pub fn buffers(&mut self, want: usize) -> impl ExactSizeIterator<Item = Buffer> {
-        let want = want.min(MAGAZINE);
-        while self.free < want && self.refill() > 0 {}
+        let want = self.gather(want);
         let mut free = self.free;
-        (free - want.min(free)..free).map(move |_| {
+        (free - want..free).map(move |_| {
             free -= 1;
             self.free = free;
             // SAFETY: `slots[..self.free]` are slots outside the depot that the cache owns, and `free` is below
             // its old length. This slot has just left that range, so the new handle alone owns it.
             unsafe { Buffer::new(*self.slots.get_unchecked(free)) }
         })
+    }
+
+    /// Takes up to `want` buffers, at most [`MAGAZINE`], as a slice. The caller moves them out of it; those that it leaves there
+    /// are lost. Returns fewer if the pool runs dry, which is counted.
+    #[inline]
+    pub fn run(&mut self, want: usize) -> &[MaybeUninit<Buffer>] {
+        let taken = self.gather(want);
+        self.free -= taken;
+        // SAFETY: the slots are within the array, and were `slots[free..]` outside the depot, which the cache owned and has just
+        // given up. A `Buffer` is a handle to a slot and has no other field.
+        unsafe { std::slice::from_raw_parts(self.slots.as_ptr().add(self.free).cast(), taken) }
+    }
+
+    /// Gathers up to `want` buffers, at most [`MAGAZINE`], in the cache, and returns how many of these there are.
+    #[inline]
+    fn gather(&mut self, want: usize) -> usize {
+        let want = want.min(MAGAZINE);
+        while self.free < want && self.refill() > 0 {}
+        want.min(self.free)
     }
 
     /// Moves a magazine from the depot to the cache and returns its number of slots. Not inlined, as it runs

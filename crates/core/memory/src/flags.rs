@@ -49,6 +49,11 @@ impl Flags {
     /// attach and detach segments.
     pub const CHAINED: Self = Self(1 << 15);
 
+    /// Returns the flags as bits.
+    pub(crate) const fn bits(self) -> u16 {
+        self.0
+    }
+
     /// Whether any of the flags `of` is set.
     #[inline]
     pub const fn any(self, of: Self) -> bool {

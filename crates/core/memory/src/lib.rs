@@ -40,6 +40,7 @@ mod sigbus;
 mod swap;
 mod sync;
 mod usage;
+mod vector;
 
 pub use access::Access;
 pub use array::{Atomics, DmaArray};
@@ -64,3 +65,4 @@ pub use prefetch::prefetch;
 pub use raw_bytes::RawBytes;
 pub use region::{Addressing, ContiguousRange, DmaRegion, RegionConfig};
 pub use swap::{SwapPool, SwapPoolConfig};
+pub use vector::{Avx2, Four};

@@ -15,6 +15,7 @@ pub(crate) type SlotRef = NonNull<Slot>;
 
 /// A buffer of a mempool, as a device's ring holds it. Dropping it returns it to its pool, on any thread.
 #[derive(Debug)]
+#[repr(transparent)]
 pub struct Buffer(SlotRef);
 
 // SAFETY: the handle owns its buffer, and returning it may happen on any thread, as the pool is `Sync`.
@@ -93,14 +94,17 @@ impl Drop for Buffer {
 ///
 /// Dropping it returns the buffer, on any thread. Many packets are better dropped as a [`Burst`](crate::Burst),
 /// which returns their buffers together.
+///
+/// Its layout is fixed for the vector instructions of [`Four`](crate::Four).
 #[derive(Debug)]
+#[repr(C)]
 pub struct Packet {
     pub(crate) buffer: Buffer,
+    /// Length of the frame in this buffer. `offset + len` is at most the slot's size.
+    pub(crate) len: u32,
     /// Start of the frame, relative to the end of the standard headroom; at least minus the slot's headroom.
     pub(crate) offset: i16,
     pub(crate) flags: Flags,
-    /// Length of the frame in this buffer. `offset + len` is at most the slot's size.
-    pub(crate) len: u32,
 }
 
 /// Metadata of a packet, kept by the pool outside of the buffer, where nobody else can write it. A field is valid

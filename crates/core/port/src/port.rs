@@ -28,6 +28,9 @@ pub struct PortConfig {
     pub spread: Spread,
     /// Let the card, if it can, report sent frames by writing its head to memory rather than in descriptors.
     pub head_write_back: bool,
+    /// Let the driver handle several descriptors at a time with AVX2, if it can and the processor has it. What it sends and
+    /// receives is the same without.
+    pub vector: bool,
     /// When the port's interface is deleted, wait for one of the same name instead of ending. For TAPs and
     /// packet sockets.
     pub rejoin: bool,
@@ -44,6 +47,7 @@ impl Default for PortConfig {
             offloads: Offloads::default(),
             spread: Spread::default(),
             head_write_back: false,
+            vector: true,
             rejoin: false,
         }
     }

@@ -30,5 +30,6 @@ mod rx;
 mod rx_offload;
 mod tx;
 mod tx_offload;
+mod vector;
 
 pub use port::IntelPort;

@@ -145,7 +145,8 @@ impl MappedRx {
 fn post<I: Iterator<Item = Buffer>>(ring: &mut Ring, buffers: impl FnOnce(usize) -> I) -> usize {
     let (tail, mut posted) = (ring.tail, 0);
     let room = ring.room().min(ring.buffers.len() - ring.index(tail));
-    for ((descriptor, place), buffer) in ring.run(tail, room).zip(buffers(room)) {
+    let (descriptors, places) = ring.run(tail, room);
+    for ((descriptor, place), buffer) in descriptors.iter().zip(places).zip(buffers(room)) {
         descriptor[0].store(buffer.iova(), Ordering::Relaxed);
         descriptor[1].store(0, Ordering::Relaxed);
         place.write(buffer);

@@ -93,21 +93,15 @@ impl Ring {
         count & (self.buffers.len() - 1)
     }
 
-    /// Returns up to `n` descriptors from count `from` on, each with the place of its buffer; stops where the
-    /// ring wraps.
-    pub(crate) fn run(
-        &mut self,
-        from: usize,
-        n: usize,
-    ) -> impl Iterator<Item = (&Descriptor, &mut MaybeUninit<Buffer>)> {
+    /// Returns up to `n` descriptors from count `from` on, and the places of their buffers; stops where the ring wraps.
+    #[inline(always)]
+    pub(crate) fn run(&mut self, from: usize, n: usize) -> (&[Descriptor], &mut [MaybeUninit<Buffer>]) {
         let start = self.index(from);
         let run = start..self.buffers.len().min(start + n);
         // SAFETY: `start < buffers.len()`, because `index` masks with the length minus 1; the end is at least
         // `start` and at most `buffers.len()`. `descriptors` has the same length, as `new` makes one place for
         // each descriptor.
-        let (descriptors, places) =
-            unsafe { (self.descriptors.get_unchecked(run.clone()), self.buffers.get_unchecked_mut(run)) };
-        descriptors.iter().zip(places)
+        unsafe { (self.descriptors.get_unchecked(run.clone()), self.buffers.get_unchecked_mut(run)) }
     }
 
     /// Posts one descriptor with its buffer.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Cache};
+use ringpass_memory::{Avx2, Burst, Cache};
 use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::lending::Lending;
 use ringpass_port::{Error, RxQueue, WakeSource, Wakeable};
@@ -14,6 +14,17 @@ use crate::interrupt::Interrupt;
 use crate::mapped::MappedRx;
 use crate::ring::{REFILL, Ring};
 use crate::rx_offload::FrameAssembler;
+use crate::vector;
+
+/// What makes a frame in one buffer good.
+#[derive(Clone, Copy)]
+pub(crate) struct Good {
+    /// Error bits that a good frame's status does not have.
+    pub(crate) errors: u64,
+    /// Largest valid length of a frame, in bytes without the Ethernet header: limited by the MTU and by what a buffer
+    /// holds.
+    pub(crate) longest: usize,
+}
 
 /// An Rx queue: a ring of advanced descriptors with free buffers.
 ///
@@ -23,9 +34,9 @@ use crate::rx_offload::FrameAssembler;
 pub(crate) struct Rx {
     ring: Ring,
     cache: Cache,
-    /// Largest valid length of a frame in one buffer, in bytes without the Ethernet header: limited by the MTU
-    /// and by what a buffer holds.
-    longest: usize,
+    good: Good,
+    /// Whether, and proof that, descriptors may be read four at a time.
+    vector: Option<Avx2>,
     /// Present on queues with offloads, and where a frame may need several buffers.
     assembler: Option<Box<FrameAssembler>>,
     interrupt: Option<Interrupt>,
@@ -43,9 +54,10 @@ impl Rx {
     ) -> Result<Self, Error> {
         ring.start()?;
         let longest = (kib as usize * 1024).min(context.config.mtu.max(1500) + OVERHEAD) - ETHERNET_HEADER;
+        let good = Good { errors: context.device.rx_errors.mac, longest };
         let cache = context.pool.cache();
         let assembler = FrameAssembler::new(context, kib as usize * 1024);
-        let mut rx = Self { ring, cache, longest, assembler, interrupt, mapped: None };
+        let mut rx = Self { ring, cache, good, vector: context.vector(), assembler, interrupt, mapped: None };
         rx.refill();
         Ok(rx)
     }
@@ -54,15 +66,23 @@ impl Rx {
     /// Takes received packets up to the end of the ring, or up to and including the first faulty one. Returns
     /// whether more packets may follow.
     fn take_run(&mut self, burst: &mut Burst) -> bool {
-        let (mut taken, mut faulty) = (0, false);
-        let head = self.ring.head;
-        let posted = self.ring.posted();
-        let error = self.ring.device.rx_errors.mac;
-        for ((descriptor, buffer), place) in self.ring.run(head, posted).zip(burst.spare()) {
+        let (head, posted, good) = (self.ring.head, self.ring.posted(), self.good);
+        let (descriptors, buffers) = self.ring.run(head, posted);
+        let places = burst.spare();
+        let mut taken = match self.vector {
+            // SAFETY: the descriptors are posted, so their buffers are initialised; the head moves past those taken
+            // below, so the packets alone own them. `start` limits `longest` to the size of the buffers (`MappedRx`
+            // rejects lent buffers that are smaller).
+            Some(avx2) if places.len() >= 4 => unsafe { vector::take(avx2, good, descriptors, buffers, places) },
+            _ => 0,
+        };
+        let mut faulty = false;
+        let rest = descriptors.iter().zip(buffers).zip(places).skip(taken);
+        for ((descriptor, buffer), place) in rest {
             let status = descriptor[1].load(Ordering::Acquire);
             let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;
-            let good = status & (RX_DD | RX_EOP | error) == RX_DD | RX_EOP;
-            if !good || len.wrapping_sub(ETHERNET_HEADER) > self.longest {
+            let whole = status & (RX_DD | RX_EOP | good.errors) == RX_DD | RX_EOP;
+            if !whole || len.wrapping_sub(ETHERNET_HEADER) > good.longest {
                 faulty = status & RX_DD != 0;
                 break;
             }
@@ -98,7 +118,7 @@ impl Rx {
             let buffer = self.ring.pop();
             // A length beyond the buffer is treated as 0, which makes the frame faulty.
             let len = Some((status >> RX_LENGTH_SHIFT) as u16 as usize)
-                .filter(|&len| len <= self.longest + ETHERNET_HEADER)
+                .filter(|&len| len <= self.good.longest + ETHERNET_HEADER)
                 .unwrap_or(0);
             // SAFETY: `len` is at most `longest + ETHERNET_HEADER`, by the filter above; `start` limits that
             // to the size of the buffers, and `MappedRx` rejects lent buffers that are smaller.
@@ -125,14 +145,15 @@ impl Rx {
         let before = self.ring.tail;
         while self.ring.room() >= REFILL {
             let (tail, room) = (self.ring.tail, self.ring.room());
-            let fresh = self.cache.buffers(room);
-            let mut posted = 0;
-            for ((descriptor, place), buffer) in self.ring.run(tail, room).zip(fresh) {
+            let (descriptors, places) = self.ring.run(tail, room);
+            let fresh = self.cache.run(places.len());
+            for ((descriptor, place), buffer) in descriptors.iter().zip(places).zip(fresh) {
+                // SAFETY: `Cache::run` returns buffers, and each is moved to its place and used only there.
+                let buffer = place.write(unsafe { buffer.assume_init_read() });
                 descriptor[0].store(buffer.iova(), Ordering::Relaxed);
                 descriptor[1].store(0, Ordering::Relaxed);
-                place.write(buffer);
-                posted += 1;
             }
+            let posted = fresh.len();
             if posted == 0 {
                 break;
             }
@@ -160,7 +181,7 @@ impl RxQueue for Rx {
     }
 
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {
-        let least = self.longest + ETHERNET_HEADER;
+        let least = self.good.longest + ETHERNET_HEADER;
         self.mapped = Some(Box::new(MappedRx::new(&self.ring, lending, least)?));
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Packet, Reclaimer};
+use ringpass_memory::{Avx2, Burst, Packet, Reclaimer};
 use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::{Error, TxQueue, TxWatchdog};
 
@@ -11,9 +11,10 @@ use crate::device::QueueContext;
 use crate::frame::{MIN_FRAME, OVERHEAD, SEND};
 use crate::ring::Ring;
 use crate::tx_offload::TxOffload;
+use crate::vector;
 
 /// Command bits of a frame in one buffer.
-const COMMAND: u64 = SEND | TX_EOP;
+pub(crate) const COMMAND: u64 = SEND | TX_EOP;
 
 /// A Tx queue: a ring of advanced data descriptors with the buffers that the card has not finished sending.
 pub(crate) struct Tx {
@@ -25,6 +26,8 @@ pub(crate) struct Tx {
     longest: usize,
     /// Present on queues whose packets may request offloads or lie in several buffers.
     offload: Option<Box<TxOffload>>,
+    /// Whether, and proof that, descriptors may be written four at a time.
+    vector: Option<Avx2>,
     watchdog: TxWatchdog,
 }
 
@@ -34,7 +37,8 @@ impl Tx {
         ring.start()?;
         let longest = context.config.mtu + OVERHEAD - MIN_FRAME;
         let offload = TxOffload::new(context);
-        Ok(Self { ring, reclaimer: Reclaimer::default(), head, longest, offload, watchdog: TxWatchdog::default() })
+        let (reclaimer, vector, watchdog) = (Reclaimer::default(), context.vector(), TxWatchdog::default());
+        Ok(Self { ring, reclaimer, head, longest, offload, vector, watchdog })
     }
 
     /// Reclaims the buffers that the card has sent, [`RS_INTERVAL`] at a time. Not inlined, so that `post_run`
@@ -72,11 +76,18 @@ impl Tx {
     fn post_run(&mut self, burst: &mut Burst) -> usize {
         let tail = self.ring.tail;
         let start = self.ring.index(self.ring.tail);
-        let mut posted = 0;
         // The ring's size is a multiple of the interval, so a run never crosses the end of the ring.
         let report = start | (RS_INTERVAL - 1);
         let n = self.ring.room().min(report + 1 - start);
-        for (packet, (descriptor, place)) in burst.iter().zip(self.ring.run(tail, n)) {
+        let (descriptors, places) = self.ring.run(tail, n);
+        let mut posted = match self.vector {
+            // SAFETY: `avx2` is the proof that the processor has it.
+            Some(avx2) if burst.len() >= 4 => unsafe {
+                vector::post(avx2, self.longest, burst, descriptors, places)
+            },
+            _ => 0,
+        };
+        for ((packet, descriptor), place) in burst.iter().zip(descriptors).zip(places).skip(posted) {
             if !sendable(packet, self.longest) {
                 break;
             }
@@ -89,7 +100,7 @@ impl Tx {
             place.write(unsafe { packet.copy_buffer() });
             posted += 1;
         }
-        // SAFETY: the first `posted` packets were copied by the loop above; the ring owns their buffers now.
+        // SAFETY: the first `posted` packets were copied above; the ring owns their buffers now.
         unsafe { burst.forget(posted) };
         self.ring.tail += posted;
         if start + posted > report {

@@ -1,0 +1,99 @@
+//! Four packets at a time in the registers of AVX2, for the rings of cards.
+
+use std::arch::x86_64::*;
+use std::mem::{MaybeUninit, offset_of};
+
+use crate::{Buffer, Flags, Packet};
+
+/// Proof that the processor has AVX2.
+///
+/// Functions that take it and have the target feature may be called by functions without it, in an `unsafe` block.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// Returns the proof, or `None` on a processor without AVX2.
+    pub fn detect() -> Option<Self> {
+        is_x86_feature_detected!("avx2").then_some(Self(()))
+    }
+}
+
+/// Handles and fields of four packets, in lanes of 64 bits.
+///
+/// The lanes are in the order 0, 2, 1, 3, which the unpack instructions make of two registers with two packets each,
+/// and of which they make two registers with two descriptors each. So nothing has to cross the halves of a register.
+#[derive(Clone, Copy)]
+pub struct Four {
+    handles: __m256i,
+    fields: __m256i,
+}
+
+// A packet's layout: a handle, then its fields, of which the length has the lower half of 64 bits.
+const _: () = assert!(size_of::<Buffer>() == 8 && offset_of!(Packet, buffer) == 0 && size_of::<Packet>() == 16);
+const _: () = assert!(offset_of!(Packet, len) == 8 && offset_of!(Packet, offset) == 12 && offset_of!(Packet, flags) == 14);
+
+impl Four {
+    /// Reads the handles and fields of four packets.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn load(packets: &[Packet; 4]) -> Self {
+        let pairs = packets.as_ptr().cast::<__m256i>();
+        // SAFETY: the four packets are two registers long, without padding, and borrowed.
+        let [low, high] = unsafe { [_mm256_loadu_si256(pairs), _mm256_loadu_si256(pairs.add(1))] };
+        Self { handles: _mm256_unpacklo_epi64(low, high), fields: _mm256_unpackhi_epi64(low, high) }
+    }
+
+    /// Makes packets without flags of buffers, with `lengths` in the order 0, 2, 1, 3, and writes them to their places.
+    ///
+    /// # Safety
+    /// The buffers are initialised and are not used again, as only the packets own them. Each length is at most its
+    /// pool's buffer size.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn write_received(
+        buffers: &[MaybeUninit<Buffer>; 4],
+        lengths: __m256i,
+        places: &mut [MaybeUninit<Packet>; 4],
+    ) {
+        let pairs = places.as_mut_ptr().cast::<__m256i>();
+        // SAFETY: four handles are one register long, and four places are two. A length in 64 bits is a packet's fields
+        // with the offset 0 and no flags.
+        unsafe {
+            let handles = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_loadu_si256(buffers.as_ptr().cast()));
+            _mm256_storeu_si256(pairs, _mm256_unpacklo_epi64(handles, lengths));
+            _mm256_storeu_si256(pairs.add(1), _mm256_unpackhi_epi64(handles, lengths));
+        }
+    }
+
+    /// Returns the lengths, as 64-bit numbers. That of a [chained](Packet::is_chained) packet is negative.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn lengths(self) -> __m256i {
+        let chained = i64::from(Flags::CHAINED.bits()) << 48;
+        _mm256_and_si256(self.fields, _mm256_set1_epi64x(chained | 0xffff_ffff))
+    }
+
+    /// Returns the addresses of the frames on the device's side.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn iovas(self, packets: &[Packet; 4]) -> __m256i {
+        let [a, b, c, d] = [0, 2, 1, 3].map(|i: usize| packets[i].buffer.iova() as i64);
+        // The offset is a signed 16-bit number: with its sign flipped it is 0x8000 more than with its sign extended.
+        let flipped = _mm256_xor_si256(_mm256_srli_epi64::<32>(self.fields), _mm256_set1_epi64x(0x8000));
+        let offsets = _mm256_and_si256(flipped, _mm256_set1_epi64x(0xffff));
+        let base = _mm256_sub_epi64(_mm256_set_epi64x(d, c, b, a), _mm256_set1_epi64x(0x8000));
+        _mm256_add_epi64(base, offsets)
+    }
+
+    /// Writes the handles to the places of buffers, like [`Packet::copy_buffer`].
+    ///
+    /// # Safety
+    /// The packets are not chained, and are forgotten: neither used nor dropped.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn copy_buffers(self, places: &mut [MaybeUninit<Buffer>; 4]) {
+        let handles = _mm256_permute4x64_epi64::<0b11_01_10_00>(self.handles);
+        // SAFETY: four handles are one register long.
+        unsafe { _mm256_storeu_si256(places.as_mut_ptr().cast(), handles) };
+    }
+}
