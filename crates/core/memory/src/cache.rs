@@ -117,8 +117,16 @@ impl Reclaimer {
     #[inline]
     pub(crate) fn add_all<T>(&mut self, mut items: &[T], home: impl Fn(&T) -> (NonNull<Shared>, SlotRef)) {
         while !items.is_empty() {
-            let mut added = 0;
-            for (item, place) in items.iter().zip(&mut self.slots[self.len..]) {
+            let (mut added, free) = (0, &mut self.slots[self.len..]);
+            // Four at a time, as nearly always all of them have the same pool.
+            for (four, places) in items.as_chunks::<4>().0.iter().zip(free.as_chunks_mut::<4>().0) {
+                if four.iter().any(|item| home(item).0 != self.pool) {
+                    break;
+                }
+                *places = std::array::from_fn(|i| home(&four[i]).1);
+                added += 4;
+            }
+            for (item, place) in items[added..].iter().zip(&mut free[added..]) {
                 let (pool, slot) = home(item);
                 if pool != self.pool {
                     break;

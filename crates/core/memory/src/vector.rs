@@ -30,10 +30,14 @@ pub struct Four {
 
 // A packet's layout: a handle, then its fields, of which the length has the lower half of 64 bits.
 const _: () = assert!(size_of::<Buffer>() == 8 && offset_of!(Packet, buffer) == 0 && size_of::<Packet>() == 16);
-const _: () = assert!(offset_of!(Packet, len) == 8 && offset_of!(Packet, offset) == 12 && offset_of!(Packet, flags) == 14);
+const _: () =
+    assert!(offset_of!(Packet, len) == 8 && offset_of!(Packet, offset) == 12 && offset_of!(Packet, flags) == 14);
 
 impl Four {
     /// Reads the handles and fields of four packets.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn load(packets: &[Packet; 4]) -> Self {
@@ -46,7 +50,7 @@ impl Four {
     /// Makes packets without flags of buffers, with `lengths` in the order 0, 2, 1, 3, and writes them to their places.
     ///
     /// # Safety
-    /// The buffers are initialised and are not used again, as only the packets own them. Each length is at most its
+    /// The processor has AVX2. The buffers are initialised and are not used again, as only the packets own them. Each length is at most its
     /// pool's buffer size.
     #[inline]
     #[target_feature(enable = "avx2")]
@@ -66,6 +70,9 @@ impl Four {
     }
 
     /// Returns the lengths, as 64-bit numbers. That of a [chained](Packet::is_chained) packet is negative.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn lengths(self) -> __m256i {
@@ -74,21 +81,28 @@ impl Four {
     }
 
     /// Returns the addresses of the frames on the device's side.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn iovas(self, packets: &[Packet; 4]) -> __m256i {
-        let [a, b, c, d] = [0, 2, 1, 3].map(|i: usize| packets[i].buffer.iova() as i64);
+        let pair = |low: usize, high: usize| {
+            let [low, high] = [low, high].map(|i| (&raw const packets[i].buffer.slot().iova).cast());
+            // SAFETY: both point to 64 bits of a slot, which is not written while its buffer is outside the depot.
+            unsafe { _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd(low), high)) }
+        };
         // The offset is a signed 16-bit number: with its sign flipped it is 0x8000 more than with its sign extended.
         let flipped = _mm256_xor_si256(_mm256_srli_epi64::<32>(self.fields), _mm256_set1_epi64x(0x8000));
         let offsets = _mm256_and_si256(flipped, _mm256_set1_epi64x(0xffff));
-        let base = _mm256_sub_epi64(_mm256_set_epi64x(d, c, b, a), _mm256_set1_epi64x(0x8000));
+        let base = _mm256_sub_epi64(_mm256_set_m128i(pair(1, 3), pair(0, 2)), _mm256_set1_epi64x(0x8000));
         _mm256_add_epi64(base, offsets)
     }
 
     /// Writes the handles to the places of buffers, like [`Packet::copy_buffer`].
     ///
     /// # Safety
-    /// The packets are not chained, and are forgotten: neither used nor dropped.
+    /// The processor has AVX2. The packets are not chained, and are forgotten: neither used nor dropped.
     #[inline]
     #[target_feature(enable = "avx2")]
     pub unsafe fn copy_buffers(self, places: &mut [MaybeUninit<Buffer>; 4]) {

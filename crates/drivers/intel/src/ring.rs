@@ -104,6 +104,14 @@ impl Ring {
         unsafe { (self.descriptors.get_unchecked(run.clone()), self.buffers.get_unchecked_mut(run)) }
     }
 
+    /// Returns the descriptor of count `count`, and the place of its buffer.
+    #[inline(always)]
+    pub(crate) fn at(&mut self, count: usize) -> (&Descriptor, &mut MaybeUninit<Buffer>) {
+        let index = self.index(count);
+        // SAFETY: `index` masks with the number of places minus 1, and `new` makes one place for each descriptor.
+        unsafe { (self.descriptors.get_unchecked(index), self.buffers.get_unchecked_mut(index)) }
+    }
+
     /// Posts one descriptor with its buffer.
     ///
     /// # Panics

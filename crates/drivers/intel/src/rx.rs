@@ -62,23 +62,56 @@ impl Rx {
         Ok(rx)
     }
 
-    // ANCHOR: take_run
-    /// Takes received packets up to the end of the ring, or up to and including the first faulty one. Returns
-    /// whether more packets may follow.
-    fn take_run(&mut self, burst: &mut Burst) -> bool {
-        let (head, posted, good) = (self.ring.head, self.ring.posted(), self.good);
-        let (descriptors, buffers) = self.ring.run(head, posted);
+    /// Takes received frames and posts free buffers in place of theirs, on a queue of whole frames without offloads. Returns the
+    /// number of packets.
+    #[inline(always)]
+    fn receive<const VECTOR: bool>(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.room();
+        if VECTOR {
+            self.take_fours(burst);
+        }
+        if self.take(burst) {
+            self.take_rest(burst);
+        }
+        let received = before - burst.room();
+        if self.ring.room() >= REFILL {
+            self.refill();
+        }
+        received
+    }
+
+    /// Receives with vector instructions.
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn receive_many(&mut self, burst: &mut Burst) -> usize {
+        self.receive::<true>(burst)
+    }
+
+    /// Takes received packets four at a time, as long as all four are good.
+    #[inline(always)]
+    fn take_fours(&mut self, burst: &mut Burst) {
+        let (head, n) = (self.ring.head, self.ring.posted());
+        let Some(avx2) = self.vector else { return };
+        let (descriptors, buffers) = self.ring.run(head, n);
+        // SAFETY: `avx2` is the proof that the processor has it. The descriptors are posted, so their buffers are
+        // initialised; the head moves past those taken below, so the packets alone own them. `start` limits
+        // `longest` to the size of the buffers (`MappedRx` rejects lent buffers that are smaller).
+        let taken = unsafe { vector::take(avx2, self.good, descriptors, buffers, burst.spare()) };
+        self.ring.head += taken;
+        // SAFETY: `vector::take` has written packets to the first `taken` places of `burst.spare()`.
+        unsafe { burst.commit(taken) };
+    }
+
+    // ANCHOR: take
+    /// Takes received packets, up to and including the first faulty one. Returns whether there was one, so that more may
+    /// follow.
+    #[inline(always)]
+    fn take(&mut self, burst: &mut Burst) -> bool {
+        let (head, n, good) = (self.ring.head, self.ring.posted().min(burst.room()), self.good);
         let places = burst.spare();
-        let mut taken = match self.vector {
-            // SAFETY: the descriptors are posted, so their buffers are initialised; the head moves past those taken
-            // below, so the packets alone own them. `start` limits `longest` to the size of the buffers (`MappedRx`
-            // rejects lent buffers that are smaller).
-            Some(avx2) if places.len() >= 4 => unsafe { vector::take(avx2, good, descriptors, buffers, places) },
-            _ => 0,
-        };
-        let mut faulty = false;
-        let rest = descriptors.iter().zip(buffers).zip(places).skip(taken);
-        for ((descriptor, buffer), place) in rest {
+        let (mut taken, mut faulty) = (0, false);
+        while taken < n {
+            let (descriptor, buffer) = self.ring.at(head + taken);
             let status = descriptor[1].load(Ordering::Acquire);
             let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;
             let whole = status & (RX_DD | RX_EOP | good.errors) == RX_DD | RX_EOP;
@@ -89,23 +122,54 @@ impl Rx {
             // SAFETY: the descriptor is posted, so its buffer is initialised; the head moves past it below, so
             // this copy is the only one in use. `len` is at most `longest + ETHERNET_HEADER`, which `start`
             // limits to the size of the buffers (`MappedRx` rejects lent buffers that are smaller).
-            place.write(unsafe { buffer.assume_init_read().into_packet(len) });
+            let packet = unsafe { buffer.assume_init_read().into_packet(len) };
+            // SAFETY: `n` is at most the room of the burst, which is the number of places.
+            unsafe { places.get_unchecked_mut(taken) }.write(packet);
             taken += 1;
         }
         self.ring.head += taken;
         // SAFETY: the loop has written packets to the first `taken` places of `burst.spare()`.
         unsafe { burst.commit(taken) };
         if faulty {
-            drop(self.ring.pop());
-            self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed);
+            self.drop_faulty();
         }
-        faulty || taken > 0 && self.ring.index(self.ring.head) == 0
+        faulty
     }
-    // ANCHOR_END: take_run
+    // ANCHOR_END: take
+
+    /// Takes what follows a faulty frame.
+    #[cold]
+    fn take_rest(&mut self, burst: &mut Burst) {
+        while self.take(burst) {}
+    }
+
+    /// Takes a faulty frame's buffer out of the ring, and counts it.
+    #[cold]
+    fn drop_faulty(&mut self) {
+        drop(self.ring.pop());
+        self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Receives on a queue with offloads, with frames in several buffers, or with a guest's buffers.
+    #[inline(never)]
+    fn receive_otherwise(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.room();
+        match self.assembler {
+            None => self.take_rest(burst),
+            Some(_) => self.take_offloaded(burst),
+        }
+        let received = before - burst.room();
+        match &mut self.mapped {
+            None if self.ring.room() >= REFILL => self.refill(),
+            None => {}
+            Some(mapped) => mapped.refill(&mut self.ring, &mut self.cache, burst, received),
+        }
+        // Computed after the refill: a mapped queue drops packets again if its guest has gone.
+        before - burst.room()
+    }
 
     /// Takes received frames while the burst has room, on a queue with offloads or with frames longer than a
-    /// buffer. The counterpart of [`take_run`](Self::take_run).
-    #[inline(never)]
+    /// buffer. The counterpart of [`take`](Self::take).
     fn take_offloaded(&mut self, burst: &mut Burst) {
         let Some(assembler) = &mut self.assembler else { return };
         while burst.room() > 0 && self.ring.posted() > 0 {
@@ -138,24 +202,30 @@ impl Rx {
     }
 
     // ANCHOR: refill
-    /// Posts free buffers in place of those taken, at least [`REFILL`] at a time. If the pool is empty, the
-    /// ring stays shorter until buffers return; meanwhile the card drops frames and counts them.
-    #[inline(always)]
+    /// Posts free buffers in place of those taken, [`REFILL`] or more at a time. If the pool is empty, the ring stays shorter
+    /// until buffers return; meanwhile the card drops frames and counts them.
+    #[inline(never)]
     fn refill(&mut self) {
         let before = self.ring.tail;
         while self.ring.room() >= REFILL {
             let (tail, room) = (self.ring.tail, self.ring.room());
             let (descriptors, places) = self.ring.run(tail, room);
             let fresh = self.cache.run(places.len());
-            for ((descriptor, place), buffer) in descriptors.iter().zip(places).zip(fresh) {
-                // SAFETY: `Cache::run` returns buffers, and each is moved to its place and used only there.
-                let buffer = place.write(unsafe { buffer.assume_init_read() });
-                descriptor[0].store(buffer.iova(), Ordering::Relaxed);
-                descriptor[1].store(0, Ordering::Relaxed);
-            }
-            let posted = fresh.len();
-            if posted == 0 {
+            if fresh.is_empty() {
                 break;
+            }
+            let mut posted = match self.vector {
+                // SAFETY: `avx2` is the proof that the processor has it. `Cache::run` returns buffers, and this is the only
+                // use of those that it moves.
+                Some(avx2) => unsafe { vector::refill(avx2, descriptors, places, fresh) },
+                None => 0,
+            };
+            while posted < fresh.len() {
+                // SAFETY: `Cache::run` returns buffers, and each is moved to its place and used only there.
+                let buffer = places[posted].write(unsafe { fresh[posted].assume_init_read() });
+                descriptors[posted][0].store(buffer.iova(), Ordering::Relaxed);
+                descriptors[posted][1].store(0, Ordering::Relaxed);
+                posted += 1;
             }
             self.ring.tail += posted;
         }
@@ -166,18 +236,14 @@ impl Rx {
 
 impl RxQueue for Rx {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let before = burst.room();
-        match self.assembler {
-            None => while self.take_run(burst) {},
-            Some(_) => self.take_offloaded(burst),
+        if self.assembler.is_some() || self.mapped.is_some() {
+            self.receive_otherwise(burst)
+        } else if self.vector.is_some() && burst.room() >= 4 {
+            // SAFETY: `vector` holds the proof that the processor has AVX2.
+            unsafe { self.receive_many(burst) }
+        } else {
+            self.receive::<false>(burst)
         }
-        let received = before - burst.room();
-        match &mut self.mapped {
-            None => self.refill(),
-            Some(mapped) => mapped.refill(&mut self.ring, &mut self.cache, burst, received),
-        }
-        // Computed after the refill: a mapped queue drops packets again if its guest has gone.
-        before - burst.room()
     }
 
     fn borrow_from(&mut self, lending: &Arc<Lending>) -> Result<(), Error> {

@@ -41,56 +41,122 @@ impl Tx {
         Ok(Self { ring, reclaimer, head, longest, offload, vector, watchdog })
     }
 
-    /// Reclaims the buffers that the card has sent, [`RS_INTERVAL`] at a time. Not inlined, so that `post_run`
-    /// keeps its registers.
+    /// Reclaims the buffers of the blocks that the card has sent. The first one [is](Self::is_sent).
     #[inline(never)]
     fn reclaim(&mut self) {
-        while self.ring.posted() >= RS_INTERVAL && self.sent() {
+        loop {
             let start = self.ring.index(self.ring.head);
             let buffers = &self.ring.buffers[start..start + RS_INTERVAL];
             // SAFETY: at least `RS_INTERVAL` descriptors are posted, and these are the oldest, so their buffers
             // are initialised. The head moves past them below, so the ring does not use them again.
             unsafe { self.reclaimer.add(buffers) };
             self.ring.head += RS_INTERVAL;
-        }
-    }
-
-    /// Returns whether the card has finished the oldest [`RS_INTERVAL`] descriptors.
-    fn sent(&self) -> bool {
-        match &self.head {
-            Some(head) => head.sent(&self.ring),
-            None => {
-                let first = self.ring.index(self.ring.head);
-                let last = self
-                    .offload
-                    .as_ref()
-                    .map_or(first + RS_INTERVAL - 1, |offload| offload.reports[first / RS_INTERVAL]);
-                self.ring.descriptors[last][1].load(Ordering::Acquire) & TX_DD != 0
-            }
-        }
-    }
-
-    // ANCHOR: post_run
-    /// Posts frames until the next report is due, the ring is full, or a frame cannot be sent. Returns how many
-    /// it posted.
-    fn post_run(&mut self, burst: &mut Burst) -> usize {
-        let tail = self.ring.tail;
-        let start = self.ring.index(self.ring.tail);
-        // The ring's size is a multiple of the interval, so a run never crosses the end of the ring.
-        let report = start | (RS_INTERVAL - 1);
-        let n = self.ring.room().min(report + 1 - start);
-        let (descriptors, places) = self.ring.run(tail, n);
-        let mut posted = match self.vector {
-            // SAFETY: `avx2` is the proof that the processor has it.
-            Some(avx2) if burst.len() >= 4 => unsafe {
-                vector::post(avx2, self.longest, burst, descriptors, places)
-            },
-            _ => 0,
-        };
-        for ((packet, descriptor), place) in burst.iter().zip(descriptors).zip(places).skip(posted) {
-            if !sendable(packet, self.longest) {
+            if !self.is_sent() {
                 break;
             }
+        }
+    }
+
+    /// Returns whether the card has finished the oldest block of [`RS_INTERVAL`] descriptors.
+    #[inline(always)]
+    fn is_sent(&self) -> bool {
+        if self.ring.posted() < RS_INTERVAL {
+            return false;
+        }
+        match (&self.head, &self.offload) {
+            (None, None) => self.is_done(self.ring.head + RS_INTERVAL - 1),
+            (None, Some(offload)) => {
+                let block = self.ring.index(self.ring.head) / RS_INTERVAL;
+                self.is_done(offload.reports[block])
+            }
+            (Some(head), _) => head.sent(&self.ring),
+        }
+    }
+
+    fn is_done(&self, count: usize) -> bool {
+        self.ring.descriptors[self.ring.index(count)][1].load(Ordering::Acquire) & TX_DD != 0
+    }
+
+    /// Reclaims what is sent, and posts frames of a queue without offloads while there is room. Returns how many left the burst.
+    #[inline(always)]
+    fn send<const VECTOR: bool>(&mut self, burst: &mut Burst) -> usize {
+        if self.is_sent() {
+            self.reclaim();
+        }
+        let (packets, tail) = (burst.len(), self.ring.tail);
+        if VECTOR {
+            self.post_fours(burst);
+        }
+        self.post(burst);
+        if !burst.is_empty() {
+            self.send_rest(burst);
+        }
+        self.request_reports(tail);
+        self.ring.publish(tail);
+        packets - burst.len()
+    }
+
+    /// Sends with vector instructions.
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn send_many(&mut self, burst: &mut Burst) -> usize {
+        self.send::<true>(burst)
+    }
+
+    /// Sends on a queue with offloads, or with frames in several buffers.
+    #[inline(never)]
+    fn send_otherwise(&mut self, burst: &mut Burst) -> usize {
+        if self.is_sent() {
+            self.reclaim();
+        }
+        let (packets, tail) = (burst.len(), self.ring.tail);
+        if let Some(offload) = &mut self.offload {
+            offload.post_all(&mut self.ring, burst);
+        }
+        self.ring.publish(tail);
+        if !burst.is_empty() {
+            self.watchdog.check(self.ring.head as u64, &self.ring.device.hang);
+        }
+        packets - burst.len()
+    }
+
+    /// Drops a frame that cannot be sent, and sends what follows. Looks whether the card still sends if there is no room.
+    #[cold]
+    fn send_rest(&mut self, burst: &mut Burst) {
+        while !burst.is_empty() && self.ring.room() > 0 {
+            self.refuse(burst);
+            self.post(burst);
+        }
+        if !burst.is_empty() {
+            self.watchdog.check(self.ring.head as u64, &self.ring.device.hang);
+        }
+    }
+
+    /// Posts frames four at a time, as long as all four can be sent.
+    #[inline(always)]
+    fn post_fours(&mut self, burst: &mut Burst) {
+        let (tail, room) = (self.ring.tail, self.ring.room());
+        let Some(avx2) = self.vector else { return };
+        let (descriptors, places) = self.ring.run(tail, room);
+        // SAFETY: `avx2` is the proof that the processor has it.
+        let posted = unsafe { vector::post(avx2, self.longest, burst, descriptors, places) };
+        // SAFETY: `vector::post` has copied the first `posted` packets; the ring owns their buffers now.
+        unsafe { burst.forget(posted) };
+        self.ring.tail += posted;
+    }
+
+    // ANCHOR: post
+    /// Posts frames until the ring is full or a frame cannot be sent.
+    #[inline(always)]
+    fn post(&mut self, burst: &mut Burst) {
+        let (tail, n, longest) = (self.ring.tail, self.ring.room().min(burst.len()), self.longest);
+        let packets = &burst[..n];
+        let mut posted = 0;
+        for packet in packets {
+            if !sendable(packet, longest) {
+                break;
+            }
+            let (descriptor, place) = self.ring.at(tail + posted);
             // The length goes into two fields: bytes in this buffer, and bytes of the whole frame.
             let lengths = packet.len() as u64 * (1 | 1 << TX_PAYLEN_SHIFT);
             descriptor[0].store(packet.iova(), Ordering::Relaxed);
@@ -100,16 +166,23 @@ impl Tx {
             place.write(unsafe { packet.copy_buffer() });
             posted += 1;
         }
-        // SAFETY: the first `posted` packets were copied above; the ring owns their buffers now.
+        // SAFETY: the first `posted` packets were copied by the loop above; the ring owns their buffers now.
         unsafe { burst.forget(posted) };
         self.ring.tail += posted;
-        if start + posted > report {
-            let last = &self.ring.descriptors[report][1];
-            last.store(last.load(Ordering::Relaxed) | TX_RS, Ordering::Relaxed);
-        }
-        posted
     }
-    // ANCHOR_END: post_run
+
+    /// Asks the card to report the last descriptor of each block of [`RS_INTERVAL`] that was completed since the tail was
+    /// `before`.
+    #[inline(always)]
+    fn request_reports(&mut self, before: usize) {
+        let mut last = before | (RS_INTERVAL - 1);
+        while last < self.ring.tail {
+            let (descriptor, _) = self.ring.at(last);
+            descriptor[1].store(descriptor[1].load(Ordering::Relaxed) | TX_RS, Ordering::Relaxed);
+            last += RS_INTERVAL;
+        }
+    }
+    // ANCHOR_END: post
 
     /// Drops the frames at the front of the burst that can never be sent, and counts them.
     #[cold]
@@ -127,21 +200,13 @@ fn sendable(packet: &Packet, longest: usize) -> bool {
 
 impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
-        self.reclaim();
-        let (packets, tail) = (burst.len(), self.ring.tail);
-        if let Some(offload) = &mut self.offload {
-            offload.post_all(&mut self.ring, burst);
+        if self.offload.is_some() {
+            self.send_otherwise(burst)
+        } else if self.vector.is_some() && burst.len() >= 4 {
+            // SAFETY: `vector` holds the proof that the processor has AVX2.
+            unsafe { self.send_many(burst) }
         } else {
-            while !burst.is_empty() && self.ring.room() > 0 {
-                if self.post_run(burst) == 0 {
-                    self.refuse(burst);
-                }
-            }
+            self.send::<false>(burst)
         }
-        self.ring.publish(tail);
-        if !burst.is_empty() {
-            self.watchdog.check(self.ring.head as u64, &self.ring.device.hang);
-        }
-        packets - burst.len()
     }
 }

@@ -19,7 +19,7 @@ use crate::tx::COMMAND;
 ///
 /// # Safety
 /// The buffers are initialised, and frames of up to `good.longest` bytes beyond an Ethernet header fit into them.
-#[inline(never)]
+#[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) unsafe fn take(
     _: Avx2,
@@ -32,12 +32,14 @@ pub(crate) unsafe fn take(
     let done = _mm256_set1_epi64x((RX_DD | RX_EOP) as i64);
     let (least, most) = (ETHERNET_HEADER as i64, (good.longest + ETHERNET_HEADER) as i64);
     let (least, most) = (_mm256_set1_epi64x(least), _mm256_set1_epi64x(most));
-    let groups = descriptors.as_chunks().0.iter().zip(buffers.as_chunks().0).zip(places.as_chunks_mut().0);
+    let groups =
+        descriptors.as_chunks::<4>().0.iter().zip(buffers.as_chunks::<4>().0).zip(places.as_chunks_mut::<4>().0);
     let mut taken = 0;
     for ((descriptors, buffers), places) in groups {
         let [low, high] = read(descriptors);
         let status = _mm256_unpackhi_epi64(low, high);
-        let lengths = _mm256_and_si256(_mm256_srli_epi64::<{ RX_LENGTH_SHIFT as i32 }>(status), _mm256_set1_epi64x(0xffff));
+        let lengths =
+            _mm256_and_si256(_mm256_srli_epi64::<{ RX_LENGTH_SHIFT as i32 }>(status), _mm256_set1_epi64x(0xffff));
         let faults = _mm256_xor_si256(_mm256_and_si256(status, mask), done);
         let short = _mm256_cmpgt_epi64(least, lengths);
         let long = _mm256_cmpgt_epi64(lengths, most);
@@ -55,10 +57,39 @@ pub(crate) unsafe fn take(
     taken
 }
 
+/// Posts free buffers, four at a time. Returns how many it has moved out of `fresh` to `places`, as many as there are places.
+///
+/// # Safety
+/// The buffers in `fresh` are initialised, and those that are moved are not used again.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(crate) unsafe fn refill(
+    _: Avx2,
+    descriptors: &[Descriptor],
+    places: &mut [MaybeUninit<Buffer>],
+    fresh: &[MaybeUninit<Buffer>],
+) -> usize {
+    let mut posted = 0;
+    let groups = fresh.as_chunks::<4>().0.iter().zip(descriptors.as_chunks::<4>().0).zip(places.as_chunks_mut::<4>().0);
+    for ((fresh, descriptors), places) in groups {
+        for i in 0..4 {
+            // SAFETY: the buffer is initialised, by this function's contract, and used only in its place from now on.
+            let buffer: &mut Buffer = places[i].write(unsafe { fresh[i].assume_init_read() });
+            let words = _mm_set_epi64x(0, buffer.iova() as i64);
+            let descriptor = (&raw const descriptors[i]).cast_mut().cast();
+            // SAFETY: a descriptor is 16 bytes long, aligned to them, and consists of atomics, so it may change behind a
+            // shared reference.
+            unsafe { _mm_store_si128(descriptor, words) };
+        }
+        posted += 4;
+    }
+    posted
+}
+
 /// Posts frames in one buffer each, four at a time. Returns how many packets it has posted; these are to be forgotten.
 ///
 /// Frames are sent if they have up to `longest` bytes more than [`MIN_FRAME`].
-#[inline(never)]
+#[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn post(
     _: Avx2,
@@ -70,7 +101,8 @@ pub(crate) fn post(
     let (least, most) = (MIN_FRAME as i64, (MIN_FRAME + longest) as i64);
     let (least, most) = (_mm256_set1_epi64x(least), _mm256_set1_epi64x(most));
     let command = _mm256_set1_epi64x(COMMAND as i64);
-    let groups = packets.as_chunks().0.iter().zip(descriptors.as_chunks().0).zip(places.as_chunks_mut().0);
+    let groups =
+        packets.as_chunks::<4>().0.iter().zip(descriptors.as_chunks::<4>().0).zip(places.as_chunks_mut::<4>().0);
     let mut posted = 0;
     for ((packets, descriptors), places) in groups {
         let four = Four::load(packets);

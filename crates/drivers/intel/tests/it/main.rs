@@ -7,3 +7,4 @@ mod mapped;
 mod no_alloc;
 mod offloads;
 mod on_the_model;
+mod vector;

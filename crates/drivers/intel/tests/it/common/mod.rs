@@ -34,6 +34,8 @@ type Driver = fn(Arc<dyn PciDevice>, &PortConfig, &Mempool) -> Result<Box<dyn Po
 /// of queues by that of queue 0.
 pub struct Kind {
     pub name: &'static str,
+    /// Whether the driver may use vector instructions.
+    vector: bool,
     device: u16,
     driver: Driver,
     /// Registers that read as a value other than what was written.
@@ -62,8 +64,12 @@ pub struct Kind {
     pub never_ready: &'static [(u32, u32, &'static str)],
 }
 
-pub static IXGBE: Kind = Kind {
+pub static IXGBE: Kind = IXGBE_CARD;
+pub static IXGBE_WITHOUT_VECTORS: Kind =
+    Kind { name: "ixgbe, without vector instructions", vector: false, ..IXGBE_CARD };
+const IXGBE_CARD: Kind = Kind {
     name: "ixgbe",
+    vector: true,
     device: 0x10fb,
     driver: |bus, config, pool| Ok(Box::new(Ixgbe::open(bus, "straw", config, pool)?)),
     stuck: &[
@@ -106,8 +112,11 @@ pub static IXGBE: Kind = Kind {
     ],
 };
 
-pub static IGB: Kind = Kind {
+pub static IGB: Kind = IGB_CARD;
+pub static IGB_WITHOUT_VECTORS: Kind = Kind { name: "igb, without vector instructions", vector: false, ..IGB_CARD };
+const IGB_CARD: Kind = Kind {
     name: "igb",
+    vector: true,
     device: 0x10c9,
     driver: |bus, config, pool| Ok(Box::new(Igb::open(bus, "straw", config, pool)?)),
     stuck: &[
@@ -151,9 +160,9 @@ pub static IGB: Kind = Kind {
     ],
 };
 
-/// Runs a test for each kind of card.
+/// Runs a test for each kind of card, with vector instructions and without.
 pub fn each_kind(test: impl Fn(&'static Kind)) {
-    for kind in [&IXGBE, &IGB] {
+    for kind in [&IXGBE, &IXGBE_WITHOUT_VECTORS, &IGB, &IGB_WITHOUT_VECTORS] {
         eprintln!("{}:", kind.name);
         test(kind);
     }
@@ -183,7 +192,8 @@ impl FakeCard {
 
     /// Opens the card with its driver.
     pub fn open(self: &Arc<Self>, config: &PortConfig, pool: &Mempool) -> Result<Box<dyn Port>, Error> {
-        (self.kind.driver)(Arc::new(FakeBus(self.clone())), config, pool)
+        let config = PortConfig { vector: self.kind.vector, ..*config };
+        (self.kind.driver)(Arc::new(FakeBus(self.clone())), &config, pool)
     }
 
     /// Makes a register always read `value`.
