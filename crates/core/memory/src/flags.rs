@@ -127,3 +127,53 @@ impl Headers {
         self.l4_start() + usize::from(self.l4)
     }
 }
+
+/// Place of the VLAN tag in a word.
+pub(crate) const VLAN_SHIFT: u32 = 48;
+
+/// Positions of headers and VLAN tag, as they are kept with a packet.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct RequestWord(pub(crate) u64);
+
+impl RequestWord {
+    pub(crate) fn headers(self) -> Headers {
+        let [l2, l4, low, high, protocol, ..] = self.0.to_le_bytes();
+        let protocol = if protocol == L4::Tcp as u8 { L4::Tcp } else { L4::Udp };
+        Headers { l2, l3: u16::from_le_bytes([low, high]), l4, protocol }
+    }
+
+    pub(crate) fn set_headers(&mut self, Headers { l2, l3, l4, protocol }: Headers) {
+        let [low, high] = l3.to_le_bytes();
+        self.0 = self.0 >> VLAN_SHIFT << VLAN_SHIFT | u64::from_le_bytes([l2, l4, low, high, protocol as u8, 0, 0, 0]);
+    }
+
+    pub(crate) fn vlan(self) -> u16 {
+        (self.0 >> VLAN_SHIFT) as u16
+    }
+
+    pub(crate) fn set_vlan(&mut self, tag: u16) {
+        self.0 = self.0 << (64 - VLAN_SHIFT) >> (64 - VLAN_SHIFT) | u64::from(tag) << VLAN_SHIFT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_and_tag_do_not_touch_each_other() {
+        let mut word = RequestWord::default();
+        let headers = [
+            Headers { l2: 255, l3: u16::MAX, l4: 255, protocol: L4::Udp },
+            Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Tcp },
+            Headers::default(),
+        ];
+        for (headers, tag) in headers.into_iter().zip([0, 0xffff, 0x6007]) {
+            word.set_vlan(tag);
+            word.set_headers(headers);
+            assert_eq!((word.headers(), word.vlan()), (headers, tag));
+            word.set_vlan(!tag);
+            assert_eq!((word.headers(), word.vlan()), (headers, !tag));
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
+use crate::flags::RequestWord;
 use crate::shared::put;
 use crate::{Flags, Headers, RawBytes, depot, shared};
 
@@ -112,10 +113,9 @@ pub struct Packet {
 #[derive(Default)]
 pub(crate) struct PacketMetadata {
     pub(crate) next: Option<Packet>,
+    pub(crate) request: RequestWord,
     hash: u32,
-    vlan: u16,
     mss: u16,
-    headers: Headers,
 }
 
 impl Packet {
@@ -307,16 +307,16 @@ impl Packet {
 
     pub(crate) fn metadata(&self) -> &PacketMetadata {
         let slot = self.buffer.slot();
-        // SAFETY: the buffer keeps its pool alive. Only the packet's owner accesses its entry, and `self` is
-        // borrowed, so nobody modifies it meanwhile.
-        unsafe { &*slot.pool.as_ref().metadata[slot.index as usize].get() }
+        // SAFETY: the buffer keeps its pool alive, which has an entry for each slot. Only the packet's owner accesses its
+        // entry, and `self` is borrowed, so nobody modifies it meanwhile.
+        unsafe { &*slot.pool.as_ref().metadata.get_unchecked(slot.index as usize).get() }
     }
 
     pub(crate) fn metadata_mut(&mut self) -> &mut PacketMetadata {
         let slot = self.buffer.slot();
-        // SAFETY: the buffer keeps its pool alive. Only the packet's owner accesses its entry, and `self` is
-        // borrowed mutably, so nobody else accesses it meanwhile.
-        unsafe { &mut *slot.pool.as_ref().metadata[slot.index as usize].get() }
+        // SAFETY: the buffer keeps its pool alive, which has an entry for each slot. Only the packet's owner accesses its
+        // entry, and `self` is borrowed mutably, so nobody else accesses it meanwhile.
+        unsafe { &mut *slot.pool.as_ref().metadata.get_unchecked(slot.index as usize).get() }
     }
 
     /// Returns the flags.
@@ -354,23 +354,23 @@ impl Packet {
 
     /// Returns the outer VLAN tag (priority, DEI and id) that belongs to the frame but is not in its bytes.
     pub fn vlan(&self) -> Option<u16> {
-        self.flags.any(Flags::VLAN).then(|| self.metadata().vlan)
+        self.flags.any(Flags::VLAN).then(|| self.metadata().request.vlan())
     }
 
     /// Sets the VLAN tag that is kept outside of the frame.
     pub fn set_vlan(&mut self, tag: u16) {
-        self.metadata_mut().vlan = tag;
+        self.metadata_mut().request.set_vlan(tag);
         self.flags |= Flags::VLAN;
     }
 
     /// Returns the positions of the headers, if the packet requests a checksum or segmentation.
     pub fn headers(&self) -> Option<Headers> {
-        self.flags.any(Flags::CHECKSUM | Flags::TSO).then(|| self.metadata().headers)
+        self.flags.any(Flags::CHECKSUM | Flags::TSO).then(|| self.metadata().request.headers())
     }
 
     /// Requests the TCP or UDP checksum; see [`Flags::CHECKSUM`].
     pub fn request_checksum(&mut self, headers: Headers) {
-        self.metadata_mut().headers = headers;
+        self.metadata_mut().request.set_headers(headers);
         self.flags |= Flags::CHECKSUM;
     }
 

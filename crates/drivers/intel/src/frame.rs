@@ -1,6 +1,6 @@
 //! Frames as the cards take them: limits of their length, and the command that sends one.
 
-use ringpass_pci::registers::ixgbe::descriptor::{TX_DEXT, TX_DTYP_DATA, TX_IFCS};
+use ringpass_pci::registers::ixgbe::descriptor::{TX_DEXT, TX_DTYP_DATA, TX_EOP, TX_IFCS};
 
 /// Length of an Ethernet header in bytes. Shorter frames have no EtherType and count as faulty.
 pub(crate) const ETHERNET_HEADER: usize = 14;
@@ -10,3 +10,15 @@ pub(crate) const OVERHEAD: usize = 18;
 pub(crate) const MIN_FRAME: usize = 17;
 /// Command bits of each data descriptor. The card appends the CRC.
 pub(crate) const SEND: u64 = TX_DTYP_DATA | TX_IFCS | TX_DEXT;
+/// Command bits of a frame in one buffer.
+pub(crate) const SEND_WHOLE: u64 = SEND | TX_EOP;
+
+/// What makes a received frame in one buffer good.
+#[derive(Clone, Copy)]
+pub(crate) struct Good {
+    /// Error bits that a good frame's status does not have.
+    pub(crate) errors: u64,
+    /// Largest valid length of a frame, in bytes without the Ethernet header: limited by the MTU and by what a buffer
+    /// holds.
+    pub(crate) longest: usize,
+}

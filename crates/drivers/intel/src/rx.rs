@@ -9,22 +9,12 @@ use ringpass_port::lending::Lending;
 use ringpass_port::{Error, RxQueue, WakeSource, Wakeable};
 
 use crate::device::QueueContext;
-use crate::frame::{ETHERNET_HEADER, OVERHEAD};
+use crate::frame::{ETHERNET_HEADER, Good, OVERHEAD};
 use crate::interrupt::Interrupt;
 use crate::mapped::MappedRx;
 use crate::ring::{REFILL, Ring};
 use crate::rx_offload::FrameAssembler;
 use crate::vector;
-
-/// What makes a frame in one buffer good.
-#[derive(Clone, Copy)]
-pub(crate) struct Good {
-    /// Error bits that a good frame's status does not have.
-    pub(crate) errors: u64,
-    /// Largest valid length of a frame, in bytes without the Ethernet header: limited by the MTU and by what a buffer
-    /// holds.
-    pub(crate) longest: usize,
-}
 
 /// An Rx queue: a ring of advanced descriptors with free buffers.
 ///
@@ -107,7 +97,8 @@ impl Rx {
     /// follow.
     #[inline(always)]
     fn take(&mut self, burst: &mut Burst) -> bool {
-        let (head, n, good) = (self.ring.head, self.ring.posted().min(burst.room()), self.good);
+        let (head, n) = (self.ring.head, self.ring.posted().min(burst.room()));
+        let good = self.good;
         let places = burst.spare();
         let (mut taken, mut faulty) = (0, false);
         while taken < n {
@@ -171,34 +162,69 @@ impl Rx {
     /// Takes received frames while the burst has room, on a queue with offloads or with frames longer than a
     /// buffer. The counterpart of [`take`](Self::take).
     fn take_offloaded(&mut self, burst: &mut Burst) {
-        let Some(assembler) = &mut self.assembler else { return };
-        while burst.room() > 0 && self.ring.posted() > 0 {
-            let descriptor = &self.ring.descriptors[self.ring.index(self.ring.head)];
+        loop {
+            self.take_whole(burst);
+            if burst.room() == 0 || !self.take_piece(burst) {
+                break;
+            }
+        }
+    }
+
+    /// Takes good frames in one buffer each, with their metadata, up to the first buffer of another kind.
+    #[inline(always)]
+    fn take_whole(&mut self, burst: &mut Burst) {
+        let Some(assembler) = self.assembler.as_ref().filter(|assembler| assembler.is_between()) else { return };
+        let (head, n) = (self.ring.head, self.ring.posted().min(burst.room()));
+        let good = self.good;
+        let places = burst.spare();
+        let mut taken = 0;
+        while taken < n {
+            let (descriptor, buffer) = self.ring.at(head + taken);
             let status = descriptor[1].load(Ordering::Acquire);
-            if status & RX_DD == 0 {
+            let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;
+            let whole = status & (RX_DD | RX_EOP | good.errors) == RX_DD | RX_EOP;
+            if !whole || len.wrapping_sub(ETHERNET_HEADER) > good.longest {
                 break;
             }
             let words = [descriptor[0].load(Ordering::Relaxed), status];
-            let buffer = self.ring.pop();
-            // A length beyond the buffer is treated as 0, which makes the frame faulty.
-            let len = Some((status >> RX_LENGTH_SHIFT) as u16 as usize)
-                .filter(|&len| len <= self.good.longest + ETHERNET_HEADER)
-                .unwrap_or(0);
-            // SAFETY: `len` is at most `longest + ETHERNET_HEADER`, by the filter above; `start` limits that
-            // to the size of the buffers, and `MappedRx` rejects lent buffers that are smaller.
-            let mut packet = unsafe { buffer.into_packet(len) };
-            let whole = status & (RX_EOP | assembler.errors.mac) == RX_EOP && len >= ETHERNET_HEADER;
-            if whole && assembler.is_between() {
-                assembler.set_metadata(&mut packet, words);
-                burst.push(packet);
-                continue;
-            }
-            match assembler.add(packet, words) {
-                Ok(Some(packet)) => burst.push(packet),
-                Ok(None) => {}
-                Err(()) => drop(self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed)),
-            }
+            // SAFETY: the descriptor is posted, so its buffer is initialised; the head moves past it below, so this copy is
+            // the only one in use. `len` is at most `longest + ETHERNET_HEADER`, which `start` limits to the size of the
+            // buffers (`MappedRx` rejects lent buffers that are smaller).
+            let packet = unsafe { buffer.assume_init_read().into_packet(len) };
+            // SAFETY: `n` is at most the room of the burst, which is the number of places.
+            let packet = unsafe { places.get_unchecked_mut(taken) }.write(packet);
+            assembler.set_metadata(packet, words);
+            taken += 1;
         }
+        self.ring.head += taken;
+        // SAFETY: the loop has written packets to the first `taken` places of `burst.spare()`.
+        unsafe { burst.commit(taken) };
+    }
+
+    /// Takes one buffer, of a frame in several or of a faulty one. Returns `false` if the card has not written one back.
+    #[inline(never)]
+    fn take_piece(&mut self, burst: &mut Burst) -> bool {
+        let Some(assembler) = self.assembler.as_mut().filter(|_| self.ring.posted() > 0) else { return false };
+        let head = self.ring.head;
+        let (descriptor, _) = self.ring.at(head);
+        let status = descriptor[1].load(Ordering::Acquire);
+        if status & RX_DD == 0 {
+            return false;
+        }
+        let words = [descriptor[0].load(Ordering::Relaxed), status];
+        // A length beyond the buffer is treated as 0, which makes the frame faulty.
+        let len = Some((status >> RX_LENGTH_SHIFT) as u16 as usize)
+            .filter(|&len| len <= self.good.longest + ETHERNET_HEADER)
+            .unwrap_or(0);
+        // SAFETY: `len` is at most `longest + ETHERNET_HEADER`, by the filter above; `start` limits that
+        // to the size of the buffers, and `MappedRx` rejects lent buffers that are smaller.
+        let packet = unsafe { self.ring.pop().into_packet(len) };
+        match assembler.add(packet, words) {
+            Ok(Some(packet)) => burst.push(packet),
+            Ok(None) => {}
+            Err(()) => drop(self.ring.device.rx_faulty.fetch_add(1, Ordering::Relaxed)),
+        }
+        true
     }
 
     // ANCHOR: refill

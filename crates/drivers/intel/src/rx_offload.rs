@@ -9,8 +9,8 @@ use crate::frame::{ETHERNET_HEADER, OVERHEAD};
 
 /// Joins buffers into frames. Holds the buffers of a frame whose last one has not arrived yet.
 pub(crate) struct FrameAssembler {
-    offloads: Offloads,
-    pub(crate) errors: RxErrors,
+    metadata: Metadata,
+    errors: RxErrors,
     pieces: Assembly,
     /// The current frame is faulty: its remaining buffers are dropped.
     faulty: bool,
@@ -25,7 +25,7 @@ impl FrameAssembler {
         let errors = context.device.rx_errors;
         let pieces = || Assembly::new(longest, capacity);
         (offloads.any() || longest > capacity)
-            .then(|| Box::new(Self { offloads, errors, pieces: pieces(), faulty: false }))
+            .then(|| Box::new(Self { metadata: Metadata::new(offloads), errors, pieces: pieces(), faulty: false }))
     }
 
     /// Returns whether the next buffer starts a frame.
@@ -62,21 +62,41 @@ impl FrameAssembler {
 
     /// Sets a frame's flags and metadata from its last descriptor, the only one in which status and errors are
     /// valid.
+    #[inline(always)]
     pub(crate) fn set_metadata(&self, packet: &mut Packet, [hash, status]: [u64; 2]) {
         let verdict = |checked, wrong, good, bad| match (status & checked != 0, status & wrong != 0) {
             (false, _) => Flags::default(),
             (true, false) => good,
             (true, true) => bad,
         };
-        if self.offloads.checksum {
-            packet.add_flags(verdict(RX_IPCS, self.errors.l3, Flags::L3_GOOD, Flags::L3_BAD));
-            packet.add_flags(verdict(RX_L4CS, self.errors.l4, Flags::L4_GOOD, Flags::L4_BAD));
-        }
-        if self.offloads.hash && hash & RX_RSS_TYPE_MASK != 0 {
+        let l3 = verdict(self.metadata.l3_checked, self.errors.l3, Flags::L3_GOOD, Flags::L3_BAD);
+        let l4 = verdict(self.metadata.l4_checked, self.errors.l4, Flags::L4_GOOD, Flags::L4_BAD);
+        packet.add_flags(l3 | l4);
+        if hash & self.metadata.hashed != 0 {
             packet.set_rss_hash((hash >> 32) as u32);
         }
-        if self.offloads.vlan && status & RX_VP != 0 {
+        if status & self.metadata.tagged != 0 {
             packet.set_vlan((status >> RX_VLAN_SHIFT) as u16);
+        }
+    }
+}
+
+/// Bits of a written-back descriptor that say what is known of a frame; none of what the port was not asked for.
+struct Metadata {
+    l3_checked: u64,
+    l4_checked: u64,
+    hashed: u64,
+    tagged: u64,
+}
+
+impl Metadata {
+    fn new(offloads: Offloads) -> Self {
+        let bits = |asked: bool, bits: u64| if asked { bits } else { 0 };
+        Self {
+            l3_checked: bits(offloads.checksum, RX_IPCS),
+            l4_checked: bits(offloads.checksum, RX_L4CS),
+            hashed: bits(offloads.hash, RX_RSS_TYPE_MASK),
+            tagged: bits(offloads.vlan, RX_VP),
         }
     }
 }

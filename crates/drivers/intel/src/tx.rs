@@ -8,13 +8,10 @@ use ringpass_port::{Error, TxQueue, TxWatchdog};
 
 use crate::completion::{HeadWriteBack, RS_INTERVAL};
 use crate::device::QueueContext;
-use crate::frame::{MIN_FRAME, OVERHEAD, SEND};
+use crate::frame::{MIN_FRAME, OVERHEAD, SEND_WHOLE};
 use crate::ring::Ring;
 use crate::tx_offload::TxOffload;
 use crate::vector;
-
-/// Command bits of a frame in one buffer.
-pub(crate) const COMMAND: u64 = SEND | TX_EOP;
 
 /// A Tx queue: a ring of advanced data descriptors with the buffers that the card has not finished sending.
 pub(crate) struct Tx {
@@ -37,7 +34,8 @@ impl Tx {
         ring.start()?;
         let longest = context.config.mtu + OVERHEAD - MIN_FRAME;
         let offload = TxOffload::new(context);
-        let (reclaimer, vector, watchdog) = (Reclaimer::default(), context.vector(), TxWatchdog::default());
+        let (reclaimer, watchdog) = (Reclaimer::default(), TxWatchdog::default());
+        let vector = context.vector();
         Ok(Self { ring, reclaimer, head, longest, offload, vector, watchdog })
     }
 
@@ -149,7 +147,8 @@ impl Tx {
     /// Posts frames until the ring is full or a frame cannot be sent.
     #[inline(always)]
     fn post(&mut self, burst: &mut Burst) {
-        let (tail, n, longest) = (self.ring.tail, self.ring.room().min(burst.len()), self.longest);
+        let (tail, n) = (self.ring.tail, self.ring.room().min(burst.len()));
+        let longest = self.longest;
         let packets = &burst[..n];
         let mut posted = 0;
         for packet in packets {
@@ -160,7 +159,7 @@ impl Tx {
             // The length goes into two fields: bytes in this buffer, and bytes of the whole frame.
             let lengths = packet.len() as u64 * (1 | 1 << TX_PAYLEN_SHIFT);
             descriptor[0].store(packet.iova(), Ordering::Relaxed);
-            descriptor[1].store(COMMAND | lengths, Ordering::Relaxed);
+            descriptor[1].store(SEND_WHOLE | lengths, Ordering::Relaxed);
             // SAFETY: `burst.forget` below forgets exactly the packets copied here, so each buffer keeps one
             // owner. The packet has no further segments, as `sendable` has checked.
             place.write(unsafe { packet.copy_buffer() });

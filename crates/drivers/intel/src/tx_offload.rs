@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
-use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Packet};
+use ringpass_memory::{Burst, Cache, Flags, Headers, L4, Packet, Request};
 use ringpass_pci::registers::ixgbe::descriptor::*;
 use ringpass_port::Sum;
 
@@ -15,12 +15,6 @@ use crate::device::QueueContext;
 use crate::frame::{MIN_FRAME, OVERHEAD, SEND};
 use crate::ring::Ring;
 
-/// Flags by which a packet requests an offload.
-const REQUESTS: Flags = {
-    let mut flags = Flags::CHECKSUM;
-    flags = flags.or(Flags::L3_CHECKSUM);
-    flags.or(Flags::TSO.or(Flags::VLAN))
-};
 /// Largest number of data descriptors per frame (7.2.1.1 leaves it to the host; Linux and DPDK use up to 40).
 const MAX_SEGMENTS: usize = 40;
 /// Largest frame in bytes that can be segmented: the longest IP packet, with its Ethernet header.
@@ -36,6 +30,50 @@ pub(crate) struct TxOffload {
     /// the last one of the frame that crosses the end of the block.
     pub(crate) reports: Box<[usize]>,
     mtu: usize,
+    /// The last frame's request, where the next one may have the same.
+    known: Option<Known>,
+}
+
+/// What frames in one buffer request, and what becomes of it: the same for each of them.
+struct Known {
+    request: Request,
+    /// Positions of the headers, where a checksum is requested.
+    headers: Headers,
+    /// Version of IP, where a checksum is requested.
+    version: Option<u8>,
+    /// Length of the shortest frame that has all the headers, in bytes.
+    least: usize,
+    /// Command and options of the data descriptor. The card's present context is the one that they refer to.
+    data: u64,
+}
+
+impl Known {
+    /// Returns what frames with the same request as this one need; `None` if it differs for each frame.
+    fn of(packet: &Packet, data: u64) -> Option<Self> {
+        let flags = packet.flags();
+        let l3_alone = flags.any(Flags::L3_CHECKSUM) && !flags.any(Flags::CHECKSUM);
+        if flags.any(Flags::TSO.or(Flags::CHAINED)) || l3_alone {
+            return None;
+        }
+        let headers = packet.headers().unwrap_or_default();
+        let version = packet.headers().and_then(|headers| version(packet, headers));
+        let least = headers.payload_start().max(MIN_FRAME);
+        Some(Self { request: Request::of(packet), headers, version, least, data })
+    }
+
+    /// Returns whether a packet needs the same.
+    #[inline(always)]
+    fn is_for(&self, packet: &Packet) -> bool {
+        self.request.is_of(packet)
+            && packet.len() >= self.least
+            && (self.version.is_none() || version(packet, self.headers) == self.version)
+    }
+}
+
+/// Returns the version of a packet's IP header.
+#[inline(always)]
+fn version(packet: &Packet, headers: Headers) -> Option<u8> {
+    packet.array::<1>(headers.l2.into()).map(|[byte]| byte >> 4)
 }
 
 impl TxOffload {
@@ -43,39 +81,77 @@ impl TxOffload {
     pub(crate) fn new(QueueContext { config, pool, .. }: QueueContext) -> Option<Box<Self>> {
         let reports = vec![0; config.tx_ring / RS_INTERVAL].into();
         let needed = config.offloads.any() || config.mtu + OVERHEAD > pool.buffer_size();
-        needed.then(|| Box::new(Self { context: [0; 2], spare: pool.cache(), reports, mtu: config.mtu }))
+        needed.then(|| Box::new(Self { context: [0; 2], spare: pool.cache(), reports, mtu: config.mtu, known: None }))
     }
 
     /// Posts as many packets as there is room for, on a queue with offloads.
     #[inline(never)]
     pub(crate) fn post_all(&mut self, ring: &mut Ring, burst: &mut Burst) {
-        while self.post(ring, burst) {}
+        loop {
+            self.post_alike(ring, burst);
+            if burst.is_empty() || !self.post(ring, burst) {
+                break;
+            }
+        }
+    }
+
+    /// Posts packets in one buffer that request nothing, or what is [known](Known).
+    #[inline(always)]
+    fn post_alike(&mut self, ring: &mut Ring, burst: &mut Burst) {
+        let (tail, n) = (ring.tail, ring.room().min(burst.len()));
+        let longest = self.mtu + OVERHEAD;
+        let mut posted = 0;
+        for packet in &mut burst[..n] {
+            let data = match &self.known {
+                _ if packet.len() > longest => break,
+                Some(known) if known.is_for(packet) => {
+                    if known.data & TX_IXSM != 0 {
+                        clear_l3_checksum(packet, known.headers);
+                    }
+                    known.data
+                }
+                _ if Request::is_none(packet) && packet.len() >= MIN_FRAME => SEND,
+                _ => break,
+            };
+            let lengths = packet.len() as u64 * (1 | 1 << TX_PAYLEN_SHIFT);
+            let (descriptor, place) = ring.at(tail + posted);
+            descriptor[0].store(packet.iova(), Ordering::Relaxed);
+            descriptor[1].store(data | TX_EOP | lengths, Ordering::Relaxed);
+            // SAFETY: `burst.forget` below forgets exactly the packets copied here, so each buffer keeps one owner. The packet
+            // has no further segments: its flags are without `CHAINED`.
+            place.write(unsafe { packet.copy_buffer() });
+            posted += 1;
+        }
+        // SAFETY: the first `posted` packets were copied by the loop above; the ring owns their buffers now.
+        unsafe { burst.forget(posted) };
+        ring.tail += posted;
+        for block in tail / RS_INTERVAL..ring.tail / RS_INTERVAL {
+            self.report(ring, block, block * RS_INTERVAL + RS_INTERVAL - 1);
+        }
+    }
+
+    /// Asks the card to report the completion of a block when it has sent the frame that ends with the descriptor of count
+    /// `last`.
+    fn report(&mut self, ring: &mut Ring, block: usize, last: usize) {
+        let (descriptor, _) = ring.at(last);
+        descriptor[1].store(descriptor[1].load(Ordering::Relaxed) | TX_RS, Ordering::Relaxed);
+        let blocks = self.reports.len();
+        self.reports[block % blocks] = ring.index(last);
     }
 
     /// Posts the first packet of the burst, on a queue with offloads, or drops it if it can never be sent.
     /// Returns `false` if the burst is empty or there is no room now.
     fn post(&mut self, ring: &mut Ring, burst: &mut Burst) -> bool {
         let Some(packet) = burst.first_mut() else { return false };
-        // Frames without requests, in one buffer, need no context.
-        let plain = !packet.flags().any(REQUESTS.or(Flags::CHAINED));
-        if plain && !(MIN_FRAME..=self.mtu + OVERHEAD).contains(&packet.len()) {
-            refuse_first(ring, burst);
-            return true;
-        }
         let pieces = if packet.is_chained() { packet.segments().count() } else { 1 };
         if pieces <= MAX_SEGMENTS && ring.room() <= pieces {
             return false;
         }
-        let plan = if plain {
-            let data = SEND | (packet.len() as u64) << TX_PAYLEN_SHIFT;
-            Some(Plan { context: None, data })
-        } else {
-            Plan::new(packet, pieces, self.mtu)
-        };
-        let Some(plan) = plan else {
+        let Some(plan) = Plan::new(packet, pieces, self.mtu) else {
             refuse_first(ring, burst);
             return true;
         };
+        self.known = Known::of(packet, plan.data);
         let context = plan.context.filter(|context| *context != self.context);
         let before = ring.tail;
         if let Some(context) = context {
@@ -87,18 +163,13 @@ impl TxOffload {
         while let Some(mut piece) = rest {
             rest = piece.take_rest();
             let end = if rest.is_none() { TX_EOP } else { 0 };
-            let words = [piece.iova(), plan.data | end | piece.len() as u64];
+            let words = [piece.iova(), plan.data | plan.payload << TX_PAYLEN_SHIFT | end | piece.len() as u64];
             ring.post(words, piece.into_buffer());
         }
         // The card writes reports only for whole frames (7.2.3.2.4), so the frame's last descriptor reports all
         // blocks that the frame has completed.
-        let last = ring.index(ring.tail - 1);
-        let passed = before / RS_INTERVAL..ring.tail / RS_INTERVAL;
-        if !passed.is_empty() {
-            ring.descriptors[last][1].fetch_or(TX_RS, Ordering::Relaxed);
-            let blocks = self.reports.len();
-            passed.for_each(|block| self.reports[block % blocks] = last);
-        }
+        let last = ring.tail - 1;
+        (before / RS_INTERVAL..ring.tail / RS_INTERVAL).for_each(|block| self.report(ring, block, last));
         true
     }
 }
@@ -113,8 +184,10 @@ fn refuse_first(ring: &Ring, burst: &mut Burst) {
 struct Plan {
     /// Context descriptor that the frame needs, if any.
     context: Option<[u64; 2]>,
-    /// Command, options and payload length of each data descriptor.
+    /// Command and options of each data descriptor.
     data: u64,
+    /// Length of the payload in bytes: that of the frame, or without headers if it is segmented.
+    payload: u64,
 }
 
 impl Plan {
@@ -140,14 +213,14 @@ impl Plan {
             if headers.payload_start() > packet.len() || headers.l2 > 127 || !(20..512).contains(&headers.l3) {
                 return None;
             }
-            let ipv4 = packet.array::<1>(headers.l2.into())?[0] >> 4 == 4;
+            let ipv4 = version(packet, headers)? == 4;
             if ipv4 {
                 context[1] |= TX_CONTEXT_IPV4;
             }
             context[0] |= u64::from(headers.l3) | u64::from(headers.l2) << TX_CONTEXT_MACLEN_SHIFT;
             if ipv4 && packet.flags().any(Flags::L3_CHECKSUM | Flags::TSO) {
                 data |= TX_IXSM;
-                packet.write(usize::from(headers.l2) + 10, &[0; 2]);
+                clear_l3_checksum(packet, headers);
             }
             if packet.flags().any(Flags::CHECKSUM) {
                 data |= TX_TXSM;
@@ -167,8 +240,13 @@ impl Plan {
             return None;
         }
         let context = (context[0] != 0).then_some(context);
-        Some(Self { context, data: data | (payload as u64) << TX_PAYLEN_SHIFT })
+        Some(Self { context, data, payload: payload as u64 })
     }
+}
+
+/// Clears the checksum of the IPv4 header, which the card fills in.
+fn clear_l3_checksum(packet: &mut Packet, headers: Headers) {
+    packet.write(usize::from(headers.l2) + 10, &[0; 2]);
 }
 
 /// Locates the IPv4 header of a packet that requests only the IPv4 header checksum.

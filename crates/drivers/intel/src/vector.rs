@@ -9,10 +9,8 @@ use std::sync::atomic::{Ordering, fence};
 use ringpass_memory::{Avx2, Buffer, Four, Packet};
 use ringpass_pci::registers::ixgbe::descriptor::*;
 
-use crate::frame::{ETHERNET_HEADER, MIN_FRAME};
+use crate::frame::{ETHERNET_HEADER, Good, MIN_FRAME, SEND_WHOLE};
 use crate::ring::Descriptor;
-use crate::rx::Good;
-use crate::tx::COMMAND;
 
 /// Takes good frames, four at a time. Returns how many packets it has written to `places`; their buffers must not be used
 /// again.
@@ -100,7 +98,7 @@ pub(crate) fn post(
 ) -> usize {
     let (least, most) = (MIN_FRAME as i64, (MIN_FRAME + longest) as i64);
     let (least, most) = (_mm256_set1_epi64x(least), _mm256_set1_epi64x(most));
-    let command = _mm256_set1_epi64x(COMMAND as i64);
+    let command = _mm256_set1_epi64x(SEND_WHOLE as i64);
     let groups =
         packets.as_chunks::<4>().0.iter().zip(descriptors.as_chunks::<4>().0).zip(places.as_chunks_mut::<4>().0);
     let mut posted = 0;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use proptest::prelude::*;
 use ringpass_intel::ixgbe::Ixgbe;
 use ringpass_memory::{Burst, Flags, Headers, L4, Mempool, MempoolConfig, Packet};
 use ringpass_models::ixgbe::{Card, CardConfig, Lie, Lies, When};
@@ -507,5 +508,113 @@ fn a_card_that_is_never_ready_is_an_error_in_time() {
         let lies = Lies::default().with(lie, When::default());
         let error = Rig::lying(PortConfig::default(), lies).err().unwrap_or_else(|| panic!("{lie:?} went unnoticed"));
         assert!(!error.to_string().contains('\n') && start.elapsed() < Duration::from_secs(20), "{lie:?}: {error}");
+    }
+}
+
+/// What leaves the card for a packet.
+#[derive(Debug)]
+enum Leaves {
+    Nothing,
+    Frame(Vec<u8>),
+    /// Segments with this payload.
+    Segments(Vec<u8>),
+}
+
+/// Returns a packet with one of several kinds of requests, and what is to leave the card.
+fn requesting(rig: &Rig, kind: u8, len: usize) -> (Packet, Leaves) {
+    let ipv6 = kind % 2 == 1;
+    let tcp_headers = Headers { l2: 14, l3: if ipv6 { 40 } else { 20 }, l4: 20, protocol: L4::Tcp };
+    let udp_headers = Headers { l2: 14, l3: 20, l4: 8, protocol: L4::Udp };
+    let of_udp = udp(PEER, (1, len as u16), &bytes(len));
+    let of_tcp = tcp(ipv6, &bytes(len));
+    let with = |right: &[u8], headers: Headers, piece: usize| {
+        let mut frame = right.to_vec();
+        leave_checksum(&mut frame, headers);
+        let mut packet = rig.packet(&frame, piece);
+        packet.request_checksum(headers);
+        packet
+    };
+    match kind {
+        0 => (rig.packet(&of_udp, 2000), Leaves::Frame(of_udp)),
+        1 => (with(&of_udp, udp_headers, 2000), Leaves::Frame(of_udp)),
+        2 | 3 => (with(&of_tcp, tcp_headers, 2000), Leaves::Frame(of_tcp)),
+        4 | 5 => {
+            let mut packet = with(&of_tcp, tcp_headers, 2000);
+            packet.add_flags(Flags::L3_CHECKSUM);
+            if !ipv6 {
+                packet.write(24, &[0xaa; 2]);
+            }
+            (packet, Leaves::Frame(of_tcp))
+        }
+        6 | 7 => {
+            let tag = 0x6000 + len as u16 % 3;
+            let mut packet = with(&of_tcp, tcp_headers, 2000);
+            packet.set_vlan(tag);
+            let [high, low] = tag.to_be_bytes();
+            (packet, Leaves::Frame([&of_tcp[..12], &[0x81, 0, high, low], &of_tcp[12..]].concat()))
+        }
+        8 => {
+            let mut frame = of_udp.clone();
+            frame[24..26].fill(0xaa);
+            let mut packet = rig.packet(&frame, 2000);
+            packet.add_flags(Flags::L3_CHECKSUM);
+            (packet, Leaves::Frame(of_udp))
+        }
+        9 => (with(&of_udp, udp_headers, 100), Leaves::Frame(of_udp)),
+        10 | 11 => {
+            let mut packet = with(&of_tcp, tcp_headers, 2000);
+            packet.request_segmentation(400, tcp_headers);
+            (packet, Leaves::Segments(bytes(len)))
+        }
+        12 => {
+            let mut packet = rig.packet(&of_udp, 2000);
+            packet.request_checksum(Headers { l3: 1600, ..udp_headers });
+            (packet, Leaves::Nothing)
+        }
+        _ => (rig.packet(&of_udp[..16], 2000), Leaves::Nothing),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever a frame requests, and whatever those before it did: contexts are posted when they are needed.
+    #[test]
+    fn requests_are_carried_out_in_any_order(
+        bursts in prop::collection::vec(
+            prop::collection::vec((0_u8..14, 20_usize..1200, 1_usize..5), 1..12), 1..6),
+    ) {
+        let mut rig = offloaded(1500);
+        for requests in bursts {
+            let mut burst = Burst::new(64);
+            let mut expected = Vec::new();
+            for (kind, len, times) in requests {
+                for more in 0..times {
+                    let (packet, leaves) = requesting(&rig, kind, len + more);
+                    burst.push(packet);
+                    expected.push(leaves);
+                }
+            }
+            let packets = burst.len();
+            prop_assert_eq!(rig.queues[0].tx.tx_burst(&mut burst), packets);
+            rig.step();
+            let mut frames = std::mem::take(&mut rig.wire.frames().from_card).into_iter();
+            for leaves in expected {
+                match leaves {
+                    Leaves::Nothing => {}
+                    Leaves::Frame(right) => prop_assert_eq!(frames.next(), Some(right)),
+                    Leaves::Segments(right) => {
+                        let mut payload = Vec::new();
+                        while payload.len() < right.len() {
+                            payload.extend(judge(&frames.next().expect("a segment")).0);
+                        }
+                        prop_assert_eq!(payload, right);
+                    }
+                }
+            }
+            prop_assert_eq!(frames.next(), None);
+        }
+        drop(rig.queues);
+        prop_assert_eq!(rig.pool.outstanding(1), 0);
     }
 }
