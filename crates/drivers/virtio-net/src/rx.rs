@@ -7,6 +7,7 @@ use ringpass_memory::{Burst, Cache, Mempool, Packet};
 use ringpass_pci::EventWaiter;
 use ringpass_port::{RxQueue, WakeSource, Wakeable};
 use ringpass_virtio::driver::{Broken, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue};
+use ringpass_virtio::net_header;
 
 use crate::assembler::{FrameAssembler, Needed};
 use crate::negotiate::{MIN_FRAME_LEN, Negotiated, RxLayout};
@@ -94,9 +95,9 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
 
     /// Takes received frames whose header can mostly be ignored. With `LOOK`, each header is inspected for
     /// exceptions.
-    fn take_plain<const LOOK: bool>(&mut self, burst: &mut Burst) -> usize {
-        let header = self.header;
-        let least = self.header + MIN_FRAME_LEN;
+    #[inline(always)]
+    fn take_plain<const LOOK: bool, const HEADER: usize>(&mut self, burst: &mut Burst) -> usize {
+        let least = HEADER + MIN_FRAME_LEN;
         let span = self.span;
         let (room, assembler) = (burst.room(), &mut self.assembler);
         let mut bytes = 0;
@@ -107,10 +108,10 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
             let end = written as usize;
             let plain = end.wrapping_sub(least) <= span;
             if plain && (!LOOK || !joining && assembler.is_plain(used.packet())) {
-                // SAFETY: this path is not used with chained buffers (`Needed::Always`), so `post` has posted
-                // the packet as `Cache::packets` made it. `plain` means `header <= end <= least + span`, which
+                // SAFETY: this path is not used with chained buffers (`Needed::Always`), so the packet is
+                // as `post_buffers` made it, which is as `Cache::packets` does. `plain` means `HEADER <= end <= least + span`, which
                 // is at most the pool's buffer size (`new`).
-                let packet = unsafe { used.received(header, end) };
+                let packet = unsafe { used.received(HEADER, end) };
                 bytes += packet.len();
                 // SAFETY: there are `room` places, `take` calls this closure at most `room` times (contract of
                 // `Virtqueue`), and each call uses at most one place.
@@ -184,17 +185,25 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     #[inline(never)]
     fn post(&mut self, mut room: usize) {
         while room > 0 {
-            let posted = if self.buffers == 1 {
-                self.ring.queue.post_run(DeviceAccess::Write, self.cache.packets(room))
-            } else {
-                self.post_chain()
-            };
+            let posted = if self.buffers == 1 { self.post_buffers(room) } else { self.post_chain() };
             if posted == 0 {
                 break;
             }
             room -= posted;
         }
         self.ring.publish();
+    }
+
+    /// Posts packets of one buffer each. Returns how many.
+    #[inline(always)]
+    fn post_buffers(&mut self, room: usize) -> usize {
+        let size = self.cache.pool().buffer_size();
+        let mut buffers = self.cache.buffers(room);
+        self.ring.queue.post_each(DeviceAccess::Write, buffers.len(), |_| {
+            // SAFETY: `post_each` calls this closure at most `buffers.len()` times (contract of `Virtqueue`), and each
+            // call takes one buffer. `size` is the pool's buffer size.
+            Some(unsafe { buffers.next().unwrap_unchecked().into_packet(size) })
+        })
     }
 
     /// Posts one packet of several buffers. Returns how many were posted, 0 or 1.
@@ -221,10 +230,13 @@ fn assemble(assembler: &mut FrameAssembler, used: Used, written: usize) -> Resul
 
 impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        let packets = match self.assembler.needed() {
-            Needed::No => self.take_plain::<false>(burst),
-            Needed::IfSpecial => self.take_plain::<true>(burst),
-            Needed::Always => self.take_gathered(burst),
+        const LONG: usize = net_header::LEN + 2;
+        // With a length known at compile time, removing a header takes fewer instructions.
+        let packets = match (self.assembler.needed(), self.header) {
+            (Needed::No, LONG) => self.take_plain::<false, LONG>(burst),
+            (Needed::IfSpecial, LONG) => self.take_plain::<true, LONG>(burst),
+            (Needed::No | Needed::IfSpecial, net_header::LEN) => self.take_plain::<true, { net_header::LEN }>(burst),
+            _ => self.take_gathered(burst),
         };
         self.refill();
         packets

@@ -1,5 +1,7 @@
 //! The transmit queue (VIRTIO 1.3, 5.1.6.2).
 
+use std::mem::ManuallyDrop;
+
 use ringpass_memory::{Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
 use ringpass_port::{TxQueue, TxWatchdog};
 use ringpass_virtio::driver::{Broken, DeviceAccess, HandedOver, InflightPolicy, Virtqueue};
@@ -79,20 +81,30 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         }
     }
 
-    /// Posts as many packets as there is room for.
-    #[inline(always)]
+    /// Posts as many packets as there is room for. Not inlined, so that its loop has registers enough.
+    #[inline(never)]
     fn post_all<const HEADER: usize>(&mut self, burst: &mut Burst) {
         loop {
-            let mut drain = burst.drain();
-            let longest = self.special.longest;
-            let mut bytes = 0;
-            let plain = std::iter::from_fn(|| {
-                let packet = drain.next_with_zeroed_header::<HEADER>(REQUESTS, MIN_FRAME_LEN..=longest)?;
+            let longest = self.special.longest - MIN_FRAME_LEN;
+            let waiting: &[Packet] = burst;
+            let (mut bytes, mut copied) = (0, 0);
+            let packets = self.ring.queue.post_each(DeviceAccess::Read, waiting.len(), |at| {
+                // SAFETY: `post_each` passes numbers below `waiting.len()` (contract of `Virtqueue`).
+                let packet = unsafe { waiting.get_unchecked(at) };
+                let plain = !packet.flags().any(REQUESTS) && !packet.is_chained();
+                if !plain || packet.len().wrapping_sub(MIN_FRAME_LEN) > longest {
+                    return None;
+                }
+                // SAFETY: `burst.forget` below forgets the packets that were copied, and nothing in between can
+                // panic.
+                let packet = unsafe { copy_with_zeroed_header::<HEADER>(packet) }?;
                 bytes += packet.len();
+                copied = at + 1;
                 Some(packet)
             });
-            let packets = self.ring.queue.post_run(DeviceAccess::Read, plain);
-            drop(drain);
+            // SAFETY: `post_each` calls the closure with 0, 1, 2 and so on (contract of `Virtqueue`), so these
+            // are the packets that were copied, and only the copies are used from here on.
+            unsafe { burst.forget(copied) };
             self.count(packets, bytes);
             let full = burst.is_empty() || self.ring.queue.room() == 0;
             if full || !(self.post_requests(burst) || self.post_slow(burst)) {
@@ -220,6 +232,31 @@ impl Special {
         apart.append(packet);
         Some(apart)
     }
+}
+
+/// Returns a copy of the packet's handle with `N` bytes of zeros in front of the frame; `None` if there is less headroom.
+///
+/// # Safety
+/// If a copy is returned, the packet must be forgotten: neither used nor dropped.
+#[inline(always)]
+unsafe fn copy_with_zeroed_header<const N: usize>(packet: &Packet) -> Option<Packet> {
+    // SAFETY: the original is forgotten if the copy is returned, by this function's contract. Otherwise the copy is
+    // not dropped (`ManuallyDrop`).
+    let mut copy = ManuallyDrop::new(unsafe { std::ptr::read(packet) });
+    if !copy.prepend(N) {
+        return None;
+    }
+    let header = copy.as_ptr().cast::<[u8; N]>();
+    // The bytes are mostly zero already, since the buffer was last sent. Writing them again would take the cache
+    // line from the core that reads them, which costs both cores more than this comparison.
+    // SAFETY: `prepend` has checked that these `N` bytes are inside the packet's buffer, whose memory is initialised
+    // and reached through raw pointers only. An array of bytes needs no alignment.
+    unsafe {
+        if header.read() != [0; N] {
+            header.write([0; N]);
+        }
+    }
+    Some(ManuallyDrop::into_inner(copy))
 }
 
 /// Writes a header of `len` bytes. The number of buffers, if the header has that field, is left 0: it is for

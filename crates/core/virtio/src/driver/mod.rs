@@ -106,6 +106,52 @@ pub struct HandedOver {
     pub untaken: usize,
 }
 
+/// Calls `each` with the numbers from 0 up to but excluding `n`, until it returns `false`. Returns the number
+/// of calls that returned `true`.
+///
+/// An iteration makes four calls, so that these share the instructions of the loop itself.
+#[inline(always)]
+fn by_fours(n: usize, mut each: impl FnMut(usize) -> bool) -> usize {
+    let mut done = 0;
+    while n - done >= 4 {
+        for _ in 0..4 {
+            if !each(done) {
+                return done;
+            }
+            done += 1;
+        }
+    }
+    while done < n && each(done) {
+        done += 1;
+    }
+    done
+}
+
+/// Implements [`Virtqueue::post_each`] for a queue in which packets may take any descriptors, or several.
+#[inline(always)]
+fn post_one_by_one<Q: Virtqueue>(
+    queue: &mut Q,
+    config: Config,
+    access: DeviceAccess,
+    most: usize,
+    mut next: impl FnMut(usize) -> Option<Packet>,
+) -> usize {
+    let needed = if config.header > 0 && config.indirect < 2 { 2 } else { 1 };
+    let mut posted = 0;
+    while posted < most
+        && queue.room() >= needed
+        && let Some(packet) = next(posted)
+    {
+        // There is room for it. Only one that can never be posted is dropped: it is empty, or its table is too
+        // small.
+        if queue.post_chain(access, packet).is_err() {
+            break;
+        }
+        posted += 1;
+    }
+    posted
+}
+
 /// A packet that came back, still stored in its queue. Take it out by one of the methods; otherwise it is lost.
 #[must_use]
 pub struct Used<'a>(&'a MaybeUninit<Packet>);
@@ -159,6 +205,7 @@ impl<'a> Used<'a> {
 ///
 /// # Safety
 /// [`take`](Self::take) must call `each` at most `most` times, and must pass each posted packet at most once.
+/// [`post_each`](Self::post_each) must call `next` with 0, 1, 2 and so on, below `most`.
 pub unsafe trait Virtqueue: Send + Sized {
     /// Returns the memory that a queue needs, in bytes.
     fn bytes(config: &Config) -> usize;
@@ -177,9 +224,16 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// Returns the number of packets that the device has.
     fn posted(&self) -> usize;
 
+    /// Posts up to `most` packets of one buffer each, until `next` returns `None` or no descriptor is free.
+    /// Returns the number of packets posted. `next` is called with the number of packets posted so far.
+    fn post_each(&mut self, access: DeviceAccess, most: usize, next: impl FnMut(usize) -> Option<Packet>) -> usize;
+
     /// Posts packets of one buffer each, until the iterator ends or no descriptor is free. Returns the number
     /// of packets posted.
-    fn post_run(&mut self, access: DeviceAccess, packets: impl Iterator<Item = Packet>) -> usize;
+    #[inline(always)]
+    fn post_run(&mut self, access: DeviceAccess, mut packets: impl Iterator<Item = Packet>) -> usize {
+        self.post_each(access, usize::MAX, |_| packets.next())
+    }
 
     /// Posts a packet of any number of segments. Returns it in `Err` if there is no room for it now. There is
     /// never room for a packet of more pieces than the queue has descriptors or, in order, than its tables

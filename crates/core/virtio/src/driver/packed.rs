@@ -15,7 +15,9 @@ use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::free_list::FreeList;
 use super::pieces::{Descriptor, Piece, PieceLayout, Ring, Tables};
-use super::{Addresses, Broken, Config, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue};
+use super::{
+    Addresses, Broken, Config, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue, by_fours, post_one_by_one,
+};
 use crate::layout::{event, flags};
 use crate::slot::WrapIndex;
 
@@ -212,23 +214,11 @@ impl Packed {
         self.slots -= slots;
         self.posted -= 1;
     }
-
-    /// Implements `post_run` for a queue in which packets may take any descriptors, or several.
-    #[inline(always)]
-    fn post_run_with_free_list(&mut self, access: DeviceAccess, mut packets: impl Iterator<Item = Packet>) {
-        let needed = if self.config.header > 0 && self.tables.is_none() { 2 } else { 1 };
-        while self.room() >= needed
-            && let Some(packet) = packets.next()
-        {
-            if self.post_chain(access, packet).is_err() {
-                break;
-            }
-        }
-    }
 }
 
 // SAFETY: `take` calls `each` at most `left <= most` times. It passes only packets that were posted, and moves
 // the head past each packet (or frees its number) before it passes it, so that none is passed twice.
+// `post_each` passes the number of its earlier calls of `next`, while that is below `most`.
 unsafe impl Virtqueue for Packed {
     fn bytes(config: &Config) -> usize {
         tables(config) + Tables::bytes(config)
@@ -277,38 +267,39 @@ unsafe impl Virtqueue for Packed {
     }
 
     #[inline(always)]
-    fn post_run(&mut self, access: DeviceAccess, packets: impl Iterator<Item = Packet>) -> usize {
-        let before = self.posted;
+    fn post_each(&mut self, access: DeviceAccess, most: usize, mut next: impl FnMut(usize) -> Option<Packet>) -> usize {
         if self.free_list.is_some() || self.config.header > 0 {
-            self.post_run_with_free_list(access, packets);
-            return (self.posted - before).into();
+            return post_one_by_one(self, self.config, access, most, next);
         }
-        let mut packets = packets;
-        loop {
-            let room = self.room();
+        let most = most.min(self.room());
+        let mut total = 0;
+        while total < most {
             let start = usize::from(self.tail.index);
-            let run = start..(start + room).min(self.config.size.into());
-            let len = run.len();
+            let run = start..(start + most - total).min(self.config.size.into());
+            let n = run.len();
             let flags = access.flags() | self.tail.available();
-            let mut word = (start as u64) << 32 | u64::from(flags) << 48;
-            let mut posted = 0;
-            let places = self.descriptors[run.clone()].iter().zip(&mut self.packets[run]);
-            for ((descriptor, place), packet) in places.zip(&mut packets) {
+            let word = (start as u64) << 32 | u64::from(flags) << 48;
+            let (descriptors, places) = (&self.descriptors[run.clone()], &mut self.packets[run]);
+            let posted = by_fours(n, |at| {
+                let Some(packet) = next(total + at) else { return false };
                 debug_assert!(!packet.is_chained());
+                // SAFETY: both slices have `n` items, as `run` has, and `by_fours` passes numbers below `n`.
+                let (descriptor, place) = unsafe { (descriptors.get_unchecked(at), places.get_unchecked_mut(at)) };
                 descriptor[0].store(packet.iova(), Ordering::Relaxed);
-                descriptor[1].store(word | packet.len() as u64, Ordering::Release);
+                descriptor[1].store(word + ((at as u64) << 32 | packet.len() as u64), Ordering::Release);
                 place.write(packet);
-                word += 1 << 32;
-                posted += 1;
-            }
-            self.tail.advance(posted, self.config.size);
-            self.slots += posted;
-            self.unpublished += posted;
-            self.posted += posted;
-            if room == 0 || usize::from(posted) < len {
-                return (self.posted - before).into();
+                true
+            });
+            self.tail.advance(posted as u16, self.config.size);
+            self.slots += posted as u16;
+            self.unpublished += posted as u16;
+            self.posted += posted as u16;
+            total += posted;
+            if posted < n {
+                break;
             }
         }
+        total
     }
 
     fn post_chain(&mut self, access: DeviceAccess, packet: Packet) -> Result<(), Packet> {
@@ -362,33 +353,35 @@ unsafe impl Virtqueue for Packed {
                 let places = start..(start + usize::from(left)).min(self.config.size.into());
                 (places.clone(), self.head.used(), &self.descriptors[places])
             };
-            let (start, n) = (places.start as u32 | u32::from(used) << 16, places.len() as u16);
-            let mut rest = n;
+            let (start, n) = (places.start as u32 | u32::from(used) << 16, places.len());
             let head = self.head;
             if !named {
                 // If `each` panics, the packets that it was not called with are lost.
-                self.head.advance(n, self.config.size);
-                self.slots -= n;
-                self.posted -= n;
+                self.head.advance(n as u16, self.config.size);
+                self.slots -= n as u16;
+                self.posted -= n as u16;
             }
-            for ((descriptor, packet), expected) in descriptors.iter().zip(&self.packets[places]).zip(start..) {
+            let packets = &self.packets[places];
+            let mut taken = 0;
+            for (descriptor, packet) in descriptors.iter().zip(packets) {
                 let word = descriptor[1].load(Ordering::Acquire);
-                if (word >> 32) as u32 & ID_AND_OWNER_MASK != expected {
+                if (word >> 32) as u32 & ID_AND_OWNER_MASK != start + taken as u32 {
                     break;
                 }
-                rest -= 1;
                 // SAFETY: the packet was posted, so it is initialised: at most `left <= posted` slots from the
                 // head are examined, or `take_named` has checked its number. The device has marked it as used.
                 // The place is not read again before the next post, because the head has moved past it, or
                 // `take_named` has freed its number.
                 each(unsafe { Used::new(packet) }, word as u32);
+                taken += 1;
             }
-            left -= n - rest;
+            let rest = (n - taken) as u16;
+            left -= taken as u16;
             if !named {
                 self.posted += rest;
                 self.slots += rest;
                 self.head = head;
-                self.head.advance(n - rest, self.config.size);
+                self.head.advance(taken as u16, self.config.size);
             }
             // Packets that were used out of order are looked up by their number.
             named = rest > 0 || self.free_list.is_some() || self.batch.is_some();
@@ -406,10 +399,12 @@ unsafe impl Virtqueue for Packed {
             let start = usize::from(self.head.index);
             let places = start..(start + usize::from(self.posted)).min(self.config.size.into());
             let expected = start as u32 | u32::from(self.head.used()) << 16;
-            let in_order = |(descriptor, expected): &(&Descriptor, u32)| {
-                (descriptor[1].load(Ordering::Acquire) >> 32) as u32 & ID_AND_OWNER_MASK == *expected
-            };
-            let run = self.descriptors[places.clone()].iter().zip(expected..).take_while(in_order).count();
+            let descriptors = &self.descriptors[places.clone()];
+            let run = by_fours(descriptors.len(), |at| {
+                // SAFETY: `by_fours` passes numbers below the slice's length.
+                let descriptor = unsafe { descriptors.get_unchecked(at) };
+                (descriptor[1].load(Ordering::Acquire) >> 32) as u32 & ID_AND_OWNER_MASK == expected + at as u32
+            });
             let count = if self.batch.is_some() || run == 0 { self.batch_in_run(places.len())? } else { run };
             let taken = count as u16;
             self.head.advance(taken, self.config.size);

@@ -14,7 +14,9 @@ use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
 
 use super::free_list::FreeList;
 use super::pieces::{Descriptor, Piece, PieceLayout, Ring, Tables};
-use super::{Addresses, Broken, Config, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue};
+use super::{
+    Addresses, Broken, Config, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue, by_fours, post_one_by_one,
+};
 use crate::layout::{LEGACY_ALIGN, NO_NOTIFY, flags};
 use crate::slot::need_event;
 
@@ -235,7 +237,7 @@ impl Batch {
 
 // SAFETY: `take` calls `each` at most `most` times. It passes only packets between head and tail, which were
 // posted, and moves the head past each packet (or frees its number) before it passes it, so that none is passed
-// twice.
+// twice. `post_each` passes the number of its earlier calls of `next`, while that is below `most`.
 unsafe impl Virtqueue for Split {
     fn bytes(config: &Config) -> usize {
         RingLayout::of(config).end
@@ -292,31 +294,34 @@ unsafe impl Virtqueue for Split {
     }
 
     #[inline(always)]
-    fn post_run(&mut self, access: DeviceAccess, packets: impl Iterator<Item = Packet>) -> usize {
-        let before = self.tail;
+    fn post_each(&mut self, access: DeviceAccess, most: usize, mut next: impl FnMut(usize) -> Option<Packet>) -> usize {
         if self.free_list.is_some() || self.config.header > 0 {
-            self.post_run_with_free_list(access, packets);
-            return self.tail.wrapping_sub(before).into();
+            return post_one_by_one(self, self.config, access, most, next);
         }
-        let mut packets = packets;
         let flags = u64::from(access.flags()) << 32;
-        loop {
-            let room = self.config.size - self.in_flight();
-            let run = self.run(self.tail, room);
-            let mut posted = 0;
-            let places = self.descriptors[run.clone()].iter().zip(&mut self.packets[run.clone()]);
-            for ((descriptor, place), packet) in places.zip(&mut packets) {
+        let most = most.min(self.room());
+        let mut total = 0;
+        while total < most {
+            let run = self.run(self.tail, (most - total) as u16);
+            let n = run.len();
+            let (descriptors, places) = (&self.descriptors[run.clone()], &mut self.packets[run]);
+            let posted = by_fours(n, |at| {
+                let Some(packet) = next(total + at) else { return false };
                 debug_assert!(!packet.is_chained());
+                // SAFETY: both slices have `n` items, as `run` has, and `by_fours` passes numbers below `n`.
+                let (descriptor, place) = unsafe { (descriptors.get_unchecked(at), places.get_unchecked_mut(at)) };
                 descriptor[0].store(packet.iova(), Ordering::Relaxed);
                 descriptor[1].store(packet.len() as u64 | flags, Ordering::Relaxed);
                 place.write(packet);
-                posted += 1;
-            }
-            self.tail = self.tail.wrapping_add(posted);
-            if room == 0 || usize::from(posted) < run.len() {
-                return self.tail.wrapping_sub(before).into();
+                true
+            });
+            self.tail = self.tail.wrapping_add(posted as u16);
+            total += posted;
+            if posted < n {
+                break;
             }
         }
+        total
     }
 
     fn post_chain(&mut self, access: DeviceAccess, packet: Packet) -> Result<(), Packet> {
@@ -364,23 +369,24 @@ unsafe impl Virtqueue for Split {
                 self.head = self.head.wrapping_add(places.len() as u16);
                 (places.clone(), &self.used[places])
             };
-            let (start, n) = (places.start as u32, places.len() as u16);
-            let mut rest = n;
-            for ((entry, packet), number) in entries.iter().zip(&self.packets[places]).zip(start..) {
-                if entry[0].load(Ordering::Relaxed) != number {
+            let (start, n) = (places.start as u32, places.len());
+            let packets = &self.packets[places];
+            let mut taken = 0;
+            for (entry, packet) in entries.iter().zip(packets) {
+                if entry[0].load(Ordering::Relaxed) != start + taken as u32 {
                     break;
                 }
-                rest -= 1;
                 // SAFETY: the packet was posted, so it is initialised: at most `left` positions from the head
                 // are examined, all of which are used and thus posted (`ready`), or `take_named` has checked
                 // its number. The place is not read again before the next post, because the head has moved past
                 // it, or `take_named` has freed its number.
                 each(unsafe { Used::new(packet) }, entry[1].load(Ordering::Relaxed));
+                taken += 1;
             }
             // Packets that were used out of order are looked up by their number.
-            self.head = self.head.wrapping_sub(rest);
-            left -= n - rest;
-            named = rest > 0 || self.free_list.is_some() || self.batch.is_some();
+            self.head = self.head.wrapping_sub((n - taken) as u16);
+            left -= taken as u16;
+            named = taken < n || self.free_list.is_some() || self.batch.is_some();
         }
         Ok(most.into())
     }
@@ -393,12 +399,14 @@ unsafe impl Virtqueue for Split {
         let (ready, mut total) = (self.ready()?, 0);
         while total < ready {
             let places = self.run(self.head, ready - total);
-            let (start, count) = (places.start as u32, places.len() as u16);
-            // Fold without a branch per entry; branches would cost more than the comparisons.
-            let strange =
-                |found, (entry, number): (&[AtomicU32; 2], u32)| found | entry[0].load(Ordering::Relaxed) ^ number;
-            let ordered = self.batch.is_none() && self.used[places.clone()].iter().zip(start..).fold(0, strange) == 0;
-            let count = if ordered { count } else { self.batch_in_run(ready - total, count)? };
+            let (start, entries) = (places.start as u32, &self.used[places.clone()]);
+            let ordered = by_fours(if self.batch.is_some() { 0 } else { entries.len() }, |at| {
+                // SAFETY: `by_fours` passes numbers below the slice's length.
+                let entry = unsafe { entries.get_unchecked(at) };
+                entry[0].load(Ordering::Relaxed) == start + at as u32
+            }) as u16;
+            let longest = places.len() as u16;
+            let count = if ordered > 0 { ordered } else { self.batch_in_run(ready - total, longest)? };
             if count == 0 {
                 // Packets that are used out of order are looked up by their number.
                 let rest = self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()))?;
@@ -456,21 +464,6 @@ unsafe impl Virtqueue for Split {
             // SAFETY: `number` was posted, as the free list or the positions from the head to the tail tell, so
             // the packet is initialised. The head and the free list were reset before, so it is not read again.
             drop(unsafe { self.packets[number].assume_init_read() });
-        }
-    }
-}
-
-impl Split {
-    /// Implements `post_run` for a queue in which packets may take any descriptors, or several.
-    #[inline(always)]
-    fn post_run_with_free_list(&mut self, access: DeviceAccess, mut packets: impl Iterator<Item = Packet>) {
-        let needed = if self.config.header > 0 && self.tables.is_none() { 2 } else { 1 };
-        while self.room() >= needed
-            && let Some(packet) = packets.next()
-        {
-            if self.post_chain(access, packet).is_err() {
-                break;
-            }
         }
     }
 }
