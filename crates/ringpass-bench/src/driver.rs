@@ -14,7 +14,8 @@ use super::pages::pages_name;
 use super::progress::progress;
 use super::rig::Driver;
 use super::table::{self, number, row};
-use super::{instructions, machine, paper, plot};
+use super::two_workers::TwoWorkers;
+use super::{instructions, machine, paper, plot, two_workers};
 use ringpass_cli::options::{ring_size, seconds, within};
 use ringpass_cli::output::print_line;
 
@@ -64,6 +65,8 @@ pub struct Args {
     under_callgrind: bool,
     #[arg(long, hide = true)]
     offloads: bool,
+    #[arg(long, hide = true)]
+    without_vector: bool,
 }
 
 /// Driver families of `--driver`.
@@ -105,7 +108,8 @@ pub fn run(args: Args) -> Result<(), Error> {
     let batch = prefer(&args.batch, 32);
     let ring = prefer(&args.ring, 512);
     let offloads = args.offloads;
-    let base = |pages| Cell { driver, batch, ring, pages, offloads };
+    let vector = !args.without_vector;
+    let base = |pages| Cell { driver, batch, ring, pages, offloads, vector };
     if let Some(Peer::Dpdk) = args.peer {
         let rounds = args.rounds.unwrap_or(5);
         let seconds = args.seconds;
@@ -132,7 +136,14 @@ pub fn run(args: Args) -> Result<(), Error> {
             Bench::new(cell)?.run(rounds.div_ceil(PASSES), samples)?;
         }
     }
-    let mut results = Results { base, rows: Vec::new() };
+    let two_workers = match args.driver {
+        Family::Ixgbe => {
+            progress("one worker and two");
+            two_workers::measure(&base, rounds.div_ceil(PASSES))?
+        }
+        Family::Virtio => None,
+    };
+    let mut results = Results { base, rows: Vec::new(), two_workers };
     for (cell, samples) in cells.iter().zip(&samples) {
         // Instructions depend on the batch size, hardly on the ring size, and not on the pages.
         let counted = args.instructions && cell.ring == base.ring && cell.pages == base.pages;
@@ -149,6 +160,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     progress("");
     if args.json {
         results.rows.iter().for_each(|row| print_line(&serde_json::to_string(row).expect("numbers and texts")));
+        results.two_workers.iter().for_each(|row| print_line(&serde_json::to_string(row).expect("numbers")));
         errln!("{}", machine::line());
     } else if args.driver == Family::Virtio {
         print_virtio(&results);
@@ -165,8 +177,8 @@ pub fn run(args: Args) -> Result<(), Error> {
 fn ixgbe(args: &Args, base: Cell, pages: &[PageSize]) -> Vec<Cell> {
     let mut cells: Vec<Cell> = args.batch.iter().map(|&batch| Cell { batch, ..base }).collect();
     cells.extend(args.ring.iter().flat_map(|&ring| pages.iter().map(move |&pages| Cell { ring, pages, ..base })));
-    cells.push(Cell { offloads: true, ..base });
-    cells.sort_by_key(|cell| (cell.offloads, cell.batch, cell.ring, cell.pages.bytes()));
+    cells.extend([Cell { offloads: true, ..base }, Cell { vector: false, ..base }]);
+    cells.sort_by_key(|cell| (cell.offloads, !cell.vector, cell.batch, cell.ring, cell.pages.bytes()));
     cells
 }
 
@@ -178,8 +190,9 @@ fn virtio(base: Cell) -> Vec<Cell> {
 
 fn describe(cell: &Cell) -> String {
     let offloads = if cell.offloads { ", with offloads" } else { "" };
+    let vector = if cell.vector { "" } else { ", without vector instructions" };
     let Cell { driver, batch, ring, pages, .. } = *cell;
-    format!("{}, batch {batch}, rings of {ring}, {} pages{offloads}", driver.name(), pages_name(pages))
+    format!("{}, batch {batch}, rings of {ring}, {} pages{offloads}{vector}", driver.name(), pages_name(pages))
 }
 
 fn print_virtio(results: &Results) {
@@ -216,7 +229,7 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
     let mut usable = Vec::new();
     let mut missing = None;
     for &pages in &args.pages {
-        match Bench::new(&Cell { driver: Driver::Ixgbe, batch: 32, ring, pages, offloads: false }) {
+        match Bench::new(&Cell { driver: Driver::Ixgbe, batch: 32, ring, pages, offloads: false, vector: true }) {
             Ok(_) => usable.push(pages),
             Err(error @ Error::NoHugePages(_)) => {
                 errln!("left out {} pages: {error}", pages_name(pages));
@@ -231,7 +244,9 @@ fn usable(args: &Args) -> Result<Vec<PageSize>, Error> {
 fn print(results: &Results, pages: &[PageSize]) {
     print_stages(results);
     print_peers();
+    print_vectors(results);
     print_offloads(results);
+    print_two_workers(results);
     print_batches(results);
     print_rings(results, pages);
     print_line(&machine::line());
@@ -272,10 +287,12 @@ fn print_peers() {
     );
 }
 
-fn print_offloads(results: &Results) {
-    let mut rows = vec![row(["offloads", "rx", "tx", "forward", "total", "Mpps", "instructions"])];
-    for (name, offloads) in [("off", false), ("on", true)] {
-        let cell = Cell { offloads, ..results.base };
+/// Prints the base and what differs from it.
+fn print_variants(results: &Results, title: &str, variants: [(&str, Cell); 2]) {
+    let heading = title.split(',').next().unwrap_or(title).to_lowercase();
+    let mut rows = vec![row(["", "rx", "tx", "forward", "total", "Mpps", "instructions"])];
+    rows[0][0] = heading;
+    for (name, cell) in variants {
         let Some(total) = results.row(cell, Stage::Total) else { continue };
         let mut cells = vec![name.to_owned()];
         let stages = [Stage::Rx, Stage::Tx, Stage::Forward, Stage::Total].map(|stage| results.row(cell, stage));
@@ -283,10 +300,35 @@ fn print_offloads(results: &Results) {
         cells.extend([Some(mpps(total.cycles_per_packet)), total.instructions_per_packet].map(number));
         rows.push(cells);
     }
-    table::print("Offloads, cycles per packet", &rows);
+    table::print(title, &rows);
+}
+
+fn print_offloads(results: &Results) {
+    let base = results.base;
+    let variants = [("off", base), ("on", Cell { offloads: true, ..base })];
+    print_variants(results, "Offloads, cycles per packet", variants);
     print_line(
         "  On: each packet comes with its checksum's verdict and its hash, and asks for a checksum when it is sent.\n",
     );
+}
+
+/// Prints what vector instructions save.
+fn print_vectors(results: &Results) {
+    let base = results.base;
+    let variants = [("AVX2", base), ("none", Cell { vector: false, ..base })];
+    print_variants(results, "Vector instructions, cycles per packet", variants);
+    print_line("  Chosen when a port is opened. Without, the driver takes one descriptor at a time.\n");
+}
+
+fn print_two_workers(results: &Results) {
+    let Some(TwoWorkers { one_worker, two_workers, ratio }) = results.two_workers else { return };
+    let rows = vec![
+        row(["workers", "cycles"]),
+        vec!["1".into(), number(Some(one_worker))],
+        vec!["2".into(), number(Some(two_workers))],
+    ];
+    table::print("Workers with a pair of ports each, cycles per packet of each", &rows);
+    print_line(&format!("  Median ratio of runs that follow each other: {ratio:.2}. CPUs may share a core.\n"));
 }
 
 fn print_batches(results: &Results) {
@@ -342,7 +384,14 @@ mod tests {
 
     #[test]
     fn a_row_is_an_object() {
-        let cell = Cell { driver: Driver::Ixgbe, batch: 32, ring: 512, pages: PageSize::Huge2M, offloads: false };
+        let cell = Cell {
+            driver: Driver::Ixgbe,
+            batch: 32,
+            ring: 512,
+            pages: PageSize::Huge2M,
+            offloads: false,
+            vector: true,
+        };
         let stage = Stage::Total;
         let cycles_per_packet = 31.4;
         let cycles_min = 17.5;
@@ -350,7 +399,7 @@ mod tests {
         let row = Row { cell, stage, cycles_per_packet, cycles_min, cycles_p90, instructions_per_packet: None };
         assert_eq!(
             serde_json::to_string(&row).unwrap(),
-            r#"{"driver":"ixgbe","batch":32,"ring":512,"pages":"huge2m","offloads":false,"stage":"total","cycles_per_packet":31.4,"#
+            r#"{"driver":"ixgbe","batch":32,"ring":512,"pages":"huge2m","offloads":false,"vector":true,"stage":"total","cycles_per_packet":31.4,"#
                 .to_owned()
                 + r#""cycles_min":17.5,"cycles_p90":37.3,"instructions_per_packet":null}"#
         );

@@ -7,6 +7,7 @@ use super::measure::{Cell, Stage};
 use super::pages::pages_name;
 use super::rig::Driver;
 use super::tsc;
+use super::two_workers::TwoWorkers;
 
 /// Results of one stage in one configuration.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +34,7 @@ struct CellFields {
     #[serde(serialize_with = "serialize_pages")]
     pages: PageSize,
     offloads: bool,
+    vector: bool,
 }
 
 fn driver_name<S: serde::Serializer>(driver: &Driver, serializer: S) -> Result<S::Ok, S::Error> {
@@ -52,6 +54,8 @@ pub struct Results {
     /// Configuration of the stage table, which the sweeps have in common.
     pub base: Cell,
     pub rows: Vec<Row>,
+    /// `None` where it was not measured.
+    pub two_workers: Option<TwoWorkers>,
 }
 
 impl Results {

@@ -25,6 +25,9 @@ pub fn count(cell: &Cell) -> Result<[f64; 5], Error> {
     if cell.offloads {
         arguments.push("--offloads".into());
     }
+    if !cell.vector {
+        arguments.push("--without-vector".into());
+    }
     arguments.push("--under-callgrind".into());
     let counts = per_packet(&arguments, &Stage::ALL.map(Stage::function))?;
     Ok(std::array::from_fn(|stage| counts[stage]))

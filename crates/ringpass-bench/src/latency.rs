@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use core_affinity::CoreId;
 use hdrhistogram::Histogram;
-use ringpass::{Burst, Error, PageSize, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
+use ringpass::{Burst, Error, PageSize, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
 use ringpass_cli::errln;
 use ringpass_models::Model;
 
@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     };
     args.svg.as_deref().map_or(Ok(()), plot::make_directory)?;
     let largest = args.ring.iter().copied().max().unwrap_or(512);
-    let pages = match Rig::new(Driver::Ixgbe, largest, PageSize::Huge2M, false) {
+    let pages = match Rig::new(Driver::Ixgbe, PageSize::Huge2M, rings(largest)) {
         Err(Error::NoHugePages(error)) => {
             errln!("on ordinary pages: {error}");
             PageSize::Ordinary
@@ -192,7 +192,7 @@ impl LatencyRig {
 
     /// Offers `rate` packets a second to the first card, and records what the second one sends.
     fn measure(&self, ring: usize, rate: f64) -> Result<Measurement, Error> {
-        let mut rig = Rig::new(Driver::Ixgbe, ring, self.pages, false)?;
+        let mut rig = Rig::new(Driver::Ixgbe, self.pages, rings(ring))?;
         let record = Arc::new(Record::new());
         let wires = [
             QueuePair { rx: Box::new(Generator::new(rate, &record)?), tx: Box::new(NullWire) },
@@ -381,6 +381,10 @@ impl TxQueue for NullWire {
         burst.clear();
         count
     }
+}
+
+fn rings(size: usize) -> PortConfig {
+    PortConfig { rx_ring: size, tx_ring: size, ..PortConfig::default() }
 }
 
 #[cfg(test)]

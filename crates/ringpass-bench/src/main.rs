@@ -32,6 +32,7 @@ mod pvp;
 mod rig;
 mod switch;
 mod tsc;
+mod two_workers;
 mod vhost;
 mod xdp;
 

@@ -3,7 +3,9 @@
 
 use std::hint::black_box;
 
-use ringpass::{Burst, Error, Flags, Mempool, MempoolConfig, PageSize, QueuePair, RxQueue, TxQueue};
+use ringpass::{
+    Burst, Error, Flags, Mempool, MempoolConfig, Offloads, PageSize, PortConfig, QueuePair, RxQueue, TxQueue,
+};
 use ringpass_memory::{Cache, Headers, L4, RegionConfig};
 
 use super::rig::{Driver, FRAME, Rig, Wire};
@@ -53,6 +55,8 @@ pub struct Cell {
     /// Whether checksum verdicts and hashes of received frames are read, and a checksum is requested for each
     /// sent frame.
     pub offloads: bool,
+    /// Whether the driver may use vector instructions.
+    pub vector: bool,
 }
 
 /// Cycles per packet of each stage, in the order of [`Stage::ALL`], for each round.
@@ -97,7 +101,15 @@ impl Bench {
     pub fn new(cell: &Cell) -> Result<Self, Error> {
         let region = RegionConfig { pages: cell.pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 2 * cell.ring + 1024, region, ..Default::default() })?;
-        let rig = Rig::new(cell.driver, cell.ring, cell.pages, cell.offloads)?;
+        let asked = cell.offloads;
+        let config = PortConfig {
+            rx_ring: cell.ring,
+            tx_ring: cell.ring,
+            offloads: Offloads { checksum: asked, hash: asked, vlan: asked, tso: asked },
+            vector: cell.vector,
+            ..PortConfig::default()
+        };
+        let rig = Rig::new(cell.driver, cell.pages, config)?;
         let wires = [Wire::new(&rig.cards[0], FRAME)?, Wire::new(&rig.cards[1], FRAME)?];
         Ok(Self {
             rig,
@@ -263,7 +275,8 @@ mod tests {
     fn every_frame_of_a_round_is_forwarded_and_every_stage_takes_time() {
         let sizes = [(1, 64, false), (7, 256, true), (256, 64, false), (32, 4096, true)];
         for ((batch, ring, offloads), (_, driver)) in sizes.into_iter().cycle().zip(Driver::ALL) {
-            let mut bench = Bench::new(&Cell { driver, batch, ring, pages: PageSize::Ordinary, offloads }).unwrap();
+            let mut bench =
+                Bench::new(&Cell { driver, batch, ring, pages: PageSize::Ordinary, offloads, vector: true }).unwrap();
             for _ in 0..3 {
                 // `round` fails if a frame is missing.
                 let cycles = bench.round().unwrap();
@@ -277,7 +290,14 @@ mod tests {
 
     #[test]
     fn a_forwarder_that_loses_frames_is_an_error() {
-        let cell = Cell { driver: Driver::Ixgbe, batch: 32, ring: 64, pages: PageSize::Ordinary, offloads: false };
+        let cell = Cell {
+            driver: Driver::Ixgbe,
+            batch: 32,
+            ring: 64,
+            pages: PageSize::Ordinary,
+            offloads: false,
+            vector: true,
+        };
         let mut bench = Bench::new(&cell).unwrap();
         bench.fill_rings();
         let [a, b] = &mut bench.rig.queues;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringpass::{
-    Burst, Error, Mempool, MempoolConfig, Offloads, Packet, PageSize, Port, PortConfig, QueuePair, RxQueue, TxQueue,
-    WakeSource, Wakeable, drivers,
+    Burst, Error, Mempool, MempoolConfig, Packet, PageSize, Port, PortConfig, QueuePair, RxQueue, TxQueue, WakeSource,
+    Wakeable, drivers,
 };
 use ringpass_memory::{Cache, RegionConfig};
 use ringpass_models::Model;
@@ -70,12 +70,12 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// Opens both drivers with one queue each, with all offloads or none.
-    pub fn new(driver: Driver, ring: usize, pages: PageSize, offloads: bool) -> Result<Self, Error> {
-        let offloads = Offloads { checksum: offloads, hash: offloads, vlan: offloads, tso: offloads };
+    /// Opens both drivers with one queue each, in this configuration but for the MTU.
+    pub fn new(driver: Driver, pages: PageSize, config: PortConfig) -> Result<Self, Error> {
+        let ring = config.rx_ring;
         // The driver uses mergeable buffers only if frames may be longer than a buffer.
         let mtu = if matches!(driver, Driver::Virtio(kind) if kind & MRG_RXBUF != 0) { 9000 } else { 1500 };
-        let config = PortConfig { rx_ring: ring, tx_ring: ring, mtu, offloads, ..Default::default() };
+        let config = PortConfig { mtu, ..config };
         let region = RegionConfig { pages, ..Default::default() };
         let pool = Mempool::new(&MempoolConfig { buffers: 4 * ring + 2048, region, ..Default::default() })?;
         let open = || {

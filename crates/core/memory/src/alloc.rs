@@ -13,10 +13,15 @@ impl Cache {
     /// Fills the burst up to its limit with empty packets; with fewer if the pool runs dry.
     pub fn alloc(&mut self, burst: &mut Burst) {
         loop {
-            let packets = self.take(burst.room());
-            let more = packets.len() == MAGAZINE;
-            packets.for_each(|packet| burst.push(packet));
-            if !more {
+            let fresh = self.run(burst.room());
+            for (place, buffer) in burst.spare().iter_mut().zip(fresh) {
+                // SAFETY: `run` returns buffers, and each is moved to its place and used only there. A length of 0 is at most
+                // any buffer size.
+                place.write(unsafe { buffer.assume_init_read().into_packet(0) });
+            }
+            // SAFETY: the loop has written packets to that many places.
+            unsafe { burst.commit(fresh.len()) };
+            if fresh.len() < MAGAZINE {
                 break;
             }
         }

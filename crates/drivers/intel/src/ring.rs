@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringpass_memory::{Buffer, DmaArray};
 use ringpass_pci::registers::ixgbe::bits::{RXDCTL_ENABLE, TXDCTL_ENABLE};
+use ringpass_pci::registers::ixgbe::descriptor::TX_RS;
 use ringpass_pci::registers::{Doorbell, RW, Reg};
 use ringpass_port::Error;
 
@@ -104,12 +105,10 @@ impl Ring {
         unsafe { (self.descriptors.get_unchecked(run.clone()), self.buffers.get_unchecked_mut(run)) }
     }
 
-    /// Returns the descriptor of count `count`, and the place of its buffer.
+    /// Returns the descriptors and the places of their buffers, for a loop over single ones.
     #[inline(always)]
-    pub(crate) fn at(&mut self, count: usize) -> (&Descriptor, &mut MaybeUninit<Buffer>) {
-        let index = self.index(count);
-        // SAFETY: `index` masks with the number of places minus 1, and `new` makes one place for each descriptor.
-        unsafe { (self.descriptors.get_unchecked(index), self.buffers.get_unchecked_mut(index)) }
+    pub(crate) fn places(&mut self) -> Places<'_> {
+        Places { descriptors: &self.descriptors, buffers: &mut self.buffers }
     }
 
     /// Posts one descriptor with its buffer.
@@ -123,6 +122,13 @@ impl Ring {
         self.descriptors[index][1].store(words[1], Ordering::Relaxed);
         self.buffers[index].write(buffer);
         self.tail += 1;
+    }
+
+    /// Asks the card to report when it has sent the frame that ends with the descriptor of count `last`.
+    #[inline(always)]
+    pub(crate) fn request_report(&self, last: usize) {
+        let word = &self.descriptors[self.index(last)][1];
+        word.store(word.load(Ordering::Relaxed) | TX_RS, Ordering::Relaxed);
     }
 
     /// Takes the oldest posted buffer out of the ring.
@@ -169,6 +175,24 @@ impl Ring {
             drop(self.pop());
         }
         Ok(())
+    }
+}
+
+/// The descriptors of a ring and the places of their buffers, by count.
+pub(crate) struct Places<'a> {
+    descriptors: &'a [Descriptor],
+    /// As many as there are descriptors, a power of two.
+    buffers: &'a mut [MaybeUninit<Buffer>],
+}
+
+impl Places<'_> {
+    /// Returns the descriptor of a count, and the place of its buffer.
+    #[inline(always)]
+    pub(crate) fn at(&mut self, count: usize) -> (&Descriptor, &mut MaybeUninit<Buffer>) {
+        let index = count & (self.buffers.len() - 1);
+        // SAFETY: a number masked with a length minus 1 is below the length, which is not 0, and `Ring::new` makes one place
+        // for each descriptor.
+        unsafe { (self.descriptors.get_unchecked(index), self.buffers.get_unchecked_mut(index)) }
     }
 }
 

@@ -99,10 +99,10 @@ impl Rx {
     fn take(&mut self, burst: &mut Burst) -> bool {
         let (head, n) = (self.ring.head, self.ring.posted().min(burst.room()));
         let good = self.good;
-        let places = burst.spare();
+        let (mut ring, places) = (self.ring.places(), burst.spare());
         let (mut taken, mut faulty) = (0, false);
         while taken < n {
-            let (descriptor, buffer) = self.ring.at(head + taken);
+            let (descriptor, buffer) = ring.at(head + taken);
             let status = descriptor[1].load(Ordering::Acquire);
             let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;
             let whole = status & (RX_DD | RX_EOP | good.errors) == RX_DD | RX_EOP;
@@ -176,10 +176,10 @@ impl Rx {
         let Some(assembler) = self.assembler.as_ref().filter(|assembler| assembler.is_between()) else { return };
         let (head, n) = (self.ring.head, self.ring.posted().min(burst.room()));
         let good = self.good;
-        let places = burst.spare();
+        let (mut ring, places) = (self.ring.places(), burst.spare());
         let mut taken = 0;
         while taken < n {
-            let (descriptor, buffer) = self.ring.at(head + taken);
+            let (descriptor, buffer) = ring.at(head + taken);
             let status = descriptor[1].load(Ordering::Acquire);
             let len = (status >> RX_LENGTH_SHIFT) as u16 as usize;
             let whole = status & (RX_DD | RX_EOP | good.errors) == RX_DD | RX_EOP;
@@ -206,7 +206,7 @@ impl Rx {
     fn take_piece(&mut self, burst: &mut Burst) -> bool {
         let Some(assembler) = self.assembler.as_mut().filter(|_| self.ring.posted() > 0) else { return false };
         let head = self.ring.head;
-        let (descriptor, _) = self.ring.at(head);
+        let descriptor = &self.ring.descriptors[self.ring.index(head)];
         let status = descriptor[1].load(Ordering::Acquire);
         if status & RX_DD == 0 {
             return false;
@@ -240,20 +240,20 @@ impl Rx {
             if fresh.is_empty() {
                 break;
             }
-            let mut posted = match self.vector {
+            let posted = match self.vector {
                 // SAFETY: `avx2` is the proof that the processor has it. `Cache::run` returns buffers, and this is the only
                 // use of those that it moves.
                 Some(avx2) => unsafe { vector::refill(avx2, descriptors, places, fresh) },
                 None => 0,
             };
-            while posted < fresh.len() {
+            let rest = descriptors[posted..].iter().zip(&mut places[posted..]);
+            for ((descriptor, place), buffer) in rest.zip(&fresh[posted..]) {
                 // SAFETY: `Cache::run` returns buffers, and each is moved to its place and used only there.
-                let buffer = places[posted].write(unsafe { fresh[posted].assume_init_read() });
-                descriptors[posted][0].store(buffer.iova(), Ordering::Relaxed);
-                descriptors[posted][1].store(0, Ordering::Relaxed);
-                posted += 1;
+                let buffer = place.write(unsafe { buffer.assume_init_read() });
+                descriptor[0].store(buffer.iova(), Ordering::Relaxed);
+                descriptor[1].store(0, Ordering::Relaxed);
             }
-            self.ring.tail += posted;
+            self.ring.tail += fresh.len();
         }
         self.ring.publish(before);
     }

@@ -150,12 +150,12 @@ impl Tx {
         let (tail, n) = (self.ring.tail, self.ring.room().min(burst.len()));
         let longest = self.longest;
         let packets = &burst[..n];
-        let mut posted = 0;
+        let (mut ring, mut posted) = (self.ring.places(), 0);
         for packet in packets {
             if !sendable(packet, longest) {
                 break;
             }
-            let (descriptor, place) = self.ring.at(tail + posted);
+            let (descriptor, place) = ring.at(tail + posted);
             // The length goes into two fields: bytes in this buffer, and bytes of the whole frame.
             let lengths = packet.len() as u64 * (1 | 1 << TX_PAYLEN_SHIFT);
             descriptor[0].store(packet.iova(), Ordering::Relaxed);
@@ -176,8 +176,7 @@ impl Tx {
     fn request_reports(&mut self, before: usize) {
         let mut last = before | (RS_INTERVAL - 1);
         while last < self.ring.tail {
-            let (descriptor, _) = self.ring.at(last);
-            descriptor[1].store(descriptor[1].load(Ordering::Relaxed) | TX_RS, Ordering::Relaxed);
+            self.ring.request_report(last);
             last += RS_INTERVAL;
         }
     }

@@ -100,7 +100,7 @@ impl TxOffload {
     fn post_alike(&mut self, ring: &mut Ring, burst: &mut Burst) {
         let (tail, n) = (ring.tail, ring.room().min(burst.len()));
         let longest = self.mtu + OVERHEAD;
-        let mut posted = 0;
+        let (mut places, mut posted) = (ring.places(), 0);
         for packet in &mut burst[..n] {
             let data = match &self.known {
                 _ if packet.len() > longest => break,
@@ -114,7 +114,7 @@ impl TxOffload {
                 _ => break,
             };
             let lengths = packet.len() as u64 * (1 | 1 << TX_PAYLEN_SHIFT);
-            let (descriptor, place) = ring.at(tail + posted);
+            let (descriptor, place) = places.at(tail + posted);
             descriptor[0].store(packet.iova(), Ordering::Relaxed);
             descriptor[1].store(data | TX_EOP | lengths, Ordering::Relaxed);
             // SAFETY: `burst.forget` below forgets exactly the packets copied here, so each buffer keeps one owner. The packet
@@ -133,8 +133,7 @@ impl TxOffload {
     /// Asks the card to report the completion of a block when it has sent the frame that ends with the descriptor of count
     /// `last`.
     fn report(&mut self, ring: &mut Ring, block: usize, last: usize) {
-        let (descriptor, _) = ring.at(last);
-        descriptor[1].store(descriptor[1].load(Ordering::Relaxed) | TX_RS, Ordering::Relaxed);
+        ring.request_report(last);
         let blocks = self.reports.len();
         self.reports[block % blocks] = ring.index(last);
     }

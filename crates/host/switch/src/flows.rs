@@ -92,7 +92,7 @@ pub(crate) struct Flows {
 const SOME: u32 = 8;
 
 /// Lines for each port, and for all at least. Flows of which three share a line are slow.
-const LINES_OF_PORT: usize = 64;
+const LINES_OF_PORT: usize = 256;
 const LINES: usize = 1024;
 
 /// Bits of a tag for the port.
