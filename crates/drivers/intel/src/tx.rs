@@ -71,6 +71,7 @@ impl Tx {
         }
     }
 
+    #[inline(always)]
     fn is_done(&self, count: usize) -> bool {
         self.ring.descriptors[self.ring.index(count)][1].load(Ordering::Acquire) & TX_DD != 0
     }
