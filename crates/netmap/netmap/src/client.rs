@@ -558,12 +558,16 @@ pub fn wait<'a>(
         waiting.found(slots);
         return Ok(true);
     }
+    if limit.is_zero() {
+        return Ok(false);
+    }
     let start = Instant::now();
     let left = || limit.saturating_sub(start.elapsed());
     loop {
         match waiting.pause() {
-            _ if left().is_zero() => return Ok(false),
+            // The policy lets no wait spin for long, so the limit is not looked at each time: that would read the clock once more.
             Pause::Spin => std::hint::spin_loop(),
+            _ if left().is_zero() => return Ok(false),
             Pause::Yield => waiting.let_others_run(),
             Pause::Collect(time) if time < left() => sleep_precisely(time),
             Pause::Collect(_) | Pause::Block => {
