@@ -4,11 +4,13 @@
 //! happens, each posted packet comes back once or stays with the queue, unchanged except for the bytes that the
 //! device writes, and no buffer is lost.
 
+pub mod fours;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ringpass_memory::{DmaArray, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
+use ringpass_memory::{Avx2, DmaArray, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
 use ringpass_testing::CaseInput;
 use ringpass_virtio::driver::{Config, DeviceAccess, Packed, Split, Virtqueue};
 
@@ -38,6 +40,8 @@ struct QueueSession<'a, Q: Virtqueue> {
     harness: &'a Harness,
     config: Config,
     queue: Q,
+    /// Whether, and proof that, packets are posted and taken four at a time.
+    vector: Option<Avx2>,
     /// Packets that the queue holds: address of the first buffer, and lengths of the first buffer and of the whole
     /// packet.
     posted: Vec<(u64, usize, usize)>,
@@ -87,7 +91,7 @@ impl<Q: Virtqueue> QueueSession<'_, Q> {
         let packets: Vec<Packet> =
             (0..number >> 1 & 15).map_while(|i| self.harness.packet(1 + i as usize * 7)).collect();
         let notes: Vec<_> = packets.iter().map(Self::note).collect();
-        let count = self.queue.post_run(Self::access(number), packets.into_iter());
+        let count = fours::post(&mut self.queue, self.vector, Self::access(number), packets);
         self.posted.extend(&notes[..count]);
     }
 
@@ -116,14 +120,13 @@ impl<Q: Virtqueue> QueueSession<'_, Q> {
         if self.back {
             let mut reclaimer = Reclaimer::default();
             let before = self.queue.posted();
-            self.broken |= self.queue.reclaim_used(&mut reclaimer).is_err();
+            self.broken |= self.queue.reclaim_used(self.vector, &mut reclaimer).is_err();
             assert!(self.queue.posted() <= before);
             return self.posted.truncate(self.queue.posted());
         }
-        let Self { queue, posted, broken, .. } = self;
+        let Self { queue, vector, posted, broken, .. } = self;
         let mut count = 0;
-        let result = queue.take(most, |used, _| {
-            let packet = used.whole();
+        let result = fours::take(queue, *vector, most, |packet, _| {
             let note = Self::note(&packet);
             let at =
                 posted.iter().position(|posted| *posted == note).expect("a packet that was posted and not taken back");
@@ -213,7 +216,8 @@ fn case<Q: Virtqueue>(data: &[u8], size: fn(u16) -> u16) {
         let device = (addresses.device - harness.region.iova(0)) as usize;
         let ring = if addresses.device.is_multiple_of(4096) { device..device + 4 } else { 0..0 };
         let back = flags & 0x40 != 0;
-        let mut run = QueueSession { harness, config, queue, posted: Vec::new(), used: 0, back, broken: false };
+        let vector = Avx2::detect().filter(|_| number & 0x80 == 0);
+        let mut run = QueueSession { harness, config, queue, vector, posted: Vec::new(), used: 0, back, broken: false };
         bytes.each_action(ACTIONS, |bytes| run.run_action(ring.clone(), bytes));
         run.queue.publish();
         run.take(usize::MAX);

@@ -42,6 +42,7 @@ mod swap;
 mod sync;
 mod usage;
 mod vector;
+mod vector_ring;
 
 pub use access::Access;
 pub use array::{Atomics, DmaArray};
@@ -68,3 +69,4 @@ pub use region::{Addressing, ContiguousRange, DmaRegion, RegionConfig};
 pub use request::Request;
 pub use swap::{SwapPool, SwapPoolConfig};
 pub use vector::{Avx2, Four};
+pub use vector_ring::{read_descriptors, read_pairs, write_descriptors};

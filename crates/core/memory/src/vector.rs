@@ -47,25 +47,32 @@ impl Four {
         Self { handles: _mm256_unpacklo_epi64(low, high), fields: _mm256_unpackhi_epi64(low, high) }
     }
 
-    /// Makes packets without flags of buffers, with `lengths` in the order 0, 2, 1, 3, and writes them to their places.
+    /// Makes packets without flags of buffers, with `lengths` in the order 0, 2, 1, 3.
     ///
     /// # Safety
     /// The processor has AVX2. The buffers are initialised and are not used again, as only the packets own them. Each length is at most its
     /// pool's buffer size.
     #[inline]
     #[target_feature(enable = "avx2")]
-    pub unsafe fn write_received(
-        buffers: &[MaybeUninit<Buffer>; 4],
-        lengths: __m256i,
-        places: &mut [MaybeUninit<Packet>; 4],
-    ) {
+    pub unsafe fn of_buffers(buffers: &[MaybeUninit<Buffer>; 4], lengths: __m256i) -> Self {
+        // SAFETY: four handles are one register long.
+        let handles = unsafe { _mm256_loadu_si256(buffers.as_ptr().cast()) };
+        // A length in 64 bits is a packet's fields with the offset 0 and no flags.
+        Self { handles: _mm256_permute4x64_epi64::<0b11_01_10_00>(handles), fields: lengths }
+    }
+
+    /// Writes the packets to their places.
+    ///
+    /// # Safety
+    /// The processor has AVX2. Only the packets in these places are used from here on.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn write(self, places: &mut [MaybeUninit<Packet>; 4]) {
         let pairs = places.as_mut_ptr().cast::<__m256i>();
-        // SAFETY: four handles are one register long, and four places are two. A length in 64 bits is a packet's fields
-        // with the offset 0 and no flags.
+        // SAFETY: four places are two registers long. Handles and fields are those of packets.
         unsafe {
-            let handles = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_loadu_si256(buffers.as_ptr().cast()));
-            _mm256_storeu_si256(pairs, _mm256_unpacklo_epi64(handles, lengths));
-            _mm256_storeu_si256(pairs.add(1), _mm256_unpackhi_epi64(handles, lengths));
+            _mm256_storeu_si256(pairs, _mm256_unpacklo_epi64(self.handles, self.fields));
+            _mm256_storeu_si256(pairs.add(1), _mm256_unpackhi_epi64(self.handles, self.fields));
         }
     }
 
@@ -76,8 +83,56 @@ impl Four {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn lengths(self) -> __m256i {
-        let chained = i64::from(Flags::CHAINED.bits()) << 48;
-        _mm256_and_si256(self.fields, _mm256_set1_epi64x(chained | 0xffff_ffff))
+        self.lengths_without(Flags::CHAINED)
+    }
+
+    /// Returns the lengths, as 64-bit numbers. That of a packet with any of these flags is negative or above `u32::MAX`.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn lengths_without(self, flags: Flags) -> __m256i {
+        let flags = i64::from(flags.bits()) << 48;
+        _mm256_and_si256(self.fields, _mm256_set1_epi64x(flags | 0xffff_ffff))
+    }
+
+    /// Returns the packets cut to the bytes from `front` to `ends` of their buffers, like [`Packet::copy_received`].
+    ///
+    /// # Safety
+    /// The processor has AVX2. The packets are as [`Cache::packets`](crate::Cache::packets) made them. `front` is at most each end, which
+    /// is at most its pool's buffer size.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn received(self, front: u8, ends: __m256i) -> Self {
+        // The offset grows by what the length loses.
+        let fields = _mm256_add_epi64(ends, _mm256_set1_epi64x((i64::from(front) << 32) - i64::from(front)));
+        Self { fields, ..self }
+    }
+
+    /// Returns the numbers of free bytes in front of the frames.
+    ///
+    /// # Safety
+    /// The processor has AVX2.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub fn headrooms(self, packets: &[Packet; 4]) -> __m256i {
+        let pair = |low: usize, high: usize| {
+            let [low, high] = [low, high].map(|i| i32::from(packets[i].buffer.slot().headroom));
+            _mm_insert_epi16::<4>(_mm_insert_epi16::<0>(_mm_setzero_si128(), low), high)
+        };
+        self.plus_offsets(_mm256_set_m128i(pair(1, 3), pair(0, 2)))
+    }
+
+    /// Returns the packets with `n` bytes more in front.
+    ///
+    /// # Safety
+    /// The processor has AVX2. Each packet has a headroom of `n` bytes.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub unsafe fn prepend(self, n: u8) -> Self {
+        let longer = _mm256_add_epi32(self.fields, _mm256_set1_epi64x(n.into()));
+        Self { fields: _mm256_sub_epi16(longer, _mm256_set1_epi64x(i64::from(n) << 32)), ..self }
     }
 
     /// Returns the addresses of the frames on the device's side.
@@ -92,11 +147,17 @@ impl Four {
             // SAFETY: both point to 64 bits of a slot, which is not written while its buffer is outside the depot.
             unsafe { _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd(low), high)) }
         };
+        self.plus_offsets(_mm256_set_m128i(pair(1, 3), pair(0, 2)))
+    }
+
+    /// Returns the sums of 64-bit numbers and the packets' offsets.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn plus_offsets(self, bases: __m256i) -> __m256i {
         // The offset is a signed 16-bit number: with its sign flipped it is 0x8000 more than with its sign extended.
         let flipped = _mm256_xor_si256(_mm256_srli_epi64::<32>(self.fields), _mm256_set1_epi64x(0x8000));
         let offsets = _mm256_and_si256(flipped, _mm256_set1_epi64x(0xffff));
-        let base = _mm256_sub_epi64(_mm256_set_m128i(pair(1, 3), pair(0, 2)), _mm256_set1_epi64x(0x8000));
-        _mm256_add_epi64(base, offsets)
+        _mm256_add_epi64(_mm256_sub_epi64(bases, _mm256_set1_epi64x(0x8000)), offsets)
     }
 
     /// Writes the handles to the places of buffers, like [`Packet::copy_buffer`].

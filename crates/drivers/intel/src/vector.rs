@@ -1,12 +1,11 @@
 //! The loops over descriptors four at a time, with AVX2. Each does what the portable loop of `rx` or `tx` does, as long as
 //! whole groups of four need nothing else; the portable loop goes on with the rest.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{Ordering, fence};
 
-use ringpass_memory::{Avx2, Buffer, Four, Packet};
+use ringpass_memory::{Avx2, Buffer, Four, Packet, read_descriptors, write_descriptors};
 use ringpass_pci::registers::ixgbe::descriptor::*;
 
 use crate::frame::{ETHERNET_HEADER, Good, MIN_FRAME, SEND_WHOLE};
@@ -34,7 +33,7 @@ pub(crate) unsafe fn take(
         descriptors.as_chunks::<4>().0.iter().zip(buffers.as_chunks::<4>().0).zip(places.as_chunks_mut::<4>().0);
     let mut taken = 0;
     for ((descriptors, buffers), places) in groups {
-        let [low, high] = read(descriptors);
+        let [low, high] = read_descriptors(descriptors);
         let status = _mm256_unpackhi_epi64(low, high);
         let lengths =
             _mm256_and_si256(_mm256_srli_epi64::<{ RX_LENGTH_SHIFT as i32 }>(status), _mm256_set1_epi64x(0xffff));
@@ -47,7 +46,7 @@ pub(crate) unsafe fn take(
         }
         // SAFETY: the buffers are initialised and belong to the packets from now on, by this function's contract. The lengths
         // have just been checked.
-        unsafe { Four::write_received(buffers, lengths, places) };
+        unsafe { Four::of_buffers(buffers, lengths).write(places) };
         taken += 4;
     }
     // Orders the reads of the status before those of the frames, as the `Acquire` of the portable loop.
@@ -112,37 +111,11 @@ pub(crate) fn post(
         }
         let both = _mm256_or_si256(lengths, _mm256_slli_epi64::<{ TX_PAYLEN_SHIFT as i32 }>(lengths));
         let (addresses, words) = (four.iovas(packets), _mm256_or_si256(both, command));
-        write(descriptors, [_mm256_unpacklo_epi64(addresses, words), _mm256_unpackhi_epi64(addresses, words)]);
+        let halves = [_mm256_unpacklo_epi64(addresses, words), _mm256_unpackhi_epi64(addresses, words)];
+        write_descriptors(descriptors, halves);
         // SAFETY: the packets are not chained, by the check above, and the caller forgets them.
         unsafe { four.copy_buffers(places) };
         posted += 4;
     }
     posted
-}
-
-/// Reads four descriptors once, two to a register. Their words are each read as a whole, as an aligned 16-byte part of a
-/// register is where AVX is (Intel SDM volume 3, 9.1.1; AMD64 APM volume 2, 7.3.2).
-#[inline]
-#[target_feature(enable = "avx2")]
-fn read(descriptors: &[Descriptor; 4]) -> [__m256i; 2] {
-    let (low, high);
-    // SAFETY: two registers are four descriptors long. Assembly, because the card may write them at the same time: the
-    // compiler neither splits nor repeats this access.
-    unsafe {
-        asm!("vmovdqu {low}, [{at}]", "vmovdqu {high}, [{at} + 32]", at = in(reg) descriptors, low = out(ymm_reg) low,
-            high = out(ymm_reg) high, options(readonly, nostack, preserves_flags));
-    }
-    [low, high]
-}
-
-/// Writes four descriptors, two from a register.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn write(descriptors: &[Descriptor; 4], [low, high]: [__m256i; 2]) {
-    let pairs = descriptors.as_ptr().cast::<__m256i>().cast_mut();
-    // SAFETY: two registers are four descriptors long. These consist of atomics, so they may change behind a shared reference.
-    unsafe {
-        _mm256_storeu_si256(pairs, low);
-        _mm256_storeu_si256(pairs.add(1), high);
-    }
 }

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use ringpass_memory::Avx2;
 use ringpass_pci::PciDevice;
 use ringpass_port::HangFlags;
 use ringpass_virtio::driver::Virtqueue;
@@ -25,6 +26,8 @@ pub(crate) struct Device {
     /// The protocol violation that broke a queue, if there was one.
     pub(crate) broken: OnceLock<String>,
     pub(crate) hang: HangFlags,
+    /// Whether, and proof that, packets may be handled four at a time.
+    pub(crate) vector: Option<Avx2>,
     /// Whether queues can be reset one by one.
     resets_queues: AtomicBool,
     retired: Mutex<Vec<Box<dyn RetiredQueue>>>,
@@ -49,12 +52,13 @@ impl<Q: Virtqueue> RetiredQueue for Q {
 }
 
 impl Device {
-    pub(crate) fn new(transport: Box<dyn Transport>, bus: Arc<dyn PciDevice>) -> Self {
+    pub(crate) fn new(transport: Box<dyn Transport>, bus: Arc<dyn PciDevice>, vector: Option<Avx2>) -> Self {
         Self {
             transport: Mutex::new(transport),
             bus,
             broken: Default::default(),
             hang: Default::default(),
+            vector,
             resets_queues: Default::default(),
             retired: Default::default(),
         }

@@ -9,6 +9,7 @@ mod assembler;
 mod config;
 mod control;
 mod device;
+mod empty_header;
 mod negotiate;
 mod queues;
 mod ring;
@@ -16,12 +17,13 @@ mod rx;
 mod shared;
 pub mod transport;
 mod tx;
+mod vector;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ringpass_memory::Mempool;
+use ringpass_memory::{Avx2, Mempool};
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{
     Error, Link, MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State, Stats, TX_HANG_TIMEOUT,
@@ -83,7 +85,8 @@ impl VirtioNet {
         config: &PortConfig,
         pool: &Mempool,
     ) -> Result<Self, Error> {
-        let device = Arc::new(Device::new(transport, bus));
+        let vector = config.vector.then(Avx2::detect).flatten();
+        let device = Arc::new(Device::new(transport, bus, vector));
         Self::bring_up(device, name, config, pool).map_err(|error| error.of(name))
     }
 

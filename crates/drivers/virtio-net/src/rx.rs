@@ -12,6 +12,7 @@ use ringpass_virtio::net_header;
 use crate::assembler::{FrameAssembler, Needed};
 use crate::negotiate::{MIN_FRAME_LEN, Negotiated, RxLayout};
 use crate::ring::{Counters, Ring};
+use crate::vector;
 
 /// Smallest number of buffers posted at once, if the ring has room for that many.
 const REFILL: usize = 64;
@@ -96,7 +97,36 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     /// Takes received frames whose header can mostly be ignored. With `LOOK`, each header is inspected for
     /// exceptions.
     #[inline(always)]
-    fn take_plain<const LOOK: bool, const HEADER: usize>(&mut self, burst: &mut Burst) -> usize {
+    fn take_plain<const VECTOR: bool, const LOOK: bool, const HEADER: usize>(&mut self, burst: &mut Burst) -> usize {
+        let before = burst.room();
+        if VECTOR {
+            self.take_fours::<LOOK, HEADER>(burst);
+        }
+        if burst.room() > 0 {
+            self.take_rest::<LOOK, HEADER>(burst);
+        }
+        before - burst.room()
+    }
+
+    /// Takes received frames four at a time, while the header of all four can be ignored.
+    #[inline(always)]
+    fn take_fours<const LOOK: bool, const HEADER: usize>(&mut self, burst: &mut Burst) {
+        let Some(avx2) = self.ring.device.vector.filter(|_| !LOOK || !self.assembler.joining()) else { return };
+        let assembler = &self.assembler;
+        let is_plain = |packet: &Packet| !LOOK || assembler.is_plain(packet);
+        // SAFETY: `avx2` is the proof that the processor has it. This path is not used with chained buffers
+        // (`Needed::Always`), so packets are as `post_buffers` made them, which is as `Cache::packets` does. A header with a frame of
+        // `span` bytes beyond the shortest one fits into the pool's buffers (`new`).
+        let taken =
+            unsafe { vector::take::<Q, HEADER>(avx2, &mut self.ring.queue, self.span, burst.spare(), is_plain) };
+        // SAFETY: `vector::take` has written so many packets to the first places of `burst.spare()`.
+        unsafe { burst.commit(taken.packets) };
+        self.count(taken.packets, taken.bytes, 0, None);
+    }
+
+    /// Takes received frames one at a time.
+    #[inline(always)]
+    fn take_rest<const LOOK: bool, const HEADER: usize>(&mut self, burst: &mut Burst) {
         let least = HEADER + MIN_FRAME_LEN;
         let span = self.span;
         let (room, assembler) = (burst.room(), &mut self.assembler);
@@ -134,7 +164,29 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
         // SAFETY: the closure has written packets to the first `packets` places of `burst.spare()`, in order.
         unsafe { burst.commit(packets) };
         self.count(packets, bytes as u64, faulty, taken.err());
+    }
+
+    /// Takes received frames, and posts free buffers in place of theirs.
+    #[inline(always)]
+    fn receive<const VECTOR: bool>(&mut self, burst: &mut Burst) -> usize {
+        const LONG: usize = net_header::LEN + 2;
+        const SHORT: usize = net_header::LEN;
+        // With a length known at compile time, removing a header takes fewer instructions.
+        let packets = match (self.assembler.needed(), self.header) {
+            (Needed::No, LONG) => self.take_plain::<VECTOR, false, LONG>(burst),
+            (Needed::IfSpecial, LONG) => self.take_plain::<VECTOR, true, LONG>(burst),
+            (Needed::No | Needed::IfSpecial, SHORT) => self.take_plain::<VECTOR, true, SHORT>(burst),
+            _ => self.take_gathered(burst),
+        };
+        self.refill();
         packets
+    }
+
+    /// Receives with vector instructions.
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn receive_many(&mut self, burst: &mut Burst) -> usize {
+        self.receive::<true>(burst)
     }
 
     /// Takes received frames whose header must always be processed.
@@ -197,6 +249,13 @@ impl<Q: Virtqueue + 'static> Rx<Q> {
     /// Posts packets of one buffer each. Returns how many.
     #[inline(always)]
     fn post_buffers(&mut self, room: usize) -> usize {
+        if let Some(avx2) = self.ring.device.vector {
+            // SAFETY: `avx2` is the proof that the processor has AVX2.
+            let posted = unsafe { vector::refill(avx2, &mut *self.ring.queue, &mut self.cache, room) };
+            if posted > 0 {
+                return posted;
+            }
+        }
         let size = self.cache.pool().buffer_size();
         let mut buffers = self.cache.buffers(room);
         self.ring.queue.post_each(DeviceAccess::Write, buffers.len(), |_| {
@@ -230,16 +289,12 @@ fn assemble(assembler: &mut FrameAssembler, used: Used, written: usize) -> Resul
 
 impl<Q: Virtqueue + 'static> RxQueue for Rx<Q> {
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
-        const LONG: usize = net_header::LEN + 2;
-        // With a length known at compile time, removing a header takes fewer instructions.
-        let packets = match (self.assembler.needed(), self.header) {
-            (Needed::No, LONG) => self.take_plain::<false, LONG>(burst),
-            (Needed::IfSpecial, LONG) => self.take_plain::<true, LONG>(burst),
-            (Needed::No | Needed::IfSpecial, net_header::LEN) => self.take_plain::<true, { net_header::LEN }>(burst),
-            _ => self.take_gathered(burst),
-        };
-        self.refill();
-        packets
+        if self.ring.device.vector.is_some() && burst.room() >= 4 {
+            // SAFETY: `vector` holds the proof that the processor has AVX2.
+            unsafe { self.receive_many(burst) }
+        } else {
+            self.receive::<false>(burst)
+        }
     }
 }
 

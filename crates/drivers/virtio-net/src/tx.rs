@@ -2,19 +2,19 @@
 
 use std::mem::ManuallyDrop;
 
-use ringpass_memory::{Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
+use ringpass_memory::{Avx2, Burst, Cache, Drain, Flags, Mempool, Packet, Reclaimer};
 use ringpass_port::{TxQueue, TxWatchdog};
 use ringpass_virtio::driver::{Broken, DeviceAccess, HandedOver, InflightPolicy, Virtqueue};
 use ringpass_virtio::features::HOST_ECN;
 use ringpass_virtio::net_header;
 
+use crate::empty_header::{REQUESTS, write_zeros};
 use crate::negotiate::{MAX_SEGMENTS, MIN_FRAME_LEN, Negotiated};
 use crate::ring::{Counters, Ring};
+use crate::vector;
 
 /// Buffers are reclaimed once this many descriptors are in use, or half of a smaller ring's.
 const RECLAIM: usize = 64;
-/// Flags by which a packet requests an offload.
-const REQUESTS: Flags = Flags::CHECKSUM.or(Flags::TSO);
 
 /// A Tx queue: a virtqueue of packets that the device has yet to read, each with a header in front.
 pub(crate) struct Tx<Q: Virtqueue + 'static> {
@@ -69,7 +69,7 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
     /// Reclaims the buffers of packets that the device has read. Returns `false` if it violated the protocol.
     #[inline(never)]
     fn reclaim(&mut self) -> bool {
-        match self.ring.queue.reclaim_used(&mut self.reclaimer) {
+        match self.ring.queue.reclaim_used(self.ring.device.vector, &mut self.reclaimer) {
             Ok(count) => {
                 self.sent += count as u64;
                 true
@@ -79,6 +79,29 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
                 false
             }
         }
+    }
+
+    /// Posts as many packets as there is room for.
+    #[inline(always)]
+    fn post<const HEADER: usize>(&mut self, burst: &mut Burst) {
+        if let Some(avx2) = self.ring.device.vector {
+            // SAFETY: `avx2` is the proof that the processor has AVX2.
+            unsafe { self.post_fours::<HEADER>(avx2, burst) };
+        }
+        if !burst.is_empty() {
+            self.post_all::<HEADER>(burst);
+        }
+    }
+
+    /// Posts plain packets four at a time.
+    #[inline(never)]
+    #[target_feature(enable = "avx2")]
+    fn post_fours<const HEADER: usize>(&mut self, avx2: Avx2, burst: &mut Burst) {
+        let span = self.special.longest - MIN_FRAME_LEN;
+        let posted = vector::post::<Q, HEADER>(avx2, &mut self.ring.queue, span, burst);
+        // SAFETY: the first packets, as many as were posted, belong to the ring now.
+        unsafe { burst.forget(posted.packets) };
+        self.count(posted.packets, posted.bytes as usize);
     }
 
     /// Posts as many packets as there is room for. Not inlined, so that its loop has registers enough.
@@ -105,7 +128,7 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
             // SAFETY: `post_each` calls the closure with 0, 1, 2 and so on (contract of `Virtqueue`), so these
             // are the packets that were copied, and only the copies are used from here on.
             unsafe { burst.forget(copied) };
-            self.count(packets, bytes);
+            self.count(packets, bytes - packets * HEADER);
             let full = burst.is_empty() || self.ring.queue.room() == 0;
             if full || !(self.post_requests(burst) || self.post_slow(burst)) {
                 break;
@@ -128,16 +151,16 @@ impl<Q: Virtqueue + 'static> Tx<Q> {
         });
         let packets = self.ring.queue.post_run(DeviceAccess::Read, requests);
         drop(drain);
-        self.count(packets, bytes);
+        self.count(packets, bytes - packets * self.header);
         packets > 0
     }
 
-    /// Counts posted packets. `bytes` includes their headers.
+    /// Counts posted packets. `bytes` does not include their headers.
     #[inline]
     fn count(&self, packets: usize, bytes: usize) {
         if packets > 0 {
             Counters::add(&self.ring.counters.packets, packets as u64);
-            Counters::add(&self.ring.counters.bytes, (bytes - packets * self.header) as u64);
+            Counters::add(&self.ring.counters.bytes, bytes as u64);
         }
     }
 
@@ -246,16 +269,8 @@ unsafe fn copy_with_zeroed_header<const N: usize>(packet: &Packet) -> Option<Pac
     if !copy.prepend(N) {
         return None;
     }
-    let header = copy.as_ptr().cast::<[u8; N]>();
-    // The bytes are mostly zero already, since the buffer was last sent. Writing them again would take the cache
-    // line from the core that reads them, which costs both cores more than this comparison.
-    // SAFETY: `prepend` has checked that these `N` bytes are inside the packet's buffer, whose memory is initialised
-    // and reached through raw pointers only. An array of bytes needs no alignment.
-    unsafe {
-        if header.read() != [0; N] {
-            header.write([0; N]);
-        }
-    }
+    // SAFETY: `prepend` has checked that there were `N` bytes of headroom before the frame, which the packet owns.
+    unsafe { write_zeros::<N>(packet.as_ptr()) };
     Some(ManuallyDrop::into_inner(copy))
 }
 
@@ -274,9 +289,9 @@ impl<Q: Virtqueue + 'static> TxQueue for Tx<Q> {
         }
         // With a length known at compile time, writing a header takes two stores.
         if self.header == net_header::LEN {
-            self.post_all::<{ net_header::LEN }>(burst);
+            self.post::<{ net_header::LEN }>(burst);
         } else {
-            self.post_all::<{ net_header::LEN + 2 }>(burst);
+            self.post::<{ net_header::LEN + 2 }>(burst);
         }
         self.ring.publish();
         if !burst.is_empty() {

@@ -5,11 +5,13 @@ mod free_list;
 mod packed;
 mod pieces;
 mod split;
+mod vector;
 
+use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, Error, Packet, Reclaimer};
+use ringpass_memory::{Avx2, DmaRegion, Error, Four, Packet, Reclaimer};
 
 use crate::layout::{MAX_SIZE, flags};
 
@@ -228,6 +230,20 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// Returns the number of packets posted. `next` is called with the number of packets posted so far.
     fn post_each(&mut self, access: DeviceAccess, most: usize, next: impl FnMut(usize) -> Option<Packet>) -> usize;
 
+    /// Posts packets of one buffer each, four at a time: up to `most`, until `next` returns `None`. Stops at the ring's end, and
+    /// where [`post_each`](Self::post_each) is needed, which goes on with the rest. Returns the number of packets posted.
+    /// `next` is called with the number of packets posted so far.
+    ///
+    /// # Safety
+    /// The packets that `next` returns are not chained, and only the queue owns them from then on. `next` does not panic.
+    unsafe fn post_fours(
+        &mut self,
+        avx2: Avx2,
+        access: DeviceAccess,
+        most: usize,
+        next: impl FnMut(usize) -> Option<Four>,
+    ) -> usize;
+
     /// Posts packets of one buffer each, until the iterator ends or no descriptor is free. Returns the number
     /// of packets posted.
     #[inline(always)]
@@ -255,8 +271,18 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// only ([`IN_ORDER`](crate::features::IN_ORDER)), the others are passed with their whole length.
     fn take(&mut self, most: usize, each: impl FnMut(Used<'_>, u32)) -> Result<usize, Broken>;
 
-    /// Takes all used packets and returns their buffers to their pools. Returns the number of packets.
-    fn reclaim_used(&mut self, to: &mut Reclaimer) -> Result<usize, Broken>;
+    /// Takes up to `most` packets that the device has used in order, four at a time, until `each` returns `false`. It gets the
+    /// packets and, in the order 0, 2, 1, 3, the numbers of bytes that the device reports to have written. Stops at the
+    /// ring's end, and where [`take`](Self::take) is needed, which goes on with the rest and finds out what is wrong.
+    /// Returns the number of packets for which `each` returned `true`.
+    ///
+    /// # Safety
+    /// If `each` returns `true`, it has moved the packets out, by copying; otherwise it has not. It does not panic.
+    unsafe fn take_fours(&mut self, avx2: Avx2, most: usize, each: impl FnMut(&[Packet; 4], __m256i) -> bool) -> usize;
+
+    /// Takes all used packets and returns their buffers to their pools. Looks at four at a time, if there is proof that
+    /// the processor can. Returns the number of packets.
+    fn reclaim_used(&mut self, vector: Option<Avx2>, to: &mut Reclaimer) -> Result<usize, Broken>;
 
     /// Enables an interrupt for the next packet that the device uses. Packets used before do not interrupt, so
     /// poll once more afterwards.

@@ -7,14 +7,16 @@
 
 mod hand_over;
 
+use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
+use ringpass_memory::{Avx2, DmaArray, DmaRegion, Error, Four, Packet, Reclaimer};
 
 use super::free_list::FreeList;
 use super::pieces::{Descriptor, Piece, PieceLayout, Ring, Tables};
+use super::vector::{self, Words};
 use super::{
     Addresses, Broken, Config, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue, by_fours, post_one_by_one,
 };
@@ -208,6 +210,30 @@ impl Packed {
         Ok(count.into())
     }
 
+    /// Moves the tail past packets that were posted in one slot each.
+    #[inline(always)]
+    fn extend(&mut self, packets: u16) {
+        self.tail.advance(packets, self.config.size);
+        self.slots += packets;
+        self.unpublished += packets;
+        self.posted += packets;
+    }
+
+    /// Moves the head past packets that were used in one slot each.
+    #[inline(always)]
+    fn shrink(&mut self, packets: u16) {
+        self.head.advance(packets, self.config.size);
+        self.slots -= packets;
+        self.posted -= packets;
+    }
+
+    /// Returns up to `n` places from an index on, without wrapping.
+    #[inline(always)]
+    fn run(&self, slot: WrapIndex, n: usize) -> std::ops::Range<usize> {
+        let start = usize::from(slot.index);
+        start..(start + n).min(self.config.size.into())
+    }
+
     /// Moves the head past the slots of a packet.
     fn advance(&mut self, slots: u16) {
         self.head.advance(slots, self.config.size);
@@ -274,11 +300,10 @@ unsafe impl Virtqueue for Packed {
         let most = most.min(self.room());
         let mut total = 0;
         while total < most {
-            let start = usize::from(self.tail.index);
-            let run = start..(start + most - total).min(self.config.size.into());
+            let run = self.run(self.tail, most - total);
             let n = run.len();
             let flags = access.flags() | self.tail.available();
-            let word = (start as u64) << 32 | u64::from(flags) << 48;
+            let word = (run.start as u64) << 32 | u64::from(flags) << 48;
             let (descriptors, places) = (&self.descriptors[run.clone()], &mut self.packets[run]);
             let posted = by_fours(n, |at| {
                 let Some(packet) = next(total + at) else { return false };
@@ -290,16 +315,35 @@ unsafe impl Virtqueue for Packed {
                 place.write(packet);
                 true
             });
-            self.tail.advance(posted as u16, self.config.size);
-            self.slots += posted as u16;
-            self.unpublished += posted as u16;
-            self.posted += posted as u16;
+            self.extend(posted as u16);
             total += posted;
             if posted < n {
                 break;
             }
         }
         total
+    }
+
+    #[inline(always)]
+    unsafe fn post_fours(
+        &mut self,
+        avx2: Avx2,
+        access: DeviceAccess,
+        most: usize,
+        next: impl FnMut(usize) -> Option<Four>,
+    ) -> usize {
+        if self.free_list.is_some() || self.config.header > 0 {
+            return 0;
+        }
+        let run = self.run(self.tail, most.min(self.room()));
+        let flags = access.flags() | self.tail.available();
+        let words = Words { first: (run.start as u64) << 32 | u64::from(flags) << 48, step: 1 << 32 };
+        let (descriptors, places) = (&self.descriptors[run.clone()], &mut self.packets[run]);
+        // SAFETY: `avx2` is the proof that the processor has it. Only the places own the packets, by this function's
+        // contract.
+        let posted = unsafe { vector::post(avx2, words, descriptors, places, next) };
+        self.extend(posted as u16);
+        posted
     }
 
     fn post_chain(&mut self, access: DeviceAccess, packet: Packet) -> Result<(), Packet> {
@@ -349,8 +393,7 @@ unsafe impl Virtqueue for Packed {
                 descriptor = [[0.into(), word.into()]];
                 (usize::from(number)..usize::from(number) + 1, 0, &descriptor[..])
             } else {
-                let start = usize::from(self.head.index);
-                let places = start..(start + usize::from(left)).min(self.config.size.into());
+                let places = self.run(self.head, left.into());
                 (places.clone(), self.head.used(), &self.descriptors[places])
             };
             let (start, n) = (places.start as u32 | u32::from(used) << 16, places.len());
@@ -389,26 +432,50 @@ unsafe impl Virtqueue for Packed {
         Ok((most - left).into())
     }
 
-    fn reclaim_used(&mut self, to: &mut Reclaimer) -> Result<usize, Broken> {
+    #[inline(always)]
+    unsafe fn take_fours(&mut self, avx2: Avx2, most: usize, each: impl FnMut(&[Packet; 4], __m256i) -> bool) -> usize {
+        if self.free_list.is_some() || self.batch.is_some() || self.broken.is_some() {
+            return 0;
+        }
+        let places = self.run(self.head, most.min(self.posted.into()));
+        let expected = [places.start as u32 | u32::from(self.head.used()) << 16, ID_AND_OWNER_MASK];
+        let descriptors = &self.descriptors[places.clone()];
+        // SAFETY: `avx2` is the proof that the processor has it. At most `posted` packets from the head are examined, so they
+        // are initialised. The head moves past those that `each` has moved out.
+        let taken = unsafe { vector::used_descriptors(avx2, expected, descriptors, &self.packets[places], each) };
+        self.shrink(taken as u16);
+        taken
+    }
+
+    fn reclaim_used(&mut self, vector: Option<Avx2>, to: &mut Reclaimer) -> Result<usize, Broken> {
         self.chains &= self.posted > 0;
         if self.chains || self.free_list.is_some() || self.broken.is_some() {
             return self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()));
         }
         let mut total = 0;
         loop {
-            let start = usize::from(self.head.index);
-            let places = start..(start + usize::from(self.posted)).min(self.config.size.into());
-            let expected = start as u32 | u32::from(self.head.used()) << 16;
+            let places = self.run(self.head, self.posted.into());
+            let expected = places.start as u32 | u32::from(self.head.used()) << 16;
             let descriptors = &self.descriptors[places.clone()];
-            let run = by_fours(descriptors.len(), |at| {
-                // SAFETY: `by_fours` passes numbers below the slice's length.
-                let descriptor = unsafe { descriptors.get_unchecked(at) };
-                (descriptor[1].load(Ordering::Acquire) >> 32) as u32 & ID_AND_OWNER_MASK == expected + at as u32
-            });
+            let fours = match vector {
+                // SAFETY: `avx2` is the proof that the processor has it. At most `posted` packets from the head are examined,
+                // so they are initialised.
+                Some(avx2) => unsafe {
+                    let expected = [expected, ID_AND_OWNER_MASK];
+                    vector::used_descriptors(avx2, expected, descriptors, &self.packets[places.clone()], |_, _| true)
+                },
+                None => 0,
+            };
+            let rest = &descriptors[fours..];
+            let run = fours
+                + by_fours(rest.len(), |at| {
+                    // SAFETY: `by_fours` passes numbers below the slice's length.
+                    let descriptor = unsafe { rest.get_unchecked(at) };
+                    (descriptor[1].load(Ordering::Acquire) >> 32) as u32 & ID_AND_OWNER_MASK
+                        == expected + (fours + at) as u32
+                });
             let count = if self.batch.is_some() || run == 0 { self.batch_in_run(places.len())? } else { run };
-            let taken = count as u16;
-            self.head.advance(taken, self.config.size);
-            (self.slots, self.posted) = (self.slots - taken, self.posted - taken);
+            self.shrink(count as u16);
             // SAFETY: `count` is at most `posted`, so these packets were posted and are initialised. None has
             // further segments, because `self.chains` is false. The device has marked them as used, and the
             // head has moved past them, so that they are not read again.

@@ -6,14 +6,16 @@
 
 mod hand_over;
 
+use std::arch::x86_64::__m256i;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
-use ringpass_memory::{DmaArray, DmaRegion, Error, Packet, Reclaimer};
+use ringpass_memory::{Avx2, DmaArray, DmaRegion, Error, Four, Packet, Reclaimer};
 
 use super::free_list::FreeList;
 use super::pieces::{Descriptor, Piece, PieceLayout, Ring, Tables};
+use super::vector::{self, Words};
 use super::{
     Addresses, Broken, Config, DeviceAccess, HandedOver, InflightPolicy, Used, Virtqueue, by_fours, post_one_by_one,
 };
@@ -324,6 +326,27 @@ unsafe impl Virtqueue for Split {
         total
     }
 
+    #[inline(always)]
+    unsafe fn post_fours(
+        &mut self,
+        avx2: Avx2,
+        access: DeviceAccess,
+        most: usize,
+        next: impl FnMut(usize) -> Option<Four>,
+    ) -> usize {
+        if self.free_list.is_some() || self.config.header > 0 {
+            return 0;
+        }
+        let run = self.run(self.tail, most.min(self.room()) as u16);
+        let words = Words { first: u64::from(access.flags()) << 32, step: 0 };
+        let (descriptors, places) = (&self.descriptors[run.clone()], &mut self.packets[run]);
+        // SAFETY: `avx2` is the proof that the processor has it. Only the places own the packets, by this function's
+        // contract.
+        let posted = unsafe { vector::post(avx2, words, descriptors, places, next) };
+        self.tail = self.tail.wrapping_add(posted as u16);
+        posted
+    }
+
     fn post_chain(&mut self, access: DeviceAccess, packet: Packet) -> Result<(), Packet> {
         self.post_pieces(PieceLayout::segments(access, &self.config), packet)
     }
@@ -391,7 +414,22 @@ unsafe impl Virtqueue for Split {
         Ok(most.into())
     }
 
-    fn reclaim_used(&mut self, to: &mut Reclaimer) -> Result<usize, Broken> {
+    #[inline(always)]
+    unsafe fn take_fours(&mut self, avx2: Avx2, most: usize, each: impl FnMut(&[Packet; 4], __m256i) -> bool) -> usize {
+        if self.free_list.is_some() || self.batch.is_some() {
+            return 0;
+        }
+        let ready = self.ready().unwrap_or(0);
+        let places = self.run(self.head, most.min(ready.into()) as u16);
+        let (start, entries) = (places.start as u32, &self.used[places.clone()]);
+        // SAFETY: `avx2` is the proof that the processor has it. These packets are used and thus posted (`ready` has checked the
+        // index), so they are initialised. The head moves past those that `each` has moved out.
+        let taken = unsafe { vector::used_entries(avx2, start, entries, &self.packets[places], each) };
+        self.head = self.head.wrapping_add(taken as u16);
+        taken
+    }
+
+    fn reclaim_used(&mut self, vector: Option<Avx2>, to: &mut Reclaimer) -> Result<usize, Broken> {
         self.chains &= self.in_flight() > 0;
         if self.chains || self.free_list.is_some() || self.broken.is_some() {
             return self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()));
@@ -400,11 +438,21 @@ unsafe impl Virtqueue for Split {
         while total < ready {
             let places = self.run(self.head, ready - total);
             let (start, entries) = (places.start as u32, &self.used[places.clone()]);
-            let ordered = by_fours(if self.batch.is_some() { 0 } else { entries.len() }, |at| {
-                // SAFETY: `by_fours` passes numbers below the slice's length.
-                let entry = unsafe { entries.get_unchecked(at) };
-                entry[0].load(Ordering::Relaxed) == start + at as u32
-            }) as u16;
+            let fours = match vector {
+                // SAFETY: `avx2` is the proof that the processor has it. These packets are used and thus posted (`ready` has
+                // checked the index), so they are initialised.
+                Some(avx2) if self.batch.is_none() => unsafe {
+                    vector::used_entries(avx2, start, entries, &self.packets[places.clone()], |_, _| true)
+                },
+                _ => 0,
+            };
+            let rest = if self.batch.is_some() { &[] } else { &entries[fours..] };
+            let ordered = (fours
+                + by_fours(rest.len(), |at| {
+                    // SAFETY: `by_fours` passes numbers below the slice's length.
+                    let entry = unsafe { rest.get_unchecked(at) };
+                    entry[0].load(Ordering::Relaxed) == start + (fours + at) as u32
+                })) as u16;
             let longest = places.len() as u16;
             let count = if ordered > 0 { ordered } else { self.batch_in_run(ready - total, longest)? };
             if count == 0 {

@@ -3,7 +3,7 @@
 #[path = "../../../../../fuzz/bodies/device_rings.rs"]
 mod device_rings;
 #[path = "../../../../../fuzz/bodies/rings.rs"]
-mod rings;
+pub mod rings;
 
 use ringpass_testing::mutations;
 

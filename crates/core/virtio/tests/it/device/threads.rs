@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use ringpass_memory::{DmaRegion, Mempool, MempoolConfig, Reclaimer, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, Mempool, MempoolConfig, Reclaimer, RegionConfig};
 use ringpass_virtio::device::{self, ChainBatch, DeviceAccess};
 use ringpass_virtio::driver::{self, Config};
 use ringpass_virtio::features::{EVENT_IDX, INDIRECT_DESC};
@@ -76,10 +76,10 @@ fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::Virtqueue + 'static>(p
         if driver.publish().is_some() {
             doorbells.0.ring();
         }
-        back += driver.reclaim_used(&mut reclaimer).unwrap();
+        back += driver.reclaim_used(Avx2::detect(), &mut reclaimer).unwrap();
         if driver.room() == 0 || posted == PACKETS && back < PACKETS {
             driver.arm();
-            match driver.reclaim_used(&mut reclaimer).unwrap() {
+            match driver.reclaim_used(Avx2::detect(), &mut reclaimer).unwrap() {
                 0 => doorbells.1.wait("driver"),
                 some => back += some,
             }

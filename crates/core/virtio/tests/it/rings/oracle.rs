@@ -3,9 +3,10 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, Mempool, MempoolConfig, Packet, Reclaimer, RegionConfig};
 use ringpass_virtio::driver::{Config, DeviceAccess, Packed, Split, Virtqueue};
 
+use crate::fuzz::rings::fours;
 use crate::rings::device::{Asked, Chain, Device, Held, Kind, Piece};
 
 /// Size of a buffer in bytes.
@@ -59,6 +60,8 @@ pub struct Bench<Q: Virtqueue> {
     config: Config,
     kind: Kind,
     queue: Q,
+    /// Whether, and proof that, packets are posted and taken four at a time.
+    vector: Option<Avx2>,
     device: Device,
     pool: Mempool,
     _region: Arc<DmaRegion>,
@@ -78,16 +81,18 @@ pub struct Bench<Q: Virtqueue> {
     stamp: u8,
 }
 
-/// Runs operations on a queue of the given kind.
-pub fn run(kind: Kind, config: &Config, ops: impl Iterator<Item = Op>) {
-    match kind {
-        Kind::Split => Bench::<Split>::new(kind, config).run(ops),
-        Kind::Packed => Bench::<Packed>::new(kind, config).run(ops),
+/// Runs operations on a queue of the given kind, with and without vector instructions.
+pub fn run(kind: Kind, config: &Config, ops: &[Op]) {
+    for vector in [None, Avx2::detect()] {
+        match kind {
+            Kind::Split => Bench::<Split>::new(kind, config, vector).run(ops.iter().cloned()),
+            Kind::Packed => Bench::<Packed>::new(kind, config, vector).run(ops.iter().cloned()),
+        }
     }
 }
 
 impl<Q: Virtqueue> Bench<Q> {
-    fn new(kind: Kind, config: &Config) -> Self {
+    fn new(kind: Kind, config: &Config, vector: Option<Avx2>) -> Self {
         let region = DmaRegion::new(Q::bytes(config), &RegionConfig::default()).unwrap();
         let memory = region.iova(0)..region.iova(0) + region.len() as u64;
         let pool = Mempool::new(&MempoolConfig { buffers: 512, size: BUFFER, ..Default::default() }).unwrap();
@@ -97,6 +102,7 @@ impl<Q: Virtqueue> Bench<Q> {
             config: *config,
             kind,
             queue,
+            vector,
             device,
             pool,
             _region: region,
@@ -284,7 +290,7 @@ impl<Q: Virtqueue> Bench<Q> {
             fit += 1;
         }
         let header_apart = self.config.header > 0 && self.config.indirect < 2;
-        let posted = self.queue.post_run(kind(access), packets.into_iter());
+        let posted = fours::post(&mut self.queue, self.vector, kind(access), packets);
         assert!(posted == fit || header_apart && posted < fit && posted + 1 >= fit, "{posted} of {fit} that fit");
         keys[..posted].iter().for_each(|&key| self.count(key));
         keys[posted..].iter().for_each(|&key| self.forget(key));
@@ -377,7 +383,8 @@ impl<Q: Virtqueue> Bench<Q> {
     fn take(&mut self, most: usize) {
         let mut came = Vec::new();
         let ready = self.order.iter().filter(|key| self.posted[key].used.is_some()).count();
-        let count = self.queue.take(most, |used, len| came.push((used.whole(), len))).expect("an honest device");
+        let count = fours::take(&mut self.queue, self.vector, most, |packet, len| came.push((packet, len)))
+            .expect("an honest device");
         assert_eq!(count, came.len());
         assert_eq!(count, ready.min(most));
         for (packet, len) in came {
@@ -397,7 +404,7 @@ impl<Q: Virtqueue> Bench<Q> {
     fn reclaim_used(&mut self) {
         let used: Vec<u64> = self.order.iter().filter(|key| self.posted[key].used.is_some()).copied().collect();
         let mut reclaimer = Reclaimer::default();
-        assert_eq!(self.queue.reclaim_used(&mut reclaimer), Ok(used.len()));
+        assert_eq!(self.queue.reclaim_used(self.vector, &mut reclaimer), Ok(used.len()));
         for key in used {
             self.order.retain(|other| *other != key);
             self.posted.remove(&key);

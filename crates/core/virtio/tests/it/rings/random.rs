@@ -53,14 +53,14 @@ proptest! {
     /// interrupts that were asked for are sent.
     #[test]
     fn every_packet_comes_back_once((kind, config) in both(), ops in prop::collection::vec(op(), 1..150)) {
-        run(kind, &config, ops.into_iter());
+        run(kind, &config, &ops);
     }
 }
 
 /// Heavy traffic of `rounds` rounds, with a notification requested before each sleep.
-fn traffic(rounds: u64, plain: bool) -> impl Iterator<Item = Op> {
+fn traffic(rounds: u64, plain: bool) -> Vec<Op> {
     let mut random = Random::new(rounds);
-    (0..rounds).flat_map(move |round| {
+    let round = move |round| {
         let access = round % 3 != 0;
         let count = 1 + random.index(8);
         let lens = vec![1 + random.index(100); count];
@@ -80,7 +80,8 @@ fn traffic(rounds: u64, plain: bool) -> impl Iterator<Item = Op> {
             Op::Use { which, named: round % 2 == 0 },
             if random.below(3) == 0 { Op::TakeBack } else { Op::Take(8) },
         ]
-    })
+    };
+    (0..rounds).flat_map(round).collect()
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn indices_wrap() {
             for plain in [false, true] {
                 let indirect = if in_order { 4 } else { 0 };
                 let config = Config { size, event_idx, in_order, indirect, header: 0 };
-                run(kind, &config, traffic(20_000, plain));
+                run(kind, &config, &traffic(20_000, plain));
             }
         }
     }
@@ -100,6 +101,6 @@ fn indices_wrap() {
 fn the_largest_rings_work() {
     for kind in [Kind::Split, Kind::Packed] {
         let config = Config { size: 1 << 15, event_idx: true, in_order: false, indirect: 0, header: 0 };
-        run(kind, &config, traffic(300, true));
+        run(kind, &config, &traffic(300, true));
     }
 }
