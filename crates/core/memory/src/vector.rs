@@ -26,6 +26,8 @@ impl Avx2 {
 pub struct Four {
     handles: __m256i,
     fields: __m256i,
+    /// The offsets in the fields once more, as 64-bit numbers, so that they are worked out once.
+    offsets: __m256i,
 }
 
 // A packet's layout: a handle, then its fields, of which the length has the lower half of 64 bits.
@@ -44,7 +46,12 @@ impl Four {
         let pairs = packets.as_ptr().cast::<__m256i>();
         // SAFETY: the four packets are two registers long, without padding, and borrowed.
         let [low, high] = unsafe { [_mm256_loadu_si256(pairs), _mm256_loadu_si256(pairs.add(1))] };
-        Self { handles: _mm256_unpacklo_epi64(low, high), fields: _mm256_unpackhi_epi64(low, high) }
+        let fields = _mm256_unpackhi_epi64(low, high);
+        // The offset is a signed 16-bit number: with its sign flipped it is 0x8000 more than with its sign extended.
+        let flipped = _mm256_xor_si256(_mm256_srli_epi64::<32>(fields), _mm256_set1_epi64x(0x8000));
+        let flipped = _mm256_and_si256(flipped, _mm256_set1_epi64x(0xffff));
+        let offsets = _mm256_sub_epi64(flipped, _mm256_set1_epi64x(0x8000));
+        Self { handles: _mm256_unpacklo_epi64(low, high), fields, offsets }
     }
 
     /// Makes packets without flags of buffers, with `lengths` in the order 0, 2, 1, 3.
@@ -58,7 +65,8 @@ impl Four {
         // SAFETY: four handles are one register long.
         let handles = unsafe { _mm256_loadu_si256(buffers.as_ptr().cast()) };
         // A length in 64 bits is a packet's fields with the offset 0 and no flags.
-        Self { handles: _mm256_permute4x64_epi64::<0b11_01_10_00>(handles), fields: lengths }
+        let handles = _mm256_permute4x64_epi64::<0b11_01_10_00>(handles);
+        Self { handles, fields: lengths, offsets: _mm256_setzero_si256() }
     }
 
     /// Writes the packets to their places.
@@ -107,7 +115,7 @@ impl Four {
     pub unsafe fn received(self, front: u8, ends: __m256i) -> Self {
         // The offset grows by what the length loses.
         let fields = _mm256_add_epi64(ends, _mm256_set1_epi64x((i64::from(front) << 32) - i64::from(front)));
-        Self { fields, ..self }
+        Self { fields, offsets: _mm256_set1_epi64x(front.into()), ..self }
     }
 
     /// Returns the numbers of free bytes in front of the frames.
@@ -121,7 +129,7 @@ impl Four {
             let [low, high] = [low, high].map(|i| i32::from(packets[i].buffer.slot().headroom));
             _mm_insert_epi16::<4>(_mm_insert_epi16::<0>(_mm_setzero_si128(), low), high)
         };
-        self.plus_offsets(_mm256_set_m128i(pair(1, 3), pair(0, 2)))
+        _mm256_add_epi64(_mm256_set_m128i(pair(1, 3), pair(0, 2)), self.offsets)
     }
 
     /// Returns the packets with `n` bytes more in front.
@@ -132,7 +140,8 @@ impl Four {
     #[target_feature(enable = "avx2")]
     pub unsafe fn prepend(self, n: u8) -> Self {
         let longer = _mm256_add_epi32(self.fields, _mm256_set1_epi64x(n.into()));
-        Self { fields: _mm256_sub_epi16(longer, _mm256_set1_epi64x(i64::from(n) << 32)), ..self }
+        let fields = _mm256_sub_epi16(longer, _mm256_set1_epi64x(i64::from(n) << 32));
+        Self { fields, offsets: _mm256_sub_epi64(self.offsets, _mm256_set1_epi64x(n.into())), ..self }
     }
 
     /// Returns the addresses of the frames on the device's side.
@@ -147,17 +156,7 @@ impl Four {
             // SAFETY: both point to 64 bits of a slot, which is not written while its buffer is outside the depot.
             unsafe { _mm_castpd_si128(_mm_loadh_pd(_mm_load_sd(low), high)) }
         };
-        self.plus_offsets(_mm256_set_m128i(pair(1, 3), pair(0, 2)))
-    }
-
-    /// Returns the sums of 64-bit numbers and the packets' offsets.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    fn plus_offsets(self, bases: __m256i) -> __m256i {
-        // The offset is a signed 16-bit number: with its sign flipped it is 0x8000 more than with its sign extended.
-        let flipped = _mm256_xor_si256(_mm256_srli_epi64::<32>(self.fields), _mm256_set1_epi64x(0x8000));
-        let offsets = _mm256_and_si256(flipped, _mm256_set1_epi64x(0xffff));
-        _mm256_add_epi64(_mm256_sub_epi64(bases, _mm256_set1_epi64x(0x8000)), offsets)
+        _mm256_add_epi64(_mm256_set_m128i(pair(1, 3), pair(0, 2)), self.offsets)
     }
 
     /// Writes the handles to the places of buffers, like [`Packet::copy_buffer`].

@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use ringpass_memory::{Avx2, Cache, Flags, Four, Packet};
 use ringpass_virtio::driver::{DeviceAccess, Virtqueue};
 
-use crate::empty_header::{REQUESTS, write_zeros};
+use crate::empty_header::REQUESTS;
 use crate::negotiate::MIN_FRAME_LEN;
 
 /// Packets that were posted or taken, and their bytes without headers.
@@ -97,9 +97,14 @@ pub(crate) fn post<Q: Virtqueue, const HEADER: usize>(
         if _mm256_testz_si256(wrong, wrong) == 0 {
             return None;
         }
-        for packet in packets {
-            // SAFETY: the packet has a headroom of `HEADER` bytes, as has just been checked, and is borrowed.
-            unsafe { write_zeros::<HEADER>(packet.as_ptr()) };
+        // SAFETY: each packet has a headroom of `HEADER` bytes and a frame of `MIN_FRAME_LEN` or more, as has just been checked.
+        if !unsafe { have_zeros::<HEADER>(packets) } {
+            for packet in packets {
+                let header = packet.as_ptr().wrapping_sub(HEADER).cast::<[u8; HEADER]>();
+                // SAFETY: the packet has a headroom of `HEADER` bytes, as has just been checked, which are its owner's and are
+                // reached through raw pointers only. An array of bytes needs no alignment.
+                unsafe { header.write([0; HEADER]) };
+            }
         }
         bytes = _mm256_add_epi64(bytes, lengths);
         // SAFETY: as above, each has a headroom of `HEADER` bytes.
@@ -108,6 +113,26 @@ pub(crate) fn post<Q: Virtqueue, const HEADER: usize>(
     // SAFETY: the packets are not chained, as has been checked, and the caller forgets them. `next` cannot panic.
     let packets = unsafe { queue.post_fours(avx2, DeviceAccess::Read, waiting.len(), next) };
     Moved { packets, bytes: sum(bytes) }
+}
+
+/// Returns whether there are `HEADER` zeros in front of each frame, so that none need to be written, which would take cache
+/// lines from the core that reads them.
+///
+/// # Safety
+/// Each packet has a headroom of `HEADER` bytes, and a frame of [`MIN_FRAME_LEN`] or more.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn have_zeros<const HEADER: usize>(packets: &[Packet; 4]) -> bool {
+    const { assert!(HEADER <= 16 && HEADER + MIN_FRAME_LEN >= 16) };
+    let mut bits = _mm_setzero_si128();
+    for packet in packets {
+        let header = packet.as_ptr().wrapping_sub(HEADER);
+        // SAFETY: a header and the start of a frame are 16 bytes or more, all inside the packet's buffer, whose memory is
+        // initialised and reached through raw pointers only.
+        bits = _mm_or_si128(bits, unsafe { _mm_loadu_si128(header.cast()) });
+    }
+    let [low, high] = [u64::MAX, u64::MAX >> (64 - 8 * (HEADER - 8))];
+    _mm_testz_si128(bits, _mm_set_epi64x(high as i64, low as i64)) == 1
 }
 
 /// Returns the sum of four numbers.

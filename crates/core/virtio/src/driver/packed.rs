@@ -210,6 +210,13 @@ impl Packed {
         Ok(count.into())
     }
 
+    /// Returns whether the device has a packet in the oldest slot and has marked it as used.
+    #[inline(always)]
+    fn is_head_used(&self) -> bool {
+        let word = self.descriptors[usize::from(self.head.index)][1].load(Ordering::Acquire);
+        self.posted > 0 && (word >> 48) as u16 & (flags::AVAIL | flags::USED) == self.head.used()
+    }
+
     /// Moves the tail past packets that were posted in one slot each.
     #[inline(always)]
     fn extend(&mut self, packets: u16) {
@@ -453,7 +460,7 @@ unsafe impl Virtqueue for Packed {
             return self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()));
         }
         let mut total = 0;
-        loop {
+        while self.batch.is_some() || self.is_head_used() {
             let places = self.run(self.head, self.posted.into());
             let expected = places.start as u32 | u32::from(self.head.used()) << 16;
             let descriptors = &self.descriptors[places.clone()];
@@ -481,14 +488,12 @@ unsafe impl Virtqueue for Packed {
             // head has moved past them, so that they are not read again.
             unsafe { to.add_packets(&self.packets[places][..count]) };
             total += count;
-            if count == 0 && (self.config.in_order || self.posted == 0) {
-                return Ok(total);
-            }
             if count == 0 {
                 // Packets that were used out of order are looked up by their number.
                 return Ok(total + self.take(usize::MAX, |used, _| to.add_one(used.whole().into_buffer()))?);
             }
         }
+        Ok(total)
     }
 
     fn arm(&mut self) {

@@ -6,3 +6,4 @@ mod lying_card;
 mod no_alloc;
 mod offloads;
 mod on_the_model;
+mod vector;
