@@ -136,21 +136,24 @@ pub(crate) const VLAN_SHIFT: u32 = 48;
 pub(crate) struct RequestWord(pub(crate) u64);
 
 impl RequestWord {
+    #[inline]
     pub(crate) fn headers(self) -> Headers {
-        let [l2, l4, low, high, protocol, ..] = self.0.to_le_bytes();
-        let protocol = if protocol == L4::Tcp as u8 { L4::Tcp } else { L4::Udp };
-        Headers { l2, l3: u16::from_le_bytes([low, high]), l4, protocol }
+        let protocol = if self.0 >> 32 & 1 == L4::Tcp as u64 { L4::Tcp } else { L4::Udp };
+        Headers { l2: self.0 as u8, l4: (self.0 >> 8) as u8, l3: (self.0 >> 16) as u16, protocol }
     }
 
+    #[inline]
     pub(crate) fn set_headers(&mut self, Headers { l2, l3, l4, protocol }: Headers) {
-        let [low, high] = l3.to_le_bytes();
-        self.0 = self.0 >> VLAN_SHIFT << VLAN_SHIFT | u64::from_le_bytes([l2, l4, low, high, protocol as u8, 0, 0, 0]);
+        let headers = u64::from(l2) | u64::from(l4) << 8 | u64::from(l3) << 16 | (protocol as u64) << 32;
+        self.0 = self.0 >> VLAN_SHIFT << VLAN_SHIFT | headers;
     }
 
+    #[inline]
     pub(crate) fn vlan(self) -> u16 {
         (self.0 >> VLAN_SHIFT) as u16
     }
 
+    #[inline]
     pub(crate) fn set_vlan(&mut self, tag: u16) {
         self.0 = self.0 << (64 - VLAN_SHIFT) >> (64 - VLAN_SHIFT) | u64::from(tag) << VLAN_SHIFT;
     }

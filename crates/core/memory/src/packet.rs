@@ -342,6 +342,7 @@ impl Packet {
     }
 
     /// Returns the RSS hash that the card computed over addresses and ports.
+    #[inline]
     pub fn rss_hash(&self) -> Option<u32> {
         self.flags.any(Flags::HASH).then(|| self.metadata().hash)
     }
@@ -353,6 +354,7 @@ impl Packet {
     }
 
     /// Returns the outer VLAN tag (priority, DEI and id) that belongs to the frame but is not in its bytes.
+    #[inline]
     pub fn vlan(&self) -> Option<u16> {
         self.flags.any(Flags::VLAN).then(|| self.metadata().request.vlan())
     }
@@ -364,6 +366,7 @@ impl Packet {
     }
 
     /// Returns the positions of the headers, if the packet requests a checksum or segmentation.
+    #[inline]
     pub fn headers(&self) -> Option<Headers> {
         self.flags.any(Flags::CHECKSUM | Flags::TSO).then(|| self.metadata().request.headers())
     }
@@ -375,6 +378,7 @@ impl Packet {
     }
 
     /// Returns the bytes of TCP payload in each segment, if the packet requests segmentation.
+    #[inline]
     pub fn mss(&self) -> Option<u16> {
         self.flags.any(Flags::TSO).then(|| self.metadata().mss)
     }

@@ -232,12 +232,11 @@ impl Special {
     /// Writes the header in front of a packet, or into `spare` if that is given. Returns `None` if there is no
     /// headroom.
     fn with_header(&self, mut packet: Packet, spare: Option<Packet>, len: usize) -> Option<Packet> {
-        const NEEDS_CSUM: u8 = 1;
         const GSO_ECN: u8 = 0x80;
         const CWR: u8 = 0x80;
-        let mut header = net_header::encode(&packet);
         // Flags that describe a received frame must not be passed to the device (5.1.6.2.1).
-        header[0] &= NEEDS_CSUM;
+        packet.clear_flags(Flags::L4_GOOD);
+        let mut header = net_header::encode(&packet);
         if self.ecn
             && let Some(headers) = packet.headers().filter(|_| packet.mss().is_some())
             && packet.array(headers.l4_start() + 13).is_some_and(|[flags]| flags & CWR != 0)
