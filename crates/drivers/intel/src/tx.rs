@@ -71,6 +71,7 @@ impl Tx {
         }
     }
 
+    /// Returns whether the card has reported the descriptor of this count.
     #[inline(always)]
     fn is_done(&self, count: usize) -> bool {
         self.ring.descriptors[self.ring.index(count)][1].load(Ordering::Acquire) & TX_DD != 0

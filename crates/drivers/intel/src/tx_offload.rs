@@ -150,7 +150,7 @@ impl TxOffload {
             refuse_first(ring, burst);
             return true;
         };
-        self.known = Known::of(packet, plan.data);
+        let known = Known::of(packet, plan.data);
         let context = plan.context.filter(|context| *context != self.context);
         let before = ring.tail;
         if let Some(context) = context {
@@ -158,6 +158,8 @@ impl TxOffload {
             ring.post(context, spare);
             self.context = context;
         }
+        // Not before the card has the context.
+        self.known = known;
         let mut rest = burst.drain().next();
         while let Some(mut piece) = rest {
             rest = piece.take_rest();

@@ -54,7 +54,7 @@ pub(crate) unsafe fn take(
     taken
 }
 
-/// Posts free buffers, four at a time. Returns how many it has moved out of `fresh` to `places`, as many as there are places.
+/// Posts free buffers, four at a time. Returns how many it has moved from the front of `fresh` to that of `places`.
 ///
 /// # Safety
 /// The buffers in `fresh` are initialised, and those that are moved are not used again.

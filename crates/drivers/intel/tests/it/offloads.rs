@@ -193,6 +193,24 @@ fn requests_become_descriptors() {
     });
 }
 
+/// A context takes a buffer of its own. A frame that waits for one must not be taken for one whose context is known.
+#[test]
+fn a_context_that_found_no_buffer_is_posted_later() {
+    each_kind(|kind| {
+        let (straw, _port, mut queues, pool) = rig(kind, 1500);
+        let mut burst = Burst::new(1);
+        let mut checksum = tcp(&pool, 60);
+        checksum.request_checksum(TCP);
+        burst.push(checksum);
+        let all: Vec<Packet> = std::iter::from_fn(|| pool.alloc()).collect();
+        assert_eq!(queues.tx.tx_burst(&mut burst), 0, "there is no buffer for the context");
+        drop(all);
+        assert_eq!(queues.tx.tx_burst(&mut burst), 1);
+        assert_eq!(straw.get(kind.tdt), 2, "a context and a frame");
+        assert_eq!(straw.tx(0, 1).load(Ordering::Acquire) & (0xf << 20), TX_DTYP_CONTEXT & (0xf << 20));
+    });
+}
+
 #[test]
 fn what_the_card_cannot_do_is_refused() {
     each_kind(|kind| {
