@@ -124,7 +124,9 @@ struct Load {
 }
 
 impl Load {
-    /// Opens the two ports at this socket, and sends 500 frames a second.
+    /// Opens the two ports at this socket, and sends 100 frames a second. While nobody serves a switch, they wait in the sender's ring,
+    /// and come all at once afterwards: as many as the receiver's ring has slots for, if that took less than ten seconds. With more,
+    /// a switch drops those that come before the receiver has run.
     fn start(socket: &Path, [from, to]: [&str; 2]) -> Self {
         let open = |name: &str| {
             let port = Port::open(&name.parse().expect("a name"), socket, Register::default());
@@ -139,7 +141,7 @@ impl Load {
                 send(&from, &frame(2, 1, sent));
                 from.tx()[0].sync().expect("its own rings");
                 sent += 1;
-                std::thread::sleep(Duration::from_millis(2));
+                std::thread::sleep(Duration::from_millis(10));
             }
             // The port stays until its last frame has been taken.
             wait_until("the last frame to go", || {

@@ -268,7 +268,8 @@ impl Ports {
             let kick = WakeFd::on(left.take(port.kick)?).map_err(broken)?;
             self.resume_port(port, csb, Arc::new(kick), registrations)?;
         }
-        // Frames are not taken before all of those are there that may receive them.
+        // Frames are not taken before all of those are there that may receive them: a round that began before may not know them yet.
+        self.switches.settle();
         self.open.values_mut().for_each(|port| port.served.hold(false));
         for pipe in pipes {
             let csb = map(left, pipe.csb)?;
