@@ -76,7 +76,7 @@ const EXAMPLES: &str = "EXAMPLES:
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Experiment {
     Throughput,
-    QueuePair,
+    Queues,
     Cascade,
     Rtt,
     Load,
@@ -107,7 +107,7 @@ impl Medium {
 #[serde(tag = "experiment", rename_all = "lowercase")]
 pub enum Case {
     Throughput { what: Medium, batch: u32, slots: usize },
-    QueuePair { what: Medium, batch: u32, slots: usize },
+    Queues { what: Medium, batch: u32, slots: usize },
     Cascade { bridges: usize, copy: bool },
     Rtt { what: Medium, mode: Mode },
     Load { what: Medium, rate: f64 },
@@ -201,9 +201,9 @@ impl Args {
                     let all = self.what.iter().flat_map(|&what| self.batch.iter().map(move |&batch| (what, batch)));
                     cases.extend(all.map(|(what, batch)| Case::Throughput { what, batch, slots: slots(what) }));
                 }
-                Experiment::QueuePair => {
+                Experiment::Queues => {
                     let all = [64, 256, 1024, 4096].into_iter().flat_map(|slots| [16, 256].map(|batch| (slots, batch)));
-                    cases.extend(all.map(|(slots, batch)| Case::QueuePair { what: Medium::Pipe, batch, slots }));
+                    cases.extend(all.map(|(slots, batch)| Case::Queues { what: Medium::Pipe, batch, slots }));
                 }
                 Experiment::Cascade => {
                     let all = [true, false].into_iter().flat_map(|copy| (1..=4).map(move |bridges| (bridges, copy)));
@@ -287,7 +287,7 @@ fn measure(rig: &Rig, folder: &Path, cases: &[Case], args: &Args) -> Result<Vec<
     let budget = args.latency_budget.as_micros().to_string();
     let seconds = time.as_secs_f64().to_string();
     let sample = match *case {
-        Case::Throughput { what, batch, slots } | Case::QueuePair { what, batch, slots } => {
+        Case::Throughput { what, batch, slots } | Case::Queues { what, batch, slots } => {
             let (batch, slots) = (batch.to_string(), slots.to_string());
             stream(rig, what, case.receiver(), time, &["--batch", &batch, "--slots", &slots, "-t", &seconds])
         }

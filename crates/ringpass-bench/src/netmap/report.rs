@@ -169,7 +169,7 @@ fn tables(rows: &[Row<'_>]) {
         },
     );
     throughput(rows, "Short queues (figure 8), of a pipe", |case| match case {
-        Case::QueuePair { what, batch, slots } => Some(Through { what: format!("{what:?}"), batch, slots }),
+        Case::Queues { what, batch, slots } => Some(Through { what: format!("{what:?}"), batch, slots }),
         _ => None,
     });
     throughput(rows, "Bridges in a row, by pipes (figure 11), batches of 32", |case| match case {
@@ -296,7 +296,7 @@ fn plots(rows: &[Row<'_>], folder: &Path) -> Result<(), Error> {
     }
     draw(&folder.join("netmap-guests.svg"), &guests, "Guests under QEMU's emulator (TCG), 60 bytes.")?;
     let points = rows.iter().filter_map(|row| match row.case {
-        Case::QueuePair { batch, slots, .. } => Some((format!("{slots}/{batch}"), row.mpps?)),
+        Case::Queues { batch, slots, .. } => Some((format!("{slots}/{batch}"), row.mpps?)),
         _ => None,
     });
     let title = "Pipe, by length of its rings (figure 8)";
