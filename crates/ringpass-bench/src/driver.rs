@@ -289,9 +289,7 @@ fn print_peers() {
 
 /// Prints the base and what differs from it.
 fn print_variants(results: &Results, title: &str, variants: [(&str, Cell); 2]) {
-    let heading = title.split(',').next().unwrap_or(title).to_lowercase();
-    let mut rows = vec![row(["", "rx", "tx", "forward", "total", "Mpps", "instructions"])];
-    rows[0][0] = heading;
+    let mut rows = vec![row([&title.to_lowercase(), "rx", "tx", "forward", "total", "Mpps", "instructions"])];
     for (name, cell) in variants {
         let Some(total) = results.row(cell, Stage::Total) else { continue };
         let mut cells = vec![name.to_owned()];
@@ -300,13 +298,13 @@ fn print_variants(results: &Results, title: &str, variants: [(&str, Cell); 2]) {
         cells.extend([Some(mpps(total.cycles_per_packet)), total.instructions_per_packet].map(number));
         rows.push(cells);
     }
-    table::print(title, &rows);
+    table::print(&format!("{title}, cycles per packet"), &rows);
 }
 
 fn print_offloads(results: &Results) {
     let base = results.base;
     let variants = [("off", base), ("on", Cell { offloads: true, ..base })];
-    print_variants(results, "Offloads, cycles per packet", variants);
+    print_variants(results, "Offloads", variants);
     print_line(
         "  On: each packet comes with its checksum's verdict and its hash, and asks for a checksum when it is sent.\n",
     );
@@ -316,7 +314,7 @@ fn print_offloads(results: &Results) {
 fn print_vectors(results: &Results) {
     let base = results.base;
     let variants = [("AVX2", base), ("none", Cell { vector: false, ..base })];
-    print_variants(results, "Vector instructions, cycles per packet", variants);
+    print_variants(results, "Vector instructions", variants);
     print_line("  Chosen when a port is opened. Without, the driver takes one descriptor at a time.\n");
 }
 

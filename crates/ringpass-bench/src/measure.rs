@@ -55,7 +55,7 @@ pub struct Cell {
     /// Whether checksum verdicts and hashes of received frames are read, and a checksum is requested for each
     /// sent frame.
     pub offloads: bool,
-    /// Whether the driver may use vector instructions.
+    /// Set if the driver may use vector instructions.
     pub vector: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a packet requests of the port that sends it, as one word, so that packets with equal requests are found fast.
+//! The request of a packet to the port that sends it, as one word, so that packets with equal requests are found fast.
 
 use crate::flags::VLAN_SHIFT;
 use crate::{Flags, Packet};

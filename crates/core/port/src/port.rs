@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use ringpass_memory::{Access, Burst, FrameBatch, prefetch};
+use ringpass_memory::{Access, Avx2, Burst, FrameBatch, prefetch};
 use serde::{Deserialize, Serialize};
 
 use crate::lending::Lending;
@@ -50,6 +50,13 @@ impl Default for PortConfig {
             vector: true,
             rejoin: false,
         }
+    }
+}
+
+impl PortConfig {
+    /// Returns the proof of AVX2 if the driver may use it and the processor has it.
+    pub fn avx2(&self) -> Option<Avx2> {
+        self.vector.then(Avx2::detect).flatten()
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use ringpass_memory::{Avx2, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_pci::PciDevice;
 use ringpass_pci::registers::{Readable, Reg, Window};
 use ringpass_port::{Error, HangFlags, PortConfig};
@@ -43,13 +43,6 @@ pub(crate) struct QueueContext<'a> {
     pub(crate) config: &'a PortConfig,
     /// Pool of the buffers to receive into.
     pub(crate) pool: &'a Mempool,
-}
-
-impl QueueContext<'_> {
-    /// Returns the proof of AVX2, if the configuration lets the driver use it.
-    pub(crate) fn vector(&self) -> Option<Avx2> {
-        self.config.vector.then(Avx2::detect).flatten()
-    }
 }
 
 impl Device {

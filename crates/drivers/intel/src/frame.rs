@@ -13,7 +13,7 @@ pub(crate) const SEND: u64 = TX_DTYP_DATA | TX_IFCS | TX_DEXT;
 /// Command bits of a frame in one buffer.
 pub(crate) const SEND_WHOLE: u64 = SEND | TX_EOP;
 
-/// What makes a received frame in one buffer good.
+/// Conditions for a good received frame in one buffer.
 #[derive(Clone, Copy)]
 pub(crate) struct Good {
     /// Error bits that a good frame's status does not have.

@@ -181,7 +181,7 @@ impl Ring {
 /// The descriptors of a ring and the places of their buffers, by count.
 pub(crate) struct Places<'a> {
     descriptors: &'a [Descriptor],
-    /// As many as there are descriptors, a power of two.
+    /// Places of buffers: as many as descriptors, a power of two.
     buffers: &'a mut [MaybeUninit<Buffer>],
 }
 

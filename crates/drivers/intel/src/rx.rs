@@ -25,7 +25,7 @@ pub(crate) struct Rx {
     ring: Ring,
     cache: Cache,
     good: Good,
-    /// Whether, and proof that, descriptors may be read four at a time.
+    /// Present if descriptors may be read four at a time.
     vector: Option<Avx2>,
     /// Present on queues with offloads, and where a frame may need several buffers.
     assembler: Option<Box<FrameAssembler>>,
@@ -47,7 +47,7 @@ impl Rx {
         let good = Good { errors: context.device.rx_errors.mac, longest };
         let cache = context.pool.cache();
         let assembler = FrameAssembler::new(context, kib as usize * 1024);
-        let mut rx = Self { ring, cache, good, vector: context.vector(), assembler, interrupt, mapped: None };
+        let mut rx = Self { ring, cache, good, vector: context.config.avx2(), assembler, interrupt, mapped: None };
         rx.refill();
         Ok(rx)
     }

@@ -23,7 +23,7 @@ pub(crate) struct Tx {
     longest: usize,
     /// Present on queues whose packets may request offloads or lie in several buffers.
     offload: Option<Box<TxOffload>>,
-    /// Whether, and proof that, descriptors may be written four at a time.
+    /// Present if descriptors may be written four at a time.
     vector: Option<Avx2>,
     watchdog: TxWatchdog,
 }
@@ -35,7 +35,7 @@ impl Tx {
         let longest = context.config.mtu + OVERHEAD - MIN_FRAME;
         let offload = TxOffload::new(context);
         let (reclaimer, watchdog) = (Reclaimer::default(), TxWatchdog::default());
-        let vector = context.vector();
+        let vector = context.config.avx2();
         Ok(Self { ring, reclaimer, head, longest, offload, vector, watchdog })
     }
 

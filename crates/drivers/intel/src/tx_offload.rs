@@ -34,7 +34,7 @@ pub(crate) struct TxOffload {
     known: Option<Known>,
 }
 
-/// What frames in one buffer request, and what becomes of it: the same for each of them.
+/// A request that frames in one buffer have in common, and the descriptor fields that it leads to.
 struct Known {
     request: Request,
     /// Positions of the headers, where a checksum is requested.

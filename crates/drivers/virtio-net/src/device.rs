@@ -26,7 +26,7 @@ pub(crate) struct Device {
     /// The protocol violation that broke a queue, if there was one.
     pub(crate) broken: OnceLock<String>,
     pub(crate) hang: HangFlags,
-    /// Whether, and proof that, packets may be handled four at a time.
+    /// Present if packets may be handled four at a time.
     pub(crate) vector: Option<Avx2>,
     /// Whether queues can be reset one by one.
     resets_queues: AtomicBool,

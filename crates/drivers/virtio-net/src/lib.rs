@@ -23,7 +23,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use ringpass_memory::{Avx2, Mempool};
+use ringpass_memory::Mempool;
 use ringpass_pci::{DeviceId, PciDevice};
 use ringpass_port::{
     Error, Link, MacAddress, Port, PortConfig, QueuePair, Rule, Spread, State, Stats, TX_HANG_TIMEOUT,
@@ -85,8 +85,7 @@ impl VirtioNet {
         config: &PortConfig,
         pool: &Mempool,
     ) -> Result<Self, Error> {
-        let vector = config.vector.then(Avx2::detect).flatten();
-        let device = Arc::new(Device::new(transport, bus, vector));
+        let device = Arc::new(Device::new(transport, bus, config.avx2()));
         Self::bring_up(device, name, config, pool).map_err(|error| error.of(name))
     }
 

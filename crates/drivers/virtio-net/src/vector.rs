@@ -107,7 +107,7 @@ pub(crate) fn post<Q: Virtqueue, const HEADER: usize>(
             }
         }
         bytes = _mm256_add_epi64(bytes, lengths);
-        // SAFETY: as above, each has a headroom of `HEADER` bytes.
+        // SAFETY: each packet has a headroom of `HEADER` bytes: the comparison with the headrooms has let these pass.
         Some(unsafe { four.prepend(HEADER as u8) })
     };
     // SAFETY: the packets are not chained, as has been checked, and the caller forgets them. `next` cannot panic.

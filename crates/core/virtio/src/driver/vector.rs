@@ -14,7 +14,7 @@ use super::pieces::Descriptor;
 pub(super) struct Words {
     /// The first descriptor's word.
     pub(super) first: u64,
-    /// What each has more than the one before.
+    /// Difference of each to the one before.
     pub(super) step: u64,
 }
 

@@ -511,7 +511,7 @@ fn a_card_that_is_never_ready_is_an_error_in_time() {
     }
 }
 
-/// What leaves the card for a packet.
+/// Frames that leave the card for a packet.
 #[derive(Debug)]
 enum Leaves {
     Nothing,

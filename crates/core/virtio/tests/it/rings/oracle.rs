@@ -60,7 +60,7 @@ pub struct Bench<Q: Virtqueue> {
     config: Config,
     kind: Kind,
     queue: Q,
-    /// Whether, and proof that, packets are posted and taken four at a time.
+    /// Present if packets are posted and taken four at a time.
     vector: Option<Avx2>,
     device: Device,
     pool: Mempool,

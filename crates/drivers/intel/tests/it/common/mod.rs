@@ -34,7 +34,7 @@ type Driver = fn(Arc<dyn PciDevice>, &PortConfig, &Mempool) -> Result<Box<dyn Po
 /// of queues by that of queue 0.
 pub struct Kind {
     pub name: &'static str,
-    /// Whether the driver may use vector instructions.
+    /// Set if the driver may use vector instructions.
     vector: bool,
     device: u16,
     driver: Driver,
