@@ -101,9 +101,29 @@ words! {
     u64, AtomicU64;
 }
 
-/// Index of the mapping that a caller's last access hit. The next access mostly hits the same one.
+/// Indices of the mappings that a caller's last accesses hit, by the lower bits of the number of a huge page of 2 MiB: a
+/// pool's buffers often lie in several such pages, each with a mapping of its own, and a ring has them in any order.
 #[derive(Clone, Copy, Default)]
-pub struct LookupHint(usize);
+pub struct LookupHint([u16; Self::PLACES]);
+
+impl LookupHint {
+    const PLACES: usize = 16;
+
+    #[inline]
+    fn place(iova: u64) -> usize {
+        (iova >> 21) as usize % Self::PLACES
+    }
+
+    #[inline]
+    fn get(&self, iova: u64) -> usize {
+        self.0[Self::place(iova)].into()
+    }
+
+    /// Remembers a mapping below [`DmaMap::MAX`].
+    fn set(&mut self, iova: u64, index: usize) {
+        self.0[Self::place(iova)] = index as u16;
+    }
+}
 
 /// The memory that a device may access: mappings sorted by IOVA, none overlapping, at most [`MAX`](Self::MAX). The
 /// driver may be another process, which is not trusted: it may write the memory at any time and take it away.
@@ -187,7 +207,7 @@ impl DmaMap {
     /// allows the access.
     #[inline]
     pub fn find(&self, iova: u64, len: usize, access: Access, hint: &mut LookupHint) -> Option<(&Memory, usize)> {
-        if let Some(mapping) = self.0.get(hint.0)
+        if let Some(mapping) = self.0.get(hint.get(iova))
             && let Some(offset) = mapping.offset_of(iova, len)
         {
             return mapping.allows(access).then_some((&mapping.memory, offset));
@@ -209,7 +229,7 @@ impl DmaMap {
         let i = self.first_from(iova);
         let mapping = self.0.get(i)?;
         let offset = mapping.offset_of(iova, len)?;
-        hint.0 = i;
+        hint.set(iova, i);
         Some((mapping, offset))
     }
 
