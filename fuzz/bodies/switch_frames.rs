@@ -52,8 +52,9 @@ impl Rig {
         let mut switch = Switch::new(&config, &rules()).expect("a switch");
         let datapath = switch.datapath(pool, MAX_BATCH).expect("a datapath");
         let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
-        let config = vxlan::Config { vni: 42, port: vxlan::PORT, local, remote, mac: None };
-        let tunnel = Tunnel::new(config).expect("two stations");
+        let (networks, remotes) = (vxlan::Networks::One(42), vec![remote, Ipv4Addr::new(10, 0, 0, 3)]);
+        let config = vxlan::Config { networks, port: vxlan::PORT, local, remotes, stations: 16, mac: None };
+        let tunnel = Tunnel::new(config).expect("three stations");
         let (mut far, mut ends) = (Vec::new(), Vec::new());
         for number in 0..PORTS {
             let (mut near, mut end) = cable("c", 256);

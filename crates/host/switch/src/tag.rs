@@ -29,6 +29,12 @@ pub(crate) fn id(packet: &Packet) -> Option<u16> {
     tag.filter(|_| packet.vlan().is_some() || packet.len() >= ADDRESSES + LEN + 2).map(|tag| tag & ID)
 }
 
+/// Returns whether a frame has a tag.
+#[inline]
+pub(crate) fn is_tagged(packet: &Packet) -> bool {
+    packet.vlan().is_some() || packet.array(ADDRESSES) == Some(ETHERTYPE.to_be_bytes())
+}
+
 /// Removes the tag.
 pub(crate) fn pop(packet: &mut Packet) {
     if packet.vlan().is_some() {

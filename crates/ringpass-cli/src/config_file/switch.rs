@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use ringpass::MacAddress;
-use ringpass_switch::{Config, PortPolicy, VlanSet, Vlans, vxlan};
+use ringpass_switch::vxlan::{self, Networks};
+use ringpass_switch::{Config, PortPolicy, VlanSet, Vlans};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -57,7 +58,7 @@ pub(super) struct Port {
     stations: Vec<Station>,
     /// Largest number of flooded frames a second from this port, instead of the switch's.
     flood: Option<u64>,
-    /// A tunnel to another machine through this port.
+    /// A tunnel to other machines through this port.
     vxlan: Option<Vxlan>,
     /// Guests into whose buffers the port, a card, receives without copies.
     #[serde(default)]
@@ -77,18 +78,26 @@ struct Map {
     pass: bool,
 }
 
-/// A tunnel (RFC 7348) to another machine.
+/// A tunnel (RFC 7348) to one or more other machines.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Vxlan {
-    /// Number of the network, 0 to 16777215.
-    vni: u32,
+    /// Number of the network, 0 to 16777215, if all frames of the port belong to one.
+    vni: Option<u32>,
+    /// VLANs and the numbers of their networks, as in `10=1010`. The port is a trunk of these VLANs, without tags in the tunnel.
+    #[serde(default)]
+    vnis: Vec<Vni>,
     /// UDP port; 4789 if not given.
     port: Option<u16>,
     /// IPv4 address of this end.
     local: Ipv4Addr,
-    /// IPv4 address of the other end.
-    remote: Ipv4Addr,
+    /// IPv4 address of the other end, if there is only one.
+    remote: Option<Ipv4Addr>,
+    /// IPv4 addresses of the other ends, up to 4096, each of which should have all others: what comes from one is not sent to another.
+    #[serde(default)]
+    remotes: Vec<Ipv4Addr>,
+    /// Room for the stations behind several other ends, 1 to 16777216; 16384 if not given.
+    table: Option<usize>,
     /// MAC address of this end; made from `local` if not given.
     mac: Option<Mac>,
 }
@@ -119,6 +128,7 @@ read_from! {
     Id(u16) from "u16" as u16: |id| VlanId::try_from(id).map(|id| id.0);
     Trunk(VlanSet) from "String" as String: |text| plan::vlans(&text);
     Mac(MacAddress) from "String" as String: |text| text.parse();
+    Vni((u16, u32)) from "String" as String: |text| plan::vni(&text);
     Station((MacAddress, Option<u16>)) from "String" as String: |text| plan::station(&text);
 }
 
@@ -197,17 +207,19 @@ impl Port {
 
     fn plan(self, name: String) -> Result<PortPlan, String> {
         let native = self.native.map(|id| id.0);
-        let vlans = match (self.vlan, self.trunk, native) {
-            (Some(Id(id)), None, None) => Vlans::Access(id),
-            (None, Some(Trunk(allowed)), native) => Vlans::Trunk { allowed, native },
-            (None, None, None) => Vlans::default(),
-            (Some(_), _, _) => return Err("'vlan' goes with neither 'trunk' nor 'native'".into()),
-            (None, None, Some(_)) => return Err("'native' goes with 'trunk' only".into()),
+        let networks = self.vxlan.as_ref().and_then(Vxlan::vlans);
+        let vlans = match (networks, self.vlan, self.trunk, native) {
+            (None, Some(Id(id)), None, None) => Vlans::Access(id),
+            (None, None, Some(Trunk(allowed)), native) => Vlans::Trunk { allowed, native },
+            (None, None, None, None) => Vlans::default(),
+            (Some(allowed), None, None, None) => Vlans::Trunk { allowed, native: None },
+            (Some(_), ..) => {
+                return Err("'vnis' says which VLANs the port has; leave out 'vlan', 'trunk' and 'native'".into());
+            }
+            (None, Some(_), _, _) => return Err("'vlan' goes with neither 'trunk' nor 'native'".into()),
+            (None, None, None, Some(_)) => return Err("'native' goes with 'trunk' only".into()),
         };
-        let tunnel = self.vxlan.map(|Vxlan { vni, port, local, remote, mac }| {
-            let (port, mac) = (port.unwrap_or(vxlan::PORT), mac.map(|mac| mac.0));
-            vxlan::Tunnel::new(vxlan::Config { vni, port, local, remote, mac })
-        });
+        let tunnel = self.vxlan.map(Vxlan::tunnel).transpose()?;
         let rules = PortPolicy {
             name,
             vlans,
@@ -217,8 +229,34 @@ impl Port {
             flood: self.flood,
             lends: false,
         };
-        let tunnel = tunnel.transpose().map_err(|error| error.to_string())?;
         Ok(PortPlan { address: self.address, rules, tunnel, pass: None, maps: Vec::new() })
+    }
+}
+
+impl Vxlan {
+    /// Makes the end of the tunnel.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn tunnel(self) -> Result<vxlan::Tunnel, String> {
+        let Self { vni, vnis, port, local, remote, mut remotes, table, mac } = self;
+        let networks = match (vni, vnis) {
+            (Some(vni), vnis) if vnis.is_empty() => Networks::One(vni),
+            (None, vnis) if !vnis.is_empty() => Networks::Vlans(vnis.into_iter().map(|vni| vni.0).collect()),
+            _ => return Err("VXLAN: give 'vni' or 'vnis', which is a list such as [\"10=1010\"]".into()),
+        };
+        if remote.is_some() != remotes.is_empty() {
+            return Err("VXLAN: give 'remote' or 'remotes', which is a list of addresses".into());
+        }
+        remotes.extend(remote);
+        let (port, stations, mac) = (port.unwrap_or(vxlan::PORT), table.unwrap_or(1 << 14), mac.map(|mac| mac.0));
+        let config = vxlan::Config { networks, port, local, remotes, stations, mac };
+        vxlan::Tunnel::new(config).map_err(|error| error.to_string())
+    }
+
+    /// Returns the VLANs that are networks of the tunnel; `None` if they are not networks of their own.
+    fn vlans(&self) -> Option<VlanSet> {
+        (!self.vnis.is_empty()).then(|| VlanSet::of(self.vnis.iter().map(|vni| vni.0.0)))
     }
 }
 
@@ -307,6 +345,26 @@ mod tests {
             (
                 &format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.1\""),
                 ["'tap:a'", "two stations"],
+            ),
+            (&format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\""), ["'remote'", "'remotes'"]),
+            (&format!("{port}[port.vxlan]\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\""), ["'vni'", "'vnis'"]),
+            (
+                &format!("{port}[port.vxlan]\nvnis = [\"10\"]\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\""),
+                ["'10'", "10=1010"],
+            ),
+            (
+                &format!("{port}vlan = 3\n[port.vxlan]\nvnis = [\"3=3\"]\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\""),
+                ["'vnis'", "leave out"],
+            ),
+            (
+                &format!(
+                    "{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\"\nremotes = [\"10.0.0.3\"]"
+                ),
+                ["'remote'", "'remotes'"],
+            ),
+            (
+                &format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\nremotes = [\"10.0.0.3\"]\ntable = 0"),
+                ["'tap:a'", "1 to 16777216"],
             ),
         ] {
             let why = parse_switch(text).err().unwrap_or_else(|| panic!("{text}"));

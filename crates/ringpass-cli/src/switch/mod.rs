@@ -95,10 +95,10 @@ CONFIGURATION FILE (all but 'address' may be left out):
   [[port]]
   address = \"packet:eth1\"
   vlan = 10
-  [port.vxlan]                  # a tunnel to another machine (RFC 7348)
-  vni = 42
+  [port.vxlan]                  # tunnels to other machines (RFC 7348)
+  vni = 42                      # or VLANs with their networks: vnis = [\"10=1010\"]
   local = \"10.0.0.1\"
-  remote = \"10.0.0.2\"
+  remote = \"10.0.0.2\"           # or several: remotes = [\"10.0.0.2\", \"10.0.0.3\"]
   port = 4789
   mac = \"02:00:00:00:00:99\"     # of this end; made from 'local' if not given
 

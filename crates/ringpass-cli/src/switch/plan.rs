@@ -133,6 +133,13 @@ pub fn vlans(text: &str) -> Result<VlanSet, String> {
     Ok(VlanSet::of(ids))
 }
 
+/// Parses a VLAN and the number of its VXLAN network, `VLAN=VNI`.
+pub fn vni(text: &str) -> Result<(u16, u32), String> {
+    let wrong = || format!("'{text}' is no VLAN with its VNI; write them as in 10=1010");
+    let (vlan, vni) = text.split_once('=').ok_or_else(wrong)?;
+    Ok((vlan.trim().parse::<VlanId>()?.0, vni.trim().parse().map_err(|_| wrong())?))
+}
+
 /// Parses a station: a MAC address, with `@VLAN` if the port has more than one VLAN.
 pub fn station(text: &str) -> Result<(MacAddress, Option<u16>), String> {
     match text.split_once('@') {

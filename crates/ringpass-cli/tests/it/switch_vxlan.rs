@@ -1,4 +1,4 @@
-//! A tunnel between the kernel's own vxlan device and a port of the switch: the network inside reaches a kernel
+//! Tunnels between the kernel's own vxlan devices and a port of the switch: the network inside reaches a kernel
 //! behind another port. If that port is a guest's, a card can receive into the guest's buffers, where the
 //! frames are decapsulated.
 
@@ -78,4 +78,63 @@ fn into_a_guest() {
 #[test]
 fn into_a_guests_own_buffers() {
     through_the_tunnel(Inside::Guest, Options { mapped: true, ..CARD });
+}
+
+/// A network with the kernel's vxlan device at each end but one, which is a port of the switch. All have all others.
+#[test]
+fn to_several_kernels() {
+    let (middle, near, folder) = (Namespace::new(), Namespace::new(), folder());
+    let [far, further] = [Namespace::new(), Namespace::new()];
+    let (outer, inner, file) = (unique("to"), unique("ti"), folder.path().join("switch.toml"));
+    let config = format!(
+        "[[port]]\naddress = \"tap:{outer}\"\nname = \"tunnel\"\n\
+         [port.vxlan]\nvni = 42\nlocal = \"10.0.0.1\"\nremotes = [\"10.0.0.2\", \"10.0.0.3\"]\n\
+         [[port]]\naddress = \"tap:{inner}\"\n"
+    );
+    std::fs::write(&file, config).unwrap();
+    let switch = middle.spawn(&[RINGPASS, "switch", "--config", text(&file), "--json", "--hugepages", "off"]);
+    wait_until("the switch's first line", || !switch.line().is_empty());
+    // The outer network: a bridge with the switch's TAP and a cable to each of the others.
+    middle.run(&["ip", "link", "add", "outer", "type", "bridge"]);
+    middle.run(&["ip", "link", "set", "outer", "up"]);
+    middle.run(&["ip", "link", "set", &outer, "master", "outer", "up"]);
+    for (there, own, other) in [(&far, "10.0.0.2", "10.0.0.3"), (&further, "10.0.0.3", "10.0.0.2")] {
+        let [here, peer] = ["ua", "ub"].map(unique);
+        middle.run(&["ip", "link", "add", &here, "type", "veth", "peer", "name", &peer]);
+        middle.run(&["ip", "link", "set", &here, "master", "outer", "up"]);
+        there.take(&middle, &peer, &format!("{own}/24"));
+        let kind = ["ip", "link", "add", "vx", "type", "vxlan", "id", "42", "local", own];
+        there.run(&[&kind[..], &["dev", &peer, "dstport", "4789"]].concat());
+        for remote in ["10.0.0.1", other] {
+            there.run(&["bridge", "fdb", "append", "00:00:00:00:00:00", "dev", "vx", "dst", remote]);
+        }
+        there.run(&["ip", "address", "add", &format!("198.18.0.{}/24", &own[7..]), "dev", "vx"]);
+        there.run(&["ip", "link", "set", "vx", "up"]);
+    }
+    near.take(&middle, &inner, "198.18.0.1/24");
+    for (from, to) in [(&near, "198.18.0.2"), (&near, "198.18.0.3"), (&far, "198.18.0.3"), (&further, "198.18.0.1")] {
+        pings(from, to);
+    }
+    // What is for a station behind one remote does not go to the other.
+    let before = further.counter("vx", "rx_packets");
+    pings(&near, "198.18.0.2");
+    let more = further.counter("vx", "rx_packets") - before;
+    assert!(more < 20, "{more} frames at the other end");
+    // A station moves from one kernel to the other, and says so with its first frame.
+    for (there, moves_on) in [(&far, true), (&further, false)] {
+        let mac = "02:00:00:00:00:77";
+        there.run(&["ip", "link", "add", "mv", "link", "vx", "address", mac, "type", "macvlan"]);
+        there.run(&["ip", "address", "add", "198.18.0.9/32", "dev", "mv"]);
+        there.run(&["ip", "link", "set", "mv", "up"]);
+        there.run(&["ip", "route", "add", "198.18.0.1/32", "dev", "mv", "src", "198.18.0.9"]);
+        pings(there, "198.18.0.1");
+        pings(&near, "198.18.0.9");
+        if moves_on {
+            there.run(&["ip", "link", "delete", "mv"]);
+        }
+    }
+    let summary = switch.summary();
+    let counters = &summary["ports"][0]["extended"];
+    assert!(counters["vxlan_copies"].as_u64().unwrap() > 0, "{summary}");
+    assert_eq!((&counters["vxlan_malformed"], &counters["vxlan_tx_drops"]), (&0.into(), &0.into()), "{summary}");
 }

@@ -1,6 +1,7 @@
 //! The outer headers of a tunnelled frame: Ethernet, IPv4 (RFC 791), UDP (RFC 768), VXLAN (RFC 7348, 5).
 
 use std::net::Ipv4Addr;
+use std::ops::Range;
 
 use ringpass_memory::{Flags, Packet, RawBytes};
 use ringpass_port::{Sum, parse_headers};
@@ -26,9 +27,17 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
 }
 
+/// What the outer headers of a frame say.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Outer {
+    pub(super) source: Ipv4Addr,
+    pub(super) vni: u32,
+    /// Place of the inner frame.
+    pub(super) inner: Range<usize>,
+}
+
 /// Removes the outer headers in place, and all metadata, which describes the outer headers.
-pub(super) fn decapsulate(packet: &mut Packet, config: &Config) -> Result<(), DecapError> {
-    let inner = inner(packet, config)?;
+pub(super) fn strip(packet: &mut Packet, inner: Range<usize>) -> Result<(), DecapError> {
     if packet.is_chained() {
         // Frames of several buffers are never padded, so the length must match exactly.
         if packet.total_len() != inner.end || packet.len() < inner.start + ETHERNET {
@@ -44,8 +53,8 @@ pub(super) fn decapsulate(packet: &mut Packet, config: &Config) -> Result<(), De
     Ok(())
 }
 
-/// Validates the outer headers. Returns the range of the inner frame.
-fn inner(packet: &Packet, config: &Config) -> Result<std::ops::Range<usize>, DecapError> {
+/// Validates the outer headers of a frame for this end.
+pub(super) fn parse(packet: &Packet, config: &Config) -> Result<Outer, DecapError> {
     use DecapError::{Foreign, Malformed};
     let flags = packet.flags();
     // Copies of the headers: what was checked must not change before it is used.
@@ -53,7 +62,7 @@ fn inner(packet: &Packet, config: &Config) -> Result<std::ops::Range<usize>, Dec
     if flags.any(Flags::VLAN) || ip[0] >> 4 != 4 || ip[9] != 17 {
         return Err(Foreign);
     }
-    if ip[12..16] != config.remote.octets() || ip[16..20] != config.local.octets() {
+    if ip[16..20] != config.local.octets() {
         return Err(Foreign);
     }
     let (header, total) = (usize::from(ip[0] & 15) * 4, u16_at(&ip, 2));
@@ -82,10 +91,9 @@ fn inner(packet: &Packet, config: &Config) -> Result<std::ops::Range<usize>, Dec
     if vxlan[0] & FLAG_I == 0 {
         return Err(Malformed);
     }
-    if u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]) != config.vni {
-        return Err(Foreign);
-    }
-    Ok(start + UDP + VXLAN..start + len)
+    let vni = u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]);
+    let source = [ip[12], ip[13], ip[14], ip[15]].into();
+    Ok(Outer { source, vni, inner: start + UDP + VXLAN..start + len })
 }
 
 fn l3_checksum_ok(header: &[u8; 20], options: RawBytes, flags: Flags) -> bool {
@@ -99,7 +107,7 @@ fn l3_checksum_ok(header: &[u8; 20], options: RawBytes, flags: Flags) -> bool {
 }
 
 /// Verifies the UDP checksum over the addresses and the datagram at this range of the frame.
-fn l4_checksum_ok(packet: &Packet, datagram: std::ops::Range<usize>, flags: Flags) -> bool {
+fn l4_checksum_ok(packet: &Packet, datagram: Range<usize>, flags: Flags) -> bool {
     // A checksum that is still to be filled in means that the frame comes from this machine.
     if flags.any(Flags::L4_GOOD | Flags::L4_BAD | Flags::CHECKSUM) {
         return !flags.any(Flags::L4_BAD);
@@ -117,36 +125,39 @@ fn l4_checksum_ok(packet: &Packet, datagram: std::ops::Range<usize>, flags: Flag
     sum.folded() == [0xff; 2]
 }
 
-/// Puts the outer headers in front of a frame. Returns `false` without changing anything if the frame has too
+/// Hardware and IPv4 address of an end.
+pub(super) type Address = ([u8; 6], Ipv4Addr);
+
+/// Puts the outer headers of a network in front of a frame. Returns `false` without changing anything if the frame has too
 /// little headroom or is too long.
 #[must_use]
-pub(super) fn encapsulate(packet: &mut Packet, config: &Config, from: [u8; 6], to: [u8; 6]) -> bool {
+pub(super) fn encapsulate(packet: &mut Packet, vni: u32, port: u16, from: Address, to: Address) -> bool {
     let inner = packet.total_len();
     let Ok(total) = u16::try_from(inner + OVERHEAD - ETHERNET) else { return false };
-    let port = source_port(&*packet).to_be_bytes();
+    let source = source_port(&*packet);
     if !packet.prepend(OVERHEAD) {
         return false;
     }
     let mut outer = [0; OVERHEAD];
-    outer[..6].copy_from_slice(&to);
-    outer[6..12].copy_from_slice(&from);
+    outer[..6].copy_from_slice(&to.0);
+    outer[6..12].copy_from_slice(&from.0);
     outer[12..ETHERNET].copy_from_slice(&[8, 0]);
     let (ip, udp) = outer[ETHERNET..].split_at_mut(20);
     // No options, not fragmented, don't fragment (RFC 7348, 4.3), TTL 64.
     ip.copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     ip[2..4].copy_from_slice(&total.to_be_bytes());
     let address = |place: &mut [u8], address: Ipv4Addr| place.copy_from_slice(&address.octets());
-    address(&mut ip[12..16], config.local);
-    address(&mut ip[16..20], config.remote);
+    address(&mut ip[12..16], from.1);
+    address(&mut ip[16..20], to.1);
     let mut sum = Sum::default();
     sum.add(&*ip);
     ip[10..12].copy_from_slice(&sum.folded().map(|byte| !byte));
-    udp[..2].copy_from_slice(&port);
-    udp[2..4].copy_from_slice(&config.port.to_be_bytes());
+    udp[..2].copy_from_slice(&source.to_be_bytes());
+    udp[2..4].copy_from_slice(&port.to_be_bytes());
     udp[4..6].copy_from_slice(&(total - 20).to_be_bytes());
     // Checksum 0, as RFC 7348, 5 recommends.
     udp[6..8].copy_from_slice(&[0, 0]);
-    udp[8..16].copy_from_slice(&(u64::from(FLAG_I) << 56 | u64::from(config.vni) << 8).to_be_bytes());
+    udp[8..16].copy_from_slice(&(u64::from(FLAG_I) << 56 | u64::from(vni) << 8).to_be_bytes());
     packet.write(0, &outer);
     packet.clear_flags(packet.flags());
     true

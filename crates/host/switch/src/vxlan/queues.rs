@@ -2,13 +2,15 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
 
 use super::State;
 use super::arp::{Arp, Operation};
-use super::outer::{self, DecapError};
+use super::outer::{self, Address, DecapError, Outer};
+use super::remotes::Remote;
 
 /// The port's own Tx queue, which ARP replies use too. Both halves belong to one worker, so the lock is never
 /// contended.
@@ -31,13 +33,17 @@ pub(super) struct Tx {
     wire: Wire,
     state: Arc<State>,
     cache: Cache,
+    /// Frames with their outer headers; empty between bursts.
+    ready: Burst,
+    /// Number of bursts.
+    turn: usize,
 }
 
 pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
     let wire = Arc::new(Mutex::new(tx));
     let (rx_wire, rx_state) = (wire.clone(), state.clone());
     let rx = Rx { inner, wire: rx_wire, state: rx_state, cache: pool.cache() };
-    (rx, Tx { wire, state, cache: pool.cache() })
+    (rx, Tx { wire, state, cache: pool.cache(), ready: Burst::new(MAX_BATCH), turn: 0 })
 }
 
 fn count(counter: &AtomicU64, n: usize) {
@@ -64,7 +70,7 @@ impl RxDecorator for Rx {
         let mut malformed = 0;
         let mut foreign = 0;
         for mut packet in outer.drain() {
-            match outer::decapsulate(&mut packet, &self.state.config) {
+            match self.state.decapsulate(&mut packet) {
                 Ok(()) => {
                     received += 1;
                     burst.push(packet);
@@ -87,6 +93,17 @@ impl RxDecorator for Rx {
     }
 }
 
+impl State {
+    /// Takes a frame of one of the networks out of what a remote has sent. Nothing is changed if it is not for this end.
+    fn decapsulate(&self, packet: &mut Packet) -> Result<(), DecapError> {
+        let Outer { source, vni, inner } = outer::parse(packet, &self.config)?;
+        let remote = self.remotes.number(source).ok_or(DecapError::Foreign)?;
+        let network = self.networks.with(vni).ok_or(DecapError::Foreign)?;
+        outer::strip(packet, inner)?;
+        if network.receive(packet, remote) { Ok(()) } else { Err(DecapError::Malformed) }
+    }
+}
+
 impl Rx {
     /// Handles an ARP packet for this end: learns the sender's address and answers requests. Returns `false` if
     /// the packet is none.
@@ -97,8 +114,8 @@ impl Rx {
         if target.1 != config.local {
             return false;
         }
-        if sender.1 == config.remote {
-            self.state.learn_remote(sender.0);
+        if let Some(remote) = self.state.remotes.number(sender.1).and_then(|number| self.state.remotes.get(number)) {
+            remote.learn(sender.0, self.state.start.elapsed());
         }
         let reply = Arp { operation: Operation::Reply, sender: (self.state.mac, config.local), target: sender };
         if operation == Operation::Request {
@@ -123,42 +140,122 @@ impl TxQueue for Tx {
     /// Takes all packets. Drops those that the port has no room for.
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let taken = burst.len();
-        let remote = self.state.remote();
-        if taken > 0 && self.state.arp_due(remote) {
-            self.send_arp_request();
+        if taken > 0 {
+            let Self { wire, state, cache, ready, turn } = self;
+            let now = state.start.elapsed();
+            *turn = turn.wrapping_add(1);
+            state.networks.age(*turn, now);
+            let mut sending = Sending { wire, state, cache, ready, now, counts: Counts::default() };
+            burst.drain().for_each(|packet| sending.send(packet));
+            sending.flush();
+            let Counts { sent, copies, unresolved, drops } = sending.counts;
+            let counters = &state.counters;
+            count(&counters.sent, sent);
+            count(&counters.copies, copies);
+            count(&counters.unresolved, unresolved);
+            count(&counters.tx_drops, drops);
         }
-        let Self { wire, state, cache } = self;
-        let Some(remote) = remote else {
-            count(&state.counters.unresolved, taken);
-            burst.clear();
-            return taken;
-        };
-        let mut ready = Burst::new(MAX_BATCH);
-        for mut packet in burst.drain() {
-            if !outer::encapsulate(&mut packet, &state.config, state.mac, remote) {
-                // No headroom: copy the frame into a buffer that has some.
-                match copy_packet(&packet, cache) {
-                    Some(copy) => packet = copy,
-                    None => continue,
-                }
-                if !outer::encapsulate(&mut packet, &state.config, state.mac, remote) {
-                    continue;
-                }
-            }
-            ready.push(packet);
-        }
-        let sent = lock(wire).tx_burst(&mut ready);
-        count(&state.counters.sent, sent);
-        count(&state.counters.tx_drops, taken - sent);
         taken
     }
 }
 
-impl Tx {
-    #[cold]
-    fn send_arp_request(&mut self) {
-        let State { config, mac, .. } = &*self.state;
-        let arp = Arp { operation: Operation::Request, sender: (*mac, config.local), target: ([0; 6], config.remote) };
-        send(&self.wire, &mut self.cache, &arp);
+/// A burst on its way into the tunnel.
+struct Sending<'a> {
+    wire: &'a Wire,
+    state: &'a State,
+    cache: &'a mut Cache,
+    /// Frames with their outer headers.
+    ready: &'a mut Burst,
+    /// Time since the start of the tunnel.
+    now: Duration,
+    counts: Counts,
+}
+
+/// Numbers of outer frames.
+#[derive(Default)]
+struct Counts {
+    sent: usize,
+    copies: usize,
+    unresolved: usize,
+    drops: usize,
+}
+
+impl Sending<'_> {
+    /// Sends a frame to the remote of its destination, or to all.
+    fn send(&mut self, mut packet: Packet) {
+        let State { networks, remotes, .. } = self.state;
+        let Some(network) = networks.of(&mut packet) else {
+            self.counts.drops += 1;
+            return;
+        };
+        match remotes.only().or_else(|| remotes.get(network.destination(&packet)?)) {
+            Some(remote) => self.send_to(remote, network.vni, packet),
+            None => self.replicate(network.vni, packet),
+        }
+    }
+
+    /// Sends a frame to all remotes.
+    fn replicate(&mut self, vni: u32, packet: Packet) {
+        let Some((last, others)) = self.state.remotes.split_last() else { return };
+        for remote in others {
+            if !self.resolve(remote) {
+                self.counts.unresolved += 1;
+            } else if let Some(copy) = copy_packet(&packet, self.cache) {
+                self.counts.copies += 1;
+                self.send_to(remote, vni, copy);
+            } else {
+                self.counts.drops += 1;
+            }
+        }
+        self.send_to(last, vni, packet);
+    }
+
+    /// Sends a frame to one remote.
+    fn send_to(&mut self, remote: &Remote, vni: u32, packet: Packet) {
+        self.resolve(remote);
+        let Some(mac) = remote.mac() else {
+            self.counts.unresolved += 1;
+            return;
+        };
+        if self.ready.room() == 0 {
+            self.flush();
+        }
+        match self.encapsulated(packet, vni, (mac, remote.address)) {
+            Some(packet) => self.ready.push(packet),
+            None => self.counts.drops += 1,
+        }
+    }
+
+    /// Asks for a remote's hardware address if that is due. Returns whether it is known.
+    fn resolve(&mut self, remote: &Remote) -> bool {
+        if remote.request_is_due(self.now) {
+            let State { config, mac, .. } = self.state;
+            let (sender, target) = ((*mac, config.local), ([0; 6], remote.address));
+            send(self.wire, self.cache, &Arp { operation: Operation::Request, sender, target });
+        }
+        remote.mac().is_some()
+    }
+
+    /// Puts the outer headers in front of a frame, or of a copy of it if it has no headroom for them. `None` if it is too long, or
+    /// no buffer is free.
+    fn encapsulated(&mut self, mut packet: Packet, vni: u32, to: Address) -> Option<Packet> {
+        let State { config, mac, .. } = self.state;
+        let from = (*mac, config.local);
+        if !outer::encapsulate(&mut packet, vni, config.port, from, to) {
+            packet = copy_packet(&packet, self.cache)?;
+            if !outer::encapsulate(&mut packet, vni, config.port, from, to) {
+                return None;
+            }
+        }
+        Some(packet)
+    }
+
+    /// Sends what is ready, as far as the port has room.
+    fn flush(&mut self) {
+        let ready = self.ready.len();
+        let sent = if ready > 0 { lock(self.wire).tx_burst(self.ready) } else { 0 };
+        self.ready.clear();
+        self.counts.sent += sent;
+        self.counts.drops += ready - sent;
     }
 }

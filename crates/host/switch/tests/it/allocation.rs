@@ -18,7 +18,15 @@ fn switching_allocates_nothing() {
     rules[2].vlans = Vlans::Access(7);
     rules[3].vlans = Vlans::Access(7);
     let [local, remote] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(Into::into);
-    let tunnel = Tunnel::new(vxlan::Config { vni: 1, port: 4789, local, remote, mac: None }).unwrap();
+    let tunnel = Tunnel::new(vxlan::Config {
+        networks: vxlan::Networks::One(1),
+        port: 4789,
+        local,
+        remotes: vec![remote],
+        stations: 1,
+        mac: None,
+    })
+    .unwrap();
     let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 3 { tunnel.wrap(queues, pool) } else { queues };
     let mut rig = Rig::with(&Config { flood: 0, ..Default::default() }, &rules, 1024, |_| Forwarding::Lookup, wrap);
     let templates = [

@@ -4,15 +4,21 @@ use std::net::Ipv4Addr;
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{Offloads, QueuePair};
+use ringpass_port::{Offloads, QueuePair, Sum};
 use ringpass_switch::vxlan::{self, OVERHEAD, Tunnel};
-use ringpass_switch::{Forwarding, PortPolicy, Vlans};
+use ringpass_switch::{Forwarding, PortPolicy, VlanSet, Vlans};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const THERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
 fn tunnel(local: Ipv4Addr, remote: Ipv4Addr) -> Tunnel {
-    Tunnel::new(vxlan::Config { vni: 42, port: 4789, local, remote, mac: None }).unwrap()
+    mesh(local, &[remote])
+}
+
+/// Returns an end that has these others.
+fn mesh(local: Ipv4Addr, remotes: &[Ipv4Addr]) -> Tunnel {
+    let (networks, remotes) = (vxlan::Networks::One(42), remotes.to_vec());
+    Tunnel::new(vxlan::Config { networks, port: 4789, local, remotes, stations: 1024, mac: None }).unwrap()
 }
 
 /// Returns a switch of two ports, the second of which is the end of a tunnel.
@@ -117,7 +123,7 @@ fn answers_to_arp_lie_in_buffers_of_our_own() {
 #[test]
 fn what_inner_frames_ask_for_is_done_before_they_go_in() {
     use ringpass_memory::L4;
-    use ringpass_port::{Sum, parse_headers};
+    use ringpass_port::parse_headers;
     let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
     let (mut a, mut b) = (rig(&one), rig(&other));
     a.send(0, &[frame(BROADCAST, mac(1), 1)]);
@@ -146,5 +152,183 @@ fn what_inner_frames_ask_for_is_done_before_they_go_in() {
         let Some(etherparse::TransportHeader::Tcp(tcp)) = parsed.transport else { panic!() };
         let right = tcp.calc_checksum_ipv4(&ip, parsed.payload.slice()).unwrap();
         assert_eq!((tcp.checksum, parsed.payload.slice().len()), (right, 1000));
+    }
+}
+
+/// Switches with tunnels to each other, on one outer network.
+struct Mesh {
+    tunnels: Vec<Tunnel>,
+    rigs: Vec<Rig>,
+}
+
+impl Mesh {
+    /// Creates this many switches, of which each has all others as its remotes.
+    fn new(ends: u8) -> Self {
+        let others = |own| (1..=ends).filter(|&end| end != own).map(address).collect::<Vec<_>>();
+        let tunnels: Vec<_> = (1..=ends).map(|own| mesh(address(own), &others(own))).collect();
+        let rigs = tunnels.iter().map(rig).collect();
+        Self { tunnels, rigs }
+    }
+
+    /// Carries frames between the switches until there are none. Returns the numbers of those to which VXLAN frames went.
+    fn carry(&mut self) -> Vec<usize> {
+        let mut went = Vec::new();
+        loop {
+            let mut frames = Vec::new();
+            for rig in &mut self.rigs {
+                frames.append(&mut rig.receive(1));
+            }
+            if frames.is_empty() {
+                went.sort_unstable();
+                return went;
+            }
+            for frame in frames {
+                let is_arp = frame[12..14] == [8, 6];
+                let to = usize::from(frame[if is_arp { 41 } else { 33 }]) - 1;
+                went.extend((!is_arp).then_some(to));
+                self.rigs[to].send(1, &[frame]);
+            }
+        }
+    }
+
+    /// Sends a frame from the switch's own station's port.
+    fn send(&mut self, from: usize, frame: Vec<u8>) -> Vec<usize> {
+        self.rigs[from].send(0, &[frame]);
+        self.carry()
+    }
+
+    /// Returns what came out at each switch's own station's port.
+    fn received(&mut self) -> Vec<Vec<Vec<u8>>> {
+        self.rigs.iter_mut().map(|rig| rig.receive(0)).collect()
+    }
+}
+
+fn address(end: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, end)
+}
+
+#[test]
+fn many_remotes_get_what_is_for_all_and_one_gets_what_is_for_its_station() {
+    let mut mesh = Mesh::new(4);
+    // Nobody knows anybody yet: the frame is lost, and all addresses are requested.
+    assert!(mesh.send(0, frame(BROADCAST, mac(1), 1)).is_empty());
+    assert_eq!(count(&mesh.tunnels[0], "vxlan_unresolved"), 3);
+    mesh.send(1, frame(BROADCAST, mac(2), 1));
+    assert_eq!(mesh.send(0, frame(BROADCAST, mac(1), 2)), [1, 2, 3]);
+    assert_eq!(count(&mesh.tunnels[0], "vxlan_copies"), 2);
+    mesh.received();
+    // The station's own remote alone gets the answer, and a frame to somebody unknown goes to all.
+    assert_eq!(mesh.send(1, frame(mac(1), mac(2), 3)), [0]);
+    assert_eq!(mesh.received()[0], [frame(mac(1), mac(2), 3)]);
+    assert_eq!(mesh.send(0, frame(mac(2), mac(1), 4)), [1]);
+    assert_eq!(mesh.send(0, frame(mac(9), mac(1), 5)), [1, 2, 3]);
+    let received = mesh.received();
+    assert_eq!(received[1], [frame(mac(2), mac(1), 4), frame(mac(9), mac(1), 5)]);
+    assert_eq!((&received[2], &received[3]), (&vec![frame(mac(9), mac(1), 5)], &vec![frame(mac(9), mac(1), 5)]));
+    // Nothing that came from a remote went to another one.
+    let sent: Vec<u64> = mesh.tunnels.iter().map(|tunnel| count(tunnel, "vxlan_sent")).collect();
+    assert_eq!(sent, [7, 2, 0, 0]);
+}
+
+#[test]
+fn a_station_that_moves_is_found_at_its_new_remote() {
+    let mut mesh = Mesh::new(3);
+    for end in [0, 1, 2, 0, 1, 2] {
+        mesh.send(end, frame(BROADCAST, mac(end as u8 + 1), 1));
+    }
+    assert_eq!(mesh.send(0, frame(mac(2), mac(1), 2)), [1]);
+    // A thousand moves a second: the last one counts.
+    for number in 0..1000 {
+        mesh.send(1 + number % 2, frame(mac(1), mac(7), 3));
+    }
+    assert_eq!(mesh.send(0, frame(mac(7), mac(1), 4)), [2]);
+}
+
+#[test]
+fn frames_from_an_end_that_is_no_remote_are_counted_and_dropped() {
+    let mut mesh = Mesh::new(3);
+    for end in [0, 1, 2, 0] {
+        mesh.send(end, frame(BROADCAST, mac(1), 1));
+    }
+    mesh.received();
+    mesh.rigs[0].send(0, &[frame(BROADCAST, mac(1), 2)]);
+    let mut forged = mesh.rigs[0].receive(1).remove(0);
+    assert_eq!(forged[29], 1);
+    forged[29] = 9;
+    forged[24..26].fill(0);
+    let mut sum = Sum::default();
+    sum.add(&forged[14..34]);
+    forged[24..26].copy_from_slice(&sum.folded().map(|byte| !byte));
+    let before = count(&mesh.tunnels[1], "vxlan_foreign");
+    mesh.rigs[1].send(1, &[forged]);
+    assert!(mesh.rigs[1].receive(0).is_empty());
+    assert_eq!(count(&mesh.tunnels[1], "vxlan_foreign"), before + 1);
+}
+
+#[test]
+fn each_vlan_is_a_network_of_its_own() {
+    let ends = [(HERE, THERE), (THERE, HERE)].map(|(local, remote)| {
+        let networks = vxlan::Networks::Vlans(vec![(7, 1007), (8, 1008), (9, 1009)]);
+        let remotes = vec![remote, Ipv4Addr::new(10, 0, 0, 3)];
+        Tunnel::new(vxlan::Config { networks, port: 4789, local, remotes, stations: 1024, mac: None }).unwrap()
+    });
+    let trunk = |vlans: &[u16]| Vlans::Trunk { allowed: VlanSet::of(vlans.iter().copied()), native: None };
+    let rigs = ends.each_ref().map(|tunnel| {
+        let mut rules = plain(3);
+        (rules[0].vlans, rules[2].vlans) = (Vlans::Access(7), Vlans::Access(8));
+        rules[1].vlans = trunk(&[7, 8, 10]);
+        let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
+        Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap)
+    });
+    let [mut a, mut b] = rigs;
+    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
+    carry(&mut a, &mut b);
+    carry(&mut b, &mut a);
+    // The same station in two VLANs.
+    a.send(0, &[frame(BROADCAST, mac(1), 2)]);
+    a.send(2, &[frame(BROADCAST, mac(1), 3)]);
+    let frames = a.receive(1);
+    let vnis: Vec<&[u8]> = frames.iter().filter(|frame| frame[12..14] == [8, 0]).map(|frame| &frame[46..49]).collect();
+    assert_eq!(vnis, [&[0, 3, 0xef][..], &[0, 3, 0xf0]]);
+    assert!(frames.iter().all(|frame| frame.len() <= OVERHEAD + 60), "no tag inside");
+    b.send(1, &frames);
+    assert_eq!((b.receive(0), b.receive(2)), (vec![frame(BROADCAST, mac(1), 2)], vec![frame(BROADCAST, mac(1), 3)]));
+    // A network that this end does not have, one whose VLAN the port has not, and a tag inside.
+    let mut unknown = frames.last().unwrap().clone();
+    unknown[48] = 0xf2;
+    let mut elsewhere = unknown.clone();
+    elsewhere[48] = 0xf1;
+    let mut tagged = frames.last().unwrap().clone();
+    tagged[OVERHEAD + 12..OVERHEAD + 14].copy_from_slice(&[0x81, 0]);
+    let foreign = count(&ends[1], "vxlan_foreign");
+    b.send(1, &[unknown, elsewhere, tagged]);
+    assert!(b.receive(0).is_empty() && b.receive(2).is_empty());
+    assert_eq!((count(&ends[1], "vxlan_foreign"), count(&ends[1], "vxlan_malformed")), (foreign + 1, 1));
+}
+
+#[test]
+fn wrong_networks_and_ends_are_refused_with_the_reason() {
+    let new = |networks, remotes: &[Ipv4Addr], stations| {
+        let config =
+            vxlan::Config { networks, port: 4789, local: HERE, remotes: remotes.to_vec(), stations, mac: None };
+        Tunnel::new(config).err().map(|error| error.to_string()).unwrap_or_default()
+    };
+    let (one, vlans) = (vxlan::Networks::One, |list: &[_]| vxlan::Networks::Vlans(list.to_vec()));
+    let many: Vec<_> = (0..=vxlan::MAX_REMOTES as u32).map(|n| Ipv4Addr::from(0x0a01_0000 + n)).collect();
+    for (networks, remotes, stations, why) in [
+        (one(1 << 24), &[THERE][..], 1, "16777216 is not a VNI"),
+        (vlans(&[]), &[THERE], 1, "at least one network"),
+        (vlans(&[(0, 1)]), &[THERE], 1, "0 is not a VLAN"),
+        (vlans(&[(4095, 1)]), &[THERE], 1, "4095 is not a VLAN"),
+        (vlans(&[(1, 5), (2, 5)]), &[THERE], 1, "VNI 5 is there twice"),
+        (vlans(&[(1, 5), (1, 6)]), &[THERE], 1, "VLAN 1 is there twice"),
+        (one(1), &[], 1, "1 to 4096 remotes, not 0"),
+        (one(1), &many, 1, "1 to 4096 remotes, not 4097"),
+        (one(1), &[THERE, HERE], 1, "10.0.0.1 and 10.0.0.1"),
+        (one(1), &[THERE, Ipv4Addr::BROADCAST], 1, "255.255.255.255"),
+        (one(1), &[THERE], 0, "1 to 16777216 stations, not 0"),
+    ] {
+        let said = new(networks, remotes, stations);
+        assert!(said.contains(why) && !said.contains('\n'), "{said}");
     }
 }

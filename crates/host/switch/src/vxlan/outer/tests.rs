@@ -4,11 +4,24 @@ use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_port::chain;
 
 use super::*;
+use crate::vxlan::Networks;
 
 const VNI: u32 = 0x00ab_cdef;
 
 fn config() -> Config {
-    Config { vni: VNI, port: 4789, local: [10, 0, 0, 1].into(), remote: [10, 0, 0, 2].into(), mac: None }
+    let networks = Networks::One(VNI);
+    Config { networks, port: 4789, local: [10, 0, 0, 1].into(), remotes: vec![REMOTE], stations: 64, mac: None }
+}
+
+const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// Removes the outer headers as the end of a tunnel does.
+fn decapsulate(packet: &mut Packet, config: &Config) -> Result<(), DecapError> {
+    let Outer { source, vni, inner } = parse(packet, config)?;
+    if !config.remotes.contains(&source) || vni != VNI {
+        return Err(DecapError::Foreign);
+    }
+    strip(packet, inner)
 }
 
 fn pool() -> Mempool {
@@ -137,7 +150,8 @@ fn frames_go_in_as_others_read_them() {
     let inner = inner_frame(100);
     let mut packet = packet(&pool, &inner);
     packet.add_flags(Flags::L4_GOOD);
-    assert!(encapsulate(&mut packet, &config(), [2; 6], [4; 6]));
+    let (from, to) = (([2; 6], config().local), ([4; 6], REMOTE));
+    assert!(encapsulate(&mut packet, VNI, 4789, from, to));
     assert_eq!((packet.len(), packet.flags()), (inner.len() + OVERHEAD, Flags::default()));
     let outer = packet.to_vec();
     let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
@@ -150,7 +164,7 @@ fn frames_go_in_as_others_read_them() {
     let payload = parsed.payload.slice();
     assert_eq!((&payload[..8], &payload[8..]), (&[8, 0, 0, 0, 0xab, 0xcd, 0xef, 0][..], &inner[..]));
     // The other end can decapsulate it.
-    let other = Config { local: config().remote, remote: config().local, ..config() };
+    let other = Config { local: to.1, remotes: vec![from.1], ..config() };
     decapsulate(&mut packet, &other).unwrap();
     assert_eq!(packet.to_vec(), inner);
 }

@@ -1,0 +1,141 @@
+//! The networks of a tunnel.
+
+use ringpass_memory::Packet;
+use ringpass_port::Error;
+
+use super::stations::{RemoteId, Stations};
+use crate::tag;
+
+/// The networks that go through a tunnel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Networks {
+    /// All frames of the port belong to one, with this VXLAN network identifier (VNI, 24 bits). Tags stay in them.
+    One(u32),
+    /// Each of these VLANs is one, with this VNI. The tunnel has no tags.
+    Vlans(Vec<(u16, u32)>),
+}
+
+/// Largest VNI.
+const MAX_VNI: u32 = (1 << 24) - 1;
+
+impl Networks {
+    fn list(&self) -> Vec<(Option<u16>, u32)> {
+        match self {
+            Self::One(vni) => vec![(None, *vni)],
+            Self::Vlans(vlans) => vlans.iter().map(|&(vlan, vni)| (Some(vlan), vni)).collect(),
+        }
+    }
+}
+
+/// A network of the tunnel.
+pub(super) struct Network {
+    pub(super) vni: u32,
+    /// Its VLAN in the switch; `None` if it has all frames of the port.
+    vlan: Option<u16>,
+    /// Present if there is more than one remote.
+    stations: Option<Stations>,
+}
+
+impl Network {
+    /// Returns the remote behind which a frame's destination is; `None` if it is a group or not known.
+    #[inline]
+    pub(super) fn destination(&self, packet: &Packet) -> Option<RemoteId> {
+        self.stations.as_ref()?.find(station(packet.array(0)?)?)
+    }
+
+    /// Receives a frame from a remote: learns where its sender is, and puts it into its VLAN. Returns `false` if it has a tag where
+    /// the tunnel has none (RFC 7348, 6.1).
+    #[inline]
+    pub(super) fn receive(&self, packet: &mut Packet, remote: RemoteId) -> bool {
+        if let Some(vlan) = self.vlan {
+            if tag::is_tagged(packet) {
+                return false;
+            }
+            packet.set_vlan(vlan);
+        }
+        if let Some(stations) = &self.stations
+            && let Some(station) = packet.array(6).and_then(station)
+        {
+            stations.learn(station, remote);
+        }
+        true
+    }
+}
+
+/// Returns an address as a number; `None` if it is a group's or zeros.
+#[inline]
+fn station([a, b, c, d, e, f]: [u8; 6]) -> Option<u64> {
+    let number = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    (a & 1 == 0 && number != 0).then_some(number)
+}
+
+/// The networks of a tunnel, by VNI and by VLAN.
+pub(super) struct Table {
+    /// By VNI.
+    networks: Box<[Network]>,
+    /// VLANs and the places of their networks, by VLAN.
+    vlans: Box<[(u16, u16)]>,
+}
+
+impl Table {
+    /// Creates the table of these networks, each with room for this many stations if there is more than one remote.
+    ///
+    /// # Errors
+    /// If a VNI or VLAN is none, or is there twice.
+    pub(super) fn new(networks: &Networks, stations: Option<usize>) -> Result<Self, Error> {
+        let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
+        let mut list = networks.list();
+        list.sort_unstable_by_key(|&(_, vni)| vni);
+        let mut vlans: Vec<(u16, u16)> =
+            list.iter().enumerate().filter_map(|(place, (vlan, _))| Some(((*vlan)?, place as u16))).collect();
+        vlans.sort_unstable();
+        if list.is_empty() {
+            return wrong("a tunnel has at least one network".into());
+        }
+        if let Some((_, vni)) = list.iter().find(|(_, vni)| *vni > MAX_VNI) {
+            return wrong(format!("{vni} is not a VNI; those go from 0 to {MAX_VNI}"));
+        }
+        if let Some((vlan, _)) = vlans.iter().find(|(vlan, _)| !(1..=4094).contains(vlan)) {
+            return wrong(format!("{vlan} is not a VLAN; those go from 1 to 4094"));
+        }
+        if let Some(pair) = list.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+            return wrong(format!("VNI {} is there twice; each VLAN needs its own", pair[0].1));
+        }
+        if let Some(pair) = vlans.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return wrong(format!("VLAN {} is there twice; it has one VNI", pair[0].0));
+        }
+        let network = |(vlan, vni)| Network { vni, vlan, stations: stations.map(Stations::new) };
+        Ok(Self { networks: list.into_iter().map(network).collect(), vlans: vlans.into() })
+    }
+
+    /// Returns the network with this VNI.
+    #[inline]
+    pub(super) fn with(&self, vni: u32) -> Option<&Network> {
+        let place = self.networks.binary_search_by_key(&vni, |network| network.vni).ok()?;
+        self.networks.get(place)
+    }
+
+    /// Returns the network of a frame on its way into the tunnel, and takes the tag of its VLAN off. `None` if that has no network.
+    #[inline]
+    pub(super) fn of(&self, packet: &mut Packet) -> Option<&Network> {
+        if self.vlans.is_empty() {
+            return self.networks.first();
+        }
+        let vlan = tag::id(packet).filter(|_| tag::is_tagged(packet))?;
+        let place = self.vlans.binary_search_by_key(&vlan, |&(vlan, _)| vlan).ok()?;
+        tag::pop(packet);
+        self.networks.get(usize::from(self.vlans[place].1))
+    }
+
+    /// Whether networks are VLANs.
+    pub(super) fn is_tagged(&self) -> bool {
+        !self.vlans.is_empty()
+    }
+
+    /// Forgets silent stations of one of the networks; `turn` counts the calls.
+    pub(super) fn age(&self, turn: usize, now: std::time::Duration) {
+        if let Some(stations) = &self.networks[turn % self.networks.len()].stations {
+            stations.age(now);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Stations behind the other ends of a tunnel: behind which one each was last seen.
+//!
+//! A station is one word, its address and the number of its remote end. Eight words share a cache line, and the line of a station follows
+//! from its address. Any number of threads look up and learn without locks and without waiting; if two learn in one line at
+//! the same moment, one of them leaves it to the next frame.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+const WAYS: usize = 8;
+
+/// Number of a remote end.
+pub(super) type RemoteId = u16;
+
+/// A station that has not been seen for this long is forgotten, after at most twice the time. The default of IEEE 802.1D-2004,
+/// table 7-5.
+const AGEING: Duration = Duration::from_secs(300);
+/// Most lines that one call of [`Stations::age`] looks at.
+const MOST_LINES: u64 = 256;
+
+/// A station and its remote end; 0 if there is none, as no station has the address 0.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Entry(u64);
+
+impl Entry {
+    const NONE: Self = Self(0);
+
+    fn new(station: u64, remote: RemoteId) -> Self {
+        Self(station << 16 | u64::from(remote))
+    }
+
+    fn station(self) -> u64 {
+        self.0 >> 16
+    }
+
+    fn remote(self) -> RemoteId {
+        self.0 as u16
+    }
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; WAYS]);
+
+impl Line {
+    fn entry(&self, way: usize) -> Entry {
+        Entry(self.0[way % WAYS].load(Relaxed))
+    }
+
+    /// Returns the way that holds a station, and its entry. The way to try first is where it usually is.
+    #[inline]
+    fn find(&self, station: u64, first: usize) -> Option<(usize, Entry)> {
+        (0..WAYS).map(|way| way ^ first).map(|way| (way, self.entry(way))).find(|(_, entry)| entry.station() == station)
+    }
+
+    /// Replaces an entry, unless another thread has done so.
+    fn replace(&self, way: usize, before: Entry, after: Entry) -> bool {
+        self.0[way].compare_exchange(before.0, after.0, Relaxed, Relaxed).is_ok()
+    }
+
+    /// Returns the way that a new station of an end takes: a free one, else one of the end with the most stations in this line,
+    /// so that no end drives out the stations of others.
+    fn victim(&self, first: usize, seen: u8) -> (usize, Entry) {
+        let entries: [Entry; WAYS] = std::array::from_fn(|way| self.entry(way));
+        if let Some((way, _)) = self.find(Entry::NONE.station(), first) {
+            return (way, entries[way]);
+        }
+        let weight = |&way: &usize| {
+            let stations = entries.iter().filter(|entry| entry.remote() == entries[way].remote()).count();
+            (stations, seen >> way & 1 == 0)
+        };
+        let way = (0..WAYS).max_by_key(weight).unwrap_or(first);
+        (way, entries[way])
+    }
+}
+
+/// The stations of one network.
+pub(super) struct Stations {
+    lines: Box<[Line]>,
+    /// Stations of each line that were seen since it was last aged, a bit each.
+    seen: Box<[AtomicU8]>,
+    /// Random, so that nobody can choose addresses that fall into one line.
+    multiplier: u64,
+    /// Shift of a hash that leaves the number of a line and the way to try first.
+    shift: u32,
+    /// Lines that were aged since the start.
+    aged: AtomicU64,
+}
+
+impl Stations {
+    /// Creates a table with room for at least `stations`, which is not 0.
+    pub(super) fn new(stations: usize) -> Self {
+        let lines = stations.div_ceil(WAYS).next_power_of_two().max(2);
+        Self {
+            lines: (0..lines).map(|_| Line::default()).collect(),
+            seen: (0..lines).map(|_| AtomicU8::new(0)).collect(),
+            multiplier: RandomState::new().hash_one(stations) | 1,
+            shift: 64 - (lines * WAYS).trailing_zeros(),
+            aged: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the number of a station's line, and the way to try first.
+    #[inline]
+    fn place(&self, station: u64) -> (usize, usize) {
+        let place = (station.wrapping_mul(self.multiplier) >> (self.shift & 63)) as usize;
+        (place / WAYS, place % WAYS)
+    }
+
+    /// Returns the end of a station, whose address is given as a number.
+    #[inline]
+    pub(super) fn find(&self, station: u64) -> Option<RemoteId> {
+        let (line, first) = self.place(station);
+        self.lines[line].find(station, first).map(|(_, entry)| entry.remote())
+    }
+
+    /// Learns that a station was seen at an end. `station` is not 0.
+    #[inline]
+    pub(super) fn learn(&self, station: u64, remote: RemoteId) {
+        let (line, first) = self.place(station);
+        let (ways, seen) = (&self.lines[line], &self.seen[line]);
+        let entry = Entry::new(station, remote);
+        let (way, before) = ways.find(station, first).unwrap_or_else(|| ways.victim(first, seen.load(Relaxed)));
+        if before != entry && !ways.replace(way, before, entry) {
+            return;
+        }
+        if seen.load(Relaxed) >> way & 1 == 0 {
+            seen.fetch_or(1 << way, Relaxed);
+        }
+    }
+
+    /// Forgets stations that have been silent, in the lines whose turn it is at this time since the start.
+    pub(super) fn age(&self, now: Duration) {
+        let lines = self.lines.len() as u64;
+        let due = (now.as_millis() as u64).saturating_mul(lines) / AGEING.as_millis() as u64;
+        let aged = self.aged.load(Relaxed);
+        if due <= aged {
+            return;
+        }
+        // After a long pause the lines that have missed a turn keep their stations for longer.
+        let first = aged.max(due.saturating_sub(lines));
+        let until = due.min(first + MOST_LINES);
+        if self.aged.compare_exchange(aged, until, Relaxed, Relaxed).is_err() {
+            return;
+        }
+        for line in (first..until).map(|line| (line % lines) as usize) {
+            let seen = self.seen[line].swap(0, Relaxed);
+            for way in (0..WAYS).filter(|way| seen >> way & 1 == 0) {
+                let entry = self.lines[line].entry(way);
+                self.lines[line].replace(way, entry, Entry::NONE);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lets the table age as if called all the time up to this moment.
+    fn age_until(stations: &Stations, moment: Duration) {
+        (0..stations.lines.len()).for_each(|_| stations.age(moment));
+    }
+
+    #[test]
+    fn stations_are_found_where_they_were_last_seen() {
+        let stations = Stations::new(4096);
+        for station in 1..=1000 {
+            stations.learn(station, (station % 7) as RemoteId);
+        }
+        assert!((1..=1000).all(|station| stations.find(station) == Some((station % 7) as RemoteId)));
+        assert_eq!(stations.find(5000), None);
+        (0..1000).for_each(|move_to| stations.learn(5, move_to));
+        assert_eq!(stations.find(5), Some(999));
+    }
+
+    #[test]
+    fn silent_stations_are_forgotten_and_others_stay() {
+        let stations = Stations::new(1024);
+        (1..=500).for_each(|station| stations.learn(station, 3));
+        age_until(&stations, AGEING);
+        (1..=250).for_each(|station| stations.learn(station, 3));
+        assert!((1..=500).all(|station| stations.find(station).is_some()), "seen within the time");
+        age_until(&stations, 2 * AGEING);
+        assert!((1..=500).all(|station| stations.find(station).is_some() == (station <= 250)));
+        age_until(&stations, 30 * AGEING);
+        assert!((1..=500).all(|station| stations.find(station).is_none()), "after a pause too");
+    }
+
+    #[test]
+    fn an_end_that_floods_does_not_drive_out_the_stations_of_others() {
+        let stations = Stations::new(256);
+        (1..=32).for_each(|station| stations.learn(station, 1));
+        let kept: Vec<u64> = (1..=32).filter(|&station| stations.find(station) == Some(1)).collect();
+        assert!(kept.len() > 24);
+        (1000..100_000).for_each(|station| stations.learn(station, 2));
+        let left = kept.iter().filter(|&&station| stations.find(station) == Some(1)).count();
+        assert!(left > kept.len() * 3 / 4, "{left} of {}", kept.len());
+    }
+}
