@@ -103,11 +103,16 @@ words! {
 
 /// Indices of the mappings that a caller's last accesses hit, by the lower bits of the number of a huge page of 2 MiB: a
 /// pool's buffers often lie in several such pages, each with a mapping of its own, and a ring has them in any order.
-#[derive(Clone, Copy, Default)]
 pub struct LookupHint([u16; Self::PLACES]);
 
+impl Default for LookupHint {
+    fn default() -> Self {
+        Self([0; Self::PLACES])
+    }
+}
+
 impl LookupHint {
-    const PLACES: usize = 16;
+    const PLACES: usize = 128;
 
     #[inline]
     fn place(iova: u64) -> usize {

@@ -173,20 +173,18 @@ impl RxRing {
         let mut head = self.head;
         let mut placed = 0;
         let mut bytes = 0;
-        let mut hint = self.hint;
-        let whole = self.whole;
-        let mut hint_ahead = hint;
-        let mut prefetch = |descriptor: &Descriptor| {
-            dma.prefetch(descriptor[0].load(Ordering::Relaxed), Access::ReadWrite, &mut hint_ahead);
+        let (whole, hint) = (self.whole, &mut self.hint);
+        let prefetch = |descriptor: &Descriptor, hint: &mut LookupHint| {
+            dma.prefetch(descriptor[0].load(Ordering::Relaxed), Access::ReadWrite, hint);
         };
         'ring: while placed < count {
             let descriptors = ring.contiguous(head, count - placed);
-            descriptors.iter().take(AHEAD).for_each(&mut prefetch);
+            descriptors.iter().take(AHEAD).for_each(|descriptor| prefetch(descriptor, hint));
             let frames = frames.range(start + placed..start + placed + descriptors.len());
             let frames = frames.zip(&classes[placed..]).zip(&mut pending[placed..]);
             for (i, (descriptor, ((frame, class), pending))) in descriptors.iter().zip(frames).enumerate() {
-                descriptors.get(i + AHEAD).into_iter().for_each(&mut prefetch);
-                if frame.len() > whole || !dma.write(descriptor[0].load(Ordering::Relaxed), frame, &mut hint) {
+                descriptors.get(i + AHEAD).into_iter().for_each(|descriptor| prefetch(descriptor, hint));
+                if frame.len() > whole || !dma.write(descriptor[0].load(Ordering::Relaxed), frame, hint) {
                     break 'ring;
                 }
                 let len = frame.len() as u64;
@@ -197,7 +195,7 @@ impl RxRing {
         }
         self.pending.truncate(earlier + placed);
         self.head = (self.head + placed) % ring.len();
-        (self.ready, self.hint) = (self.ready - placed, hint);
+        self.ready -= placed;
         self.tally.packets += placed as u64;
         self.tally.bytes += bytes;
         placed
