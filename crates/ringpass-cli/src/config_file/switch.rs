@@ -249,7 +249,8 @@ impl Vxlan {
             return Err("VXLAN: give 'remote' or 'remotes', which is a list of addresses".into());
         }
         remotes.extend(remote);
-        let (port, stations, mac) = (port.unwrap_or(vxlan::PORT), table.unwrap_or(1 << 14), mac.map(|mac| mac.0));
+        let (port, mac) = (port.unwrap_or(vxlan::PORT), mac.map(|mac| mac.0));
+        let stations = table.unwrap_or(1 << 14);
         let config = vxlan::Config { networks, port, local, remotes, stations, mac };
         vxlan::Tunnel::new(config).map_err(|error| error.to_string())
     }
