@@ -50,7 +50,7 @@ pub struct Config {
 
 /// Most remote ends of a tunnel.
 pub const MAX_REMOTES: usize = 4096;
-/// Most stations that a tunnel may have room for.
+/// Most stations that a tunnel may have room for, in all networks together.
 pub const MAX_STATIONS: usize = 1 << 24;
 
 /// Counters over all queues of the port.

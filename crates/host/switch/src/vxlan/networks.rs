@@ -1,8 +1,11 @@
 //! The networks of a tunnel.
 
+use std::time::Duration;
+
 use ringpass_memory::Packet;
 use ringpass_port::Error;
 
+use super::MAX_STATIONS;
 use super::stations::{RemoteId, Stations};
 use crate::tag;
 
@@ -81,7 +84,7 @@ impl Table {
     /// Creates the table of these networks, each with room for this many stations if there is more than one remote.
     ///
     /// # Errors
-    /// If a VNI or VLAN is none, or is there twice.
+    /// If a VNI or VLAN is none, or is there twice, or there is room for too many stations.
     pub(super) fn new(networks: &Networks, stations: Option<usize>) -> Result<Self, Error> {
         let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
         let mut list = networks.list();
@@ -103,6 +106,11 @@ impl Table {
         }
         if let Some(pair) = vlans.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return wrong(format!("VLAN {} is there twice; it has one VNI", pair[0].0));
+        }
+        if stations.unwrap_or(0).saturating_mul(list.len()) > MAX_STATIONS {
+            return wrong(format!(
+                "there is room for {MAX_STATIONS} stations in all networks together; say how many, with less for each"
+            ));
         }
         let network = |(vlan, vni)| Network { vni, vlan, stations: stations.map(Stations::new) };
         Ok(Self { networks: list.into_iter().map(network).collect(), vlans: vlans.into() })
@@ -127,13 +135,13 @@ impl Table {
         self.networks.get(usize::from(self.vlans[place].1))
     }
 
-    /// Whether networks are VLANs.
+    /// Returns whether networks are VLANs.
     pub(super) fn is_tagged(&self) -> bool {
         !self.vlans.is_empty()
     }
 
     /// Forgets silent stations of one of the networks; `turn` counts the calls.
-    pub(super) fn age(&self, turn: usize, now: std::time::Duration) {
+    pub(super) fn age(&self, turn: usize, now: Duration) {
         if let Some(stations) = &self.networks[turn % self.networks.len()].stations {
             stations.age(now);
         }

@@ -1,8 +1,8 @@
 //! Stations behind the other ends of a tunnel: behind which one each was last seen.
 //!
-//! A station is one word, its address and the number of its remote end. Eight words share a cache line, and the line of a station follows
-//! from its address. Any number of threads look up and learn without locks and without waiting; if two learn in one line at
-//! the same moment, one of them leaves it to the next frame.
+//! A station is one word, its address and the number of its remote end. Eight words share a cache line, and the line of a
+//! station follows from its address. Any number of threads look up and learn without locks and without waiting; if two learn
+//! in one line at the same moment, one of them leaves it to the next frame.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};

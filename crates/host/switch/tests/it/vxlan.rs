@@ -327,6 +327,7 @@ fn wrong_networks_and_ends_are_refused_with_the_reason() {
         (one(1), &[THERE, HERE], 1, "10.0.0.1 and 10.0.0.1"),
         (one(1), &[THERE, Ipv4Addr::BROADCAST], 1, "255.255.255.255"),
         (one(1), &[THERE], 0, "1 to 16777216 stations, not 0"),
+        (vlans(&[(1, 1), (2, 2)]), &many[..2], 1 << 24, "16777216 stations in all networks"),
     ] {
         let said = new(networks, remotes, stations);
         assert!(said.contains(why) && !said.contains('\n'), "{said}");
