@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn stations_are_found_where_they_were_last_seen() {
-        let stations = Stations::new(4096);
+        let stations = Stations::new(1 << 16);
         for station in 1..=1000 {
             stations.learn(station, (station % 7) as RemoteId);
         }
@@ -177,7 +177,7 @@ mod tests {
 
     #[test]
     fn silent_stations_are_forgotten_and_others_stay() {
-        let stations = Stations::new(1024);
+        let stations = Stations::new(1 << 16);
         (1..=500).for_each(|station| stations.learn(station, 3));
         age_until(&stations, AGEING);
         (1..=250).for_each(|station| stations.learn(station, 3));
