@@ -1,7 +1,7 @@
 //! Fuzz body: arbitrary frames sent into a switch whose ports are in VLANs, isolated, restricted to addresses, or
 //! the end of a VXLAN tunnel.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ringpass_host_ports::{CableEnd, cable};
@@ -52,8 +52,10 @@ impl Rig {
         let mut switch = Switch::new(&config, &rules()).expect("a switch");
         let datapath = switch.datapath(pool, MAX_BATCH).expect("a datapath");
         let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
-        let (networks, remotes) = (vxlan::Networks::One(42), vec![remote, Ipv4Addr::new(10, 0, 0, 3)]);
-        let config = vxlan::Config { networks, port: vxlan::PORT, local, remotes, stations: 16, mac: None };
+        let remotes = [remote, Ipv4Addr::new(10, 0, 0, 3)].map(IpAddr::from).to_vec();
+        let (networks, port, local) = (vxlan::Networks::One(42), vxlan::PORT, local.into());
+        let config =
+            vxlan::Config { networks, port, local, prefix: None, gateway: None, remotes, stations: 16, mac: None };
         let tunnel = Tunnel::new(config).expect("three stations");
         let (mut far, mut ends) = (Vec::new(), Vec::new());
         for number in 0..PORTS {

@@ -1,6 +1,6 @@
 //! Tables of the configuration file: a switch with its ports, and a pair of ports.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ringpass::MacAddress;
@@ -89,13 +89,15 @@ struct Vxlan {
     vnis: Vec<Vni>,
     /// UDP port; 4789 if not given.
     port: Option<u16>,
-    /// IPv4 address of this end.
-    local: Ipv4Addr,
-    /// IPv4 address of the other end, if there is only one.
-    remote: Option<Ipv4Addr>,
-    /// IPv4 addresses of the other ends, up to 4096, each of which should have all others: what comes from one is not sent to another.
+    /// IPv4 or IPv6 address of this end; with the length of its network's prefix, as in `10.0.0.1/24`, if others are elsewhere.
+    local: Local,
+    /// Router in that network through which ends elsewhere are reached.
+    gateway: Option<IpAddr>,
+    /// Address of the other end, if there is only one.
+    remote: Option<IpAddr>,
+    /// Addresses of the other ends, up to 4096, each of which should have all others: what comes from one is not sent to another.
     #[serde(default)]
-    remotes: Vec<Ipv4Addr>,
+    remotes: Vec<IpAddr>,
     /// Room for the stations behind several other ends, 1 to 16777216; 16384 if not given.
     table: Option<usize>,
     /// MAC address of this end; made from `local` if not given.
@@ -128,6 +130,7 @@ read_from! {
     Id(u16) from "u16" as u16: |id| VlanId::try_from(id).map(|id| id.0);
     Trunk(VlanSet) from "String" as String: |text| plan::vlans(&text);
     Mac(MacAddress) from "String" as String: |text| text.parse();
+    Local((IpAddr, Option<u8>)) from "String" as String: |text| plan::address_in_network(&text);
     Vni((u16, u32)) from "String" as String: |text| plan::vni(&text);
     Station((MacAddress, Option<u16>)) from "String" as String: |text| plan::station(&text);
 }
@@ -239,7 +242,7 @@ impl Vxlan {
     /// # Errors
     /// What is wrong with it.
     fn tunnel(self) -> Result<vxlan::Tunnel, String> {
-        let Self { vni, vnis, port, local, remote, mut remotes, table, mac } = self;
+        let Self { vni, vnis, port, local: Local((local, prefix)), gateway, remote, mut remotes, table, mac } = self;
         let networks = match (vni, vnis) {
             (Some(vni), vnis) if vnis.is_empty() => Networks::One(vni),
             (None, vnis) if !vnis.is_empty() => Networks::Vlans(vnis.into_iter().map(|vni| vni.0).collect()),
@@ -251,7 +254,7 @@ impl Vxlan {
         remotes.extend(remote);
         let (port, mac) = (port.unwrap_or(vxlan::PORT), mac.map(|mac| mac.0));
         let stations = table.unwrap_or(1 << 14);
-        let config = vxlan::Config { networks, port, local, remotes, stations, mac };
+        let config = vxlan::Config { networks, port, local, prefix, gateway, remotes, stations, mac };
         vxlan::Tunnel::new(config).map_err(|error| error.to_string())
     }
 
@@ -339,6 +342,7 @@ mod tests {
             (&format!("{port}[[port.map]]\nto = \"b\""), ["'b'", "not a port"]),
             (&format!("{port}[[pass]]\nfrom = \"tap:a\"\nto = \"tap:a\""), ["tap:a", "other"]),
             (&format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0\""), [":5: ", "address"]),
+            (&format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1/33x\""), [":5: ", "10.0.0.1/24"]),
             (
                 &format!("{port}[port.vxlan]\nvni = 16777216\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\""),
                 ["'tap:a'", "16777215"],

@@ -97,8 +97,9 @@ CONFIGURATION FILE (all but 'address' may be left out):
   vlan = 10
   [port.vxlan]                  # tunnels to other machines (RFC 7348)
   vni = 42                      # or VLANs with their networks: vnis = [\"10=1010\"]
-  local = \"10.0.0.1\"
-  remote = \"10.0.0.2\"           # or several: remotes = [\"10.0.0.2\", \"10.0.0.3\"]
+  local = \"10.0.0.1/24\"         # IPv4 or IPv6
+  gateway = \"10.0.0.254\"        # for remotes outside of that network
+  remote = \"10.0.0.2\"           # or several: remotes = [\"10.0.0.2\", \"10.1.0.3\"]
   port = 4789
   mac = \"02:00:00:00:00:99\"     # of this end; made from 'local' if not given
 

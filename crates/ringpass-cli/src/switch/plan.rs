@@ -1,5 +1,6 @@
 //! The plan of a switch and its ports, from the configuration file or the command line.
 
+use std::net::IpAddr;
 use std::str::FromStr;
 
 use ringpass::{Error, MacAddress};
@@ -131,6 +132,16 @@ pub fn vlans(text: &str) -> Result<VlanSet, String> {
         ids.extend(first..=last);
     }
     Ok(VlanSet::of(ids))
+}
+
+/// Parses an IP address, with the length of its network's prefix or without.
+pub fn address_in_network(text: &str) -> Result<(IpAddr, Option<u8>), String> {
+    let wrong = || format!("'{text}' is no IP address; write it as in 10.0.0.1 or, with its network, 10.0.0.1/24");
+    let (address, prefix) = match text.split_once('/') {
+        Some((address, prefix)) => (address, Some(prefix.parse().map_err(|_| wrong())?)),
+        None => (text, None),
+    };
+    Ok((address.parse().map_err(|_| wrong())?, prefix))
 }
 
 /// Parses a VLAN and the number of its VXLAN network, `VLAN=VNI`.

@@ -3,7 +3,7 @@
 //! frames are decapsulated.
 
 use crate::common::guest::tcp_to;
-use crate::common::tunnel::{Options, Tunnel, mapped, pings};
+use crate::common::tunnel::{Options, Tunnel, mapped, pings, pings_up_to};
 use crate::common::{Namespace, RINGPASS, folder, text, unique, wait_until};
 
 /// Peer behind the switch's other port.
@@ -137,4 +137,45 @@ fn to_several_kernels() {
     let counters = &summary["ports"][0]["extended"];
     assert!(counters["vxlan_copies"].as_u64().unwrap() > 0, "{summary}");
     assert_eq!((&counters["vxlan_malformed"], &counters["vxlan_tx_drops"]), (&0.into(), &0.into()), "{summary}");
+}
+
+/// A tunnel over IPv6 to the kernel's vxlan device in a network behind a router. The kernel wants UDP checksums.
+#[test]
+fn over_ipv6_and_through_a_router() {
+    let (middle, near, router, far, folder) =
+        (Namespace::new(), Namespace::new(), Namespace::new(), Namespace::new(), folder());
+    let (outer, inner, file) = (unique("to"), unique("ti"), folder.path().join("switch.toml"));
+    let [here, there] = ["ua", "ub"].map(unique);
+    let config = format!(
+        "[[port]]\naddress = \"tap:{outer}\"\n\
+         [port.vxlan]\nvni = 42\nlocal = \"fd00:1::1/64\"\ngateway = \"fd00:1::ff\"\nremote = \"fd00:2::2\"\n\
+         [[port]]\naddress = \"tap:{inner}\"\n"
+    );
+    std::fs::write(&file, config).unwrap();
+    let switch = middle.spawn(&[RINGPASS, "switch", "--config", text(&file), "--json", "--hugepages", "off"]);
+    wait_until("the switch's first line", || !switch.line().is_empty());
+    router.run(&["ip", "link", "add", &here, "type", "veth", "peer", "name", &there, "netns", &far.0]);
+    middle.run(&["ip", "link", "set", &outer, "netns", &router.0]);
+    for (namespace, interface, address) in
+        [(&router, &outer, "fd00:1::ff/64"), (&router, &here, "fd00:2::ff/64"), (&far, &there, "fd00:2::2/64")]
+    {
+        let enable = format!("echo 0 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        namespace.run(&["sh", "-c", &enable]);
+        namespace.run(&["ip", "address", "add", address, "dev", interface, "nodad"]);
+        namespace.run(&["ip", "link", "set", interface, "up"]);
+    }
+    router.run(&["sh", "-c", "echo 1 >/proc/sys/net/ipv6/conf/all/forwarding"]);
+    far.run(&["ip", "route", "add", "fd00:1::/64", "via", "fd00:2::ff"]);
+    let kind = ["ip", "link", "add", "vx", "type", "vxlan", "id", "42", "local", "fd00:2::2"];
+    far.run(&[&kind[..], &["remote", "fd00:1::1", "dev", &there, "dstport", "4789"]].concat());
+    far.run(&["ip", "address", "add", "198.18.0.2/24", "dev", "vx"]);
+    far.run(&["ip", "link", "set", "vx", "up"]);
+    near.take(&middle, &inner, "198.18.0.1/24");
+    // 70 bytes of headers.
+    pings_up_to(1402, &near, "198.18.0.2");
+    pings_up_to(1402, &far, "198.18.0.1");
+    let summary = switch.summary();
+    let counters = &summary["ports"][0]["extended"];
+    assert_eq!((&counters["vxlan_malformed"], &counters["vxlan_tx_drops"]), (&0.into(), &0.into()), "{summary}");
+    assert!(counters["vxlan_received"].as_u64().unwrap() > 300, "{summary}");
 }

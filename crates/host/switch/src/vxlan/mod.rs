@@ -1,19 +1,21 @@
 //! VXLAN (RFC 7348): makes a port the end of a tunnel. Received frames are decapsulated in place, frames to be
 //! sent are encapsulated in their headroom; to the switch it is a port of the inner network.
 //!
-//! The tunnel connects an IPv4 address with one or more remote ones, in one network. Each end answers ARP requests for its own
-//! address and requests those of the others. With several remotes, each station's own is learned from the frames that it sends;
+//! The tunnel connects an IPv4 or IPv6 address with one or more remote ones, in the same network or behind a router. Each end answers
+//! questions for its own hardware address, and asks for those of the others or of the router. With several remotes, each station's own is learned from the frames that it sends;
 //! a frame to a group, or to a station that is not known, goes to all of them. What comes out of the tunnel never goes back into it,
 //! as no frame leaves a switch by the port where it came in, so remotes need no spanning tree as long as each has all others.
 
 mod arp;
+mod nd;
+mod neighbours;
 mod networks;
 mod outer;
 mod queues;
 mod remotes;
 mod stations;
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -29,6 +31,8 @@ pub const PORT: u16 = 4789;
 
 /// Length of the outer headers in bytes: Ethernet, IPv4, UDP, VXLAN.
 pub const OVERHEAD: usize = 14 + 20 + 8 + 8;
+/// Length of the outer headers in bytes: Ethernet, IPv6, UDP, VXLAN.
+pub const OVERHEAD_V6: usize = 14 + 40 + 8 + 8;
 
 /// Configuration of one end of a tunnel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,13 +42,17 @@ pub struct Config {
     /// UDP port on which both ends receive.
     pub port: u16,
     /// Address of this end.
-    pub local: Ipv4Addr,
-    /// Addresses of the other ends, in the same network: 1 to [`MAX_REMOTES`].
-    pub remotes: Vec<Ipv4Addr>,
+    pub local: IpAddr,
+    /// Bits of `local` that all addresses of its network share; if `None`, all remotes are in it.
+    pub prefix: Option<u8>,
+    /// Router in that network through which remotes elsewhere are reached.
+    pub gateway: Option<IpAddr>,
+    /// Addresses of the other ends, of the same family: 1 to [`MAX_REMOTES`].
+    pub remotes: Vec<IpAddr>,
     /// Stations of each network that there is room for, if there are several remotes. When a place is taken, remotes with fewer
     /// stations come first.
     pub stations: usize,
-    /// Hardware address of this end; if `None`, it is derived from the IPv4 address.
+    /// Hardware address of this end; if `None`, it is derived from the last bytes of its address.
     pub mac: Option<MacAddress>,
 }
 
@@ -75,6 +83,30 @@ struct State {
     counters: Counters,
 }
 
+/// Returns whether an address may be that of a station.
+fn is_host(address: IpAddr) -> bool {
+    let is_broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !address.is_multicast() && !address.is_unspecified() && !is_broadcast
+}
+
+/// Returns how many of their first bits two addresses of one family share.
+fn shared_bits(one: IpAddr, other: IpAddr) -> u32 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}
+
+/// Returns a hardware address made from the last bytes of an address.
+fn derived(address: IpAddr) -> [u8; 6] {
+    let [a, b, c, d] = match address {
+        IpAddr::V4(address) => address.octets(),
+        IpAddr::V6(address) => (address.to_bits() as u32).to_be_bytes(),
+    };
+    [0x02, 0x56, a, b, c, d]
+}
+
 /// One end of a tunnel, on a port. Clones refer to the same end.
 #[derive(Clone)]
 pub struct Tunnel(Arc<State>);
@@ -85,21 +117,43 @@ impl Tunnel {
     /// # Errors
     /// If the VNI, an address or a number is invalid.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let Config { local, ref networks, ref remotes, stations, .. } = config;
-        let host = |address: Ipv4Addr| !address.is_multicast() && !address.is_unspecified() && !address.is_broadcast();
+        let Config { local, prefix, gateway, ref networks, ref remotes, stations, .. } = config;
         let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
         if !(1..=MAX_REMOTES).contains(&remotes.len()) {
             return wrong(format!("a tunnel has 1 to {MAX_REMOTES} remotes, not {}", remotes.len()));
         }
-        if let Some(remote) = remotes.iter().find(|&&remote| !host(local) || !host(remote) || local == remote) {
-            return wrong(format!("{local} and {remote} are not the addresses of two stations"));
+        let bits = if local.is_ipv4() { 32 } else { 128 };
+        if prefix.is_some_and(|prefix| prefix > bits) {
+            return wrong(format!("{local} has no more than {bits} bits"));
+        }
+        for &other in remotes.iter().chain(&gateway) {
+            if !is_host(local) || !is_host(other) || local == other || local.is_ipv4() != other.is_ipv4() {
+                return wrong(format!("{local} and {other} are not the addresses of two stations"));
+            }
+        }
+        let is_near = |address| prefix.is_none_or(|prefix| shared_bits(local, address) >= u32::from(prefix));
+        match (gateway, remotes.iter().find(|&&remote| !is_near(remote))) {
+            (Some(_), _) if prefix.is_none() => {
+                return wrong(format!(
+                    "a gateway is for remotes outside of the network of {local}; say its prefix length"
+                ));
+            }
+            (Some(gateway), _) if !is_near(gateway) => {
+                return wrong(format!("the gateway {gateway} is outside of the network of {local}"));
+            }
+            (None, Some(remote)) => {
+                return wrong(format!(
+                    "{remote} is outside of the network of {local}; say through which gateway it is reached"
+                ));
+            }
+            _ => {}
         }
         if !(1..=MAX_STATIONS).contains(&stations) {
             return wrong(format!("there is room for 1 to {MAX_STATIONS} stations, not {stations}"));
         }
-        let [a, b, c, d] = local.octets();
-        let mac = config.mac.map_or([0x02, 0x56, a, b, c, d], |mac| mac.0);
-        let remotes = Remotes::new(remotes.clone());
+        let mac = config.mac.map_or_else(|| derived(local), |mac| mac.0);
+        let next = |remote| if is_near(remote) { remote } else { gateway.unwrap_or(remote) };
+        let remotes = Remotes::new(remotes.clone(), next);
         let networks = networks::Table::new(networks, remotes.only().is_none().then_some(stations))?;
         let counters = Counters::default();
         Ok(Self(Arc::new(State { config, mac, remotes, networks, start: Instant::now(), counters })))

@@ -1,16 +1,21 @@
-//! The outer headers of a tunnelled frame: Ethernet, IPv4 (RFC 791), UDP (RFC 768), VXLAN (RFC 7348, 5).
+//! The outer headers of a tunnelled frame: Ethernet, IPv4 or IPv6, UDP (RFC 768), VXLAN (RFC 7348, 5).
 
-use std::net::Ipv4Addr;
+mod ipv4;
+mod ipv6;
+
+use std::net::IpAddr;
 use std::ops::Range;
 
 use ringpass_memory::{Flags, Packet, RawBytes};
 use ringpass_port::{Sum, parse_headers};
 
-use super::{Config, OVERHEAD};
+use super::{Config, OVERHEAD, OVERHEAD_V6};
 
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
 const VXLAN: usize = 8;
+const _: () =
+    assert!(OVERHEAD == ETHERNET + ipv4::LEN + UDP + VXLAN && OVERHEAD_V6 == OVERHEAD - ipv4::LEN + ipv6::LEN);
 /// Flag: the VNI is valid.
 const FLAG_I: u8 = 0x08;
 
@@ -30,10 +35,21 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
 /// What the outer headers of a frame say.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Outer {
-    pub(super) source: Ipv4Addr,
+    pub(super) source: IpAddr,
     pub(super) vni: u32,
     /// Place of the inner frame.
     pub(super) inner: Range<usize>,
+}
+
+/// What the IP header of a frame says.
+struct Ip {
+    source: IpAddr,
+    /// Place of both addresses.
+    addresses: Range<usize>,
+    /// Where the UDP header begins.
+    udp: usize,
+    /// Where the IP packet ends.
+    end: usize,
 }
 
 /// Removes the outer headers in place, and all metadata, which describes the outer headers.
@@ -56,35 +72,25 @@ pub(super) fn strip(packet: &mut Packet, inner: Range<usize>) -> Result<(), Deca
 /// Validates the outer headers of a frame for this end.
 pub(super) fn parse(packet: &Packet, config: &Config) -> Result<Outer, DecapError> {
     use DecapError::{Foreign, Malformed};
-    let flags = packet.flags();
+    if packet.flags().any(Flags::VLAN) {
+        return Err(Foreign);
+    }
     // Copies of the headers: what was checked must not change before it is used.
-    let ip = packet.array::<20>(ETHERNET).filter(|_| packet.array(12) == Some([8, 0])).ok_or(Foreign)?;
-    if flags.any(Flags::VLAN) || ip[0] >> 4 != 4 || ip[9] != 17 {
-        return Err(Foreign);
-    }
-    if ip[16..20] != config.local.octets() {
-        return Err(Foreign);
-    }
-    let (header, total) = (usize::from(ip[0] & 15) * 4, u16_at(&ip, 2));
-    // Fragmented (more fragments, or an offset): RFC 7348, 4.3 forbids fragmentation, and later fragments have
-    // no ports.
-    if header < 20 || u16_at(&ip, 6) & 0x3fff != 0 {
-        return Err(Malformed);
-    }
-    let udp = &packet.array::<{ UDP + VXLAN }>(ETHERNET + header).ok_or(Malformed)?;
+    let Ip { source, addresses, udp: start, end } = match config.local {
+        IpAddr::V4(local) => ipv4::parse(packet, local)?,
+        IpAddr::V6(local) => ipv6::parse(packet, local)?,
+    };
+    let udp = &packet.array::<{ UDP + VXLAN }>(start).ok_or(Malformed)?;
     if u16_at(udp, 2) != usize::from(config.port) {
         return Err(Foreign);
     }
-    let (start, len) = (ETHERNET + header, u16_at(udp, 4));
-    let whole = header + len <= total && ETHERNET + total <= packet.total_len();
-    if !whole
-        || len < UDP + VXLAN + ETHERNET
-        || !l3_checksum_ok(&ip, packet.bytes().range(ETHERNET + ip.len()..ETHERNET + header), flags)
-    {
+    let len = u16_at(udp, 4);
+    let whole = start + len <= end && end <= packet.total_len() && len >= UDP + VXLAN + ETHERNET;
+    if !whole || config.local.is_ipv4() && !ipv4::checksum_is_right(packet, start) {
         return Err(Malformed);
     }
-    // 0 means no checksum.
-    if u16_at(udp, 6) != 0 && !l4_checksum_ok(packet, start..start + len, flags) {
+    // 0 means no checksum, in IPv6 too (RFC 6935, 5).
+    if u16_at(udp, 6) != 0 && !l4_checksum_ok(packet, addresses, start..start + len) {
         return Err(Malformed);
     }
     let vxlan = &udp[UDP..];
@@ -92,28 +98,23 @@ pub(super) fn parse(packet: &Packet, config: &Config) -> Result<Outer, DecapErro
         return Err(Malformed);
     }
     let vni = u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]);
-    let source = [ip[12], ip[13], ip[14], ip[15]].into();
     Ok(Outer { source, vni, inner: start + UDP + VXLAN..start + len })
 }
 
-fn l3_checksum_ok(header: &[u8; 20], options: RawBytes, flags: Flags) -> bool {
-    if flags.any(Flags::L3_GOOD | Flags::L3_BAD) {
-        return !flags.any(Flags::L3_BAD);
-    }
-    let mut sum = Sum::default();
-    sum.add(header);
-    sum.add(options);
-    sum.folded() == [0xff; 2]
-}
-
-/// Verifies the UDP checksum over the addresses and the datagram at this range of the frame.
-fn l4_checksum_ok(packet: &Packet, datagram: Range<usize>, flags: Flags) -> bool {
+/// Verifies the UDP checksum over the addresses and the datagram at these ranges of the frame.
+fn l4_checksum_ok(packet: &Packet, addresses: Range<usize>, datagram: Range<usize>) -> bool {
+    let flags = packet.flags();
     // A checksum that is still to be filled in means that the frame comes from this machine.
     if flags.any(Flags::L4_GOOD | Flags::L4_BAD | Flags::CHECKSUM) {
         return !flags.any(Flags::L4_BAD);
     }
+    sum(packet, addresses, datagram).folded() == [0xff; 2]
+}
+
+/// Sums up a UDP datagram with its pseudo header (RFC 768; RFC 8200, 8.1), both at these ranges of the frame.
+fn sum(packet: &Packet, addresses: Range<usize>, datagram: Range<usize>) -> Sum {
     let mut sum = Sum::default();
-    sum.add(packet.bytes().range(ETHERNET + 12..ETHERNET + 20));
+    sum.add(packet.bytes().range(addresses));
     sum.add(&[0, 17]);
     sum.add(&(datagram.len() as u16).to_be_bytes());
     let mut at = 0;
@@ -122,45 +123,74 @@ fn l4_checksum_ok(packet: &Packet, datagram: Range<usize>, flags: Flags) -> bool
         sum.add(segment.bytes().range(from..to));
         at += segment.len();
     }
-    sum.folded() == [0xff; 2]
+    sum
 }
 
-/// Hardware and IPv4 address of an end.
-pub(super) type Address = ([u8; 6], Ipv4Addr);
+/// Hardware addresses and IP addresses of two ends, of one family: the one that sends, then the one that receives.
+#[derive(Clone, Copy)]
+pub(super) struct Path {
+    pub(super) hardware: [[u8; 6]; 2],
+    pub(super) ip: [IpAddr; 2],
+}
 
 /// Puts the outer headers of a network in front of a frame. Returns `false` without changing anything if the frame has too
 /// little headroom or is too long.
 #[must_use]
-pub(super) fn encapsulate(packet: &mut Packet, vni: u32, port: u16, from: Address, to: Address) -> bool {
-    let inner = packet.total_len();
-    let Ok(total) = u16::try_from(inner + OVERHEAD - ETHERNET) else { return false };
+pub(super) fn encapsulate(packet: &mut Packet, vni: u32, port: u16, path: Path) -> bool {
+    let Ok(datagram) = u16::try_from(packet.total_len() + UDP + VXLAN) else { return false };
     let source = source_port(&*packet);
-    if !packet.prepend(OVERHEAD) {
-        return false;
+    match path.ip {
+        [IpAddr::V4(from), IpAddr::V4(to)] => {
+            if datagram.checked_add(ipv4::LEN as u16).is_none() || !packet.prepend(OVERHEAD) {
+                return false;
+            }
+            let (mut outer, start) = ([0; OVERHEAD], ETHERNET + ipv4::LEN);
+            if let Some(ip) = outer[ETHERNET..].first_chunk_mut() {
+                ipv4::write(ip, [from, to], datagram);
+            }
+            write_ethernet(&mut outer, [8, 0], path.hardware);
+            write_udp(&mut outer[start..], [source, port], datagram, vni);
+            // Checksum 0, as RFC 7348, 5 recommends.
+            packet.write(0, &outer);
+        }
+        [IpAddr::V6(from), IpAddr::V6(to)] => {
+            if !packet.prepend(OVERHEAD_V6) {
+                return false;
+            }
+            let (mut outer, start) = ([0; OVERHEAD_V6], ETHERNET + ipv6::LEN);
+            if let Some(ip) = outer[ETHERNET..].first_chunk_mut() {
+                ipv6::write(ip, [from, to], datagram, source);
+            }
+            write_ethernet(&mut outer, [0x86, 0xdd], path.hardware);
+            write_udp(&mut outer[start..], [source, port], datagram, vni);
+            packet.write(0, &outer);
+            // Linux drops IPv6 datagrams without a checksum unless it is told otherwise.
+            let sum = sum(packet, ETHERNET + 8..start, start..start + usize::from(datagram));
+            let sum = match sum.folded().map(|byte| !byte) {
+                [0, 0] => [0xff; 2],
+                sum => sum,
+            };
+            packet.write(start + 6, &sum);
+        }
+        _ => return false,
     }
-    let mut outer = [0; OVERHEAD];
-    outer[..6].copy_from_slice(&to.0);
-    outer[6..12].copy_from_slice(&from.0);
-    outer[12..ETHERNET].copy_from_slice(&[8, 0]);
-    let (ip, udp) = outer[ETHERNET..].split_at_mut(20);
-    // No options, not fragmented, don't fragment (RFC 7348, 4.3), TTL 64.
-    ip.copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-    ip[2..4].copy_from_slice(&total.to_be_bytes());
-    let address = |place: &mut [u8], address: Ipv4Addr| place.copy_from_slice(&address.octets());
-    address(&mut ip[12..16], from.1);
-    address(&mut ip[16..20], to.1);
-    let mut sum = Sum::default();
-    sum.add(&*ip);
-    ip[10..12].copy_from_slice(&sum.folded().map(|byte| !byte));
-    udp[..2].copy_from_slice(&source.to_be_bytes());
-    udp[2..4].copy_from_slice(&port.to_be_bytes());
-    udp[4..6].copy_from_slice(&(total - 20).to_be_bytes());
-    // Checksum 0, as RFC 7348, 5 recommends.
-    udp[6..8].copy_from_slice(&[0, 0]);
-    udp[8..16].copy_from_slice(&(u64::from(FLAG_I) << 56 | u64::from(vni) << 8).to_be_bytes());
-    packet.write(0, &outer);
     packet.clear_flags(packet.flags());
     true
+}
+
+/// Writes the Ethernet header.
+fn write_ethernet(outer: &mut [u8], ethertype: [u8; 2], [from, to]: [[u8; 6]; 2]) {
+    outer[..6].copy_from_slice(&to);
+    outer[6..12].copy_from_slice(&from);
+    outer[12..ETHERNET].copy_from_slice(&ethertype);
+}
+
+/// Writes the UDP header, without a checksum, and the VXLAN header.
+fn write_udp(udp: &mut [u8], [from, to]: [u16; 2], datagram: u16, vni: u32) {
+    udp[..2].copy_from_slice(&from.to_be_bytes());
+    udp[2..4].copy_from_slice(&to.to_be_bytes());
+    udp[4..6].copy_from_slice(&datagram.to_be_bytes());
+    udp[8..16].copy_from_slice(&(u64::from(FLAG_I) << 56 | u64::from(vni) << 8).to_be_bytes());
 }
 
 /// Returns a source port that depends on the flow, so that the network can spread flows over paths (RFC 7348,

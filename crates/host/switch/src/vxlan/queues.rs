@@ -8,11 +8,11 @@ use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
 
 use super::State;
-use super::arp::{Arp, Operation};
-use super::outer::{self, Address, DecapError, Outer};
+use super::neighbours::{self, Heard, Neighbour};
+use super::outer::{self, DecapError, Outer, Path};
 use super::remotes::Remote;
 
-/// The port's own Tx queue, which ARP replies use too. Both halves belong to one worker, so the lock is never
+/// The port's own Tx queue, which answers to questions use too. Both halves belong to one worker, so the lock is never
 /// contended.
 type Wire = Arc<Mutex<Box<dyn TxQueue>>>;
 
@@ -76,7 +76,7 @@ impl RxDecorator for Rx {
                     burst.push(packet);
                 }
                 Err(DecapError::Malformed) => malformed += 1,
-                Err(DecapError::Foreign) if self.arp(&packet) => {}
+                Err(DecapError::Foreign) if self.hear(&packet) => {}
                 Err(DecapError::Foreign) => foreign += 1,
             }
         }
@@ -94,6 +94,11 @@ impl RxDecorator for Rx {
 }
 
 impl State {
+    /// Returns the addresses of this end.
+    fn own(&self) -> Neighbour {
+        (self.mac, self.config.local)
+    }
+
     /// Takes a frame of one of the networks out of what a remote has sent. Nothing is changed if it is not for this end.
     fn decapsulate(&self, packet: &mut Packet) -> Result<(), DecapError> {
         let Outer { source, vni, inner } = outer::parse(packet, &self.config)?;
@@ -105,30 +110,25 @@ impl State {
 }
 
 impl Rx {
-    /// Handles an ARP packet for this end: learns the sender's address and answers requests. Returns `false` if
-    /// the packet is none.
+    /// Handles a frame about neighbours: learns the sender's address and answers questions. Returns `false` if the packet is none.
     #[cold]
-    fn arp(&mut self, packet: &Packet) -> bool {
-        let Some(Arp { operation, sender, target }) = Arp::parse(packet) else { return false };
-        let config = &self.state.config;
-        if target.1 != config.local {
-            return false;
+    fn hear(&mut self, packet: &Packet) -> bool {
+        let state = &self.state;
+        let Some(Heard { neighbour, answer }) = Heard::parse(packet, state.own()) else { return false };
+        if let Some((mac, address)) = neighbour
+            && let Some(hop) = state.remotes.hop_at(address)
+        {
+            hop.learn(mac, state.start.elapsed());
         }
-        if let Some(remote) = self.state.remotes.number(sender.1).and_then(|number| self.state.remotes.get(number)) {
-            remote.learn(sender.0, self.state.start.elapsed());
-        }
-        let reply = Arp { operation: Operation::Reply, sender: (self.state.mac, config.local), target: sender };
-        if operation == Operation::Request {
-            send(&self.wire, &mut self.cache, &reply);
-        }
+        answer.iter().for_each(|answer| send(&self.wire, &mut self.cache, answer));
         true
     }
 }
 
-/// Sends an ARP packet if a buffer is free and the queue has room.
-fn send(wire: &Wire, cache: &mut Cache, arp: &Arp) {
+/// Sends a frame if a buffer is free and the queue has room.
+fn send(wire: &Wire, cache: &mut Cache, frame: &[u8]) {
     if let Some(mut packet) = cache.take(1).next()
-        && packet.copy_from(&arp.frame())
+        && packet.copy_from(frame)
     {
         let mut burst = Burst::new(1);
         burst.push(packet);
@@ -198,7 +198,7 @@ impl Sending<'_> {
     fn replicate(&mut self, vni: u32, packet: Packet) {
         let Some((last, others)) = self.state.remotes.split_last() else { return };
         for remote in others {
-            if !self.resolve(remote) {
+            if self.resolve(remote).is_none() {
                 self.counts.unresolved += 1;
             } else if let Some(copy) = copy_packet(&packet, self.cache) {
                 self.counts.copies += 1;
@@ -212,8 +212,7 @@ impl Sending<'_> {
 
     /// Sends a frame to one remote.
     fn send_to(&mut self, remote: &Remote, vni: u32, packet: Packet) {
-        self.resolve(remote);
-        let Some(mac) = remote.mac() else {
+        let Some(mac) = self.resolve(remote) else {
             self.counts.unresolved += 1;
             return;
         };
@@ -226,24 +225,25 @@ impl Sending<'_> {
         }
     }
 
-    /// Asks for a remote's hardware address if that is due. Returns whether it is known.
-    fn resolve(&mut self, remote: &Remote) -> bool {
-        if remote.request_is_due(self.now) {
-            let State { config, mac, .. } = self.state;
-            let (sender, target) = ((*mac, config.local), ([0; 6], remote.address));
-            send(self.wire, self.cache, &Arp { operation: Operation::Request, sender, target });
+    /// Returns the hardware address of a remote's next hop, if it is known. Asks for it if that is due.
+    fn resolve(&mut self, remote: &Remote) -> Option<[u8; 6]> {
+        let hop = self.state.remotes.hop(remote);
+        if hop.request_is_due(self.now)
+            && let Some(question) = neighbours::question(self.state.own(), hop.address)
+        {
+            send(self.wire, self.cache, &question);
         }
-        remote.mac().is_some()
+        hop.mac()
     }
 
     /// Puts the outer headers in front of a frame, or of a copy of it if it has no headroom for them. `None` if it is too long, or
     /// no buffer is free.
-    fn encapsulated(&mut self, mut packet: Packet, vni: u32, to: Address) -> Option<Packet> {
-        let State { config, mac, .. } = self.state;
-        let from = (*mac, config.local);
-        if !outer::encapsulate(&mut packet, vni, config.port, from, to) {
+    fn encapsulated(&mut self, mut packet: Packet, vni: u32, (mac, to): Neighbour) -> Option<Packet> {
+        let State { config, mac: own, .. } = self.state;
+        let path = Path { hardware: [*own, mac], ip: [config.local, to] };
+        if !outer::encapsulate(&mut packet, vni, config.port, path) {
             packet = copy_packet(&packet, self.cache)?;
-            if !outer::encapsulate(&mut packet, vni, config.port, from, to) {
+            if !outer::encapsulate(&mut packet, vni, config.port, path) {
                 return None;
             }
         }

@@ -1,6 +1,6 @@
-//! The other ends of a tunnel, and their hardware addresses.
+//! The other ends of a tunnel, the stations through which they are reached, and the hardware addresses of these.
 
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -8,7 +8,14 @@ use super::stations::RemoteId;
 
 /// Another end of a tunnel.
 pub(super) struct Remote {
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
+    /// Place of its next hop.
+    hop: usize,
+}
+
+/// A station of this end's network through which remotes are reached: a remote itself, or a router.
+pub(super) struct Hop {
+    pub(super) address: IpAddr,
     /// Its hardware address, with [`KNOWN`] set once it is known.
     mac: AtomicU64,
     /// When the address was last requested or learned, in milliseconds since the start, counted from 1; 0 for never.
@@ -17,13 +24,13 @@ pub(super) struct Remote {
 
 const KNOWN: u64 = 1 << 63;
 
-/// How long an ARP reply stays valid. After that the other end is asked again while there is traffic.
-const ARP_LIFETIME: Duration = Duration::from_secs(30);
+/// How long an answer stays valid. After that the hop is asked again while there is traffic.
+const LIFETIME: Duration = Duration::from_secs(30);
 /// Shortest time between two requests.
-const ARP_RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-impl Remote {
-    fn new(address: Ipv4Addr) -> Self {
+impl Hop {
+    fn new(address: IpAddr) -> Self {
         Self { address, mac: AtomicU64::new(0), asked: AtomicU64::new(0) }
     }
 
@@ -41,11 +48,11 @@ impl Remote {
         self.asked.store(stamp(now), Relaxed);
     }
 
-    /// Returns whether an ARP request is due. If so, it is recorded as sent.
+    /// Returns whether a request is due. If so, it is recorded as sent.
     #[inline]
     pub(super) fn request_is_due(&self, now: Duration) -> bool {
         let asked = self.asked.load(Relaxed);
-        let pause = if self.mac.load(Relaxed) & KNOWN != 0 { ARP_LIFETIME } else { ARP_RETRY_INTERVAL };
+        let pause = if self.mac.load(Relaxed) & KNOWN != 0 { LIFETIME } else { RETRY_INTERVAL };
         let due = asked == 0 || stamp(now).saturating_sub(asked) >= pause.as_millis() as u64;
         due && self.asked.compare_exchange(asked, stamp(now), Relaxed, Relaxed).is_ok()
     }
@@ -56,36 +63,57 @@ fn stamp(now: Duration) -> u64 {
 }
 
 /// The other ends, by number.
-pub(super) struct Remotes(Box<[Remote]>);
+pub(super) struct Remotes {
+    /// By address.
+    remotes: Box<[Remote]>,
+    /// By address.
+    hops: Box<[Hop]>,
+}
 
 impl Remotes {
-    /// Creates the set of the ends with these addresses.
-    pub(super) fn new(mut addresses: Vec<Ipv4Addr>) -> Self {
+    /// Creates the set of the ends with these addresses, each of which is reached through the station that `next` returns.
+    pub(super) fn new(mut addresses: Vec<IpAddr>, next: impl Fn(IpAddr) -> IpAddr) -> Self {
         addresses.sort_unstable();
         addresses.dedup();
-        Self(addresses.into_iter().map(Remote::new).collect())
+        let mut hops: Vec<IpAddr> = addresses.iter().map(|&address| next(address)).collect();
+        hops.sort_unstable();
+        hops.dedup();
+        let remote = |&address: &IpAddr| Remote { address, hop: hops.partition_point(|&hop| hop < next(address)) };
+        let remotes = addresses.iter().map(remote).collect();
+        Self { remotes, hops: hops.into_iter().map(Hop::new).collect() }
     }
 
     /// Returns the number of the end with this address.
     #[inline]
-    pub(super) fn number(&self, address: Ipv4Addr) -> Option<RemoteId> {
-        self.0.binary_search_by_key(&address, |remote| remote.address).ok().map(|number| number as RemoteId)
+    pub(super) fn number(&self, address: IpAddr) -> Option<RemoteId> {
+        self.remotes.binary_search_by_key(&address, |remote| remote.address).ok().map(|number| number as RemoteId)
     }
 
     #[inline]
     pub(super) fn get(&self, number: RemoteId) -> Option<&Remote> {
-        self.0.get(usize::from(number))
+        self.remotes.get(usize::from(number))
+    }
+
+    /// Returns the station through which a remote is reached.
+    #[inline]
+    pub(super) fn hop(&self, remote: &Remote) -> &Hop {
+        &self.hops[remote.hop]
+    }
+
+    /// Returns the hop with this address.
+    pub(super) fn hop_at(&self, address: IpAddr) -> Option<&Hop> {
+        self.hops.binary_search_by_key(&address, |hop| hop.address).ok().map(|place| &self.hops[place])
     }
 
     /// Returns the last remote, and all others.
     pub(super) fn split_last(&self) -> Option<(&Remote, &[Remote])> {
-        self.0.split_last()
+        self.remotes.split_last()
     }
 
     /// Returns the end, if there is only one.
     #[inline]
     pub(super) fn only(&self) -> Option<&Remote> {
-        match &*self.0 {
+        match &*self.remotes {
             [only] => Some(only),
             _ => None,
         }

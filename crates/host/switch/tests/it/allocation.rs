@@ -22,6 +22,8 @@ fn switching_allocates_nothing() {
         networks: vxlan::Networks::One(1),
         port: 4789,
         local,
+        prefix: None,
+        gateway: None,
         remotes: vec![remote],
         stations: 1,
         mac: None,

@@ -1,6 +1,6 @@
 //! Tests of tunnels: two switches connected by a cable that carries VXLAN.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
@@ -17,8 +17,12 @@ fn tunnel(local: Ipv4Addr, remote: Ipv4Addr) -> Tunnel {
 
 /// Returns an end that has these others.
 fn mesh(local: Ipv4Addr, remotes: &[Ipv4Addr]) -> Tunnel {
-    let (networks, remotes) = (vxlan::Networks::One(42), remotes.to_vec());
-    Tunnel::new(vxlan::Config { networks, port: 4789, local, remotes, stations: 1024, mac: None }).unwrap()
+    Tunnel::new(config(vxlan::Networks::One(42), local.into(), remotes.iter().map(|&remote| remote.into()))).unwrap()
+}
+
+fn config(networks: vxlan::Networks, local: IpAddr, remotes: impl IntoIterator<Item = IpAddr>) -> vxlan::Config {
+    let remotes = remotes.into_iter().collect();
+    vxlan::Config { networks, port: 4789, local, prefix: None, gateway: None, remotes, stations: 1024, mac: None }
 }
 
 /// Returns a switch of two ports, the second of which is the end of a tunnel.
@@ -269,8 +273,8 @@ fn frames_from_an_end_that_is_no_remote_are_counted_and_dropped() {
 fn each_vlan_is_a_network_of_its_own() {
     let ends = [(HERE, THERE), (THERE, HERE)].map(|(local, remote)| {
         let networks = vxlan::Networks::Vlans(vec![(7, 1007), (8, 1008), (9, 1009)]);
-        let remotes = vec![remote, Ipv4Addr::new(10, 0, 0, 3)];
-        Tunnel::new(vxlan::Config { networks, port: 4789, local, remotes, stations: 1024, mac: None }).unwrap()
+        let remotes = [remote, Ipv4Addr::new(10, 0, 0, 3)].map(IpAddr::from);
+        Tunnel::new(config(networks, local.into(), remotes)).unwrap()
     });
     let trunk = |vlans: &[u16]| Vlans::Trunk { allowed: VlanSet::of(vlans.iter().copied()), native: None };
     let rigs = ends.each_ref().map(|tunnel| {
@@ -309,8 +313,8 @@ fn each_vlan_is_a_network_of_its_own() {
 #[test]
 fn wrong_networks_and_ends_are_refused_with_the_reason() {
     let new = |networks, remotes: &[Ipv4Addr], stations| {
-        let config =
-            vxlan::Config { networks, port: 4789, local: HERE, remotes: remotes.to_vec(), stations, mac: None };
+        let remotes = remotes.iter().map(|&remote| remote.into());
+        let config = vxlan::Config { stations, ..config(networks, HERE.into(), remotes) };
         Tunnel::new(config).err().map(|error| error.to_string()).unwrap_or_default()
     };
     let (one, vlans) = (vxlan::Networks::One, |list: &[_]| vxlan::Networks::Vlans(list.to_vec()));
@@ -332,4 +336,42 @@ fn wrong_networks_and_ends_are_refused_with_the_reason() {
         let said = new(networks, remotes, stations);
         assert!(said.contains(why) && !said.contains('\n'), "{said}");
     }
+}
+
+#[test]
+fn a_router_is_for_remotes_elsewhere() {
+    let new = |prefix, gateway: Option<&str>, remote: &str| {
+        let gateway = gateway.map(|gateway| gateway.parse().unwrap());
+        let config = config(vxlan::Networks::One(1), HERE.into(), [remote.parse().unwrap()]);
+        Tunnel::new(vxlan::Config { prefix, gateway, ..config }).err().map_or("".into(), |error| error.to_string())
+    };
+    for (prefix, gateway, remote, why) in [
+        (Some(33), None, "10.0.0.2", "32 bits"),
+        (None, None, "fd00::1", "two stations"),
+        (None, Some("10.0.0.9"), "10.1.0.1", "prefix length"),
+        (Some(24), Some("10.0.1.9"), "10.1.0.1", "gateway 10.0.1.9"),
+        (Some(24), Some("10.0.0.1"), "10.1.0.1", "two stations"),
+        (Some(24), None, "10.0.1.2", "through which gateway"),
+    ] {
+        let said = new(prefix, gateway, remote);
+        assert!(said.contains(why) && !said.contains('\n'), "{said}");
+    }
+    for (prefix, gateway, remote) in
+        [(Some(8), None, "10.1.0.1"), (Some(24), Some("10.0.0.9"), "10.1.0.1"), (None, None, "192.0.2.1")]
+    {
+        assert_eq!(new(prefix, gateway, remote), "");
+    }
+    // The router is asked for its address, and gets the frames.
+    let far = config(vxlan::Networks::One(42), HERE.into(), ["10.9.0.1".parse().unwrap()]);
+    let tunnel = Tunnel::new(vxlan::Config { prefix: Some(24), gateway: Some(THERE.into()), ..far }).unwrap();
+    let mut rig = rig(&tunnel);
+    rig.send(0, &[frame(BROADCAST, mac(1), 1)]);
+    let question = rig.receive(1).remove(0);
+    assert_eq!((&question[12..14], &question[38..42]), (&[8, 6][..], &THERE.octets()[..]));
+    let mut answer = [&mac(1)[..], &mac(9), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac(9), &THERE.octets()].concat();
+    answer.extend([&question[22..28], &HERE.octets()].concat());
+    rig.send(1, &[answer]);
+    rig.send(0, &[frame(BROADCAST, mac(1), 2)]);
+    let sent = rig.receive(1).remove(0);
+    assert_eq!((&sent[..6], &sent[30..34]), (&mac(9)[..], &[10, 9, 0, 1][..]));
 }

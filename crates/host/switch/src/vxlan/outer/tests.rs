@@ -1,3 +1,5 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 use ringpass_memory::{Mempool, MempoolConfig};
@@ -9,11 +11,16 @@ use crate::vxlan::Networks;
 const VNI: u32 = 0x00ab_cdef;
 
 fn config() -> Config {
-    let networks = Networks::One(VNI);
-    Config { networks, port: 4789, local: [10, 0, 0, 1].into(), remotes: vec![REMOTE], stations: 64, mac: None }
+    of([10, 0, 0, 1].into(), REMOTE)
 }
 
-const REMOTE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+
+/// Returns the configuration of an end with one remote.
+fn of(local: IpAddr, remote: IpAddr) -> Config {
+    let (networks, remotes) = (Networks::One(VNI), vec![remote]);
+    Config { networks, port: 4789, local, prefix: None, gateway: None, remotes, stations: 64, mac: None }
+}
 
 /// Removes the outer headers as the end of a tunnel does.
 fn decapsulate(packet: &mut Packet, config: &Config) -> Result<(), DecapError> {
@@ -150,8 +157,8 @@ fn frames_go_in_as_others_read_them() {
     let inner = inner_frame(100);
     let mut packet = packet(&pool, &inner);
     packet.add_flags(Flags::L4_GOOD);
-    let (from, to) = (([2; 6], config().local), ([4; 6], REMOTE));
-    assert!(encapsulate(&mut packet, VNI, 4789, from, to));
+    let path = Path { hardware: [[2; 6], [4; 6]], ip: [config().local, REMOTE] };
+    assert!(encapsulate(&mut packet, VNI, 4789, path));
     assert_eq!((packet.len(), packet.flags()), (inner.len() + OVERHEAD, Flags::default()));
     let outer = packet.to_vec();
     let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
@@ -164,9 +171,53 @@ fn frames_go_in_as_others_read_them() {
     let payload = parsed.payload.slice();
     assert_eq!((&payload[..8], &payload[8..]), (&[8, 0, 0, 0, 0xab, 0xcd, 0xef, 0][..], &inner[..]));
     // The other end can decapsulate it.
-    let other = Config { local: to.1, remotes: vec![from.1], ..config() };
-    decapsulate(&mut packet, &other).unwrap();
+    decapsulate(&mut packet, &of(REMOTE, config().local)).unwrap();
     assert_eq!(packet.to_vec(), inner);
+}
+
+#[test]
+fn ipv6_headers_go_on_and_come_off() {
+    let [local, remote]: [IpAddr; 2] = [1, 2].map(|n| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into());
+    let pool = Mempool::new(&MempoolConfig { size: 200, ..Default::default() }).unwrap();
+    for payload in [1, 100, 1001] {
+        let inner = inner_frame(payload);
+        let mut packet = packet(&pool, &inner);
+        let path = Path { hardware: [[2; 6], [4; 6]], ip: [local, remote] };
+        assert!(encapsulate(&mut packet, VNI, 4789, path));
+        let outer: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
+        let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
+        let Some(etherparse::NetHeaders::Ipv6(ip, _)) = parsed.net else { panic!() };
+        assert_eq!([ip.source, ip.destination].map(|address| IpAddr::from(address)), [local, remote]);
+        let Some(etherparse::TransportHeader::Udp(udp)) = parsed.transport else { panic!() };
+        let payload = parsed.payload.slice();
+        assert_eq!(udp.checksum, udp.calc_checksum_ipv6(&ip, payload).unwrap());
+        assert_eq!((udp.destination_port, usize::from(udp.length)), (4789, inner.len() + 16));
+        assert_eq!(payload[8..], inner);
+        let other = of(remote, local);
+        for (at, value, why) in [
+            (13, 0, DecapError::Foreign),
+            (14, 0x40, DecapError::Foreign),
+            (18, 0xff, DecapError::Malformed),
+            (20, 6, DecapError::Foreign),
+            (37, 9, DecapError::Malformed),
+            (53, 9, DecapError::Foreign),
+            (60, 9, DecapError::Malformed),
+            (62, 0, DecapError::Malformed),
+        ] {
+            let mut wrong = outer.clone();
+            wrong[at] = value;
+            let mut packet = super::tests::packet(&pool, &wrong);
+            assert_eq!(decapsulate(&mut packet, &other), Err(why), "byte {at}");
+        }
+        // A missing checksum is valid.
+        let mut without = outer.clone();
+        without[60..62].fill(0);
+        for frame in [outer, without] {
+            let mut packet = super::tests::packet(&pool, &frame);
+            decapsulate(&mut packet, &other).unwrap();
+            assert_eq!(packet.segments().flat_map(|segment| segment.to_vec()).collect::<Vec<_>>(), inner);
+        }
+    }
 }
 
 #[test]
