@@ -1,10 +1,11 @@
 //! VXLAN (RFC 7348): makes a port the end of a tunnel. Received frames are decapsulated in place, frames to be
 //! sent are encapsulated in their headroom; to the switch it is a port of the inner network.
 //!
-//! The tunnel connects an IPv4 or IPv6 address with one or more remote ones, in the same network or behind a router. Each end answers
-//! questions for its own hardware address, and asks for those of the others or of the router. With several remotes, each station's own is learned from the frames that it sends;
-//! a frame to a group, or to a station that is not known, goes to all of them. What comes out of the tunnel never goes back into it,
-//! as no frame leaves a switch by the port where it came in, so remotes need no spanning tree as long as each has all others.
+//! The tunnel connects an IPv4 or IPv6 address with one or more remote ones, in the same network or behind a router. Each end
+//! answers questions for its own hardware address, and asks for those of the others or of the router. With several remotes,
+//! each station's own is learned from the frames that it sends; a frame to a group, or to a station that is not known, goes to
+//! all of them. What comes out of the tunnel never goes back into it, as no frame leaves a switch by the port where it came in, so
+//! remotes need no spanning tree as long as each has all others.
 
 mod arp;
 mod nd;

@@ -134,7 +134,37 @@ fn option(frame: RawBytes, len: usize, kind: u8) -> Option<[u8; 6]> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever arrives, with a sum that is right, is read without harm.
+        #[test]
+        fn nothing_that_arrives_does_harm(
+            at in prop::collection::vec((12..LEN, any::<u8>()), 0..6),
+            options in prop::collection::vec(any::<u8>(), 0..80),
+            more in 0..3u8,
+        ) {
+            let mut frame = solicitation(OWN, OTHER.1)[..MESSAGE + MESSAGE_LEN].to_vec();
+            frame.extend(&options);
+            frame[IP + 5] = (MESSAGE_LEN + options.len()) as u8 + more;
+            let last = frame.len() - 1;
+            at.iter().for_each(|&(at, value)| frame[at.min(last)] = value);
+            let len = usize::from(u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]));
+            if len >= 4 && MESSAGE + len <= frame.len() {
+                frame[MESSAGE + 2..MESSAGE + 4].fill(0);
+                let sum = sum(frame[..].into(), len).folded().map(|byte| !byte);
+                frame[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum);
+            }
+            let said = match Nd::parse(&frame[..]) {
+                Some(Nd::Solicitation { hardware, .. }) => hardware,
+                Some(Nd::Advertisement { hardware, .. }) => Some(hardware),
+                None => None,
+            };
+            prop_assert!(said.is_none_or(|mac| mac[0] & 1 == 0 && frame.windows(6).any(|part| part == mac)));
+        }
+    }
 
     const OWN: End = ([2, 0, 0, 0, 0, 1], Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1));
     const OTHER: End = ([2, 0, 0, 0, 0, 2], Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0x12, 0x3456));

@@ -11,7 +11,6 @@ use super::nd::{self, Nd};
 pub(super) type Neighbour = ([u8; 6], IpAddr);
 
 /// What a frame about neighbours says to this end.
-#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
     /// Present if a station says its addresses.
     pub(super) neighbour: Option<Neighbour>,

@@ -187,7 +187,7 @@ fn ipv6_headers_go_on_and_come_off() {
         let outer: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
         let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
         let Some(etherparse::NetHeaders::Ipv6(ip, _)) = parsed.net else { panic!() };
-        assert_eq!([ip.source, ip.destination].map(|address| IpAddr::from(address)), [local, remote]);
+        assert_eq!([ip.source, ip.destination].map(IpAddr::from), [local, remote]);
         let Some(etherparse::TransportHeader::Udp(udp)) = parsed.transport else { panic!() };
         let payload = parsed.payload.slice();
         assert_eq!(udp.checksum, udp.calc_checksum_ipv6(&ip, payload).unwrap());
@@ -243,21 +243,30 @@ proptest! {
     /// Whatever arrives, decapsulation does not panic, and the inner frame is a part of what arrived.
     #[test]
     fn nothing_that_arrives_does_harm(
-        at in prop::collection::vec((0..90usize, any::<u8>()), 0..6),
-        len in 0..160usize,
+        at in prop::collection::vec((0..110usize, any::<u8>()), 0..6),
+        len in 0..180usize,
         known in any::<bool>(),
+        ipv6 in any::<bool>(),
     ) {
-        let mut frame = arriving(&inner_frame(60));
+        let pool = pool();
+        let (mut frame, config) = (arriving(&inner_frame(60)), config());
+        let [local, remote]: [IpAddr; 2] = [1, 2].map(|n| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, n).into());
+        let config = if ipv6 { of(local, remote) } else { config };
+        if ipv6 {
+            let mut packet = packet(&pool, &inner_frame(60));
+            let path = Path { hardware: [[2; 6], [4; 6]], ip: [remote, local] };
+            prop_assert!(encapsulate(&mut packet, VNI, 4789, path));
+            frame = packet.to_vec();
+        }
         for (at, value) in at {
             frame[at] = value;
         }
         frame.resize(len, 0xee);
-        let pool = pool();
         let mut packet = packet(&pool, &frame);
         if known {
             packet.add_flags(Flags::L3_GOOD | Flags::L4_GOOD);
         }
-        match decapsulate(&mut packet, &config()) {
+        match decapsulate(&mut packet, &config) {
             Ok(()) => prop_assert!(packet.len() >= 14 && frame.windows(packet.len()).any(|part| *part == packet.to_vec())),
             Err(_) => prop_assert_eq!(packet.to_vec(), frame),
         }
