@@ -45,8 +45,14 @@ impl Header {
     /// Returns whether the source is the address of a station, not of a group or zeros.
     #[inline]
     pub(crate) fn has_source(&self) -> bool {
-        self.source != 0 && !is_group(self.source)
+        is_station(self.source)
     }
+}
+
+/// Returns whether this may be the address of a station: not of a group, and not zeros.
+#[inline]
+pub(crate) fn is_station(mac: u64) -> bool {
+    mac != 0 && !is_group(mac)
 }
 
 /// Returns whether this is a multicast or broadcast address.

@@ -7,6 +7,7 @@
 
 #![forbid(unsafe_code)]
 
+mod buckets;
 mod changes;
 mod config;
 mod counters;

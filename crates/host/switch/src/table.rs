@@ -14,16 +14,14 @@
 //! evicting from the port with the most entries ("MAC table fairness", `lib/mac-learning.h`); here it also
 //! applies within each bucket.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use ringpass_memory::{Access, prefetch};
 use ringpass_port::MacAddress;
 
+use crate::buckets::{Buckets, WAYS};
 use crate::config::MAX_PORTS;
-
-const WAYS: usize = 8;
 
 /// How many times an operation is retried while another thread changes the bucket.
 const MAX_RETRIES: u32 = 8;
@@ -197,9 +195,7 @@ pub struct Entry {
 /// The MAC table, shared by all datapaths.
 pub(crate) struct Table {
     buckets: Box<[Bucket]>,
-    multiplier: u64,
-    /// Shift of a key's hash that leaves the bucket's index and the way to try first.
-    shift: u32,
+    places: Buckets,
     /// Moves that a station may make in a short time.
     moves: u32,
     /// Stations learned at each port. The counts are exact, as entries change only inside [`Bucket::write`].
@@ -216,16 +212,12 @@ impl Table {
 
     /// Creates a table for at least `entries` stations; `moves` is the limit that [`Learned::Damped`] enforces.
     pub(crate) fn new(entries: usize, moves: u32) -> Self {
-        let buckets = entries.div_ceil(WAYS).next_power_of_two().max(2);
-        // Random, so that nobody can choose addresses that fall into one bucket.
-        let multiplier = RandomState::new().hash_one(entries) | 1;
-        let shift = 64 - (buckets * WAYS).trailing_zeros();
+        let (buckets, places) = Buckets::for_entries(entries);
         let buckets: Box<[_]> = (0..buckets).map(|_| Bucket::default()).collect();
         let learned = [const { AtomicU32::new(0) }; MAX_PORTS];
         let table = Self {
             buckets,
-            multiplier,
-            shift,
+            places,
             moves: moves.min(EntryState::MAX_MOVES),
             learned,
             share: 0.into(),
@@ -256,8 +248,8 @@ impl Table {
     /// Returns the bucket of a key, and the way to try first.
     #[inline]
     fn place(&self, key: Key) -> (&Bucket, usize) {
-        let place = (key.0.wrapping_mul(self.multiplier) >> (self.shift & 63)) as usize;
-        (&self.buckets[place / WAYS], place % WAYS)
+        let (bucket, way) = self.places.place(key.0);
+        (&self.buckets[bucket], way)
     }
 
     /// Returns whether it takes more than a processor's own caches have room for.

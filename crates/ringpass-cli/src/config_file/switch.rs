@@ -240,7 +240,7 @@ impl Vxlan {
     /// Makes the end of the tunnel.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// If a value is wrong, or one is missing: the reason.
     fn tunnel(self) -> Result<vxlan::Tunnel, String> {
         let Self { vni, vnis, port, local: Local((local, prefix)), gateway, remote, mut remotes, table, mac } = self;
         let networks = match (vni, vnis) {

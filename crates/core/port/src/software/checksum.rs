@@ -45,13 +45,13 @@ impl Sum {
     }
 
     /// Returns the complemented sum, as it is sent.
-    pub(super) fn checksum(self) -> [u8; 2] {
+    pub fn checksum(self) -> [u8; 2] {
         self.folded().map(|byte| !byte)
     }
 
     /// Returns the complemented sum with the other representation of 0, as 0 means "no checksum" in UDP (RFC
     /// 768). Correct for TCP too.
-    pub(super) fn l4_checksum(self) -> [u8; 2] {
+    pub fn l4_checksum(self) -> [u8; 2] {
         match self.checksum() {
             [0, 0] => [0xff, 0xff],
             checksum => checksum,

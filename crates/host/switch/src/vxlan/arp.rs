@@ -42,9 +42,8 @@ impl Arp {
     }
 
     /// Returns the frame: a request is broadcast, a reply goes to the target.
-    pub(super) fn frame(&self) -> [u8; LEN] {
+    pub(super) fn frame(&self) -> Vec<u8> {
         let to = if self.operation == Operation::Request { [0xff; 6] } else { self.target.0 };
-        let mut frame = [0; LEN];
         let parts: [&[u8]; 9] = [
             &to,
             &self.sender.0,
@@ -56,13 +55,7 @@ impl Arp {
             &self.target.0,
             &self.target.1.octets(),
         ];
-        let mut rest = &mut frame[..];
-        for part in parts {
-            let (here, behind) = rest.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            rest = behind;
-        }
-        frame
+        parts.concat()
     }
 }
 
@@ -76,7 +69,7 @@ mod tests {
         for operation in [Operation::Request, Operation::Reply] {
             let arp = Arp { operation, sender, target };
             let frame = arp.frame();
-            assert_eq!(Arp::parse(&frame), Some(arp));
+            assert_eq!(Arp::parse(&frame[..]), Some(arp));
             let parsed = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
             let Some(etherparse::NetSlice::Arp(theirs)) = parsed.net else { panic!("{parsed:?}") };
             assert_eq!(theirs.operation(), etherparse::ArpOperation(operation as u16));
@@ -85,9 +78,9 @@ mod tests {
                 assert_eq!(Arp::parse(&frame[..len]), None);
             }
             for (at, wrong) in [(13, 0), (15, 2), (16, 9), (18, 5), (19, 6), (21, 3), (22, 1)] {
-                let mut frame = frame;
+                let mut frame = frame.clone();
                 frame[at] = wrong;
-                assert_eq!(Arp::parse(&frame), None, "{at}");
+                assert_eq!(Arp::parse(&frame[..]), None, "{at}");
             }
         }
     }

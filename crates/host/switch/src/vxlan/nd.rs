@@ -5,8 +5,7 @@ use std::net::Ipv6Addr;
 use ringpass_memory::RawBytes;
 use ringpass_port::Sum;
 
-/// Ethernet and IPv6 headers, and a message of 24 bytes with one option of 8.
-const LEN: usize = MESSAGE + MESSAGE_LEN + OPTION_LEN;
+/// Places of the IPv6 header and of the message behind it; length of a message, and of an option with a hardware address.
 const IP: usize = 14;
 const MESSAGE: usize = IP + 40;
 const MESSAGE_LEN: usize = 24;
@@ -62,7 +61,7 @@ impl Nd {
 type End = ([u8; 6], Ipv6Addr);
 
 /// Returns a frame in which this end asks for the hardware address of `target`.
-pub(super) fn solicitation(own: End, target: Ipv6Addr) -> [u8; LEN] {
+pub(super) fn solicitation(own: End, target: Ipv6Addr) -> Vec<u8> {
     let [.., a, b, c] = target.octets();
     // The target's solicited-node address (RFC 4291, 2.7.1), and the group of that (RFC 2464, 7).
     let group = Ipv6Addr::from([0xff, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0xff, a, b, c]);
@@ -70,7 +69,7 @@ pub(super) fn solicitation(own: End, target: Ipv6Addr) -> [u8; LEN] {
 }
 
 /// Returns a frame in which this end says its hardware address, to who has asked from `to`.
-pub(super) fn advertisement(own: End, to: End) -> [u8; LEN] {
+pub(super) fn advertisement(own: End, to: End) -> Vec<u8> {
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     /// Flags: somebody in particular has asked; what was known before is wrong.
     const SOLICITED: u8 = 0x40;
@@ -82,8 +81,7 @@ pub(super) fn advertisement(own: End, to: End) -> [u8; LEN] {
 }
 
 /// Returns a frame with a message of a kind, with flags, about an address, with the hardware address of its sender in an option.
-fn message(own: End, to: End, [kind, flags]: [u8; 2], (option, target): (u8, Ipv6Addr)) -> [u8; LEN] {
-    let mut frame = [0; LEN];
+fn message(own: End, to: End, [kind, flags]: [u8; 2], (option, target): (u8, Ipv6Addr)) -> Vec<u8> {
     let parts: [&[u8]; 10] = [
         &to.0,
         &own.0,
@@ -96,13 +94,8 @@ fn message(own: End, to: End, [kind, flags]: [u8; 2], (option, target): (u8, Ipv
         &[option, 1],
         &own.0,
     ];
-    let mut rest = &mut frame[..];
-    for part in parts {
-        let (here, behind) = rest.split_at_mut(part.len());
-        here.copy_from_slice(part);
-        rest = behind;
-    }
-    let sum = sum((&frame).into(), MESSAGE_LEN + OPTION_LEN).folded().map(|byte| !byte);
+    let mut frame = parts.concat();
+    let sum = sum(frame[..].into(), MESSAGE_LEN + OPTION_LEN).checksum();
     frame[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum);
     frame
 }
@@ -138,6 +131,8 @@ mod tests {
 
     use super::*;
 
+    const LEN: usize = MESSAGE + MESSAGE_LEN + OPTION_LEN;
+
     proptest! {
         /// Whatever arrives, with a sum that is right, is read without harm.
         #[test]
@@ -154,7 +149,7 @@ mod tests {
             let len = usize::from(u16::from_be_bytes([frame[IP + 4], frame[IP + 5]]));
             if len >= 4 && MESSAGE + len <= frame.len() {
                 frame[MESSAGE + 2..MESSAGE + 4].fill(0);
-                let sum = sum(frame[..].into(), len).folded().map(|byte| !byte);
+                let sum = sum(frame[..].into(), len).checksum();
                 frame[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum);
             }
             let said = match Nd::parse(&frame[..]) {
@@ -173,10 +168,10 @@ mod tests {
     fn frames_are_read_as_they_were_written_and_as_others_read_them() {
         let asked = solicitation(OWN, OTHER.1);
         let (from, hardware) = (OWN.1, Some(OWN.0));
-        assert_eq!(Nd::parse(&asked), Some(Nd::Solicitation { from, answer_to: OWN.0, hardware, target: OTHER.1 }));
+        assert_eq!(Nd::parse(&asked[..]), Some(Nd::Solicitation { from, answer_to: OWN.0, hardware, target: OTHER.1 }));
         assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
         let said = advertisement(OTHER, OWN);
-        assert_eq!(Nd::parse(&said), Some(Nd::Advertisement { target: OTHER.1, hardware: OTHER.0 }));
+        assert_eq!(Nd::parse(&said[..]), Some(Nd::Advertisement { target: OTHER.1, hardware: OTHER.0 }));
         for (frame, kind) in [(asked, SOLICITATION), (said, ADVERTISEMENT)] {
             let parsed = etherparse::PacketHeaders::from_ethernet_slice(&frame).unwrap();
             let Some(etherparse::NetHeaders::Ipv6(ip, _)) = parsed.net else { panic!("{parsed:?}") };
@@ -186,10 +181,10 @@ mod tests {
             assert_eq!((frame[MESSAGE], ip.hop_limit), (kind, 255));
             (0..LEN).for_each(|len| assert_eq!(Nd::parse(&frame[..len]), None));
             (12..LEN).for_each(|at| {
-                let mut frame = frame;
+                let mut frame = frame.clone();
                 frame[at] ^= 1;
                 // The flow label is in no sum.
-                assert!(Nd::parse(&frame).is_none() || (IP + 1..IP + 4).contains(&at) || at == IP, "{at}");
+                assert!(Nd::parse(&frame[..]).is_none() || (IP + 1..IP + 4).contains(&at) || at == IP, "{at}");
             });
         }
     }
@@ -197,14 +192,14 @@ mod tests {
     #[test]
     fn who_has_no_address_yet_is_answered_through_all_nodes() {
         let mut asked = solicitation((OWN.0, Ipv6Addr::UNSPECIFIED), OTHER.1);
-        assert_eq!(Nd::parse(&asked), None, "no hardware address goes with it");
+        assert_eq!(Nd::parse(&asked[..]), None, "no hardware address goes with it");
         // An option of another kind instead.
         asked[MESSAGE + MESSAGE_LEN] = 14;
         asked[MESSAGE + 2..MESSAGE + 4].fill(0);
-        let sum = sum((&asked).into(), MESSAGE_LEN + OPTION_LEN).folded().map(|byte| !byte);
+        let sum = sum(asked[..].into(), MESSAGE_LEN + OPTION_LEN).checksum();
         asked[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum);
         let (from, hardware) = (Ipv6Addr::UNSPECIFIED, None);
-        assert_eq!(Nd::parse(&asked), Some(Nd::Solicitation { from, answer_to: OWN.0, hardware, target: OTHER.1 }));
+        assert_eq!(Nd::parse(&asked[..]), Some(Nd::Solicitation { from, answer_to: OWN.0, hardware, target: OTHER.1 }));
         let said = advertisement(OTHER, (OWN.0, from));
         assert_eq!((&said[..6], said[IP + 24]), (&[0x33, 0x33, 0, 0, 0, 1][..], 0xff));
     }
@@ -213,6 +208,6 @@ mod tests {
     fn options_that_never_end_do_not_matter() {
         let mut asked = solicitation(OWN, OTHER.1);
         asked[MESSAGE + MESSAGE_LEN + 1] = 0;
-        assert_eq!(option((&asked).into(), MESSAGE_LEN + OPTION_LEN, SOURCE_ADDRESS), None);
+        assert_eq!(option(asked[..].into(), MESSAGE_LEN + OPTION_LEN, SOURCE_ADDRESS), None);
     }
 }

@@ -10,7 +10,7 @@ use super::nd::{self, Nd};
 /// Hardware address and IP address of a station.
 pub(super) type Neighbour = ([u8; 6], IpAddr);
 
-/// What a frame about neighbours says to this end.
+/// The message for this end in a frame about neighbours.
 pub(super) struct Heard {
     /// Present if a station says its addresses.
     pub(super) neighbour: Option<Neighbour>,
@@ -25,13 +25,13 @@ impl Heard {
             IpAddr::V4(address) => {
                 let Arp { operation, sender, target } = Arp::parse(frame)?;
                 let reply = Arp { operation: Operation::Reply, sender: (own.0, address), target: sender };
-                let answer = (operation == Operation::Request).then(|| reply.frame().to_vec());
+                let answer = (operation == Operation::Request).then(|| reply.frame());
                 (target.1 == address).then_some(Self { neighbour: Some((sender.0, sender.1.into())), answer })
             }
             IpAddr::V6(address) => match Nd::parse(frame)? {
                 Nd::Solicitation { from, answer_to, hardware, target } => {
                     let neighbour = hardware.map(|hardware| (hardware, from.into()));
-                    let answer = nd::advertisement((own.0, address), (hardware.unwrap_or(answer_to), from)).to_vec();
+                    let answer = nd::advertisement((own.0, address), (hardware.unwrap_or(answer_to), from));
                     (target == address).then_some(Self { neighbour, answer: Some(answer) })
                 }
                 Nd::Advertisement { target, hardware } => {
@@ -47,9 +47,9 @@ pub(super) fn question(own: Neighbour, target: IpAddr) -> Option<Vec<u8>> {
     match (own.1, target) {
         (IpAddr::V4(address), IpAddr::V4(target)) => {
             let (sender, target) = ((own.0, address), ([0; 6], target));
-            Some(Arp { operation: Operation::Request, sender, target }.frame().to_vec())
+            Some(Arp { operation: Operation::Request, sender, target }.frame())
         }
-        (IpAddr::V6(address), IpAddr::V6(target)) => Some(nd::solicitation((own.0, address), target).to_vec()),
+        (IpAddr::V6(address), IpAddr::V6(target)) => Some(nd::solicitation((own.0, address), target)),
         _ => None,
     }
 }

@@ -7,6 +7,7 @@ use ringpass_port::Error;
 
 use super::MAX_STATIONS;
 use super::stations::{RemoteId, Stations};
+use crate::frame::{RawHeader, is_station};
 use crate::tag;
 
 /// The networks that go through a tunnel.
@@ -43,7 +44,9 @@ impl Network {
     /// Returns the remote behind which a frame's destination is; `None` if it is a group or not known.
     #[inline]
     pub(super) fn destination(&self, packet: &Packet) -> Option<RemoteId> {
-        self.stations.as_ref()?.find(station(packet.array(0)?)?)
+        let stations = self.stations.as_ref()?;
+        let station = RawHeader::of(packet)?.header().destination;
+        if is_station(station) { stations.find(station) } else { None }
     }
 
     /// Receives a frame from a remote: learns where its sender is, and puts it into its VLAN. Returns `false` if it has a tag where
@@ -57,19 +60,13 @@ impl Network {
             packet.set_vlan(vlan);
         }
         if let Some(stations) = &self.stations
-            && let Some(station) = packet.array(6).and_then(station)
+            && let Some(header) = RawHeader::of(&*packet).map(RawHeader::header)
+            && header.has_source()
         {
-            stations.learn(station, remote);
+            stations.learn(header.source, remote);
         }
         true
     }
-}
-
-/// Returns an address as a number; `None` if it is a group's or zeros.
-#[inline]
-fn station([a, b, c, d, e, f]: [u8; 6]) -> Option<u64> {
-    let number = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
-    (a & 1 == 0 && number != 0).then_some(number)
 }
 
 /// The networks of a tunnel, by VNI and by VLAN.

@@ -32,7 +32,7 @@ fn u16_at(bytes: &[u8], at: usize) -> usize {
     usize::from(u16::from_be_bytes([bytes[at], bytes[at + 1]]))
 }
 
-/// What the outer headers of a frame say.
+/// Fields of a frame's outer headers.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Outer {
     pub(super) source: IpAddr,
@@ -41,7 +41,7 @@ pub(super) struct Outer {
     pub(super) inner: Range<usize>,
 }
 
-/// What the IP header of a frame says.
+/// Fields of a frame's IP header.
 struct Ip {
     source: IpAddr,
     /// Place of both addresses.
@@ -139,40 +139,33 @@ pub(super) struct Path {
 pub(super) fn encapsulate(packet: &mut Packet, vni: u32, port: u16, path: Path) -> bool {
     let Ok(datagram) = u16::try_from(packet.total_len() + UDP + VXLAN) else { return false };
     let source = source_port(&*packet);
-    match path.ip {
+    let mut outer = [0; OVERHEAD_V6];
+    let (ethertype, start) = match path.ip {
         [IpAddr::V4(from), IpAddr::V4(to)] => {
-            if datagram.checked_add(ipv4::LEN as u16).is_none() || !packet.prepend(OVERHEAD) {
+            if datagram.checked_add(ipv4::LEN as u16).is_none() {
                 return false;
             }
-            let (mut outer, start) = ([0; OVERHEAD], ETHERNET + ipv4::LEN);
-            if let Some(ip) = outer[ETHERNET..].first_chunk_mut() {
-                ipv4::write(ip, [from, to], datagram);
-            }
-            write_ethernet(&mut outer, [8, 0], path.hardware);
-            write_udp(&mut outer[start..], [source, port], datagram, vni);
-            // Checksum 0, as RFC 7348, 5 recommends.
-            packet.write(0, &outer);
+            ipv4::write(&mut outer[ETHERNET..ETHERNET + ipv4::LEN], [from, to], datagram);
+            (ipv4::ETHERTYPE, ETHERNET + ipv4::LEN)
         }
         [IpAddr::V6(from), IpAddr::V6(to)] => {
-            if !packet.prepend(OVERHEAD_V6) {
-                return false;
-            }
-            let (mut outer, start) = ([0; OVERHEAD_V6], ETHERNET + ipv6::LEN);
-            if let Some(ip) = outer[ETHERNET..].first_chunk_mut() {
-                ipv6::write(ip, [from, to], datagram, source);
-            }
-            write_ethernet(&mut outer, [0x86, 0xdd], path.hardware);
-            write_udp(&mut outer[start..], [source, port], datagram, vni);
-            packet.write(0, &outer);
-            // Linux drops IPv6 datagrams without a checksum unless it is told otherwise.
-            let sum = sum(packet, ETHERNET + 8..start, start..start + usize::from(datagram));
-            let sum = match sum.folded().map(|byte| !byte) {
-                [0, 0] => [0xff; 2],
-                sum => sum,
-            };
-            packet.write(start + 6, &sum);
+            ipv6::write(&mut outer[ETHERNET..ETHERNET + ipv6::LEN], [from, to], datagram, source);
+            (ipv6::ETHERTYPE, ETHERNET + ipv6::LEN)
         }
         _ => return false,
+    };
+    write_ethernet(&mut outer, ethertype, path.hardware);
+    // Checksum 0, as RFC 7348, 5 recommends.
+    write_udp(&mut outer[start..], [source, port], datagram, vni);
+    let outer = &outer[..start + UDP + VXLAN];
+    if !packet.prepend(outer.len()) {
+        return false;
+    }
+    packet.write(0, outer);
+    if path.ip[0].is_ipv6() {
+        // Linux drops IPv6 datagrams without a checksum unless it is told otherwise.
+        let sum = sum(packet, ETHERNET + 8..start, start..start + usize::from(datagram));
+        packet.write(start + 6, &sum.l4_checksum());
     }
     packet.clear_flags(packet.flags());
     true

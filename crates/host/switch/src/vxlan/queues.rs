@@ -198,13 +198,14 @@ impl Sending<'_> {
     fn replicate(&mut self, vni: u32, packet: Packet) {
         let Some((last, others)) = self.state.remotes.split_last() else { return };
         for remote in others {
-            if self.resolve(remote).is_none() {
-                self.counts.unresolved += 1;
-            } else if let Some(copy) = copy_packet(&packet, self.cache) {
-                self.counts.copies += 1;
-                self.send_to(remote, vni, copy);
-            } else {
-                self.counts.drops += 1;
+            if let Some(to) = self.resolve(remote) {
+                match copy_packet(&packet, self.cache) {
+                    Some(copy) => {
+                        self.counts.copies += 1;
+                        self.put(to, vni, copy);
+                    }
+                    None => self.counts.drops += 1,
+                }
             }
         }
         self.send_to(last, vni, packet);
@@ -212,28 +213,34 @@ impl Sending<'_> {
 
     /// Sends a frame to one remote.
     fn send_to(&mut self, remote: &Remote, vni: u32, packet: Packet) {
-        let Some(mac) = self.resolve(remote) else {
-            self.counts.unresolved += 1;
-            return;
-        };
+        if let Some(to) = self.resolve(remote) {
+            self.put(to, vni, packet);
+        }
+    }
+
+    /// Puts a frame with its outer headers to those that are ready.
+    fn put(&mut self, to: Neighbour, vni: u32, packet: Packet) {
         if self.ready.room() == 0 {
             self.flush();
         }
-        match self.encapsulated(packet, vni, (mac, remote.address)) {
+        match self.encapsulated(packet, vni, to) {
             Some(packet) => self.ready.push(packet),
             None => self.counts.drops += 1,
         }
     }
 
-    /// Returns the hardware address of a remote's next hop, if it is known. Asks for it if that is due.
-    fn resolve(&mut self, remote: &Remote) -> Option<[u8; 6]> {
+    /// Returns the address of a remote with the hardware address of its next hop, for a frame to it. Asks for that if it is due, and counts
+    /// the frame if it is not known.
+    fn resolve(&mut self, remote: &Remote) -> Option<Neighbour> {
         let hop = self.state.remotes.hop(remote);
         if hop.request_is_due(self.now)
             && let Some(question) = neighbours::question(self.state.own(), hop.address)
         {
             send(self.wire, self.cache, &question);
         }
-        hop.mac()
+        let mac = hop.mac();
+        self.counts.unresolved += usize::from(mac.is_none());
+        Some((mac?, remote.address))
     }
 
     /// Puts the outer headers in front of a frame, or of a copy of it if it has no headroom for them. `None` if it is too long, or

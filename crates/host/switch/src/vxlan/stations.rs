@@ -4,11 +4,10 @@
 //! station follows from its address. Any number of threads look up and learn without locks and without waiting; if two learn
 //! in one line at the same moment, one of them leaves it to the next frame.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-const WAYS: usize = 8;
+use crate::buckets::{Buckets, WAYS};
 
 /// Number of a remote end.
 pub(super) type RemoteId = u16;
@@ -80,10 +79,7 @@ pub(super) struct Stations {
     lines: Box<[Line]>,
     /// Stations of each line that were seen since it was last aged, a bit each.
     seen: Box<[AtomicU8]>,
-    /// Random, so that nobody can choose addresses that fall into one line.
-    multiplier: u64,
-    /// Shift of a hash that leaves the number of a line and the way to try first.
-    shift: u32,
+    places: Buckets,
     /// Lines that were aged since the start.
     aged: AtomicU64,
 }
@@ -91,34 +87,26 @@ pub(super) struct Stations {
 impl Stations {
     /// Creates a table with room for at least `stations`, which is not 0.
     pub(super) fn new(stations: usize) -> Self {
-        let lines = stations.div_ceil(WAYS).next_power_of_two().max(2);
+        let (lines, places) = Buckets::for_entries(stations);
         Self {
             lines: (0..lines).map(|_| Line::default()).collect(),
             seen: (0..lines).map(|_| AtomicU8::new(0)).collect(),
-            multiplier: RandomState::new().hash_one(stations) | 1,
-            shift: 64 - (lines * WAYS).trailing_zeros(),
+            places,
             aged: AtomicU64::new(0),
         }
-    }
-
-    /// Returns the number of a station's line, and the way to try first.
-    #[inline]
-    fn place(&self, station: u64) -> (usize, usize) {
-        let place = (station.wrapping_mul(self.multiplier) >> (self.shift & 63)) as usize;
-        (place / WAYS, place % WAYS)
     }
 
     /// Returns the end of a station, whose address is given as a number.
     #[inline]
     pub(super) fn find(&self, station: u64) -> Option<RemoteId> {
-        let (line, first) = self.place(station);
+        let (line, first) = self.places.place(station);
         self.lines[line].find(station, first).map(|(_, entry)| entry.remote())
     }
 
     /// Learns that a station was seen at an end. `station` is not 0.
     #[inline]
     pub(super) fn learn(&self, station: u64, remote: RemoteId) {
-        let (line, first) = self.place(station);
+        let (line, first) = self.places.place(station);
         let (ways, seen) = (&self.lines[line], &self.seen[line]);
         let entry = Entry::new(station, remote);
         let (way, before) = ways.find(station, first).unwrap_or_else(|| ways.victim(first, seen.load(Relaxed)));

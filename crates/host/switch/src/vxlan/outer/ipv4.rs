@@ -7,13 +7,14 @@ use ringpass_port::Sum;
 
 use super::{DecapError, ETHERNET, Ip, u16_at};
 
+pub(super) const ETHERTYPE: [u8; 2] = [8, 0];
 /// Length without options, in bytes.
 pub(super) const LEN: usize = 20;
 
 /// Reads the header of a UDP packet to this address.
 pub(super) fn parse(packet: &Packet, local: Ipv4Addr) -> Result<Ip, DecapError> {
     use DecapError::{Foreign, Malformed};
-    let ip = packet.array::<LEN>(ETHERNET).filter(|_| packet.array(12) == Some([8, 0])).ok_or(Foreign)?;
+    let ip = packet.array::<LEN>(ETHERNET).filter(|_| packet.array(12) == Some(ETHERTYPE)).ok_or(Foreign)?;
     if ip[0] >> 4 != 4 || ip[9] != 17 || ip[16..20] != local.octets() {
         return Err(Foreign);
     }
@@ -42,14 +43,14 @@ pub(super) fn checksum_is_right(packet: &Packet, udp: usize) -> bool {
     sum.folded() == [0xff; 2]
 }
 
-/// Writes the header of a UDP datagram of this length.
-pub(super) fn write(ip: &mut [u8; LEN], [from, to]: [Ipv4Addr; 2], datagram: u16) {
+/// Writes the header of a UDP datagram of this length to [`LEN`] bytes.
+pub(super) fn write(ip: &mut [u8], [from, to]: [Ipv4Addr; 2], datagram: u16) {
     // No options, not fragmented, don't fragment (RFC 7348, 4.3), TTL 64.
-    *ip = [0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    ip[..12].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17, 0, 0]);
     ip[2..4].copy_from_slice(&(datagram + LEN as u16).to_be_bytes());
     ip[12..16].copy_from_slice(&from.octets());
     ip[16..20].copy_from_slice(&to.octets());
     let mut sum = Sum::default();
     sum.add(&*ip);
-    ip[10..12].copy_from_slice(&sum.folded().map(|byte| !byte));
+    ip[10..12].copy_from_slice(&sum.checksum());
 }

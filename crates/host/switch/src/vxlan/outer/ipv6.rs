@@ -6,13 +6,14 @@ use ringpass_memory::Packet;
 
 use super::{DecapError, ETHERNET, Ip, u16_at};
 
+pub(super) const ETHERTYPE: [u8; 2] = [0x86, 0xdd];
 /// Length in bytes.
 pub(super) const LEN: usize = 40;
 
 /// Reads the header of a UDP packet to this address.
 pub(super) fn parse(packet: &Packet, local: Ipv6Addr) -> Result<Ip, DecapError> {
     let foreign = DecapError::Foreign;
-    let ip = packet.array::<LEN>(ETHERNET).filter(|_| packet.array(12) == Some([0x86, 0xdd])).ok_or(foreign)?;
+    let ip = packet.array::<LEN>(ETHERNET).filter(|_| packet.array(12) == Some(ETHERTYPE)).ok_or(foreign)?;
     if ip[0] >> 4 != 6 || ip[6] != 17 || ip[24..40] != local.octets() {
         return Err(foreign);
     }
@@ -21,9 +22,9 @@ pub(super) fn parse(packet: &Packet, local: Ipv6Addr) -> Result<Ip, DecapError> 
     Ok(Ip { source: Ipv6Addr::from(source).into(), addresses: ETHERNET + 8..start, udp: start, end })
 }
 
-/// Writes the header of a UDP datagram of this length. `flow` is a number of its flow, from which routers choose a path (RFC
-/// 6438).
-pub(super) fn write(ip: &mut [u8; LEN], [from, to]: [Ipv6Addr; 2], datagram: u16, flow: u16) {
+/// Writes the header of a UDP datagram of this length to [`LEN`] bytes. `flow` is a number of its flow, from which routers
+/// choose a path (RFC 6438).
+pub(super) fn write(ip: &mut [u8], [from, to]: [Ipv6Addr; 2], datagram: u16, flow: u16) {
     // Version 6, no traffic class.
     ip[..4].copy_from_slice(&(6 << 28 | u32::from(flow)).to_be_bytes());
     ip[4..6].copy_from_slice(&datagram.to_be_bytes());
