@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_testing::CaseInput;
 use ringpass_virtio::device::{
     Chain, ChainBatch, DeviceAccess, GuestMemory, GuestRegion, Inflight, Packed, Piece, Split, Virtqueue, VringConfig,
@@ -244,6 +244,7 @@ fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
             device: USER + DEVICE as u64,
             base: if packed { 0x8000_8000 } else { 0 },
             inflight: (flags & 8 != 0).then_some(inflight),
+            avx2: Avx2::detect().filter(|_| flags & 32 == 0),
         };
         self::bytes(&harness.region, MEMORY).iter().for_each(|byte| byte.store(0, Ordering::Relaxed));
         self::bytes(&harness.noted, NOTES).iter().for_each(|byte| byte.store(0, Ordering::Relaxed));

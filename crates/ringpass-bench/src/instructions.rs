@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::io;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use super::folder::TempDir;
 use super::measure::{Bench, Cell, Stage};
 use super::pages::pages_name;
 use ringpass::Error;
@@ -78,17 +79,19 @@ struct Counts {
 
 fn child(arguments: &[String], functions: &[&str], rounds: u64) -> Result<Counts, Error> {
     let os = |what: &str, source: io::Error| Error::os(what, source);
-    let file = std::env::temp_dir().join(format!("ringpass-callgrind-{}", std::process::id()));
+    // A file for each process: the child has children of its own.
+    let folder = TempDir::new("callgrind")?;
     let program = std::env::current_exe().map_err(|error| os("this program's own file", error))?;
     let mut command = Command::new("valgrind");
-    command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}", file.display())).arg(program);
-    command.args(arguments).arg(format!("--rounds={rounds}"));
-    let output = command.output().map_err(|error| match error.kind() {
+    command.arg("--tool=callgrind").arg(format!("--callgrind-out-file={}/%p", folder.path().display())).arg(program);
+    command.args(arguments).arg(format!("--rounds={rounds}")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::NotFound("--instructions needs valgrind: sudo apt install valgrind".into()),
         _ => os("valgrind", error),
     })?;
+    let file = folder.path().join(child.id().to_string());
+    let output = child.wait_with_output().map_err(|error| os("valgrind", error))?;
     let costs = read_costs(&file, functions);
-    let _ = fs::remove_file(&file);
     let packets = String::from_utf8_lossy(&output.stdout).trim().parse().ok().filter(|_| output.status.success());
     match (packets, costs) {
         (Some(packets), Ok(costs)) => Ok(Counts { packets, costs }),

@@ -69,4 +69,4 @@ pub use region::{Addressing, ContiguousRange, DmaRegion, RegionConfig};
 pub use request::Request;
 pub use swap::{SwapPool, SwapPoolConfig};
 pub use vector::{Avx2, Four};
-pub use vector_ring::{read_descriptors, read_pairs, write_descriptors};
+pub use vector_ring::{read_descriptors, read_numbers, read_pairs, write_descriptors};

@@ -2,7 +2,7 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64};
 
 /// Reads four descriptors once, two to a register. Their words are each read as a whole, as an aligned 16-byte part of a
 /// register is where AVX is (Intel SDM volume 3, 9.1.1; AMD64 APM volume 2, 7.3.2).
@@ -35,6 +35,19 @@ pub fn write_descriptors(descriptors: &[[AtomicU64; 2]; 4], [low, high]: [__m256
         _mm256_storeu_si256(pairs, low);
         _mm256_storeu_si256(pairs.add(1), high);
     }
+}
+
+/// Reads four numbers once, the first into the lowest 16 bits.
+#[inline]
+pub fn read_numbers(numbers: &[AtomicU16; 4]) -> u64 {
+    let read;
+    // SAFETY: the register is four numbers long. Assembly, because the device may write them at the same time: the compiler
+    // neither splits nor repeats this access.
+    unsafe {
+        asm!("mov {read}, [{at}]", at = in(reg) numbers, read = out(reg) read,
+            options(readonly, nostack, preserves_flags));
+    }
+    read
 }
 
 /// Reads four pairs of numbers once. Which of them belong together is for the caller to know: the device may write them

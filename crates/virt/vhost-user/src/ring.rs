@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use ringpass_ipc::EventNotifier;
+use ringpass_memory::Avx2;
 use ringpass_virtio::device::{GuestMemory, VringConfig};
 use ringpass_virtio::features::{EVENT_IDX, RING_PACKED};
 use ringpass_virtio::layout::MAX_SIZE;
@@ -53,7 +54,16 @@ impl Ring {
         let VringAddr { descriptors, available: driver, used: device_part, .. } = address;
         let base = initial_base(self.base, size, features)?;
         let inflight = inflight.map(|inflight| inflight.of(queue, size, features)).transpose()?;
-        let setup = VringConfig { size, features, descriptors, driver, device: device_part, base, inflight };
+        let setup = VringConfig {
+            size,
+            features,
+            descriptors,
+            driver,
+            device: device_part,
+            base,
+            inflight,
+            avx2: Avx2::detect(),
+        };
         check_parts(&setup, table.memory())?;
         let kick = match kick {
             Kick::Polled => None,

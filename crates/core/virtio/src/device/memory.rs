@@ -1,5 +1,6 @@
 //! The memory that a guest shares: regions, by guest address.
 
+use std::arch::x86_64::*;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -66,6 +67,21 @@ impl RegionCache {
         // SAFETY: `offset` is inside the region, as just checked, and `GuestMemory::new` checked that the
         // region is inside its mapping.
         inside.then(|| unsafe { self.start.add(offset as usize) })
+    }
+
+    /// Returns the addresses of pieces at four guest addresses, in 64 bits each, and a register that is 0 if all four are in this region
+    /// and none of the lengths, of up to 32 bits, is 0.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn at_four(&self, addresses: __m256i, lengths: __m256i) -> (__m256i, __m256i) {
+        let all = |number: u64| _mm256_set1_epi64x(number as i64);
+        let offsets = _mm256_sub_epi64(addresses, all(self.guest));
+        let ends = _mm256_add_epi64(offsets, lengths);
+        // A mapping has less than half of all addresses, so what is negative as a signed number is outside.
+        let negative = _mm256_and_si256(_mm256_or_si256(offsets, ends), all(1 << 63));
+        let far = _mm256_or_si256(negative, _mm256_cmpgt_epi64(ends, all(self.len)));
+        let empty = _mm256_cmpeq_epi64(lengths, _mm256_setzero_si256());
+        (_mm256_add_epi64(offsets, all(self.start.addr().get() as u64)), _mm256_or_si256(far, empty))
     }
 
     /// Returns whether the region holds `before + 1` bytes from `offset` on.

@@ -9,11 +9,12 @@ mod memory;
 mod packed;
 mod prefetch;
 mod split;
+mod vector;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use ringpass_memory::{Error, ForeignMemory};
+use ringpass_memory::{Avx2, Error, ForeignMemory};
 
 pub use memory::{GuestMemory, GuestRegion};
 pub use packed::Packed;
@@ -40,6 +41,8 @@ pub struct VringConfig {
     pub base: u32,
     /// Memory that tracks the chains taken and not yet given back, and that survives this process.
     pub inflight: Option<Inflight>,
+    /// With it, chains are taken four at a time.
+    pub avx2: Option<Avx2>,
 }
 
 /// A queue's part of an inflight region.
@@ -65,6 +68,7 @@ pub enum DeviceAccess {
 /// A piece of guest memory, checked to belong to the guest and contiguous in this process. Its contents may
 /// change at any time.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Piece {
     /// Address of the first byte.
     pub start: NonNull<u8>,
@@ -78,6 +82,7 @@ unsafe impl Send for Piece {}
 
 /// A chain that was taken from a queue.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Chain {
     /// Id by which the chain is given back.
     pub id: u16,

@@ -6,13 +6,14 @@ mod give;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
-use ringpass_memory::{Access, Error, prefetch};
+use ringpass_memory::{Access, Avx2, Error, prefetch};
 
 use super::cells::SharedArray;
 use super::chains::{ChainWalker, Descriptor, Pieces, RawDescriptor, read};
 use super::inflight::{InflightChain, InflightReplay, PackedInflight};
 use super::memory::RegionCache;
 use super::prefetch::{LINE, prefetch_frame};
+use super::vector::{self, Taking};
 use super::{Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig};
 use crate::features::{EVENT_IDX, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, event, flags};
@@ -108,10 +109,11 @@ impl Packed {
     }
 
     /// Takes chains of one descriptor each from a run of slots, and stops at the first chain that is not plain.
-    /// Returns the number taken.
+    /// Returns the number taken. With AVX2, `note` is not called.
     #[inline(always)]
     fn take_plain(
         &mut self,
+        avx2: Option<Avx2>,
         flags: u16,
         run: std::ops::Range<usize>,
         chains: &mut Vec<Chain>,
@@ -122,8 +124,13 @@ impl Packed {
         // Kept in locals: through `self`, each would be loaded again for each packet.
         let Self { parts, taken, region_cache, .. } = self;
         let (marks, region_cache) = (&mut taken[..], *region_cache);
-        let mut count = 0;
-        for (cell, place) in parts.ring[run].iter().zip(chains.spare_capacity_mut()) {
+        let (ring, places) = (&parts.ring[run], chains.spare_capacity_mut());
+        let mut count = avx2.map_or(0, |avx2| {
+            let to = Taking { flags, marks, region: region_cache, places, prefetch: &prefetch };
+            // SAFETY: the processor has AVX2, as `avx2` proves.
+            unsafe { vector::take_packed(avx2, ring, to) }
+        });
+        for (cell, place) in ring[count..].iter().zip(&mut places[count..]) {
             let words = read(cell);
             let descriptor = Descriptor::packed(words);
             let id = descriptor.number;
@@ -138,10 +145,11 @@ impl Packed {
             place.write(Chain { id, descriptors: 1, first: Piece { start, len: descriptor.len }, more: (0, 0) });
             count += 1;
         }
+        // SAFETY: the loops have written `count` elements of the spare capacity, from its start on.
+        unsafe { chains.set_len(chains.len() + count) };
+        let count = count as u16;
         self.head.advance(count, self.setup.size);
         self.held += count;
-        // SAFETY: the loop has written `count` elements of the spare capacity, from its start on.
-        unsafe { chains.set_len(chains.len() + usize::from(count)) };
         count
     }
 
@@ -242,10 +250,10 @@ impl Packed {
             let run = self.run(left);
             let len = run.len();
             let count = match self.log.take() {
-                None => self.take_plain(flags, run, &mut taken.chains, prefetch, |_, _| {}),
+                None => self.take_plain(self.setup.avx2, flags, run, &mut taken.chains, prefetch, |_, _| {}),
                 Some(mut log) => {
                     let note = |id, words| log.take(id, &[words]);
-                    let count = self.take_plain(flags, run, &mut taken.chains, prefetch, note);
+                    let count = self.take_plain(None, flags, run, &mut taken.chains, prefetch, note);
                     log.commit_taken();
                     self.log = Some(log);
                     count

@@ -11,6 +11,7 @@ use super::inflight::{InflightReplay, SplitInflight};
 use super::marks::unmark_all;
 use super::memory::RegionCache;
 use super::prefetch::{LINE, prefetch_frame};
+use super::vector::{self, Taking};
 use super::{Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig};
 use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, NO_NOTIFY, flags};
@@ -156,8 +157,13 @@ impl Split {
         let descriptors = &parts.descriptors[..];
         let marks = &mut taken[..];
         let region_cache = *region_cache;
-        let mut count = 0;
-        for (entry, place) in parts.available[run].iter().zip(chains.spare_capacity_mut()) {
+        let (available, places) = (&parts.available[run], chains.spare_capacity_mut());
+        let mut count = self.setup.avx2.map_or(0, |avx2| {
+            let to = Taking { flags, marks, region: region_cache, places, prefetch: &prefetch };
+            // SAFETY: the processor has AVX2, as `avx2` proves.
+            unsafe { vector::take_split(avx2, available, descriptors, to) }
+        });
+        for (entry, place) in available[count..].iter().zip(&mut places[count..]) {
             let id = entry.load(Ordering::Relaxed);
             let Some(mark) = marks.get_mut(usize::from(id)) else { break };
             let Some(cell) = descriptors.get(usize::from(id)) else { break };
@@ -171,10 +177,10 @@ impl Split {
             place.write(Chain { id, descriptors: 1, first: Piece { start, len: descriptor.len }, more: (0, 0) });
             count += 1;
         }
-        self.head = self.head.wrapping_add(count);
-        // SAFETY: the loop has written `count` elements of the spare capacity, from its start on.
-        unsafe { chains.set_len(chains.len() + usize::from(count)) };
-        count
+        // SAFETY: the loops have written `count` elements of the spare capacity, from its start on.
+        unsafe { chains.set_len(chains.len() + count) };
+        self.head = self.head.wrapping_add(count as u16);
+        count as u16
     }
 
     /// Takes the next chain, of any kind.

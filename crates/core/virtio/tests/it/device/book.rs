@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use ringpass_memory::{DmaRegion, Error, ForeignMemory, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, Error, ForeignMemory, RegionConfig};
 use ringpass_virtio::device::{
     Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, GuestRegion, Packed, Split, Virtqueue, VringConfig,
 };
@@ -66,6 +66,7 @@ impl Guest {
             device: DEVICE + USER,
             base,
             inflight: None,
+            avx2: Avx2::detect(),
         }
     }
 

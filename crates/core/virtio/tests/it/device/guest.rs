@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringpass_memory::{DmaRegion, ForeignMemory, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_virtio::device::{Chain, ChainBatch, GuestMemory, GuestRegion, Inflight, Piece, VringConfig};
 use ringpass_virtio::driver::{Addresses, Config};
 use ringpass_virtio::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
@@ -41,6 +41,7 @@ pub fn setup(packed: bool, config: &Config, at: Addresses) -> VringConfig {
         device: at.device + USER,
         base: if packed { 0x8000_8000 } else { 0 },
         inflight: None,
+        avx2: Avx2::detect(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use ringpass_memory::{DmaRegion, Mempool, MempoolConfig, Packet, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, Mempool, MempoolConfig, Packet, RegionConfig};
 use ringpass_virtio::device::{self, Chain, ChainBatch, DeviceAccess, GuestMemory, Piece, VringConfig};
 use ringpass_virtio::driver::{self, Config};
 
@@ -74,14 +74,14 @@ struct Bench<Q, D> {
 }
 
 impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
-    fn new(packed: bool, config: &Config, access: DeviceAccess, noted: bool) -> Self {
+    fn new(packed: bool, config: &Config, access: DeviceAccess, noted: bool, avx2: Option<Avx2>) -> Self {
         let rings = DmaRegion::new(Q::bytes(config), &RegionConfig::default()).unwrap();
         let buffers = 2 * usize::from(config.size) + 64;
         let pool = Mempool::new(&MempoolConfig { buffers, size: BUFFER, ..Default::default() }).unwrap();
         let driver = Q::new(&rings, 0, config).unwrap();
         let memory = guest::memory(&[(&rings, None), (pool.region(), None)]);
         let inflight = noted.then(|| guest::inflight(packed, config.size));
-        let setup = VringConfig { inflight, ..guest::setup(packed, config, driver.addresses()) };
+        let setup = VringConfig { inflight, avx2, ..guest::setup(packed, config, driver.addresses()) };
         let device = D::new(&setup, &memory).unwrap();
         Self {
             packed,
@@ -283,11 +283,13 @@ impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
     }
 }
 
-fn run(packed: bool, config: &Config, access: DeviceAccess, noted: bool, ops: impl Iterator<Item = Op>) {
+/// Runs the operations; `vector` says whether the device takes chains four at a time.
+fn run(packed: bool, config: &Config, access: DeviceAccess, [noted, vector]: [bool; 2], ops: impl Iterator<Item = Op>) {
+    let avx2 = vector.then(Avx2::detect).flatten();
     if packed {
-        Bench::<driver::Packed, device::Packed>::new(packed, config, access, noted).run(ops);
+        Bench::<driver::Packed, device::Packed>::new(packed, config, access, noted, avx2).run(ops);
     } else {
-        Bench::<driver::Split, device::Split>::new(packed, config, access, noted).run(ops);
+        Bench::<driver::Split, device::Split>::new(packed, config, access, noted, avx2).run(ops);
     }
 }
 
@@ -336,10 +338,10 @@ proptest! {
     fn every_packet_arrives_once(
         (packed, config) in config(),
         write in any::<bool>(),
-        noted in any::<bool>(),
+        switches in any::<[bool; 2]>(),
         ops in prop::collection::vec(op(), 1..150),
     ) {
-        run(packed, &config, if write { DeviceAccess::Write } else { DeviceAccess::Read }, noted, ops.into_iter());
+        run(packed, &config, if write { DeviceAccess::Write } else { DeviceAccess::Read }, switches, ops.into_iter());
     }
 }
 
@@ -371,7 +373,7 @@ fn indices_wrap() {
                         Op::Reap(20),
                     ]
                 });
-                run(packed, &config, access, noted, ops);
+                run(packed, &config, access, [noted, true], ops);
             }
         }
     }

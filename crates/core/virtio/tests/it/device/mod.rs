@@ -7,3 +7,4 @@ mod honest;
 mod hostile;
 mod inflight;
 mod threads;
+mod vector;

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 pub use rig::*;
 use ringpass_ipc::EventNotifier;
-use ringpass_memory::{DmaRegion, ForeignMemory, Mempool, MempoolConfig, Packet, RegionConfig};
+use ringpass_memory::{Avx2, DmaRegion, ForeignMemory, Mempool, MempoolConfig, Packet, RegionConfig};
 use ringpass_vhost_user::{Device, QueueStart, VringBase};
 use ringpass_virtio::device::{GuestMemory, GuestRegion, Inflight, VringConfig};
 use ringpass_virtio::driver::{Addresses, Config, DeviceAccess, Packed, Split, Virtqueue};
@@ -159,6 +159,7 @@ impl Guest {
             device: device + USER,
             base,
             inflight: self.queues[queue].inflight.clone(),
+            avx2: Avx2::detect(),
         }
     }
 
