@@ -54,8 +54,16 @@ impl Rig {
         let (local, remote) = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2));
         let remotes = [remote, Ipv4Addr::new(10, 0, 0, 3)].map(IpAddr::from).to_vec();
         let (networks, port, local) = (vxlan::Networks::One(42), vxlan::PORT, local.into());
-        let config =
-            vxlan::Config { networks, port, local, prefix: None, gateway: None, remotes, stations: 16, mac: None };
+        let config = vxlan::Config {
+            networks,
+            port,
+            local,
+            prefix: None,
+            gateway: None,
+            ends: vxlan::Ends::Fixed(remotes),
+            stations: 16,
+            mac: None,
+        };
         let tunnel = Tunnel::new(config).expect("three stations");
         let (mut far, mut ends) = (Vec::new(), Vec::new());
         for number in 0..PORTS {

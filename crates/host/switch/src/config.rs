@@ -50,4 +50,6 @@ pub struct PortPolicy {
     /// Whether this is the port of a guest that lends buffers, into which other ports receive. Packets in lent
     /// buffers are passed to such ports as they are, and to all others as copies.
     pub lends: bool,
+    /// Set if no stations are learned at this port: those behind it are [placed](crate::Placement) by a control plane.
+    pub given: bool,
 }

@@ -15,6 +15,7 @@ mod datapath;
 mod egress;
 mod flows;
 mod frame;
+mod journal;
 mod lookup;
 mod rate_limiter;
 mod state;
@@ -28,6 +29,7 @@ pub use changes::{DatapathQueues, ExchangeRx, ExchangeTx, Forwarding, QueueExcha
 pub use config::{Config, MAX_PORTS, PortPolicy};
 pub use counters::{Counter, Counts};
 pub use datapath::Datapath;
-pub use switch::Switch;
+pub use journal::{Arrival, Arrivals};
+pub use switch::{Placement, Switch};
 pub use table::Entry;
 pub use vlan::{VlanSet, Vlans};

@@ -194,6 +194,9 @@ impl<'a> Lookup<'a> {
         if !self.view.sources.is_empty() && self.view.sources.binary_search(&mac).is_err() {
             return Err(Counter::Spoofed);
         }
+        if !self.view.learns {
+            return self.pass_unlearned(source).map(|()| true);
+        }
         if flags.any(Flags::NO_LEARN) {
             return self.pass_unlearned(source).map(|()| false);
         }
@@ -208,7 +211,7 @@ impl<'a> Lookup<'a> {
     }
 
     /// Checks the source of a packet that must not be learned from: a static station of another port is still
-    /// rejected. Nothing is cached, so the following packets are checked too.
+    /// rejected.
     #[cold]
     fn pass_unlearned(&self, source: Key) -> Result<(), Counter> {
         match self.shared.table.fixed(source) {

@@ -20,6 +20,8 @@ pub(crate) struct PortView {
     pub(crate) rate_limiter: RateLimiter,
     /// The port accepts packets in lent buffers.
     pub(crate) lends: bool,
+    /// Stations are learned at the port.
+    pub(crate) learns: bool,
 }
 
 /// State shared by datapaths and the control side. Sets of ports are words with one bit per port.

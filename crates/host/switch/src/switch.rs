@@ -5,13 +5,14 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use ringpass_memory::Mempool;
-use ringpass_port::{Error, Link};
+use ringpass_port::{Error, Link, MacAddress};
 
 use crate::changes::{Change, DatapathQueues, Mailbox, QueueExchange};
 use crate::config::{Config, MAX_PORTS, PortPolicy};
 use crate::counters::{Counts, PortCounters};
 use crate::datapath::Datapath;
 use crate::egress::EgressPorts;
+use crate::journal::{Arrivals, Journal};
 use crate::rate_limiter::RateLimiter;
 use crate::state::{PortView, Shared};
 use crate::table::{Entry, Key, Table};
@@ -35,7 +36,7 @@ pub struct Switch {
     entries: usize,
 }
 
-fn number(mac: ringpass_port::MacAddress) -> u64 {
+pub(crate) fn number(mac: MacAddress) -> u64 {
     mac.0.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte))
 }
 
@@ -224,6 +225,7 @@ impl Switch {
     /// sleeps. The slot can be filled again at once.
     pub fn remove(&mut self, port: usize) {
         self.set_link(port, Link::default());
+        self.shared.table.remove_all_given(port);
         if self.present >> port & 1 != 0 {
             self.present &= !(1 << port);
             self.shared.table.divide(self.ports_left());
@@ -243,20 +245,55 @@ impl Switch {
         self.entries
     }
 
+    /// Returns a handle by which a control plane places stations at ports, from any thread.
+    pub fn placement(&self) -> Placement {
+        Placement(self.shared.clone())
+    }
+
+    /// Begins to record the stations that are new at a port, for one reader.
+    ///
+    /// # Errors
+    /// If they are recorded already, or the process has no file descriptor left.
+    pub fn arrivals(&self) -> Result<Arrivals, Error> {
+        let (journal, arrivals) = Journal::new()?;
+        if !self.shared.table.record(journal) {
+            return Err(Error::Config("the switch's new stations have a reader already".into()));
+        }
+        Ok(arrivals)
+    }
+
     /// Returns the table, sorted by VLAN and address.
     pub fn table(&self) -> Vec<Entry> {
-        let mut entries = self.shared.table.entries(self.now());
-        entries.sort_by_key(|entry| (entry.vlan, entry.mac.0));
-        entries
+        self.placement().table()
     }
 
     /// Returns the counters of a port; if the slot is empty, those of its last port.
     pub fn counts(&self, port: usize) -> Counts {
         Counts::sum(self.counters[port].iter().map(|counters| &**counters))
     }
+}
 
-    fn now(&self) -> u16 {
-        self.shared.now.load(Ordering::Relaxed)
+/// Places stations at ports for a control plane, while frames pass.
+#[derive(Clone)]
+pub struct Placement(Arc<Shared>);
+
+impl Placement {
+    /// Places a station at a port, wherever it was learned before. It does not age there, and moves when its frames arrive at another port. Returns `false` if
+    /// it is a static one, or the table has no room.
+    pub fn place(&self, mac: MacAddress, vlan: u16, port: usize) -> bool {
+        self.0.table.place_given(Key::new(number(mac), vlan), port, self.0.now.load(Ordering::Relaxed))
+    }
+
+    /// Removes a station that was placed at a port, unless it has moved.
+    pub fn remove(&self, mac: MacAddress, vlan: u16, port: usize) {
+        self.0.table.remove_given(Key::new(number(mac), vlan), port);
+    }
+
+    /// Returns the table, sorted by VLAN and address.
+    pub fn table(&self) -> Vec<Entry> {
+        let mut entries = self.0.table.entries(self.0.now.load(Ordering::Relaxed));
+        entries.sort_by_key(|entry| (entry.vlan, entry.mac.0));
+        entries
     }
 }
 
@@ -271,5 +308,6 @@ fn view(flood: u64, own: &PortPolicy) -> PortView {
         sources: sources.into(),
         rate_limiter: RateLimiter::new(own.flood.unwrap_or(flood)),
         lends: own.lends,
+        learns: !own.given,
     }
 }

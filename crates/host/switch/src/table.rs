@@ -14,6 +14,7 @@
 //! evicting from the port with the most entries ("MAC table fairness", `lib/mac-learning.h`); here it also
 //! applies within each bucket.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use ringpass_port::MacAddress;
 
 use crate::buckets::{Buckets, WAYS};
 use crate::config::MAX_PORTS;
+use crate::journal::{Arrival, Journal};
 
 /// How many times an operation is retried while another thread changes the bucket.
 const MAX_RETRIES: u32 = 8;
@@ -42,19 +44,26 @@ impl Key {
     /// The key of an empty entry, which no frame has.
     pub(crate) const NONE: Self = Self(0);
 
-    fn mac(self) -> MacAddress {
+    pub(crate) fn mac(self) -> MacAddress {
         let [_, _, bytes @ ..] = (self.0 << 1 >> 13).to_be_bytes();
         MacAddress(bytes)
     }
+
+    pub(crate) fn vlan(self) -> u16 {
+        (self.0 & 0xfff) as u16
+    }
 }
 
-/// State of a station in 32 bits: port, static flag, moves, and the second in which it was last seen.
+/// State of a station in 32 bits: port, flags, moves, and the second in which it was last seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct EntryState(u32);
 
 impl EntryState {
+    /// Set for static stations, which neither move nor age.
     const FIXED: u32 = 1 << 8;
-    const MAX_MOVES: u32 = 127;
+    /// Set for stations that a control plane placed here. They do not age, and move as others do.
+    const GIVEN: u32 = 1 << 15;
+    const MAX_MOVES: u32 = 63;
 
     fn new(port: usize, now: u16) -> Self {
         Self(u32::from(now) << 16 | port as u32)
@@ -66,6 +75,10 @@ impl EntryState {
 
     fn fixed(self) -> bool {
         self.0 & Self::FIXED != 0
+    }
+
+    fn given(self) -> bool {
+        self.0 & Self::GIVEN != 0
     }
 
     fn moves(self) -> u32 {
@@ -188,7 +201,7 @@ pub struct Entry {
     pub vlan: u16,
     /// The port where it was last seen.
     pub port: usize,
-    /// Time since it was last seen, in whole seconds; `None` for static entries.
+    /// Time since it was last seen, in whole seconds; `None` for static entries and those of a control plane.
     pub age: Option<Duration>,
 }
 
@@ -204,6 +217,8 @@ pub(crate) struct Table {
     share: AtomicU32,
     /// Counts stations that have moved or gone, static ones that came, and what else changes where frames go.
     generation: AtomicU64,
+    /// Present if somebody wants to know of stations that are new at a port.
+    journal: OnceLock<Journal>,
 }
 
 impl Table {
@@ -222,6 +237,7 @@ impl Table {
             learned,
             share: 0.into(),
             generation: 0.into(),
+            journal: OnceLock::new(),
         };
         table.divide(1);
         table
@@ -316,7 +332,16 @@ impl Table {
             Some(way) => self.move_to(bucket, way, port, now),
             None => self.insert(bucket, start, key, port, now),
         };
-        bucket.write(change).unwrap_or(Learned::Busy)
+        let learned = bucket.write(change).unwrap_or(Learned::Busy);
+        if let (Learned::New | Learned::Evicted | Learned::Moved, Some(journal)) = (learned, self.journal.get()) {
+            journal.record(Arrival { mac: key.mac(), vlan: key.vlan(), port });
+        }
+        learned
+    }
+
+    /// Lets a journal record stations that are new at a port from here on. Returns `false` if there is one already.
+    pub(crate) fn record(&self, journal: Journal) -> bool {
+        self.journal.set(journal).is_ok()
     }
 
     fn move_to(&self, bucket: &Bucket, way: usize, port: usize, now: u16) -> Learned {
@@ -400,16 +425,72 @@ impl Table {
         self.write(bucket, put).unwrap_or(false)
     }
 
+    /// Places a station at a port for a control plane, wherever it was learned. It stays there until it is removed or seen elsewhere. Returns `false` if it
+    /// is a static one, or has no room, or its bucket changes all the time.
+    pub(crate) fn place_given(&self, key: Key, port: usize, now: u16) -> bool {
+        let (bucket, start) = self.place(key);
+        let given = EntryState(EntryState::new(port, now).0 | EntryState::GIVEN);
+        let put = || {
+            let way = match bucket.find(key, start) {
+                Some(way) if bucket.seen(way).fixed() => return false,
+                Some(way) => {
+                    self.learned[bucket.seen(way).port()].fetch_sub(1, Ordering::Relaxed);
+                    self.learned[port].fetch_add(1, Ordering::Relaxed);
+                    way
+                }
+                None => {
+                    if matches!(self.insert(bucket, start, key, port, now), Learned::Full) {
+                        return false;
+                    }
+                    let Some(way) = bucket.find(key, start) else { return false };
+                    way
+                }
+            };
+            bucket.seen[way].store(given.0, Ordering::Relaxed);
+            self.changed();
+            true
+        };
+        self.write(bucket, put).unwrap_or(false)
+    }
+
+    /// Removes a station that a control plane placed at a port, unless it has moved.
+    pub(crate) fn remove_given(&self, key: Key, port: usize) {
+        let (bucket, start) = self.place(key);
+        self.write(bucket, || {
+            if let Some(way) = bucket.find(key, start)
+                && bucket.seen(way).given()
+                && bucket.seen(way).port() == port
+            {
+                self.learned[port].fetch_sub(1, Ordering::Relaxed);
+                bucket.put(way, Key::NONE, EntryState(0));
+                self.changed();
+            }
+        });
+    }
+
     /// Removes the static stations of a port. Those in a bucket that another thread takes long to change stay.
     pub(crate) fn remove_static(&self, port: usize) {
+        self.remove(port, EntryState::fixed);
+    }
+
+    /// Removes all stations that a control plane placed at a port, but for those in a bucket that another thread takes long to change.
+    pub(crate) fn remove_all_given(&self, port: usize) {
+        self.remove(port, EntryState::given);
+    }
+
+    fn remove(&self, port: usize, kind: impl Fn(EntryState) -> bool) {
         for bucket in &self.buckets {
             let is_own = |way: usize| {
                 let seen = bucket.seen(way);
-                bucket.keys[way].load(Ordering::Relaxed) != 0 && seen.fixed() && seen.port() == port
+                bucket.keys[way].load(Ordering::Relaxed) != 0 && kind(seen) && seen.port() == port
             };
             if (0..WAYS).any(is_own) {
                 self.write(bucket, || {
-                    (0..WAYS).filter(|&way| is_own(way)).for_each(|way| bucket.put(way, Key::NONE, EntryState(0)));
+                    for way in (0..WAYS).filter(|&way| is_own(way)) {
+                        let learned = u32::from(!bucket.seen(way).fixed());
+                        self.learned[port].fetch_sub(learned, Ordering::Relaxed);
+                        bucket.put(way, Key::NONE, EntryState(0));
+                    }
                     self.changed();
                 });
             }
@@ -434,7 +515,7 @@ impl Table {
         for bucket in &self.buckets {
             let stale = |way: usize| {
                 let (there, seen) = (bucket.keys[way].load(Ordering::Relaxed) != 0, bucket.seen(way));
-                there && !seen.fixed() && !keep(seen.port(), seen.age(now))
+                there && !seen.fixed() && !seen.given() && !keep(seen.port(), seen.age(now))
             };
             let forget = || {
                 for way in (0..WAYS).filter(|&way| stale(way)) {
@@ -463,8 +544,8 @@ impl Table {
                 fence(Ordering::Acquire);
                 let whole = before & 1 == 0 && bucket.sequence.load(Ordering::Relaxed) == before;
                 if whole && key != Key::NONE {
-                    let age = (!seen.fixed()).then(|| Duration::from_secs(seen.age(now).into()));
-                    entries.push(Entry { mac: key.mac(), vlan: (key.0 & 0xfff) as u16, port: seen.port(), age });
+                    let age = (!seen.fixed() && !seen.given()).then(|| Duration::from_secs(seen.age(now).into()));
+                    entries.push(Entry { mac: key.mac(), vlan: key.vlan(), port: seen.port(), age });
                 }
             }
         }

@@ -231,6 +231,7 @@ impl Port {
             stations: self.stations.into_iter().map(|station| station.0).collect(),
             flood: self.flood,
             lends: false,
+            given: false,
         };
         Ok(PortPlan { address: self.address, rules, tunnel, pass: None, maps: Vec::new() })
     }
@@ -254,7 +255,8 @@ impl Vxlan {
         remotes.extend(remote);
         let (port, mac) = (port.unwrap_or(vxlan::PORT), mac.map(|mac| mac.0));
         let stations = table.unwrap_or(1 << 14);
-        let config = vxlan::Config { networks, port, local, prefix, gateway, remotes, stations, mac };
+        let ends = vxlan::Ends::Fixed(remotes);
+        let config = vxlan::Config { networks, port, local, prefix, gateway, ends, stations, mac };
         vxlan::Tunnel::new(config).map_err(|error| error.to_string())
     }
 
@@ -313,6 +315,7 @@ mod tests {
             stations: vec![(mac(1), None), (mac(2), Some(10))],
             flood: Some(9),
             lends: false,
+            given: false,
         };
         assert_eq!((&a.rules, &a.address[..], a.pass), (&rules, "tap:a", None));
         assert_eq!(b.rules.vlans, Vlans::Trunk { allowed: VlanSet::of([10, 20, 21]), native: Some(20) });

@@ -3,11 +3,12 @@
 //!
 //! The tunnel connects an IPv4 or IPv6 address with one or more remote ones, in the same network or behind a router. Each end
 //! answers questions for its own hardware address, and asks for those of the others or of the router. With several remotes,
-//! each station's own is learned from the frames that it sends; a frame to a group, or to a station that is not known, goes to
-//! all of them. What comes out of the tunnel never goes back into it, as no frame leaves a switch by the port where it came in, so
+//! each station's own is learned from the frames that it sends, or [given](Tunnel::change) by a control plane; a frame to a group, or to
+//! a station that is not known, goes to all of them. What comes out of the tunnel never goes back into it, as no frame leaves a switch by the port where it came in, so
 //! remotes need no spanning tree as long as each has all others.
 
 mod arp;
+mod control;
 mod nd;
 mod neighbours;
 mod networks;
@@ -17,15 +18,17 @@ mod remotes;
 mod stations;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use ringpass_memory::{Flags, Mempool};
 use ringpass_port::{Error, MacAddress, QueuePair, SoftwareOffload};
 
+use control::Given;
+pub use control::{Changes, Station};
 pub use networks::Networks;
-use remotes::Remotes;
+use remotes::{Current, Remotes};
 
 /// The registered UDP port.
 pub const PORT: u16 = 4789;
@@ -48,13 +51,51 @@ pub struct Config {
     pub prefix: Option<u8>,
     /// Router in that network through which remotes elsewhere are reached.
     pub gateway: Option<IpAddr>,
-    /// Addresses of the other ends, of the same family: 1 to [`MAX_REMOTES`].
-    pub remotes: Vec<IpAddr>,
-    /// Stations of each network that there is room for, if there are several remotes. When a place is taken, remotes with fewer
+    /// The other ends.
+    pub ends: Ends,
+    /// Stations of each network that there is room for, if there may be several remotes. When a place is taken, remotes with fewer
     /// stations come first.
     pub stations: usize,
     /// Hardware address of this end; if `None`, it is derived from the last bytes of its address.
     pub mac: Option<MacAddress>,
+}
+
+impl Config {
+    /// Checks the address of another end or of a router.
+    fn check_other(&self, other: IpAddr) -> Result<(), Error> {
+        let local = self.local;
+        if !is_host(local) || !is_host(other) || local == other || local.is_ipv4() != other.is_ipv4() {
+            return Err(Error::Config(format!("VXLAN: {local} and {other} are not the addresses of two stations")));
+        }
+        Ok(())
+    }
+
+    /// Returns whether an address is in this end's network.
+    fn is_near(&self, address: IpAddr) -> bool {
+        self.prefix.is_none_or(|prefix| shared_bits(self.local, address) >= u32::from(prefix))
+    }
+
+    /// Returns the station through which a remote is reached.
+    fn next_hop(&self, remote: IpAddr) -> Result<IpAddr, Error> {
+        self.check_other(remote)?;
+        if self.is_near(remote) {
+            return Ok(remote);
+        }
+        self.gateway.ok_or_else(|| {
+            let local = self.local;
+            let why = format!("{remote} is outside of the network of {local}; say through which gateway it is reached");
+            Error::Config(format!("VXLAN: {why}"))
+        })
+    }
+}
+
+/// Where the other ends of a tunnel are known from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// They have these addresses, of the same family as the tunnel's own: 1 to [`MAX_REMOTES`]. Stations behind them are learned from frames.
+    Fixed(Vec<IpAddr>),
+    /// They are given by [`Tunnel::change`], and the stations behind them too: none is learned from frames.
+    Given,
 }
 
 /// Most remote ends of a tunnel.
@@ -78,7 +119,9 @@ struct Counters {
 struct State {
     config: Config,
     mac: [u8; 6],
-    remotes: Remotes,
+    remotes: Current,
+    /// What was given by a control plane.
+    given: Mutex<Given>,
     networks: networks::Table,
     start: Instant,
     counters: Counters,
@@ -118,21 +161,23 @@ impl Tunnel {
     /// # Errors
     /// If the VNI, an address or a number is invalid.
     pub fn new(config: Config) -> Result<Self, Error> {
-        let Config { local, prefix, gateway, ref networks, ref remotes, stations, .. } = config;
+        let Config { local, prefix, gateway, ref networks, ref ends, stations, .. } = config;
         let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
-        if !(1..=MAX_REMOTES).contains(&remotes.len()) {
-            return wrong(format!("a tunnel has 1 to {MAX_REMOTES} remotes, not {}", remotes.len()));
-        }
+        let remotes = match ends {
+            Ends::Fixed(remotes) if !(1..=MAX_REMOTES).contains(&remotes.len()) => {
+                return wrong(format!("a tunnel has 1 to {MAX_REMOTES} remotes, not {}", remotes.len()));
+            }
+            Ends::Fixed(remotes) => &remotes[..],
+            Ends::Given => &[],
+        };
         let bits = if local.is_ipv4() { 32 } else { 128 };
         if prefix.is_some_and(|prefix| prefix > bits) {
             return wrong(format!("{local} has no more than {bits} bits"));
         }
         for &other in remotes.iter().chain(&gateway) {
-            if !is_host(local) || !is_host(other) || local == other || local.is_ipv4() != other.is_ipv4() {
-                return wrong(format!("{local} and {other} are not the addresses of two stations"));
-            }
+            config.check_other(other)?;
         }
-        let is_near = |address| prefix.is_none_or(|prefix| shared_bits(local, address) >= u32::from(prefix));
+        let is_near = |address| config.is_near(address);
         match (gateway, remotes.iter().find(|&&remote| !is_near(remote))) {
             (Some(_), _) if prefix.is_none() => {
                 return wrong(format!(
@@ -142,22 +187,24 @@ impl Tunnel {
             (Some(gateway), _) if !is_near(gateway) => {
                 return wrong(format!("the gateway {gateway} is outside of the network of {local}"));
             }
-            (None, Some(remote)) => {
-                return wrong(format!(
-                    "{remote} is outside of the network of {local}; say through which gateway it is reached"
-                ));
-            }
             _ => {}
+        }
+        for &remote in remotes {
+            config.next_hop(remote)?;
         }
         if !(1..=MAX_STATIONS).contains(&stations) {
             return wrong(format!("there is room for 1 to {MAX_STATIONS} stations, not {stations}"));
         }
         let mac = config.mac.map_or_else(|| derived(local), |mac| mac.0);
-        let next = |remote| if is_near(remote) { remote } else { gateway.unwrap_or(remote) };
-        let remotes = Remotes::new(remotes.clone(), next);
-        let networks = networks::Table::new(networks, remotes.only().is_none().then_some(stations))?;
-        let counters = Counters::default();
-        Ok(Self(Arc::new(State { config, mac, remotes, networks, start: Instant::now(), counters })))
+        let learns = *ends != Ends::Given;
+        // What is given must have room, so the table is mostly empty; what is learned may be forgotten.
+        let room = if learns { stations } else { 4 * stations };
+        let networks = networks::Table::new(networks, (!learns || remotes.len() > 1).then_some(room), learns)?;
+        let count = networks.all().len();
+        let next = |remote| config.next_hop(remote).unwrap_or(remote);
+        let remotes = Current::new(Remotes::fixed(remotes.to_vec(), count, next));
+        let (given, counters) = (Mutex::new(Given::new(count)), Counters::default());
+        Ok(Self(Arc::new(State { config, mac, remotes, given, networks, start: Instant::now(), counters })))
     }
 
     /// Wraps the port's queues, so that they carry frames of the inner network. Offloads that inner frames

@@ -34,10 +34,14 @@ impl Networks {
 /// A network of the tunnel.
 pub(super) struct Network {
     pub(super) vni: u32,
+    /// Its place in the table.
+    pub(super) place: usize,
     /// Its VLAN in the switch; `None` if it has all frames of the port.
-    vlan: Option<u16>,
-    /// Present if there is more than one remote.
-    stations: Option<Stations>,
+    pub(super) vlan: Option<u16>,
+    /// Present if there may be more than one remote.
+    pub(super) stations: Option<Stations>,
+    /// Set if stations are learned from frames.
+    learns: bool,
 }
 
 impl Network {
@@ -59,7 +63,8 @@ impl Network {
             }
             packet.set_vlan(vlan);
         }
-        if let Some(stations) = &self.stations
+        if self.learns
+            && let Some(stations) = &self.stations
             && let Some(header) = RawHeader::of(&*packet).map(RawHeader::header)
             && header.has_source()
         {
@@ -78,11 +83,12 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Creates the table of these networks, each with room for this many stations if there is more than one remote.
+    /// Creates the table of these networks, each with room for this many stations if there may be more than one remote. `learns` is set if those are
+    /// learned from frames.
     ///
     /// # Errors
     /// If a VNI or VLAN is none, or is there twice, or there is room for too many stations.
-    pub(super) fn new(networks: &Networks, stations: Option<usize>) -> Result<Self, Error> {
+    pub(super) fn new(networks: &Networks, stations: Option<usize>, learns: bool) -> Result<Self, Error> {
         let wrong = |why: String| Err(Error::Config(format!("VXLAN: {why}")));
         let mut list = networks.list();
         list.sort_unstable_by_key(|&(_, vni)| vni);
@@ -109,8 +115,9 @@ impl Table {
                 "there is room for {MAX_STATIONS} stations in all networks together; say how many, with less for each"
             ));
         }
-        let network = |(vlan, vni)| Network { vni, vlan, stations: stations.map(Stations::new) };
-        Ok(Self { networks: list.into_iter().map(network).collect(), vlans: vlans.into() })
+        let network =
+            |(place, (vlan, vni))| Network { vni, place, vlan, stations: stations.map(Stations::new), learns };
+        Ok(Self { networks: list.into_iter().enumerate().map(network).collect(), vlans: vlans.into() })
     }
 
     /// Returns the network with this VNI.
@@ -137,9 +144,14 @@ impl Table {
         !self.vlans.is_empty()
     }
 
-    /// Forgets silent stations of one of the networks; `turn` counts the calls.
+    /// Returns all networks, by their places.
+    pub(super) fn all(&self) -> &[Network] {
+        &self.networks
+    }
+
+    /// Forgets silent stations of one of the networks, if they were learned; `turn` counts the calls.
     pub(super) fn age(&self, turn: usize, now: Duration) {
-        if let Some(stations) = &self.networks[turn % self.networks.len()].stations {
+        if let Network { stations: Some(stations), learns: true, .. } = &self.networks[turn % self.networks.len()] {
             stations.age(now);
         }
     }

@@ -9,8 +9,9 @@ use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
 
 use super::State;
 use super::neighbours::{self, Heard, Neighbour};
+use super::networks::Network;
 use super::outer::{self, DecapError, Outer, Path};
-use super::remotes::Remote;
+use super::remotes::{Remote, Remotes, View};
 
 /// The port's own Tx queue, which answers to questions use too. Both halves belong to one worker, so the lock is never
 /// contended.
@@ -24,6 +25,7 @@ pub(super) struct Rx {
     inner: Box<dyn RxQueue>,
     wire: Wire,
     state: Arc<State>,
+    remotes: View,
     /// Buffers for replies. The request's buffer is not reused: it may be a guest's, which the card must not
     /// read from.
     cache: Cache,
@@ -32,6 +34,7 @@ pub(super) struct Rx {
 pub(super) struct Tx {
     wire: Wire,
     state: Arc<State>,
+    remotes: View,
     cache: Cache,
     /// Frames with their outer headers; empty between bursts.
     ready: Burst,
@@ -41,9 +44,9 @@ pub(super) struct Tx {
 
 pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
     let wire = Arc::new(Mutex::new(tx));
-    let (rx_wire, rx_state) = (wire.clone(), state.clone());
-    let rx = Rx { inner, wire: rx_wire, state: rx_state, cache: pool.cache() };
-    (rx, Tx { wire, state, cache: pool.cache(), ready: Burst::new(MAX_BATCH), turn: 0 })
+    let rx = Rx { inner, wire: wire.clone(), state: state.clone(), remotes: state.remotes.view(), cache: pool.cache() };
+    let remotes = state.remotes.view();
+    (rx, Tx { wire, state, remotes, cache: pool.cache(), ready: Burst::new(MAX_BATCH), turn: 0 })
 }
 
 fn count(counter: &AtomicU64, n: usize) {
@@ -70,7 +73,8 @@ impl RxDecorator for Rx {
         let mut malformed = 0;
         let mut foreign = 0;
         for mut packet in outer.drain() {
-            match self.state.decapsulate(&mut packet) {
+            let remotes = self.remotes.of(&self.state.remotes);
+            match self.state.decapsulate(&mut packet, remotes) {
                 Ok(()) => {
                     received += 1;
                     burst.push(packet);
@@ -100,9 +104,9 @@ impl State {
     }
 
     /// Takes a frame of one of the networks out of what a remote has sent. Nothing is changed if it is not for this end.
-    fn decapsulate(&self, packet: &mut Packet) -> Result<(), DecapError> {
+    fn decapsulate(&self, packet: &mut Packet, remotes: &Remotes) -> Result<(), DecapError> {
         let Outer { source, vni, inner } = outer::parse(packet, &self.config)?;
-        let remote = self.remotes.number(source).ok_or(DecapError::Foreign)?;
+        let remote = remotes.number(source).ok_or(DecapError::Foreign)?;
         let network = self.networks.with(vni).ok_or(DecapError::Foreign)?;
         outer::strip(packet, inner)?;
         if network.receive(packet, remote) { Ok(()) } else { Err(DecapError::Malformed) }
@@ -116,7 +120,7 @@ impl Rx {
         let state = &self.state;
         let Some(Heard { neighbour, answer }) = Heard::parse(packet, state.own()) else { return false };
         if let Some((mac, address)) = neighbour
-            && let Some(hop) = state.remotes.hop_at(address)
+            && let Some(hop) = self.remotes.of(&state.remotes).hop_at(address)
         {
             hop.learn(mac, state.start.elapsed());
         }
@@ -141,11 +145,12 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let taken = burst.len();
         if taken > 0 {
-            let Self { wire, state, cache, ready, turn } = self;
+            let Self { wire, state, remotes, cache, ready, turn } = self;
             let now = state.start.elapsed();
             *turn = turn.wrapping_add(1);
             state.networks.age(*turn, now);
-            let mut sending = Sending { wire, state, cache, ready, now, counts: Counts::default() };
+            let remotes = remotes.of(&state.remotes);
+            let mut sending = Sending { wire, state, remotes, cache, ready, now, counts: Counts::default() };
             burst.drain().for_each(|packet| sending.send(packet));
             sending.flush();
             let Counts { sent, copies, unresolved, drops } = sending.counts;
@@ -163,6 +168,7 @@ impl TxQueue for Tx {
 struct Sending<'a> {
     wire: &'a Wire,
     state: &'a State,
+    remotes: &'a Remotes,
     cache: &'a mut Cache,
     /// Frames with their outer headers.
     ready: &'a mut Burst,
@@ -183,21 +189,24 @@ struct Counts {
 impl Sending<'_> {
     /// Sends a frame to the remote of its destination, or to all.
     fn send(&mut self, mut packet: Packet) {
-        let State { networks, remotes, .. } = self.state;
-        let Some(network) = networks.of(&mut packet) else {
+        let Some(network) = self.state.networks.of(&mut packet) else {
             self.counts.drops += 1;
             return;
         };
-        match remotes.only().or_else(|| remotes.get(network.destination(&packet)?)) {
+        match network.destination(&packet).and_then(|number| self.remotes.get(number)) {
             Some(remote) => self.send_to(remote, network.vni, packet),
-            None => self.replicate(network.vni, packet),
+            None => self.replicate(network, packet),
         }
     }
 
-    /// Sends a frame to all remotes.
-    fn replicate(&mut self, vni: u32, packet: Packet) {
-        let Some((last, others)) = self.state.remotes.split_last() else { return };
-        for remote in others {
+    /// Sends a frame to all remotes of its network.
+    fn replicate(&mut self, network: &Network, packet: Packet) {
+        let (remotes, vni) = (self.remotes, network.vni);
+        let Some((last, others)) = remotes.floods(network.place).split_last() else {
+            self.counts.drops += 1;
+            return;
+        };
+        for remote in others.iter().filter_map(|&number| remotes.get(number)) {
             if let Some(to) = self.resolve(remote) {
                 match copy_packet(&packet, self.cache) {
                     Some(copy) => {
@@ -208,7 +217,10 @@ impl Sending<'_> {
                 }
             }
         }
-        self.send_to(last, vni, packet);
+        match remotes.get(*last) {
+            Some(remote) => self.send_to(remote, vni, packet),
+            None => self.counts.drops += 1,
+        }
     }
 
     /// Sends a frame to one remote.
@@ -232,7 +244,7 @@ impl Sending<'_> {
     /// Returns the address of a remote with the hardware address of its next hop, for a frame to it. Asks for that if it is due, and counts
     /// the frame if it is not known.
     fn resolve(&mut self, remote: &Remote) -> Option<Neighbour> {
-        let hop = self.state.remotes.hop(remote);
+        let hop = &remote.hop;
         if hop.request_is_due(self.now)
             && let Some(question) = neighbours::question(self.state.own(), hop.address)
         {

@@ -1,16 +1,19 @@
 //! The other ends of a tunnel, the stations through which they are reached, and the hardware addresses of these.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::stations::RemoteId;
 
 /// Another end of a tunnel.
+#[derive(Clone)]
 pub(super) struct Remote {
     pub(super) address: IpAddr,
-    /// Place of its next hop.
-    hop: usize,
+    /// The station through which it is reached.
+    pub(super) hop: Arc<Hop>,
 }
 
 /// A station of this end's network through which remotes are reached: a remote itself, or a router.
@@ -30,7 +33,7 @@ const LIFETIME: Duration = Duration::from_secs(30);
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Hop {
-    fn new(address: IpAddr) -> Self {
+    pub(super) fn new(address: IpAddr) -> Self {
         Self { address, mac: AtomicU64::new(0), asked: AtomicU64::new(0) }
     }
 
@@ -62,60 +65,115 @@ fn stamp(now: Duration) -> u64 {
     now.as_millis() as u64 + 1
 }
 
-/// The other ends, by number.
+/// The other ends, by number, and which of them get copies. A set never changes; another one takes its place.
+#[derive(Default)]
 pub(super) struct Remotes {
+    /// Numbers without an end have none.
+    remotes: Box<[Option<Remote>]>,
+    /// Numbers, by address.
+    numbers: Box<[(IpAddr, RemoteId)]>,
     /// By address.
-    remotes: Box<[Remote]>,
-    /// By address.
-    hops: Box<[Hop]>,
+    hops: Box<[Arc<Hop>]>,
+    /// The ends to which frames for all go, by place of the network.
+    floods: Box<[Arc<[RemoteId]>]>,
 }
 
 impl Remotes {
-    /// Creates the set of the ends with these addresses, each of which is reached through the station that `next` returns.
-    pub(super) fn new(mut addresses: Vec<IpAddr>, next: impl Fn(IpAddr) -> IpAddr) -> Self {
+    /// Creates a set. Remotes with the same hop share it.
+    pub(super) fn new(remotes: Vec<Option<Remote>>, floods: Vec<Arc<[RemoteId]>>) -> Self {
+        let present = || remotes.iter().enumerate().filter_map(|(number, remote)| Some((number, remote.as_ref()?)));
+        let mut numbers: Vec<_> = present().map(|(number, remote)| (remote.address, number as RemoteId)).collect();
+        numbers.sort_unstable();
+        let mut hops: Vec<_> = present().map(|(_, remote)| remote.hop.clone()).collect();
+        hops.sort_unstable_by_key(|hop| hop.address);
+        hops.dedup_by_key(|hop| hop.address);
+        Self { remotes: remotes.into(), numbers: numbers.into(), hops: hops.into(), floods: floods.into() }
+    }
+
+    /// Creates the set of the ends with these addresses, each of which is reached through the station that `next` returns, and all of which get
+    /// copies of frames for all in each network.
+    pub(super) fn fixed(mut addresses: Vec<IpAddr>, networks: usize, next: impl Fn(IpAddr) -> IpAddr) -> Self {
         addresses.sort_unstable();
         addresses.dedup();
-        let mut hops: Vec<IpAddr> = addresses.iter().map(|&address| next(address)).collect();
-        hops.sort_unstable();
-        hops.dedup();
-        let remote = |&address: &IpAddr| Remote { address, hop: hops.partition_point(|&hop| hop < next(address)) };
-        let remotes = addresses.iter().map(remote).collect();
-        Self { remotes, hops: hops.into_iter().map(Hop::new).collect() }
+        let mut hops: Vec<Arc<Hop>> = Vec::new();
+        let mut remote = |address: IpAddr| {
+            let next = next(address);
+            let place = hops.partition_point(|hop| hop.address < next);
+            if hops.get(place).is_none_or(|hop| hop.address != next) {
+                hops.insert(place, Arc::new(Hop::new(next)));
+            }
+            Some(Remote { address, hop: hops[place].clone() })
+        };
+        let remotes: Vec<_> = addresses.into_iter().map(&mut remote).collect();
+        let all: Arc<[RemoteId]> = (0..remotes.len() as RemoteId).collect();
+        Self::new(remotes, vec![all; networks])
     }
 
     /// Returns the number of the end with this address.
     #[inline]
     pub(super) fn number(&self, address: IpAddr) -> Option<RemoteId> {
-        self.remotes.binary_search_by_key(&address, |remote| remote.address).ok().map(|number| number as RemoteId)
+        let place = self.numbers.binary_search_by_key(&address, |&(address, _)| address).ok()?;
+        Some(self.numbers[place].1)
     }
 
     #[inline]
     pub(super) fn get(&self, number: RemoteId) -> Option<&Remote> {
-        self.remotes.get(usize::from(number))
-    }
-
-    /// Returns the station through which a remote is reached.
-    #[inline]
-    pub(super) fn hop(&self, remote: &Remote) -> &Hop {
-        &self.hops[remote.hop]
+        self.remotes.get(usize::from(number))?.as_ref()
     }
 
     /// Returns the hop with this address.
-    pub(super) fn hop_at(&self, address: IpAddr) -> Option<&Hop> {
+    pub(super) fn hop_at(&self, address: IpAddr) -> Option<&Arc<Hop>> {
         self.hops.binary_search_by_key(&address, |hop| hop.address).ok().map(|place| &self.hops[place])
     }
 
-    /// Returns the last remote, and all others.
-    pub(super) fn split_last(&self) -> Option<(&Remote, &[Remote])> {
-        self.remotes.split_last()
+    /// Returns the numbers of the ends to which frames for all of a network go.
+    #[inline]
+    pub(super) fn floods(&self, network: usize) -> &[RemoteId] {
+        self.floods.get(network).map_or(&[], |list| list)
+    }
+}
+
+/// The set of remotes that is in force.
+pub(super) struct Current {
+    set: Mutex<Arc<Remotes>>,
+    /// Number of sets that were in force before.
+    generation: AtomicUsize,
+}
+
+impl Current {
+    pub(super) fn new(set: Remotes) -> Self {
+        Self { set: Mutex::new(Arc::new(set)), generation: AtomicUsize::new(0) }
     }
 
-    /// Returns the end, if there is only one.
+    /// Puts another set into force. Queues follow at their next burst.
+    pub(super) fn replace(&self, set: Remotes) {
+        *self.set.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
+        self.generation.fetch_add(1, Release);
+    }
+
+    pub(super) fn set(&self) -> Arc<Remotes> {
+        self.set.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn view(&self) -> View {
+        let generation = self.generation.load(Acquire);
+        View { set: self.set(), generation }
+    }
+}
+
+/// A queue's view of the set that is in force.
+pub(super) struct View {
+    set: Arc<Remotes>,
+    generation: usize,
+}
+
+impl View {
+    /// Returns the set. It is taken again if another one came into force.
     #[inline]
-    pub(super) fn only(&self) -> Option<&Remote> {
-        match &*self.remotes {
-            [only] => Some(only),
-            _ => None,
+    pub(super) fn of(&mut self, current: &Current) -> &Remotes {
+        if self.generation != current.generation.load(Acquire) {
+            *self = current.view();
         }
+        &self.set
     }
 }

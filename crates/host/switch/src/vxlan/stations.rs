@@ -1,4 +1,4 @@
-//! Stations behind the other ends of a tunnel: behind which one each was last seen.
+//! Stations behind the other ends of a tunnel: behind which one each was last seen, or is said to be.
 //!
 //! A station is one word, its address and the number of its remote end. Eight words share a cache line, and the line of a
 //! station follows from its address. Any number of threads look up and learn without locks and without waiting; if two learn
@@ -35,6 +35,11 @@ impl Entry {
 
     fn remote(self) -> RemoteId {
         self.0 as u16
+    }
+
+    /// Returns the station and its end, if there is one.
+    fn known(self) -> Option<(u64, RemoteId)> {
+        (self != Self::NONE).then(|| (self.station(), self.remote()))
     }
 }
 
@@ -103,18 +108,52 @@ impl Stations {
         self.lines[line].find(station, first).map(|(_, entry)| entry.remote())
     }
 
-    /// Learns that a station was seen at an end. `station` is not 0.
+    /// Learns that a station was seen at an end. `station` is not 0. Returns the station that had its place and that one's end, which may be
+    /// itself; `None` if the place was free, or another thread learns in the same line.
     #[inline]
-    pub(super) fn learn(&self, station: u64, remote: RemoteId) {
+    pub(super) fn learn(&self, station: u64, remote: RemoteId) -> Option<(u64, RemoteId)> {
         let (line, first) = self.places.place(station);
         let (ways, seen) = (&self.lines[line], &self.seen[line]);
         let entry = Entry::new(station, remote);
         let (way, before) = ways.find(station, first).unwrap_or_else(|| ways.victim(first, seen.load(Relaxed)));
         if before != entry && !ways.replace(way, before, entry) {
-            return;
+            return None;
         }
         if seen.load(Relaxed) >> way & 1 == 0 {
             seen.fetch_or(1 << way, Relaxed);
+        }
+        before.known()
+    }
+
+    /// Forgets a station. Returns its end.
+    pub(super) fn forget(&self, station: u64) -> Option<RemoteId> {
+        let (line, first) = self.places.place(station);
+        let (way, entry) = self.lines[line].find(station, first)?;
+        self.lines[line].replace(way, entry, Entry::NONE).then_some(entry.remote())
+    }
+
+    /// Returns all stations and their ends, in no particular order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, RemoteId)> {
+        self.lines.iter().flat_map(|line| (0..WAYS).filter_map(|way| line.entry(way).known()))
+    }
+
+    /// Begins a time, at whose end stations that were not seen in it are forgotten.
+    pub(super) fn begin_time(&self) {
+        self.seen.iter().for_each(|seen| seen.store(0, Relaxed));
+    }
+
+    /// Forgets the stations that were not seen since [`Self::begin_time`], and passes them to `gone`.
+    pub(super) fn end_time(&self, mut gone: impl FnMut(u64, RemoteId)) {
+        for (line, seen) in self.lines.iter().zip(&self.seen) {
+            let seen = seen.load(Relaxed);
+            for way in (0..WAYS).filter(|way| seen >> way & 1 == 0) {
+                let entry = line.entry(way);
+                if let Some((station, remote)) = entry.known()
+                    && line.replace(way, entry, Entry::NONE)
+                {
+                    gone(station, remote);
+                }
+            }
         }
     }
 
@@ -159,16 +198,16 @@ mod tests {
         }
         assert!((1..=1000).all(|station| stations.find(station) == Some((station % 7) as RemoteId)));
         assert_eq!(stations.find(5000), None);
-        (0..1000).for_each(|move_to| stations.learn(5, move_to));
+        (0..1000).for_each(|move_to| _ = stations.learn(5, move_to));
         assert_eq!(stations.find(5), Some(999));
     }
 
     #[test]
     fn silent_stations_are_forgotten_and_others_stay() {
         let stations = Stations::new(1 << 16);
-        (1..=500).for_each(|station| stations.learn(station, 3));
+        (1..=500).for_each(|station| _ = stations.learn(station, 3));
         age_until(&stations, AGEING);
-        (1..=250).for_each(|station| stations.learn(station, 3));
+        (1..=250).for_each(|station| _ = stations.learn(station, 3));
         assert!((1..=500).all(|station| stations.find(station).is_some()), "seen within the time");
         age_until(&stations, 2 * AGEING);
         assert!((1..=500).all(|station| stations.find(station).is_some() == (station <= 250)));
@@ -179,10 +218,10 @@ mod tests {
     #[test]
     fn an_end_that_floods_does_not_drive_out_the_stations_of_others() {
         let stations = Stations::new(256);
-        (1..=32).for_each(|station| stations.learn(station, 1));
+        (1..=32).for_each(|station| _ = stations.learn(station, 1));
         let kept: Vec<u64> = (1..=32).filter(|&station| stations.find(station) == Some(1)).collect();
         assert!(kept.len() > 24);
-        (1000..100_000).for_each(|station| stations.learn(station, 2));
+        (1000..100_000).for_each(|station| _ = stations.learn(station, 2));
         let left = kept.iter().filter(|&&station| stations.find(station) == Some(1)).count();
         assert!(left > kept.len() * 3 / 4, "{left} of {}", kept.len());
     }

@@ -24,7 +24,7 @@ fn switching_allocates_nothing() {
         local,
         prefix: None,
         gateway: None,
-        remotes: vec![remote],
+        ends: vxlan::Ends::Fixed(vec![remote]),
         stations: 1,
         mac: None,
     })

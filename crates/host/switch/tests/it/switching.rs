@@ -527,3 +527,67 @@ fn a_port_that_may_send_may_receive() {
     rig.send(0, &[to_one]);
     assert_eq!(rig.received(), [0, 1, 0]);
 }
+
+/// Stations that a control plane places do not age, move to where their frames arrive, and stay when a link is lost.
+#[test]
+fn stations_are_placed_by_a_control_plane() {
+    let mut rules = plain(3);
+    rules[2].given = true;
+    let config = Config { ageing: Duration::from_secs(2), moves: 3, ..free() };
+    let mut rig = Rig::new(&config, &rules);
+    let arrivals = rig.switch.arrivals().unwrap();
+    assert!(rig.switch.arrivals().is_err());
+    let placement = rig.switch.placement();
+    let new = || {
+        let mut new = Vec::new();
+        assert!(arrivals.read(|arrival| new.push((arrival.mac.0, arrival.vlan, arrival.port))));
+        new
+    };
+    let vlan = 0;
+    assert!(placement.place(MacAddress(mac(5)), vlan, 2));
+    rig.switch.tick(Duration::from_secs(100));
+    rig.send(0, &[frame(mac(5), mac(1), 1)]);
+    assert_eq!(rig.received(), [0, 0, 1]);
+    assert_eq!(new(), [(mac(1), vlan, 0)]);
+    // Nothing is learned at its port.
+    rig.send(2, &[frame(mac(1), mac(6), 2), frame(BROADCAST, mac(1), 3)]);
+    assert_eq!(rig.received(), [2, 1, 0]);
+    assert_eq!((rig.switch.table().len(), new()), (2, vec![]));
+    rig.switch.set_link(2, Link::default());
+    assert_eq!(rig.switch.table().len(), 2);
+    // It comes here, and is placed there again.
+    rig.send(1, &[frame(mac(1), mac(5), 4)]);
+    assert_eq!(new(), [(mac(5), vlan, 1)]);
+    placement.remove(MacAddress(mac(5)), vlan, 2);
+    assert_eq!(rig.switch.table().len(), 2, "it is no longer there");
+    for _ in 0..100 {
+        assert!(placement.place(MacAddress(mac(5)), vlan, 2));
+        rig.send(1, &[frame(mac(1), mac(5), 5)]);
+    }
+    // Moves in a short time have a limit; what is placed is not bound by it.
+    assert!((1..=100).contains(&new().len()));
+    assert!(placement.place(MacAddress(mac(5)), vlan, 2));
+    placement.remove(MacAddress(mac(5)), vlan, 2);
+    assert!(rig.switch.table().iter().all(|entry| entry.mac.0 != mac(5)));
+    assert!(placement.place(MacAddress(mac(7)), vlan, 2));
+    rig.switch.remove(2);
+    assert!(rig.switch.table().iter().all(|entry| entry.mac.0 != mac(7)));
+}
+
+/// More stations arrive than a reader has read: it learns that some are missing.
+#[test]
+fn a_slow_reader_of_arrivals_is_told_so() {
+    let mut rig = Rig::new(&Config { table: 1 << 16, ..free() }, &plain(2));
+    let arrivals = rig.switch.arrivals().unwrap();
+    let station = |number: u32| [2, 0, 0, (number >> 16) as u8, (number >> 8) as u8, number as u8];
+    for number in (0..5000).step_by(100) {
+        let frames: Vec<_> = (number..number + 100).map(|number| frame(mac(1), station(number), 1)).collect();
+        rig.send(0, &frames);
+    }
+    let mut count = 0;
+    assert!(!arrivals.read(|_| count += 1));
+    assert_eq!(count, 4096);
+    rig.send(0, &[frame(mac(1), station(6000), 1)]);
+    assert!(arrivals.read(|_| count += 1));
+    assert_eq!(count, 4097);
+}

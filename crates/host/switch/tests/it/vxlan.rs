@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
-use ringpass_port::{Offloads, QueuePair, Sum};
+use ringpass_port::{MacAddress, Offloads, QueuePair, Sum};
 use ringpass_switch::vxlan::{self, OVERHEAD, Tunnel};
 use ringpass_switch::{Forwarding, PortPolicy, VlanSet, Vlans};
 
@@ -21,8 +21,8 @@ fn mesh(local: Ipv4Addr, remotes: &[Ipv4Addr]) -> Tunnel {
 }
 
 fn config(networks: vxlan::Networks, local: IpAddr, remotes: impl IntoIterator<Item = IpAddr>) -> vxlan::Config {
-    let remotes = remotes.into_iter().collect();
-    vxlan::Config { networks, port: 4789, local, prefix: None, gateway: None, remotes, stations: 1024, mac: None }
+    let ends = vxlan::Ends::Fixed(remotes.into_iter().collect());
+    vxlan::Config { networks, port: 4789, local, prefix: None, gateway: None, ends, stations: 1024, mac: None }
 }
 
 /// Returns a switch of two ports, the second of which is the end of a tunnel.
@@ -209,6 +209,104 @@ impl Mesh {
 
 fn address(end: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 0, 0, end)
+}
+
+/// A control plane gives three switches' tunnels their remotes and stations: none is learned from frames.
+#[test]
+fn remotes_and_stations_are_given() {
+    let given = |own: u8| {
+        let config = config(vxlan::Networks::One(42), address(own).into(), []);
+        Tunnel::new(vxlan::Config { ends: vxlan::Ends::Given, ..config }).unwrap()
+    };
+    let tunnels: Vec<Tunnel> = (1..=3).map(given).collect();
+    let rigs = tunnels.iter().map(rig).collect();
+    let mut mesh = Mesh { tunnels, rigs };
+    // Nothing is known: frames go nowhere, and nobody is heard.
+    assert_eq!(mesh.send(0, frame(BROADCAST, mac(1), 1)), [0; 0]);
+    assert_eq!(count(&mesh.tunnels[0], "vxlan_tx_drops"), 1);
+    let end = |end: u8| IpAddr::from(address(end));
+    for (own, others) in [(0, [2, 3]), (1, [1, 3]), (2, [1, 2])] {
+        let change = |changes: &mut vxlan::Changes| others.map(|other| changes.add_remote(42, end(other)).unwrap());
+        mesh.tunnels[own].change(change).unwrap();
+    }
+    // All get what is for all; the questions for hardware addresses come first.
+    for own in 0..3 {
+        mesh.send(own, frame(BROADCAST, mac(own as u8 + 1), 2));
+    }
+    mesh.received();
+    assert_eq!(mesh.send(0, frame(BROADCAST, mac(1), 3)), [1, 2]);
+    assert_eq!(mesh.received(), [vec![], vec![frame(BROADCAST, mac(1), 3)], vec![frame(BROADCAST, mac(1), 3)]]);
+    // A station's frames do not say where it is.
+    mesh.send(1, frame(mac(1), mac(2), 4));
+    assert_eq!(mesh.send(0, frame(mac(2), mac(1), 5)), [1, 2]);
+    let station =
+        |number: u8, remote: u8| vxlan::Station { vni: 42, mac: MacAddress(mac(number)), remote: end(remote) };
+    let add = |tunnel: &Tunnel, station| tunnel.change(|changes| changes.add_station(station)).unwrap();
+    add(&mesh.tunnels[0], station(2, 2)).unwrap();
+    assert_eq!(mesh.send(0, frame(mac(2), mac(1), 6)), [1]);
+    // It moves, to an end that is in no list of copies.
+    let moved = |changes: &mut vxlan::Changes| {
+        changes.remove_remote(42, end(3));
+        changes.add_station(station(2, 3))
+    };
+    mesh.tunnels[0].change(moved).unwrap().unwrap();
+    assert_eq!(mesh.send(0, frame(mac(2), mac(1), 7)), [2]);
+    assert_eq!(mesh.tunnels[0].stations(), [station(2, 3)]);
+    assert_eq!(mesh.tunnels[0].floods(), [(42, vec![end(2)])]);
+    // What is said of another end is not heard; an end that nothing needs any longer is unknown.
+    let remove = |tunnel: &Tunnel, station| tunnel.change(|changes| changes.remove_station(station)).unwrap();
+    assert!(!remove(&mesh.tunnels[0], station(2, 2)));
+    assert!(remove(&mesh.tunnels[0], station(2, 3)));
+    mesh.received();
+    let foreign = count(&mesh.tunnels[0], "vxlan_foreign");
+    assert_eq!(mesh.send(2, frame(mac(1), mac(3), 8)), [0, 1]);
+    assert_eq!((mesh.received()[0].len(), count(&mesh.tunnels[0], "vxlan_foreign") - foreign), (0, 1));
+    // All anew: what is not said again is gone.
+    add(&mesh.tunnels[0], station(4, 2)).unwrap();
+    add(&mesh.tunnels[0], station(5, 3)).unwrap();
+    let mut gone = Vec::new();
+    let all = |changes: &mut vxlan::Changes| {
+        changes.begin_all();
+        changes.add_station(station(4, 2)).unwrap();
+        changes.end_all(|vni, mac| gone.push((vni, mac)));
+    };
+    mesh.tunnels[0].change(all).unwrap();
+    assert_eq!((mesh.tunnels[0].stations(), gone), (vec![station(4, 2)], vec![(42, MacAddress(mac(5)))]));
+    assert_eq!(mesh.tunnels[0].floods(), [(42, vec![])]);
+}
+
+#[test]
+fn what_is_given_must_be_possible() {
+    let given = config(vxlan::Networks::One(42), HERE.into(), []);
+    let given = vxlan::Config { ends: vxlan::Ends::Given, prefix: Some(24), ..given };
+    let tunnel = Tunnel::new(given).unwrap();
+    let remote = |vni, remote: &str| tunnel.change(|changes| changes.add_remote(vni, remote.parse().unwrap())).unwrap();
+    let station = |vni, mac, remote| vxlan::Station { vni, mac: MacAddress(mac), remote };
+    let add = |station| tunnel.change(|changes| changes.add_station(station)).unwrap();
+    let why = |result: Result<(), ringpass_port::Error>| result.unwrap_err().to_string();
+    assert!(why(remote(43, "10.0.0.2")).contains("no network 43"));
+    assert!(why(remote(42, "10.0.1.2")).contains("outside of the network of 10.0.0.1; say through which gateway"));
+    for other in ["10.0.0.1", "fd00::2", "255.255.255.255", "224.0.0.1", "0.0.0.0"] {
+        assert!(why(remote(42, other)).contains("are not the addresses of two stations"));
+    }
+    assert!(why(add(station(42, BROADCAST, THERE.into()))).contains("is not the address of a station"));
+    assert!(why(add(station(7, mac(2), THERE.into()))).contains("no network 7"));
+    assert!(tunnel.stations().is_empty());
+    // As many ends as there may be, each with a station, and one that finds no number.
+    let near = |number: u32| IpAddr::from(Ipv4Addr::from_bits(0x0a01_0000 + number));
+    let wide = config(vxlan::Networks::One(42), HERE.into(), []);
+    let wide = Tunnel::new(vxlan::Config { ends: vxlan::Ends::Given, ..wide }).unwrap();
+    let fill = |changes: &mut vxlan::Changes| {
+        (1..=4096).for_each(|number| changes.add_remote(42, near(number)).unwrap());
+        let full = changes.add_remote(42, near(5000));
+        changes.remove_remote(42, near(7));
+        (full, changes.add_remote(42, near(5000)))
+    };
+    let (full, after) = wide.change(fill).unwrap();
+    assert!(why(full).contains("a tunnel has 1 to 4096 remotes"));
+    after.unwrap();
+    let fixed = self::tunnel(HERE, THERE);
+    assert!(why(fixed.change(|_| ())).contains("the remotes of this tunnel are fixed"));
 }
 
 #[test]

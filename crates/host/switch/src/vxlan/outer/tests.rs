@@ -6,7 +6,7 @@ use ringpass_memory::{Mempool, MempoolConfig};
 use ringpass_port::chain;
 
 use super::*;
-use crate::vxlan::Networks;
+use crate::vxlan::{Ends, Networks};
 
 const VNI: u32 = 0x00ab_cdef;
 
@@ -18,14 +18,14 @@ const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 
 /// Returns the configuration of an end with one remote.
 fn of(local: IpAddr, remote: IpAddr) -> Config {
-    let (networks, remotes) = (Networks::One(VNI), vec![remote]);
-    Config { networks, port: 4789, local, prefix: None, gateway: None, remotes, stations: 64, mac: None }
+    let (networks, ends) = (Networks::One(VNI), Ends::Fixed(vec![remote]));
+    Config { networks, port: 4789, local, prefix: None, gateway: None, ends, stations: 64, mac: None }
 }
 
 /// Removes the outer headers as the end of a tunnel does.
 fn decapsulate(packet: &mut Packet, config: &Config) -> Result<(), DecapError> {
     let Outer { source, vni, inner } = parse(packet, config)?;
-    if !config.remotes.contains(&source) || vni != VNI {
+    if config.ends != Ends::Fixed(vec![source]) || vni != VNI {
         return Err(DecapError::Foreign);
     }
     strip(packet, inner)

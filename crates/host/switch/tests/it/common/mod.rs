@@ -43,7 +43,7 @@ pub fn plain(ports: usize) -> Vec<PortPolicy> {
 
 /// Returns a configuration without a flooding limit, and with a high limit on moves.
 pub fn free() -> Config {
-    Config { flood: 0, moves: 127, ..Default::default() }
+    Config { flood: 0, moves: 63, ..Default::default() }
 }
 
 impl Rig {

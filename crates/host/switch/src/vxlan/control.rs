@@ -1,0 +1,267 @@
+//! Remotes and stations that a control plane gives, while frames pass.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, PoisonError};
+
+use ringpass_port::{Error, MacAddress};
+
+use super::networks::Network;
+use super::remotes::{Hop, Remote, Remotes};
+use super::stations::RemoteId;
+use super::{Ends, MAX_REMOTES, State, Tunnel};
+use crate::frame::is_station;
+use crate::switch::number;
+
+/// A station behind another end of a tunnel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Station {
+    /// VXLAN network identifier of its network.
+    pub vni: u32,
+    /// Its address.
+    pub mac: MacAddress,
+    /// Address of the end.
+    pub remote: IpAddr,
+}
+
+/// What was given.
+pub(super) struct Given {
+    /// By number. A number is free again when nothing needs its end.
+    ends: Vec<Option<End>>,
+    /// Numbers of ends by their addresses.
+    numbers: HashMap<IpAddr, RemoteId>,
+    /// The ends to which frames for all go, by place of the network.
+    floods: Vec<Vec<Copies>>,
+}
+
+struct End {
+    remote: Remote,
+    /// Number of stations and networks that need it.
+    uses: usize,
+}
+
+/// An end that gets copies of frames for all.
+struct Copies {
+    to: RemoteId,
+    /// Set if it was given since [`Changes::begin_all`].
+    fresh: bool,
+}
+
+impl Given {
+    pub(super) fn new(networks: usize) -> Self {
+        Self { ends: Vec::new(), numbers: HashMap::new(), floods: (0..networks).map(|_| Vec::new()).collect() }
+    }
+
+    fn number(&self, address: IpAddr) -> Option<RemoteId> {
+        self.numbers.get(&address).copied()
+    }
+}
+
+impl Tunnel {
+    /// Changes remotes and stations. Remotes take effect when `change` returns, together; stations at once.
+    ///
+    /// # Errors
+    /// If the tunnel's [ends](Ends) are fixed.
+    pub fn change<R>(&self, change: impl FnOnce(&mut Changes) -> R) -> Result<R, Error> {
+        let state = &*self.0;
+        if state.config.ends != Ends::Given {
+            return Err(Error::Config("VXLAN: the remotes of this tunnel are fixed".into()));
+        }
+        let mut given = state.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = Changes { state, given: &mut given, ends_changed: false };
+        let result = change(&mut changes);
+        if changes.ends_changed {
+            let remotes = given.ends.iter().map(|end| Some(end.as_ref()?.remote.clone())).collect();
+            let floods = given.floods.iter().map(|list| list.iter().map(|copies| copies.to).collect()).collect();
+            state.remotes.replace(Remotes::new(remotes, floods));
+        }
+        Ok(result)
+    }
+
+    /// Returns the stations behind other ends, given or learned, sorted by network and address. A tunnel with one fixed remote knows none.
+    pub fn stations(&self) -> Vec<Station> {
+        let remotes = self.0.remotes.set();
+        let mut stations = Vec::new();
+        for network in self.0.networks.all() {
+            let known = network.stations.iter().flat_map(|stations| stations.entries());
+            stations.extend(known.filter_map(|(mac, remote)| {
+                let [_, _, mac @ ..] = mac.to_be_bytes();
+                Some(Station { vni: network.vni, mac: MacAddress(mac), remote: remotes.get(remote)?.address })
+            }));
+        }
+        stations.sort_unstable_by_key(|station| (station.vni, station.mac.0));
+        stations
+    }
+
+    /// Returns each network's VNI, and the ends to which frames for all of it go.
+    pub fn floods(&self) -> Vec<(u32, Vec<IpAddr>)> {
+        let remotes = self.0.remotes.set();
+        let ends = |network: &Network| {
+            remotes.floods(network.place).iter().filter_map(|&end| Some(remotes.get(end)?.address)).collect()
+        };
+        self.0.networks.all().iter().map(|network| (network.vni, ends(network))).collect()
+    }
+
+    /// Returns the VLAN of a network in the switch; the outer `None` if the tunnel does not have it, the inner one if it has all frames of the port.
+    pub fn vlan(&self, vni: u32) -> Option<Option<u16>> {
+        self.0.networks.with(vni).map(|network| network.vlan)
+    }
+}
+
+/// Changes of the remotes and stations of a tunnel: see [`Tunnel::change`].
+pub struct Changes<'a> {
+    state: &'a State,
+    given: &'a mut Given,
+    /// Set if the set of ends must be made anew.
+    ends_changed: bool,
+}
+
+impl<'a> Changes<'a> {
+    fn network(&self, vni: u32) -> Result<&'a Network, Error> {
+        self.state.networks.with(vni).ok_or_else(|| Error::Config(format!("VXLAN: the tunnel has no network {vni}")))
+    }
+
+    /// Returns the number of an end, which is added if need be, and counts its use.
+    fn hold(&mut self, address: IpAddr) -> Result<RemoteId, Error> {
+        let number = match self.given.number(address) {
+            Some(number) => number,
+            None => self.add(address)?,
+        };
+        if let Some(end) = &mut self.given.ends[usize::from(number)] {
+            end.uses += 1;
+        }
+        Ok(number)
+    }
+
+    fn add(&mut self, address: IpAddr) -> Result<RemoteId, Error> {
+        let next = self.state.config.next_hop(address)?;
+        let ends = &mut self.given.ends;
+        // One that is in force may have been released in this change.
+        let in_force = self.state.remotes.set().hop_at(next).cloned();
+        let new = || ends.iter().flatten().map(|end| &end.remote.hop).find(|hop| hop.address == next).cloned();
+        let known = in_force.or_else(new);
+        let hop = known.unwrap_or_else(|| Arc::new(Hop::new(next)));
+        let end = Some(End { remote: Remote { address, hop }, uses: 0 });
+        let number = match ends.iter().position(Option::is_none) {
+            Some(free) => {
+                ends[free] = end;
+                free
+            }
+            None if ends.len() < MAX_REMOTES => {
+                ends.push(end);
+                ends.len() - 1
+            }
+            None => return Err(Error::Config(format!("VXLAN: a tunnel has 1 to {MAX_REMOTES} remotes"))),
+        };
+        self.given.numbers.insert(address, number as RemoteId);
+        self.ends_changed = true;
+        Ok(number as RemoteId)
+    }
+
+    /// Counts a use of an end less. The last one removes it.
+    fn release(&mut self, number: RemoteId) {
+        if let Some(place) = self.given.ends.get_mut(usize::from(number))
+            && let Some(end) = place
+        {
+            end.uses -= 1;
+            if end.uses == 0 {
+                self.given.numbers.remove(&end.remote.address);
+                *place = None;
+                self.ends_changed = true;
+            }
+        }
+    }
+
+    /// Lets frames for all of a network go to an end, too.
+    ///
+    /// # Errors
+    /// If the tunnel does not have the network, cannot reach the end, or has [`MAX_REMOTES`].
+    pub fn add_remote(&mut self, vni: u32, remote: IpAddr) -> Result<(), Error> {
+        let place = self.network(vni)?.place;
+        let number = self.given.number(remote);
+        let list = &mut self.given.floods[place];
+        if let Some(copies) = list.iter_mut().find(|copies| Some(copies.to) == number) {
+            copies.fresh = true;
+            return Ok(());
+        }
+        let to = self.hold(remote)?;
+        self.given.floods[place].push(Copies { to, fresh: true });
+        self.ends_changed = true;
+        Ok(())
+    }
+
+    /// Lets frames for all of a network go to an end no longer. Does nothing if they did not.
+    pub fn remove_remote(&mut self, vni: u32, remote: IpAddr) {
+        if let (Ok(&Network { place, .. }), Some(number)) = (self.network(vni), self.given.number(remote)) {
+            let list = &mut self.given.floods[place];
+            if let Some(at) = list.iter().position(|copies| copies.to == number) {
+                list.swap_remove(at);
+                self.release(number);
+                self.ends_changed = true;
+            }
+        }
+    }
+
+    /// Adds a station, or moves it.
+    ///
+    /// # Errors
+    /// If the tunnel does not have the network, cannot reach the end, or has [`MAX_REMOTES`]; if the address is not a station's; or if another station had to
+    /// make room, frames to which now go to all ends of the network.
+    pub fn add_station(&mut self, Station { vni, mac, remote }: Station) -> Result<(), Error> {
+        let place = self.network(vni)?.place;
+        let station = number(mac);
+        if !is_station(station) {
+            return Err(Error::Config(format!("VXLAN: {mac} is not the address of a station")));
+        }
+        let end = self.hold(remote)?;
+        let Some(stations) = &self.state.networks.all()[place].stations else { return Ok(()) };
+        match stations.learn(station, end) {
+            None => Ok(()),
+            Some((before, end)) => {
+                self.release(end);
+                if before == station {
+                    return Ok(());
+                }
+                Err(Error::Config("VXLAN: more stations than there is room for; give the tunnel a larger table".into()))
+            }
+        }
+    }
+
+    /// Removes a station, if it is at this end. Does nothing otherwise.
+    pub fn remove_station(&mut self, Station { vni, mac, remote }: Station) -> bool {
+        let end = self.given.number(remote);
+        let Ok(Network { stations: Some(stations), .. }) = self.network(vni) else { return false };
+        let station = number(mac);
+        if end.is_none() || stations.find(station) != end {
+            return false;
+        }
+        let gone = stations.forget(station);
+        gone.into_iter().for_each(|end| self.release(end));
+        gone.is_some()
+    }
+
+    /// Begins to give all remotes and stations anew. What is not given until [`end_all`](Self::end_all) is then removed.
+    pub fn begin_all(&mut self) {
+        self.given.floods.iter_mut().flatten().for_each(|copies| copies.fresh = false);
+        self.state.networks.all().iter().filter_map(|network| network.stations.as_ref()).for_each(|s| s.begin_time());
+    }
+
+    /// Removes what was not given since [`begin_all`](Self::begin_all). Passes each station to `gone`.
+    pub fn end_all(&mut self, mut gone: impl FnMut(u32, MacAddress)) {
+        let mut unused = Vec::new();
+        for list in &mut self.given.floods {
+            unused.extend(list.extract_if(.., |copies| !copies.fresh).map(|copies| copies.to));
+        }
+        self.ends_changed |= !unused.is_empty();
+        for network in self.state.networks.all() {
+            if let Some(stations) = &network.stations {
+                stations.end_time(|station, end| {
+                    let [_, _, mac @ ..] = station.to_be_bytes();
+                    gone(network.vni, MacAddress(mac));
+                    unused.push(end);
+                });
+            }
+        }
+        unused.into_iter().for_each(|end| self.release(end));
+    }
+}
