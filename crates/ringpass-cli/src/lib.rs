@@ -24,6 +24,7 @@ mod docs_page;
 mod doctor;
 mod dump;
 mod echo;
+mod evpn;
 mod extcap;
 mod fwd;
 pub mod generate;
@@ -129,6 +130,7 @@ enum Command {
     Bridge(bridge::Args),
     Passthrough(passthrough::Args),
     Xdp(xdp::Args),
+    Evpn(evpn::Args),
     Extcap(extcap::Args),
     Bench(bench::Args),
     #[command(hide = true)]
@@ -182,6 +184,7 @@ fn run(command: Command) -> Result<(), ringpass::Error> {
         Command::Bridge(args) => bridge::run(args),
         Command::Passthrough(args) => passthrough::run(args),
         Command::Xdp(args) => xdp::run(args),
+        Command::Evpn(args) => evpn::run(args),
         Command::Extcap(args) => extcap::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Connector(args) => connector::run(args),

@@ -55,8 +55,8 @@ impl Default for Vlans {
 pub(crate) const NO_VLAN: u16 = 4095;
 
 impl Vlans {
-    /// Returns the VLAN whose frames have no tag on this port.
-    pub(crate) fn untagged(&self) -> u16 {
+    /// Returns the VLAN whose frames have no tag on this port; 4095 if there is none.
+    pub fn untagged(&self) -> u16 {
         match *self {
             Self::Access(id) => id,
             Self::Trunk { native, .. } => native.unwrap_or(NO_VLAN),

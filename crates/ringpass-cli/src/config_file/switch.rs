@@ -1,16 +1,17 @@
 //! Tables of the configuration file: a switch with its ports, and a pair of ports.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use ringpass::MacAddress;
-use ringpass_switch::vxlan::{self, Networks};
+use ringpass_evpn::devices::Routing;
+use ringpass_switch::vxlan::{self, Ends, Networks};
 use ringpass_switch::{Config, PortPolicy, VlanSet, Vlans};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::read_from;
-use crate::switch::plan::{self, Mapping, Plan, PortPlan, VlanId};
+use crate::switch::plan::{self, EvpnPlan, Mapping, Plan, PortPlan, VlanId};
 
 /// A learning switch.
 #[derive(Deserialize, JsonSchema)]
@@ -102,6 +103,21 @@ struct Vxlan {
     table: Option<usize>,
     /// MAC address of this end; made from `local` if not given.
     mac: Option<Mac>,
+    /// The other ends and the stations behind them come from FRR (EVPN). `ringpass evpn setup` makes what that takes.
+    evpn: Option<Evpn>,
+}
+
+/// EVPN (RFC 7432, 8365) by FRR. The keys are for `ringpass evpn frr` alone; all or none of them.
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Evpn {
+    /// Number of the autonomous system that all hosts belong to.
+    system: Option<u32>,
+    /// The router's identifier, an IPv4 address; `local` if not given and that is one.
+    router: Option<Ipv4Addr>,
+    /// Addresses of the hosts with which it exchanges routes.
+    #[serde(default)]
+    neighbors: Vec<IpAddr>,
 }
 
 /// Ports of a switch whose frames go to one other port, without a lookup.
@@ -160,6 +176,9 @@ impl Switch {
             }
             ports.push(port.plan(name.clone()).map_err(|why| format!(": port '{name}': {why}"))?);
         }
+        if ports.iter().filter(|port| port.evpn.is_some()).count() > 1 {
+            return Err(": two ports have [port.vxlan.evpn]; put all networks into one tunnel, with 'vnis'".into());
+        }
         for (from, Map { to, mac, pass }) in maps {
             let to = plan::port_index(&ports, &to).map_err(|why| format!(": [[port.map]]: {why}"))?;
             ports[from].maps.push(Mapping { to, mac: mac.map(|mac| mac.0), pass });
@@ -188,7 +207,7 @@ impl Pair {
         let port = |address: String, end, other| {
             let name = name.as_ref().map_or_else(|| address.clone(), |name| format!("{name}.{end}"));
             let rules = PortPolicy { name, ..PortPolicy::default() };
-            PortPlan { address, rules, tunnel: None, pass: Some(other), maps: Vec::new() }
+            PortPlan { address, rules, tunnel: None, evpn: None, pass: Some(other), maps: Vec::new() }
         };
         let ports = vec![port(a, "a", 1), port(b, "b", 0)];
         Ok(Plan { name, config: Config::default(), ports })
@@ -203,6 +222,9 @@ impl Port {
     pub(super) fn alone(self) -> Result<PortPlan, String> {
         if !self.map.is_empty() {
             return Err("cards are mapped to guests at the start only; leave out 'map'".into());
+        }
+        if self.vxlan.as_ref().is_some_and(|vxlan| vxlan.evpn.is_some()) {
+            return Err("tunnels with EVPN are there from the start only; leave out 'evpn'".into());
         }
         let name = self.name.clone().unwrap_or_else(|| self.address.clone());
         self.plan(name.clone()).map_err(|why| format!("port '{name}': {why}"))
@@ -222,6 +244,7 @@ impl Port {
             (None, Some(_), _, _) => return Err("'vlan' goes with neither 'trunk' nor 'native'".into()),
             (None, None, None, Some(_)) => return Err("'native' goes with 'trunk' only".into()),
         };
+        let evpn = self.vxlan.as_ref().and_then(|vxlan| vxlan.evpn(&vlans)).transpose()?;
         let tunnel = self.vxlan.map(Vxlan::tunnel).transpose()?;
         let rules = PortPolicy {
             name,
@@ -231,9 +254,9 @@ impl Port {
             stations: self.stations.into_iter().map(|station| station.0).collect(),
             flood: self.flood,
             lends: false,
-            given: false,
+            given: evpn.is_some(),
         };
-        Ok(PortPlan { address: self.address, rules, tunnel, pass: None, maps: Vec::new() })
+        Ok(PortPlan { address: self.address, rules, tunnel, evpn, pass: None, maps: Vec::new() })
     }
 }
 
@@ -243,21 +266,51 @@ impl Vxlan {
     /// # Errors
     /// If a value is wrong, or one is missing: the reason.
     fn tunnel(self) -> Result<vxlan::Tunnel, String> {
-        let Self { vni, vnis, port, local: Local((local, prefix)), gateway, remote, mut remotes, table, mac } = self;
+        let Self { vni, vnis, port, local: Local((local, prefix)), gateway, remote, mut remotes, table, mac, evpn } =
+            self;
         let networks = match (vni, vnis) {
             (Some(vni), vnis) if vnis.is_empty() => Networks::One(vni),
             (None, vnis) if !vnis.is_empty() => Networks::Vlans(vnis.into_iter().map(|vni| vni.0).collect()),
             _ => return Err("VXLAN: give 'vni' or 'vnis', which is a list such as [\"10=1010\"]".into()),
         };
-        if remote.is_some() != remotes.is_empty() {
-            return Err("VXLAN: give 'remote' or 'remotes', which is a list of addresses".into());
-        }
-        remotes.extend(remote);
+        let is_given = remote.is_some() || !remotes.is_empty();
+        let ends = match evpn {
+            Some(_) if is_given => {
+                return Err("VXLAN: with 'evpn', FRR gives the remotes; leave out 'remote' and 'remotes'".into());
+            }
+            Some(_) => Ends::Given,
+            None if remote.is_some() != remotes.is_empty() => {
+                return Err("VXLAN: give 'remote' or 'remotes', which is a list of addresses".into());
+            }
+            None => {
+                remotes.extend(remote);
+                Ends::Fixed(remotes)
+            }
+        };
         let (port, mac) = (port.unwrap_or(vxlan::PORT), mac.map(|mac| mac.0));
         let stations = table.unwrap_or(1 << 14);
-        let ends = vxlan::Ends::Fixed(remotes);
         let config = vxlan::Config { networks, port, local, prefix, gateway, ends, stations, mac };
         vxlan::Tunnel::new(config).map_err(|error| error.to_string())
+    }
+
+    /// Returns what EVPN does for a port with these VLANs; `None` if there is none.
+    fn evpn(&self, vlans: &Vlans) -> Option<Result<EvpnPlan, String>> {
+        let Evpn { system, router, neighbors } = self.evpn.as_ref()?;
+        let vnis: Vec<u32> = self.vni.into_iter().chain(self.vnis.iter().map(|vni| vni.0.1)).collect();
+        let local = self.local.0.0;
+        let own = match local {
+            IpAddr::V4(local) => Some(local),
+            IpAddr::V6(_) => None,
+        };
+        let routing = match (system, router.or(own), neighbors.is_empty()) {
+            (None, _, true) => None,
+            (Some(system), Some(router), false) => {
+                Some(Routing { system: *system, router, neighbors: neighbors.clone() })
+            }
+            (Some(_), None, _) => return Some(Err("EVPN: give 'router', an IPv4 address, as 'local' is none".into())),
+            _ => return Some(Err("EVPN: give 'system' and 'neighbors', or neither".into())),
+        };
+        Some(Ok(EvpnPlan { vnis, local, routing, untagged: vlans.untagged() }))
     }
 
     /// Returns the VLANs that are networks of the tunnel; `None` if they are not networks of their own.

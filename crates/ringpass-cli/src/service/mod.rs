@@ -17,6 +17,7 @@ use ringpass_switch::MAX_PORTS;
 use crate::config_file;
 use crate::options::{Options, seconds};
 use crate::run::close;
+use crate::switch::evpn::Opened;
 use crate::switch::observer::SwitchObserver;
 use crate::switch::plan::Plan;
 use crate::switch::{create, datapaths, mapping, work};
@@ -90,6 +91,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         end = own.end;
         mapped.push(mapping::mapped_queues(&mut ports[own], &plan.ports, run.config.port.queues)?);
     }
+    let evpn = plans.iter().map(|plan| Opened::of(&plan.ports)).collect::<Result<Vec<_>, _>>()?;
     let reloader = control.map(|socket| Reloader::start(&args.file, &socket)).transpose()?;
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
@@ -107,10 +109,11 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut parts = Vec::new();
     let mut first = 0;
-    for ((switch, plan), failed) in switches.into_iter().zip(plans).zip(failures) {
+    for (((switch, plan), failed), evpn) in switches.into_iter().zip(plans).zip(failures).zip(evpn) {
         let name = plan.name.unwrap_or_default();
         let ports = plan.ports.len();
-        let observer = SwitchObserver::new(name.clone(), switch, plan.ports, first);
+        let evpn = evpn.map(|evpn| evpn.start(&switch, &plan.ports)).transpose()?;
+        let observer = SwitchObserver::new(name.clone(), switch, plan.ports, first).with_evpn(evpn);
         parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
         first += ports;
     }

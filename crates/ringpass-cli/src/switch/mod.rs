@@ -1,5 +1,6 @@
 //! The subcommand `ringpass switch PORT…`: a learning switch between any number of ports.
 
+pub(crate) mod evpn;
 mod guest_workers;
 pub(crate) mod mapping;
 pub(crate) mod observer;
@@ -15,6 +16,7 @@ use crate::config_file;
 use crate::options::{Options, seconds, within};
 use crate::run::close;
 use crate::run_observer::RunObserver;
+use evpn::Opened;
 use guest_workers::{GuestWorkers, is_guest};
 use mapping::MappedQueue;
 use observer::SwitchObserver;
@@ -120,6 +122,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     let mut ports = open_all(addresses, &run.config)?;
     let mapped_queues = mapping::mapped_queues(&mut ports, &plans, run.config.port.queues)?;
+    let evpn = Opened::of(&plans)?;
     run.enter_sandbox(ports.needs())?;
     let pool = ports.pool().clone();
     let queues = (mapped_queues, guest_workers.as_mut());
@@ -127,7 +130,9 @@ pub fn run(args: Args) -> Result<(), Error> {
         run.spawn(move |mut worker| work(datapath, &mut worker))?;
     }
     guest_workers.map_or(Ok(()), |workers| workers.start(&mut run))?;
-    let mut observer = SwitchObserver::new("switch".into(), switch, plans, 0).with_json(args.options.json);
+    let evpn = evpn.map(|evpn| evpn.start(&switch, &plans)).transpose()?;
+    let observer = SwitchObserver::new("switch".into(), switch, plans, 0).with_evpn(evpn);
+    let mut observer = observer.with_json(args.options.json);
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
     drop((observer, pool));

@@ -1,10 +1,12 @@
 //! Supervision of a switch: links, lost ports, ageing, statistics, and the MAC table on request.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use ringpass::control::SwitchStatus;
 use ringpass::{Error, Port, Ports, State, Totals};
+use ringpass_evpn::Follower;
 use ringpass_host_ports::LiveCapture;
 use ringpass_ipc::drop_elsewhere;
 use ringpass_port::FrameFilter;
@@ -24,6 +26,8 @@ pub struct SwitchObserver {
     slots: Vec<Slot>,
     /// Whether the switch goes on with fewer than two ports, because others may come.
     lasting: bool,
+    /// Follows FRR's tables, while the tunnel's port is there.
+    evpn: Option<Follower>,
     json: bool,
     start: Instant,
 }
@@ -58,7 +62,12 @@ impl SwitchObserver {
     pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, first: usize) -> Self {
         let slot = |(number, plan)| Slot::new(plan, first + number);
         let slots = plans.into_iter().enumerate().map(slot).collect();
-        Self { name, switch, slots, lasting: false, json: false, start: Instant::now() }
+        Self { name, switch, slots, lasting: false, evpn: None, json: false, start: Instant::now() }
+    }
+
+    /// Keeps what follows FRR's tables for a port.
+    pub fn with_evpn(self, evpn: Option<Follower>) -> Self {
+        Self { evpn, ..self }
     }
 
     /// Prints for machines.
@@ -100,6 +109,9 @@ impl SwitchObserver {
             let other = &other.plan.rules.name;
             return Err(format!("frames of '{other}' all go to '{name}'; remove '{other}' first"));
         }
+        if self.slots[number].plan.evpn.is_some() {
+            self.evpn = None;
+        }
         self.switch.remove(number);
         let slot = &mut self.slots[number];
         slot.phase = PortPhase::Gone;
@@ -119,6 +131,7 @@ impl SwitchObserver {
         if self.slots[number].phase == PortPhase::Gone {
             return Err(format!("'{name}' is gone"));
         }
+        let rules = PortPolicy { given: self.slots[number].plan.rules.given, ..rules };
         self.switch.set_policy(number, rules.clone()).map_err(|error| error.to_string())?;
         self.slots[number].plan.rules = rules;
         Ok(())
@@ -195,15 +208,37 @@ impl SwitchObserver {
         self.slots.iter().filter(|slot| slot.port.is_some()).map(|slot| &slot.plan.rules.name[..])
     }
 
-    /// Describes a station.
-    fn station(&self, entry: &Entry) -> Value {
-        let seconds = entry.age.map(|age| age.as_secs());
-        let port = &self.slots[entry.port].plan.rules.name;
-        json!({ "mac": entry.mac.to_string(), "vlan": entry.vlan, "port": port, "seconds": seconds, "switch": self.name })
+    /// Describes all stations.
+    fn described_stations(&self) -> Vec<Value> {
+        // The other ends of tunnels, by port, VLAN and address.
+        let mut remotes = HashMap::new();
+        for (port, slot) in self.slots.iter().enumerate() {
+            let plan = &slot.plan;
+            let untagged = plan.rules.vlans.untagged();
+            for station in plan.tunnel.iter().flat_map(|tunnel| tunnel.stations()) {
+                let vlan = plan.tunnel.as_ref().and_then(|tunnel| tunnel.vlan(station.vni)).flatten();
+                let place = (vlan.unwrap_or(untagged), station.mac.0);
+                remotes.insert((port, place), (station.remote, station.vni));
+            }
+        }
+        let describe = |entry: &Entry| {
+            let seconds = entry.age.map(|age| age.as_secs());
+            let port = &self.slots[entry.port].plan.rules.name;
+            let mac = entry.mac.to_string();
+            let mut told =
+                json!({ "mac": mac, "vlan": entry.vlan, "port": port, "seconds": seconds, "switch": self.name });
+            if let Some((remote, vni)) = remotes.get(&(entry.port, (entry.vlan, entry.mac.0))) {
+                told["remote"] = json!(remote);
+                told["vni"] = json!(vni);
+            }
+            told
+        };
+        self.switch.table().iter().map(describe).collect()
     }
 
     /// Takes all ports out of the switch.
     pub fn remove_all(&mut self) {
+        self.evpn = None;
         for (number, slot) in self.slots.iter_mut().enumerate() {
             slot.phase = PortPhase::Gone;
             slot.capture = None;
@@ -229,8 +264,10 @@ impl RunObserver for SwitchObserver {
 
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
         let Some(number) = self.slot_of(port) else { return Vec::new() };
-        let tunnel = self.slots[number].plan.tunnel.iter().flat_map(|tunnel| tunnel.counts());
-        self.switch.counts(number).named().chain(tunnel).collect()
+        let plan = &self.slots[number].plan;
+        let tunnel = plan.tunnel.iter().flat_map(|tunnel| tunnel.counts());
+        let evpn = self.evpn.iter().filter(|_| plan.evpn.is_some()).flat_map(|evpn| evpn.counts());
+        self.switch.counts(number).named().chain(tunnel).chain(evpn).collect()
     }
 
     fn place(&self, port: usize) -> Option<PortPlace<'_>> {
@@ -247,7 +284,7 @@ impl RunObserver for SwitchObserver {
         if let Some(other) = switch.filter(|name| *name != self.name) {
             return Err(format!("there is no switch '{other}', but '{}'", self.name));
         }
-        Ok(self.switch.table().iter().map(|entry| self.station(entry)).collect())
+        Ok(self.described_stations())
     }
 
     fn is_present(&self, port: usize) -> bool {
@@ -257,11 +294,10 @@ impl RunObserver for SwitchObserver {
     /// Prints the MAC table.
     fn report(&self) {
         let name = |entry: &Entry| &self.slots[entry.port].plan.rules.name[..];
-        let entries = self.switch.table();
         if self.json {
-            let stations: Vec<_> = entries.iter().map(|entry| self.station(entry)).collect();
-            return print_line(&json!({ "event": "table", "stations": stations }).to_string());
+            return print_line(&json!({ "event": "table", "stations": self.described_stations() }).to_string());
         }
+        let entries = self.switch.table();
         print_line(&format!("{:<17}  vlan  {:>7}  port", "station", "seen"));
         for entry in &entries {
             let seen = entry.age.map_or("fixed".into(), |age| format!("{} s", age.as_secs()));
@@ -282,6 +318,9 @@ impl RunObserver for SwitchObserver {
                 State::Finished => *phase = PortPhase::Finished,
                 State::Gone(why) => {
                     *phase = PortPhase::Gone;
+                    if plan.evpn.is_some() {
+                        self.evpn = None;
+                    }
                     self.switch.remove(number);
                     *capture = None;
                     let (name, address) = (&plan.rules.name, port.name());

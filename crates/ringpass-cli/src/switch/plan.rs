@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use ringpass::{Error, MacAddress};
+use ringpass_evpn::devices::Routing;
 use ringpass_switch::vxlan::Tunnel;
 use ringpass_switch::{Config, MAX_PORTS, PortPolicy, VlanSet, Vlans};
 
@@ -29,11 +30,26 @@ impl Plan {
     }
 }
 
+/// What EVPN does for a tunnel's port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EvpnPlan {
+    /// Its networks.
+    pub vnis: Vec<u32>,
+    /// Address of this end.
+    pub local: IpAddr,
+    /// This host's part of FRR's configuration, if the file has it.
+    pub routing: Option<Routing>,
+    /// VLAN of frames without a tag.
+    pub untagged: u16,
+}
+
 /// Plan of one port.
 pub struct PortPlan {
     pub address: String,
     pub rules: PortPolicy,
     pub tunnel: Option<Tunnel>,
+    /// Present if FRR gives the tunnel's ends and stations.
+    pub evpn: Option<EvpnPlan>,
     /// Number of the port to which its packets go directly, without a lookup.
     pub pass: Option<usize>,
     /// Mappings to guests for which the port receives without copies.
@@ -89,7 +105,7 @@ impl PortPlan {
             _ => (text, Vlans::default()),
         };
         let rules = PortPolicy { name: address.into(), vlans, ..Default::default() };
-        Ok(Self { address: address.into(), rules, tunnel: None, pass: None, maps: Vec::new() })
+        Ok(Self { address: address.into(), rules, tunnel: None, evpn: None, pass: None, maps: Vec::new() })
     }
 }
 

@@ -36,6 +36,7 @@ mod signals;
 mod silent_files;
 mod soak;
 mod switch;
+mod switch_evpn;
 mod switch_hostile;
 mod switch_mapped;
 mod switch_vxlan;

@@ -73,14 +73,14 @@ impl Tunnel {
         if changes.ends_changed {
             let remotes = given.ends.iter().map(|end| Some(end.as_ref()?.remote.clone())).collect();
             let floods = given.floods.iter().map(|list| list.iter().map(|copies| copies.to).collect()).collect();
-            state.remotes.replace(Remotes::new(remotes, floods));
+            state.remotes.store(Arc::new(Remotes::new(remotes, floods)));
         }
         Ok(result)
     }
 
     /// Returns the stations behind other ends, given or learned, sorted by network and address. A tunnel with one fixed remote knows none.
     pub fn stations(&self) -> Vec<Station> {
-        let remotes = self.0.remotes.set();
+        let remotes = self.0.remotes.load();
         let mut stations = Vec::new();
         for network in self.0.networks.all() {
             let known = network.stations.iter().flat_map(|stations| stations.entries());
@@ -95,7 +95,7 @@ impl Tunnel {
 
     /// Returns each network's VNI, and the ends to which frames for all of it go.
     pub fn floods(&self) -> Vec<(u32, Vec<IpAddr>)> {
-        let remotes = self.0.remotes.set();
+        let remotes = self.0.remotes.load();
         let ends = |network: &Network| {
             remotes.floods(network.place).iter().filter_map(|&end| Some(remotes.get(end)?.address)).collect()
         };
@@ -137,7 +137,7 @@ impl<'a> Changes<'a> {
         let next = self.state.config.next_hop(address)?;
         let ends = &mut self.given.ends;
         // One that is in force may have been released in this change.
-        let in_force = self.state.remotes.set().hop_at(next).cloned();
+        let in_force = self.state.remotes.load().hop_at(next).cloned();
         let new = || ends.iter().flatten().map(|end| &end.remote.hop).find(|hop| hop.address == next).cloned();
         let known = in_force.or_else(new);
         let hop = known.unwrap_or_else(|| Arc::new(Hop::new(next)));
@@ -202,25 +202,25 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Adds a station, or moves it.
+    /// Adds a station, or moves it. Returns whether it was not there before.
     ///
     /// # Errors
     /// If the tunnel does not have the network, cannot reach the end, or has [`MAX_REMOTES`]; if the address is not a station's; or if another station had to
     /// make room, frames to which now go to all ends of the network.
-    pub fn add_station(&mut self, Station { vni, mac, remote }: Station) -> Result<(), Error> {
+    pub fn add_station(&mut self, Station { vni, mac, remote }: Station) -> Result<bool, Error> {
         let place = self.network(vni)?.place;
         let station = number(mac);
         if !is_station(station) {
             return Err(Error::Config(format!("VXLAN: {mac} is not the address of a station")));
         }
         let end = self.hold(remote)?;
-        let Some(stations) = &self.state.networks.all()[place].stations else { return Ok(()) };
+        let Some(stations) = &self.state.networks.all()[place].stations else { return Ok(false) };
         match stations.learn(station, end) {
-            None => Ok(()),
-            Some((before, end)) => {
-                self.release(end);
+            None => Ok(true),
+            Some((before, was_at)) => {
+                self.release(was_at);
                 if before == station {
-                    return Ok(());
+                    return Ok(was_at != end);
                 }
                 Err(Error::Config("VXLAN: more stations than there is room for; give the tunnel a larger table".into()))
             }

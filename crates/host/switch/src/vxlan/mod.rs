@@ -22,13 +22,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
+use arc_swap::ArcSwap;
 use ringpass_memory::{Flags, Mempool};
 use ringpass_port::{Error, MacAddress, QueuePair, SoftwareOffload};
 
 use control::Given;
 pub use control::{Changes, Station};
 pub use networks::Networks;
-use remotes::{Current, Remotes};
+use remotes::Remotes;
 
 /// The registered UDP port.
 pub const PORT: u16 = 4789;
@@ -119,7 +120,8 @@ struct Counters {
 struct State {
     config: Config,
     mac: [u8; 6],
-    remotes: Current,
+    /// Those that are in force. Queues follow at their next burst.
+    remotes: Arc<ArcSwap<Remotes>>,
     /// What was given by a control plane.
     given: Mutex<Given>,
     networks: networks::Table,
@@ -202,7 +204,7 @@ impl Tunnel {
         let networks = networks::Table::new(networks, (!learns || remotes.len() > 1).then_some(room), learns)?;
         let count = networks.all().len();
         let next = |remote| config.next_hop(remote).unwrap_or(remote);
-        let remotes = Current::new(Remotes::fixed(remotes.to_vec(), count, next));
+        let remotes = Arc::new(ArcSwap::from_pointee(Remotes::fixed(remotes.to_vec(), count, next)));
         let (given, counters) = (Mutex::new(Given::new(count)), Counters::default());
         Ok(Self(Arc::new(State { config, mac, remotes, given, networks, start: Instant::now(), counters })))
     }

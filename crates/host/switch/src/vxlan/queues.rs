@@ -44,8 +44,14 @@ pub(super) struct Tx {
 
 pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
     let wire = Arc::new(Mutex::new(tx));
-    let rx = Rx { inner, wire: wire.clone(), state: state.clone(), remotes: state.remotes.view(), cache: pool.cache() };
-    let remotes = state.remotes.view();
+    let rx = Rx {
+        inner,
+        wire: wire.clone(),
+        state: state.clone(),
+        remotes: View::new(state.remotes.clone()),
+        cache: pool.cache(),
+    };
+    let remotes = View::new(state.remotes.clone());
     (rx, Tx { wire, state, remotes, cache: pool.cache(), ready: Burst::new(MAX_BATCH), turn: 0 })
 }
 
@@ -73,7 +79,7 @@ impl RxDecorator for Rx {
         let mut malformed = 0;
         let mut foreign = 0;
         for mut packet in outer.drain() {
-            let remotes = self.remotes.of(&self.state.remotes);
+            let remotes = self.remotes.load();
             match self.state.decapsulate(&mut packet, remotes) {
                 Ok(()) => {
                     received += 1;
@@ -120,7 +126,7 @@ impl Rx {
         let state = &self.state;
         let Some(Heard { neighbour, answer }) = Heard::parse(packet, state.own()) else { return false };
         if let Some((mac, address)) = neighbour
-            && let Some(hop) = self.remotes.of(&state.remotes).hop_at(address)
+            && let Some(hop) = self.remotes.load().hop_at(address)
         {
             hop.learn(mac, state.start.elapsed());
         }
@@ -149,7 +155,7 @@ impl TxQueue for Tx {
             let now = state.start.elapsed();
             *turn = turn.wrapping_add(1);
             state.networks.age(*turn, now);
-            let remotes = remotes.of(&state.remotes);
+            let remotes = remotes.load();
             let mut sending = Sending { wire, state, remotes, cache, ready, now, counts: Counts::default() };
             burst.drain().for_each(|packet| sending.send(packet));
             sending.flush();

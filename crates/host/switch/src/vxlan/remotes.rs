@@ -1,10 +1,11 @@
 //! The other ends of a tunnel, the stations through which they are reached, and the hardware addresses of these.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
+
+use arc_swap::{ArcSwap, Cache};
 
 use super::stations::RemoteId;
 
@@ -133,47 +134,5 @@ impl Remotes {
     }
 }
 
-/// The set of remotes that is in force.
-pub(super) struct Current {
-    set: Mutex<Arc<Remotes>>,
-    /// Number of sets that were in force before.
-    generation: AtomicUsize,
-}
-
-impl Current {
-    pub(super) fn new(set: Remotes) -> Self {
-        Self { set: Mutex::new(Arc::new(set)), generation: AtomicUsize::new(0) }
-    }
-
-    /// Puts another set into force. Queues follow at their next burst.
-    pub(super) fn replace(&self, set: Remotes) {
-        *self.set.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(set);
-        self.generation.fetch_add(1, Release);
-    }
-
-    pub(super) fn set(&self) -> Arc<Remotes> {
-        self.set.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn view(&self) -> View {
-        let generation = self.generation.load(Acquire);
-        View { set: self.set(), generation }
-    }
-}
-
 /// A queue's view of the set that is in force.
-pub(super) struct View {
-    set: Arc<Remotes>,
-    generation: usize,
-}
-
-impl View {
-    /// Returns the set. It is taken again if another one came into force.
-    #[inline]
-    pub(super) fn of(&mut self, current: &Current) -> &Remotes {
-        if self.generation != current.generation.load(Acquire) {
-            *self = current.view();
-        }
-        &self.set
-    }
-}
+pub(super) type View = Cache<Arc<ArcSwap<Remotes>>, Arc<Remotes>>;

@@ -242,7 +242,8 @@ fn remotes_and_stations_are_given() {
     let station =
         |number: u8, remote: u8| vxlan::Station { vni: 42, mac: MacAddress(mac(number)), remote: end(remote) };
     let add = |tunnel: &Tunnel, station| tunnel.change(|changes| changes.add_station(station)).unwrap();
-    add(&mesh.tunnels[0], station(2, 2)).unwrap();
+    assert!(add(&mesh.tunnels[0], station(2, 2)).unwrap());
+    assert!(!add(&mesh.tunnels[0], station(2, 2)).unwrap(), "it was there");
     assert_eq!(mesh.send(0, frame(mac(2), mac(1), 6)), [1]);
     // It moves, to an end that is in no list of copies.
     let moved = |changes: &mut vxlan::Changes| {
@@ -282,7 +283,7 @@ fn what_is_given_must_be_possible() {
     let tunnel = Tunnel::new(given).unwrap();
     let remote = |vni, remote: &str| tunnel.change(|changes| changes.add_remote(vni, remote.parse().unwrap())).unwrap();
     let station = |vni, mac, remote| vxlan::Station { vni, mac: MacAddress(mac), remote };
-    let add = |station| tunnel.change(|changes| changes.add_station(station)).unwrap();
+    let add = |station| tunnel.change(|changes| changes.add_station(station)).unwrap().map(drop);
     let why = |result: Result<(), ringpass_port::Error>| result.unwrap_err().to_string();
     assert!(why(remote(43, "10.0.0.2")).contains("no network 43"));
     assert!(why(remote(42, "10.0.1.2")).contains("outside of the network of 10.0.0.1; say through which gateway"));

@@ -1,0 +1,228 @@
+//! The forwarding tables of VXLAN devices, which the kernel reports by netlink (rtnetlink(7), "RTM_NEWNEIGH" of the family `AF_BRIDGE`).
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::link::LinkAttribute;
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use ringpass_port::{Error, MacAddress};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{RecvFlags, SendFlags, SocketFlags, SocketType, bind, connect, recv, send, socket_with, sockopt};
+
+/// An entry of a VXLAN device's table: frames to this address go to that end. The address 0 stands for all that are not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Index of the device.
+    pub(crate) device: u32,
+    pub(crate) mac: MacAddress,
+    pub(crate) remote: IpAddr,
+}
+
+/// Something that has changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Added(Entry),
+    Removed(Entry),
+    /// A device with this name has this index.
+    Device(String, u32),
+    /// The device with this index is gone.
+    DeviceGone(u32),
+}
+
+/// Multicast groups of devices and of tables of neighbours (linux/rtnetlink.h, `RTNLGRP_LINK` and `RTNLGRP_NEIGH`).
+const GROUPS: u32 = 1 << 0 | 1 << 2;
+/// Bytes of changes that wait to be read. More than usual needs privileges; without them, tables are read anew more often.
+const BUFFER: usize = 8 << 20;
+/// Longest message: the kernel gives a dump's reader as much as it has room for, up to 32 KiB.
+const LONGEST: usize = 1 << 16;
+/// Longest time for a table to be read.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What has become of an attempt to read changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// There are none any more.
+    Drained,
+    /// There may be more.
+    More,
+    /// Some were lost, so tables must be read anew.
+    Lost,
+}
+
+/// Sockets for changes and for whole tables. They stay in the network namespace in which they were opened.
+pub(crate) struct Fdb {
+    changes: OwnedFd,
+    /// Connected to the kernel, so that a sandbox lets it send.
+    requests: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl Fdb {
+    pub(crate) fn open() -> Result<Self, Error> {
+        let wrong = |what: &'static str| move |errno: Errno| Error::os(format!("netlink: {what}"), errno);
+        let new = || {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            // The protocol 0 is that of routes and neighbours.
+            socket_with(rustix::net::AddressFamily::NETLINK, SocketType::RAW, flags, None)
+        };
+        let changes = new().map_err(wrong("a socket for changes of tables"))?;
+        if sockopt::set_socket_recv_buffer_size_force(&changes, BUFFER).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&changes, BUFFER);
+        }
+        bind(&changes, &SocketAddrNetlink::new(0, GROUPS)).map_err(wrong("joining the groups of tables"))?;
+        let requests = new().map_err(wrong("a socket for tables"))?;
+        connect(&requests, &SocketAddrNetlink::new(0, 0)).map_err(wrong("the kernel"))?;
+        Ok(Self { changes, requests, buffer: vec![0; LONGEST] })
+    }
+
+    /// Passes what has changed to `each`, of up to `most` messages.
+    pub(crate) fn read_changes(&mut self, most: usize, mut each: impl FnMut(Change)) -> Progress {
+        for _ in 0..most {
+            let read = match receive(&self.changes, &mut self.buffer) {
+                Ok(read) => read,
+                Err(Errno::NOBUFS) => return Progress::Lost,
+                Err(Errno::INTR) => continue,
+                Err(_) => return Progress::Drained,
+            };
+            for message in messages(&self.buffer[..read]) {
+                change(message.payload).into_iter().for_each(&mut each);
+            }
+        }
+        Progress::More
+    }
+
+    /// Passes all entries of all devices, or all devices, to `each`. Returns `false` if the kernel did not say all.
+    pub(crate) fn read_all(&mut self, what: Whole, mut each: impl FnMut(Change)) -> bool {
+        // What is left of an answer that was given up.
+        while receive(&self.requests, &mut self.buffer).is_ok() {}
+        let request = match what {
+            Whole::Entries => {
+                let mut entries = NeighbourMessage::default();
+                entries.header.family = AddressFamily::Bridge;
+                RouteNetlinkMessage::GetNeighbour(entries)
+            }
+            Whole::Devices => RouteNetlinkMessage::GetLink(Default::default()),
+        };
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | NLM_F_DUMP;
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(request));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        if send(&self.requests, &bytes, SendFlags::empty()).is_err() {
+            return false;
+        }
+        let start = Instant::now();
+        let mut whole = true;
+        while start.elapsed() < PATIENCE {
+            let read = match receive(&self.requests, &mut self.buffer) {
+                Ok(read) => read,
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+                    let _ = poll(&mut [PollFd::new(&self.requests, PollFlags::IN)], Some(&second));
+                    continue;
+                }
+                Err(_) => return false,
+            };
+            for message in messages(&self.buffer[..read]) {
+                // The table has changed while it was read, in more than what is reported as a change.
+                const INTERRUPTED: u16 = 0x10;
+                whole &= message.header.flags & INTERRUPTED == 0;
+                match message.payload {
+                    NetlinkPayload::Done(_) => return whole,
+                    NetlinkPayload::Error(_) => return false,
+                    other => change(other).into_iter().for_each(&mut each),
+                }
+            }
+        }
+        false
+    }
+}
+
+/// A table that is read as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whole {
+    Devices,
+    Entries,
+}
+
+impl AsFd for Fdb {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
+
+/// Receives a message. Only the kernel sends to multicast groups and to sockets that are connected to it, unless another process has
+/// `CAP_NET_ADMIN`.
+fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
+    recv(socket, buffer, RecvFlags::empty()).map(|(read, _)| read)
+}
+
+/// Returns the messages of a datagram, without those that cannot be read.
+fn messages(mut bytes: &[u8]) -> Vec<NetlinkMessage<RouteNetlinkMessage>> {
+    const HEADER: usize = 16;
+    let mut found = Vec::new();
+    while let Some(len) = bytes.first_chunk::<4>().map(|len| u32::from_ne_bytes(*len) as usize) {
+        if !(HEADER..=bytes.len()).contains(&len) {
+            break;
+        }
+        found.extend(NetlinkMessage::deserialize(&bytes[..len]));
+        bytes = bytes.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    found
+}
+
+fn change(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
+    let NetlinkPayload::InnerMessage(message) = payload else { return None };
+    match message {
+        RouteNetlinkMessage::NewNeighbour(message) => entry(&message).map(Change::Added),
+        RouteNetlinkMessage::DelNeighbour(message) => entry(&message).map(Change::Removed),
+        // Those of the family of bridges are about a port's membership.
+        RouteNetlinkMessage::NewLink(message) if message.header.interface_family == AddressFamily::Unspec => {
+            let name = message.attributes.into_iter().find_map(|attribute| match attribute {
+                LinkAttribute::IfName(name) => Some(name),
+                _ => None,
+            });
+            name.map(|name| Change::Device(name, message.header.index))
+        }
+        RouteNetlinkMessage::DelLink(message) if message.header.interface_family == AddressFamily::Unspec => {
+            Some(Change::DeviceGone(message.header.index))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the entry of a VXLAN device that a message is about.
+fn entry(message: &NeighbourMessage) -> Option<Entry> {
+    let header = &message.header;
+    if header.family != AddressFamily::Bridge || !header.flags.contains(NeighbourFlags::Own) {
+        return None;
+    }
+    let (mut mac, mut remote) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = <[u8; 6]>::try_from(&bytes[..]).ok(),
+            NeighbourAttribute::Destination(address) => remote = ip(address),
+            _ => {}
+        }
+    }
+    Some(Entry { device: header.ifindex, mac: MacAddress(mac?), remote: remote? })
+}
+
+fn ip(address: &NeighbourAddress) -> Option<IpAddr> {
+    match address {
+        NeighbourAddress::Inet(address) => Some((*address).into()),
+        NeighbourAddress::Inet6(address) => Some((*address).into()),
+        // The family of these messages says nothing of the address.
+        NeighbourAddress::Other(bytes) => {
+            let four = <[u8; 4]>::try_from(&bytes[..]).map(IpAddr::from);
+            four.or_else(|_| <[u8; 16]>::try_from(&bytes[..]).map(IpAddr::from)).ok()
+        }
+        _ => None,
+    }
+}

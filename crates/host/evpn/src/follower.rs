@@ -1,0 +1,359 @@
+//! The thread between FRR's tables and a switch.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ringpass_port::{Error, MacAddress};
+use ringpass_switch::vxlan::{Changes, Station, Tunnel};
+use ringpass_switch::{Arrivals, Placement};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use tracing::warn;
+
+use crate::announcer::Announcer;
+use crate::devices::{AGEING, Device};
+use crate::fdb::{Change, Entry, Fdb, Progress, Whole};
+
+/// Time between two announcements of a station: a third of what the bridge remembers.
+const REFRESH: Duration = Duration::from_secs(AGEING / 3);
+/// Time until tables are asked for again that could not be read.
+const RETRY: Duration = Duration::from_secs(1);
+/// Messages that are read before other things get their turn.
+const MOST_MESSAGES: usize = 256;
+
+/// Descriptors of the networks' devices. They are opened before a process gives up its rights.
+pub struct Files {
+    vnis: Vec<u32>,
+    fdb: Fdb,
+    announcer: Announcer,
+}
+
+impl Files {
+    /// Opens those of these networks.
+    ///
+    /// # Errors
+    /// A TAP is not there or cannot be opened, or the kernel has no netlink.
+    pub fn open(vnis: &[u32]) -> Result<Self, Error> {
+        Ok(Self { vnis: vnis.to_vec(), fdb: Fdb::open()?, announcer: Announcer::open(vnis)? })
+    }
+}
+
+/// The tunnel's place in the switch.
+pub struct Site {
+    /// The tunnel, whose ends are [given](ringpass_switch::vxlan::Ends::Given).
+    pub tunnel: Tunnel,
+    /// Places stations.
+    pub placement: Placement,
+    /// Says which stations are new.
+    pub arrivals: Arrivals,
+    /// The tunnel's port.
+    pub port: usize,
+    /// VLAN of frames without a tag at that port, to which a network without a VLAN of its own belongs.
+    pub untagged: u16,
+}
+
+#[derive(Default)]
+struct Counters {
+    /// Entries that FRR added, for stations and ends.
+    added: AtomicU64,
+    /// Entries that FRR removed.
+    removed: AtomicU64,
+    /// Entries that could not be followed: an end that cannot be reached, or no room.
+    refused: AtomicU64,
+    /// Frames that told FRR of a station.
+    announced: AtomicU64,
+    /// Times that whole tables were read.
+    resyncs: AtomicU64,
+}
+
+/// The thread that follows FRR's tables and announces stations. It ends when this is dropped, within a moment; remotes and stations stay.
+pub struct Follower {
+    stop: Arc<OwnedFd>,
+    counters: Arc<Counters>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Follower {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The process has no descriptor or no thread left.
+    pub fn start(files: Files, site: Site) -> Result<Self, Error> {
+        let stop = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let stop = Arc::new(stop.map_err(|errno| Error::os("an eventfd for EVPN", errno))?);
+        let counters = Arc::new(Counters::default());
+        let mut following = Following {
+            networks: networks(&files.vnis, &site),
+            files,
+            site,
+            devices: HashMap::new(),
+            due: None,
+            refusals: HashSet::new(),
+            counters: counters.clone(),
+        };
+        let own = stop.clone();
+        let thread = std::thread::Builder::new().name("evpn".into()).spawn(move || following.run(&own));
+        let thread = thread.map_err(|source| Error::os("a thread for EVPN", source))?;
+        Ok(Self { stop, counters, thread: Some(thread) })
+    }
+
+    /// Returns what it has done so far, with the names of the counters.
+    pub fn counts(&self) -> [(&'static str, u64); 5] {
+        let Counters { added, removed, refused, announced, resyncs } = &*self.counters;
+        [
+            ("evpn_added", added),
+            ("evpn_removed", removed),
+            ("evpn_refused", refused),
+            ("evpn_announced", announced),
+            ("evpn_resyncs", resyncs),
+        ]
+        .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        // The write fails only if the counter is full; then the eventfd is readable already.
+        let _ = rustix::io::write(&self.stop, &1u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// VLANs in the switch, by network.
+fn networks(vnis: &[u32], site: &Site) -> HashMap<u32, u16> {
+    let vlan = |&vni: &u32| Some((vni, site.tunnel.vlan(vni)?.unwrap_or(site.untagged)));
+    vnis.iter().filter_map(vlan).collect()
+}
+
+/// State of the thread.
+struct Following {
+    files: Files,
+    site: Site,
+    /// VLANs in the switch, by network.
+    networks: HashMap<u32, u16>,
+    /// Networks of VXLAN devices, by index.
+    devices: HashMap<u32, u32>,
+    /// When whole tables must be read.
+    due: Option<Instant>,
+    /// Reasons for which entries were refused, each of which is said once.
+    refusals: HashSet<String>,
+    counters: Arc<Counters>,
+}
+
+impl Following {
+    fn run(&mut self, stop: &OwnedFd) {
+        self.due = Some(Instant::now());
+        let mut refresh = Instant::now();
+        loop {
+            let now = Instant::now();
+            if self.due.is_some_and(|due| due <= now) {
+                let whole = self.read_tables();
+                self.due = (!whole).then(|| Instant::now() + RETRY);
+            }
+            if refresh <= now {
+                self.announce_all();
+                refresh = Instant::now() + REFRESH;
+            }
+            let until = self.due.map_or(refresh, |due| due.min(refresh));
+            let wait = until.saturating_duration_since(Instant::now());
+            let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
+            let mut ready = [
+                PollFd::new(stop, PollFlags::IN),
+                PollFd::new(&self.files.fdb, PollFlags::IN),
+                PollFd::new(&self.site.arrivals, PollFlags::IN),
+            ];
+            // After a signal, it looks again.
+            let _ = poll(&mut ready, Some(&wait));
+            let [stopped, changed, arrived] = ready.map(|one| !one.revents().is_empty());
+            if stopped {
+                return;
+            }
+            if changed {
+                self.read_changes();
+            }
+            if arrived {
+                self.announce_new();
+            }
+        }
+    }
+
+    /// Follows what has changed since the last time.
+    fn read_changes(&mut self) {
+        let mut changes = Vec::new();
+        let progress = self.files.fdb.read_changes(MOST_MESSAGES, |change| changes.push(change));
+        if progress == Progress::Lost {
+            self.due = Some(Instant::now());
+        }
+        self.follow(changes);
+    }
+
+    /// Reads all devices and all of their tables. Returns `false` if the kernel did not say all.
+    fn read_tables(&mut self) -> bool {
+        count(&self.counters.resyncs);
+        let mut names = Vec::new();
+        let mut entries = Vec::new();
+        let fdb = &mut self.files.fdb;
+        let whole = fdb.read_all(Whole::Devices, |change| names.push(change))
+            && fdb.read_all(Whole::Entries, |change| entries.push(change));
+        self.devices.clear();
+        names.into_iter().for_each(|change| self.follow_device(change));
+        self.due = None;
+        let (site, networks) = (&self.site, &self.networks);
+        let mut book = Book { devices: &self.devices, networks, site, counters: &self.counters, refused: Vec::new() };
+        let result = site.tunnel.change(|changes| {
+            if whole {
+                changes.begin_all();
+            }
+            entries.into_iter().for_each(|change| book.follow(changes, change));
+            if whole {
+                changes.end_all(|vni, mac| displace(site, networks, vni, mac));
+            }
+        });
+        let refused = std::mem::take(&mut book.refused);
+        self.say(refused, result);
+        whole
+    }
+
+    fn follow(&mut self, changes: Vec<Change>) {
+        let (devices, entries): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|change| matches!(change, Change::Device(..) | Change::DeviceGone(_)));
+        devices.into_iter().for_each(|change| self.follow_device(change));
+        let site = &self.site;
+        let (devices, networks) = (&self.devices, &self.networks);
+        let mut book = Book { devices, networks, site, counters: &self.counters, refused: Vec::new() };
+        let result = site.tunnel.change(|changes| {
+            entries.into_iter().for_each(|change| book.follow(changes, change));
+        });
+        let refused = std::mem::take(&mut book.refused);
+        self.say(refused, result);
+    }
+
+    /// Follows a device that is new, or gone. The table of a new one is read as a whole.
+    fn follow_device(&mut self, change: Change) {
+        match change {
+            Change::Device(name, index) => {
+                let own = self.networks.keys().find(|&&vni| Device::Vxlan.name(vni) == name).copied();
+                if let Some(vni) = own
+                    && self.devices.insert(index, vni) != Some(vni)
+                {
+                    self.due = Some(Instant::now());
+                }
+            }
+            Change::DeviceGone(index) => {
+                if self.devices.remove(&index).is_some() {
+                    self.due = Some(Instant::now());
+                }
+            }
+            Change::Added(_) | Change::Removed(_) => {}
+        }
+    }
+
+    /// Warns of each reason once.
+    fn say(&mut self, refused: Vec<Error>, result: Result<(), Error>) {
+        const MOST: usize = 64;
+        for error in refused.into_iter().chain(result.err()) {
+            let why = error.to_string();
+            if self.refusals.len() < MOST && !self.refusals.contains(&why) {
+                warn!("EVPN: {why}");
+                self.refusals.insert(why);
+            }
+        }
+    }
+
+    /// Announces the stations that are new.
+    fn announce_new(&mut self) {
+        let mut new = Vec::new();
+        let known = self.site.arrivals.read(|arrival| new.push(arrival));
+        if !known {
+            self.announce_all();
+            return;
+        }
+        for arrival in new {
+            self.announce(arrival.mac, arrival.vlan, arrival.port);
+        }
+    }
+
+    /// Announces all of this host's stations.
+    fn announce_all(&mut self) {
+        for entry in self.site.placement.table() {
+            self.announce(entry.mac, entry.vlan, entry.port);
+        }
+    }
+
+    fn announce(&mut self, mac: MacAddress, vlan: u16, port: usize) {
+        if port == self.site.port {
+            return;
+        }
+        let Some((&vni, _)) = self.networks.iter().find(|(_, own)| **own == vlan) else { return };
+        match self.files.announcer.announce(vni, mac) {
+            Ok(()) => count(&self.counters.announced),
+            Err(errno) => {
+                let error = Error::os(format!("{}; its stations are not announced", Device::Tap.name(vni)), errno);
+                self.say(vec![error], Ok(()));
+            }
+        }
+    }
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Takes a station that is no longer behind the tunnel out of the switch's table.
+fn displace(site: &Site, networks: &HashMap<u32, u16>, vni: u32, mac: MacAddress) {
+    if let Some(&vlan) = networks.get(&vni) {
+        site.placement.remove(mac, vlan, site.port);
+    }
+}
+
+/// What is needed to follow an entry.
+struct Book<'a> {
+    devices: &'a HashMap<u32, u32>,
+    networks: &'a HashMap<u32, u16>,
+    site: &'a Site,
+    counters: &'a Counters,
+    refused: Vec<Error>,
+}
+
+impl Book<'_> {
+    fn follow(&mut self, changes: &mut Changes, change: Change) {
+        let (Change::Added(entry) | Change::Removed(entry)) = change else { return };
+        let Entry { device, mac, remote } = entry;
+        let Some(&vni) = self.devices.get(&device) else { return };
+        let station = Station { vni, mac, remote };
+        let is_all = mac.0 == [0; 6];
+        if matches!(change, Change::Removed(_)) {
+            count(&self.counters.removed);
+            if is_all {
+                changes.remove_remote(vni, remote);
+            } else if changes.remove_station(station) {
+                displace(self.site, self.networks, vni, mac);
+            }
+            return;
+        }
+        // One that is said again, as tables were read anew, may have come to a port of ours meanwhile.
+        let added = if is_all { changes.add_remote(vni, remote).map(|()| false) } else { changes.add_station(station) };
+        match (added, self.networks.get(&vni)) {
+            (Ok(is_new), Some(&vlan)) => {
+                count(&self.counters.added);
+                if is_new && !self.site.placement.place(mac, vlan, self.site.port) {
+                    let why =
+                        "the switch's table has no room for a station of another host, whose frames go to all ports";
+                    self.refuse(Error::Config(why.into()));
+                }
+            }
+            (Err(error), _) => self.refuse(error),
+            (Ok(_), None) => {}
+        }
+    }
+
+    fn refuse(&mut self, error: Error) {
+        count(&self.counters.refused);
+        self.refused.push(error);
+    }
+}

@@ -1,0 +1,322 @@
+//! EVPN with FRR of Debian's package, on three hosts (namespaces): the switch carries the frames of two, the kernel's vxlan device those
+//! of the third.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use ringpass::control::{Client, Request};
+use serde_json::Value;
+
+use crate::common::{Ended, Namespace, Program, RINGPASS, folder, text, unique, wait_until};
+
+/// FRR's daemons in a namespace.
+struct Frr {
+    name: String,
+    zebra: Program,
+    bgpd: Program,
+}
+
+impl Frr {
+    fn start(namespace: &Namespace, configuration: &Path) -> Self {
+        let name = unique("rpe-");
+        let daemon = |program: &str| {
+            let path = format!("/usr/lib/frr/{program}");
+            // Without sockets for a terminal; the log tells what went wrong.
+            namespace.spawn(&[&path, "-N", &name, "-f", text(configuration), "--log", "stdout", "-P", "0"])
+        };
+        let zebra = daemon("zebra");
+        wait_until("zebra", || Path::new("/var/run/frr").join(&name).join("zserv.api").exists());
+        Self { bgpd: daemon("bgpd"), zebra, name }
+    }
+}
+
+impl Drop for Frr {
+    fn drop(&mut self) {
+        self.bgpd.kill();
+        self.zebra.kill();
+        let _ = std::fs::remove_dir_all(Path::new("/var/run/frr").join(&self.name));
+    }
+}
+
+/// The network between the hosts: a bridge.
+struct Underlay(Namespace);
+
+impl Underlay {
+    fn new() -> Self {
+        let namespace = Namespace::new();
+        namespace.run(&["ip", "link", "add", "outer", "type", "bridge"]);
+        namespace.run(&["ip", "link", "set", "outer", "up"]);
+        Self(namespace)
+    }
+
+    /// Connects a host.
+    fn connect(&self, host: &Namespace, number: u8) {
+        let [here, there] = ["ua", "ub"].map(unique);
+        self.0.run(&["ip", "link", "add", &here, "type", "veth", "peer", "name", &there]);
+        self.0.run(&["ip", "link", "set", &here, "master", "outer", "up"]);
+        self.0.run(&["ip", "link", "set", &there, "netns", &host.0]);
+        host.run(&["ip", "link", "set", &there, "name", "eth0"]);
+        host.run(&["ip", "address", "add", &format!("10.9.0.{number}/24"), "dev", "eth0"]);
+        host.run(&["ip", "link", "set", "eth0", "up"]);
+    }
+}
+
+const HOSTS: [u8; 3] = [1, 2, 3];
+
+/// A host whose switch is ours, with a station behind it.
+struct Ours {
+    host: Namespace,
+    station: Namespace,
+    interface: String,
+    folder: tempfile::TempDir,
+    number: u8,
+    frr: Option<Frr>,
+    switch: Option<Program>,
+}
+
+impl Ours {
+    fn new(underlay: &Underlay, number: u8) -> Self {
+        let (host, station, folder, interface) = (Namespace::new(), Namespace::new(), folder(), unique("ti"));
+        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our folder");
+        underlay.connect(&host, number);
+        let mac = host.mac("eth0");
+        let others: Vec<String> = HOSTS.iter().filter(|&&other| other != number).map(neighbor).collect();
+        let file = format!(
+            "[options]\nhugepages = \"off\"\n[control]\nsocket = {control:?}\n[[switch]]\nname = \"lan\"\n\
+             [[switch.port]]\nname = \"fabric\"\naddress = \"packet:eth0\"\n\
+             [switch.port.vxlan]\nvnis = [\"7=100\"]\nlocal = \"10.9.0.{number}/24\"\nmac = \"{mac}\"\n\
+             [switch.port.vxlan.evpn]\nsystem = 65000\nneighbors = [{others}]\n\
+             [[switch.port]]\nname = \"inside\"\naddress = \"tap:{interface}\"\nvlan = 7\n",
+            control = folder.path().join("control"),
+            others = others.join(", ")
+        );
+        let ours = Self { host, station, interface, folder, number, frr: None, switch: None };
+        std::fs::write(ours.file(), file).expect("a file");
+        ours.host.run(&[RINGPASS, "evpn", "setup", text(&ours.file())]);
+        ours
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("service.toml")
+    }
+
+    fn start_frr(&mut self) {
+        let configuration = self.folder.path().join("frr.conf");
+        std::fs::write(&configuration, self.host.run(&[RINGPASS, "evpn", "frr", text(&self.file())])).expect("a file");
+        std::fs::set_permissions(&configuration, Permissions::from_mode(0o644)).expect("our file");
+        self.frr = Some(Frr::start(&self.host, &configuration));
+    }
+
+    fn start_switch(&mut self) {
+        let switch = self.host.spawn(&[RINGPASS, "run", text(&self.file()), "--json"]);
+        switch.wait_for_stderr("sandbox: ");
+        self.switch = Some(switch);
+        let station = if self.interface.is_empty() { return } else { format!("198.18.0.{}/24", self.number) };
+        self.station.take(&self.host, &self.interface, &station);
+    }
+
+    fn stop_switch(&mut self) -> Ended {
+        let switch = self.switch.take().expect("it runs");
+        switch.signal("TERM");
+        switch.wait(Duration::from_secs(20))
+    }
+
+    /// Returns the stations that the switch knows, by address, with the ends behind which they are.
+    fn stations(&self) -> Vec<(String, Option<String>)> {
+        let mut client = Client::connect(&self.folder.path().join("control")).expect("it runs");
+        let told: Value = client.request(&Request::Stations { switch: None }).expect("stations");
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let list = told.as_array().unwrap_or_else(|| panic!("{told}"));
+        list.iter().map(|station| (text(&station["mac"]).expect("an address"), text(&station["remote"]))).collect()
+    }
+
+    fn remote_of(&self, mac: &str) -> Option<String> {
+        self.stations().into_iter().find(|(known, _)| known == mac).and_then(|(_, remote)| remote)
+    }
+
+    fn count(&self, counter: &str) -> u64 {
+        let mut client = Client::connect(&self.folder.path().join("control")).expect("it runs");
+        let status = client.status().expect("a status");
+        let port = status.ports.iter().find(|port| port.name == "fabric").expect("the tunnel's port");
+        port.extended.iter().find(|(name, _)| *name == counter).map_or(0, |(_, count)| *count)
+    }
+}
+
+fn neighbor(number: &u8) -> String {
+    format!("\"10.9.0.{number}\"")
+}
+
+/// The host whose kernel carries its own frames.
+fn kernel_host(underlay: &Underlay, folder: &Path) -> (Namespace, Namespace, Frr) {
+    let (host, station) = (Namespace::new(), Namespace::new());
+    underlay.connect(&host, 3);
+    let device = "ip link add vx type vxlan id 100 local 10.9.0.3 dstport 4789 nolearning";
+    for command in [
+        "ip link add name bridge type bridge",
+        device,
+        "ip link set vx master bridge up",
+        "bridge link set dev vx learning off",
+        "ip link set bridge up",
+        "ip link add inner type veth peer name st",
+        "ip link set inner master bridge up",
+    ] {
+        host.run(&command.split(' ').collect::<Vec<_>>());
+    }
+    station.take(&host, "st", "198.18.0.3/24");
+    let mut configuration = String::from("router bgp 65000\n bgp router-id 10.9.0.3\n no bgp default ipv4-unicast\n");
+    for other in [1, 2] {
+        let neighbor = format!(" neighbor 10.9.0.{other}");
+        configuration += &format!("{neighbor} remote-as 65000\n{neighbor} timers 1 3\n{neighbor} timers connect 1\n");
+    }
+    configuration += " address-family l2vpn evpn\n  neighbor 10.9.0.1 activate\n  neighbor 10.9.0.2 activate\n";
+    configuration += "  advertise-all-vni\n exit-address-family\n";
+    let path = folder.join("frr.conf");
+    std::fs::write(&path, configuration).expect("a file");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("our file");
+    let frr = Frr::start(&host, &path);
+    (host, station, frr)
+}
+
+/// Returns whether a ping is answered within a second.
+fn pings(from: &Namespace, to: &str) -> bool {
+    from.spawn(&["ping", "-c", "1", "-W", "1", to]).wait(Duration::from_secs(60)).status == Some(0)
+}
+
+/// Sends pings, of which none may be lost, once the first one has passed.
+fn reaches(from: &Namespace, to: &str) {
+    wait_until("the first ping", || pings(from, to));
+    let said = from.run(&["ping", "-n", "-q", "-c", "100", "-i", "0.01", "-s", "1400", "-w", "60", to]);
+    assert!(said.contains(" 0% packet loss"), "{said}");
+}
+
+#[test]
+fn three_hosts_of_which_two_are_ours() {
+    let (underlay, folder) = (Underlay::new(), folder());
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our folder");
+    let capture = folder.path().join("underlay.pcap");
+    let mut recorder = underlay.0.spawn(&["tcpdump", "-U", "-i", "outer", "-w", text(&capture), "-c", "20000"]);
+    recorder.wait_for_stderr("listening on");
+    let [mut one, mut two] = [1, 2].map(|number| Ours::new(&underlay, number));
+    let (third, kernels_station, mut third_frr) = kernel_host(&underlay, folder.path());
+    for ours in [&mut one, &mut two] {
+        ours.start_frr();
+        ours.start_switch();
+    }
+    let stations = [&one.station, &two.station, &kernels_station];
+    for (number, from) in stations.iter().enumerate() {
+        for to in HOSTS.iter().filter(|&&to| usize::from(to) != number + 1) {
+            reaches(from, &format!("198.18.0.{to}"));
+        }
+    }
+    let kernels_mac = kernels_station.mac("st");
+    assert_eq!(one.remote_of(&kernels_mac).as_deref(), Some("10.9.0.3"));
+    assert_eq!(two.remote_of(&one.station.mac(&one.interface)).as_deref(), Some("10.9.0.1"));
+
+    // Only the interface that has an address answers for it.
+    stations.iter().for_each(|there| _ = there.run(&["sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1"]));
+    // A station moves between all hosts, and says so by its first frame. All others reach it soon.
+    let mac = "02:00:00:00:00:77";
+    let mut worst = Duration::ZERO;
+    let places = [(&one.station, &one.interface[..]), (&two.station, &two.interface[..]), (&kernels_station, "st")];
+    for round in 0..6 {
+        let (there, interface) = places[round % 3];
+        there
+            .run(&["ip", "link", "add", "mv", "link", interface, "address", mac, "type", "macvlan", "mode", "private"]);
+        there.run(&["ip", "address", "add", "198.18.0.9/32", "dev", "mv"]);
+        there.run(&["ip", "link", "set", "mv", "up"]);
+        // Its first frame asks for somebody who is not there.
+        there.run(&["ip", "route", "add", "198.18.0.200/32", "dev", "mv", "src", "198.18.0.9"]);
+        let mut asks = there.spawn(&["ping", "-c", "1", "-W", "1", "198.18.0.200"]);
+        let moved = Instant::now();
+        for (number, from) in stations.iter().enumerate().filter(|(number, _)| *number != round % 3) {
+            wait_until("the station that has moved", || {
+                let ping = ["ping", "-c", "1", "-W", "0.05", "198.18.0.9"];
+                from.spawn(&ping).wait(Duration::from_secs(60)).status == Some(0)
+            });
+            worst = worst.max(moved.elapsed());
+            println!("round {round}: from host {} after {:?}", number + 1, moved.elapsed());
+        }
+        asks.kill();
+        there.run(&["ip", "link", "delete", "mv"]);
+    }
+    println!("a station that has moved was reached by all after {worst:?} at most");
+
+    // The third host's BGP dies: its station and its copies are withdrawn.
+    third_frr.bgpd.kill();
+    wait_until("the withdrawal", || one.remote_of(&kernels_mac).is_none() && two.remote_of(&kernels_mac).is_none());
+    reaches(&one.station, "198.18.0.2");
+    assert!(!pings(&one.station, "198.18.0.3"));
+    drop(third_frr);
+    third_frr = Frr::start(&third, &folder.path().join("frr.conf"));
+    reaches(&one.station, "198.18.0.3");
+
+    // Our host's FRR restarts, while its switch goes on; then its switch, while FRR goes on.
+    one.frr.as_mut().expect("it runs").bgpd.kill();
+    wait_until("nothing from FRR", || one.stations().iter().all(|(_, remote)| remote.is_none()));
+    one.frr = None;
+    one.start_frr();
+    for to in ["198.18.0.2", "198.18.0.3"] {
+        reaches(&one.station, to);
+    }
+    let ended = one.stop_switch();
+    assert_eq!(ended.status, Some(0), "{:?}", ended.errors);
+    let own_mac = two.remote_of(&kernels_mac);
+    assert_eq!(own_mac.as_deref(), Some("10.9.0.3"));
+    one.interface = unique("ti");
+    let file = std::fs::read_to_string(one.file()).expect("our file");
+    let (before, _) = file.rsplit_once("address = \"tap:").expect("the TAP is the last port");
+    let file = format!("{before}address = \"tap:{}\"\nvlan = 7\n", one.interface);
+    std::fs::write(one.file(), file).expect("our file");
+    one.start_switch();
+    for to in ["198.18.0.2", "198.18.0.3"] {
+        reaches(&one.station, to);
+    }
+
+    // Nothing goes around in circles, and nothing is refused.
+    for ours in [&one, &two] {
+        assert_eq!(ours.count("evpn_refused"), 0);
+        assert!(ours.count("evpn_added") > 0 && ours.count("evpn_announced") > 0);
+    }
+    recorder.signal("INT");
+    recorder.ended();
+    wait_until("the capture", || recorder.ended().is_some());
+    what_was_said(&capture);
+    drop(third_frr);
+    for ours in [one, two] {
+        ours.host.run(&[RINGPASS, "evpn", "remove", text(&ours.file())]);
+        assert!(!ours.host.ip(&["link"]).contains("rp-"));
+    }
+}
+
+/// tshark finds in the capture what RFC 7348 and 8365 want.
+fn what_was_said(capture: &Path) {
+    let read = |filter: &str, fields: &[&str]| -> Vec<String> {
+        let mut command = vec!["tshark", "-r", text(capture), "-Y", filter, "-T", "fields"];
+        fields.iter().for_each(|field| command.extend(["-e", field]));
+        crate::common::run(&command).lines().map(str::to_owned).collect()
+    };
+    // Frames of the tunnel: the registered port, the flags of a VNI and nothing else, the VNI; no tag inside (RFC 7348, 5 and 6.1).
+    let frames = read("vxlan", &["udp.dstport", "vxlan.flags", "vxlan.vni"]);
+    // What goes around in circles would fill the capture.
+    assert!((1000..15_000).contains(&frames.len()), "{} frames", frames.len());
+    assert!(
+        frames.iter().all(|frame| frame == "4789\t0x0800\t100"),
+        "{:?}",
+        frames.iter().find(|f| !f.ends_with("100"))
+    );
+    assert!(read("vxlan && vlan", &["frame.number"]).is_empty());
+    // Entropy for paths of equal cost, from the range of RFC 7348, 5.
+    let ports = read("vxlan", &["udp.srcport"]);
+    assert!(ports.iter().all(|port| port.parse::<u16>().is_ok_and(|port| port >= 32768)), "source ports");
+    // Routes of all three hosts: MAC addresses (type 2), inclusive multicast by ingress replication (type 3, tunnel type 6).
+    for (kind, host) in [2, 3].into_iter().flat_map(|kind| HOSTS.map(|host| (kind, host))) {
+        let routes = read(&format!("bgp.evpn.nlri.rt == {kind} && ip.src == 10.9.0.{host}"), &["frame.number"]);
+        assert!(!routes.is_empty(), "type {kind} of host {host}");
+    }
+    assert!(
+        !read("bgp.update.path_attribute.pmsi.tunnel.type == 6", &["frame.number"]).is_empty(),
+        "ingress replication"
+    );
+}
