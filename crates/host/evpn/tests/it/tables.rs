@@ -1,0 +1,146 @@
+//! What the kernel's tables have, the switch has.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use ringpass_evpn::devices::{self, Device};
+use ringpass_lab::wait_until;
+use ringpass_port::MacAddress;
+use ringpass_switch::vxlan::{self, Station};
+
+use crate::rig::{Rig, TUNNEL, VNI, entry, mac};
+
+fn end(number: u8) -> IpAddr {
+    [10, 9, 0, number].into()
+}
+
+fn station(mac: MacAddress, remote: u8) -> Station {
+    Station { vni: VNI, mac, remote: end(remote) }
+}
+
+const ALL: MacAddress = MacAddress([0; 6]);
+
+#[test]
+fn stations_and_ends_come_move_and_go() {
+    let rig = Rig::new(1024);
+    let vxlan = Device::Vxlan.name(VNI);
+    let all = |action: &str, end: u8| format!("fdb {action} {ALL} dev {vxlan} dst 10.9.0.{end} self");
+    rig.bridge([all("append", 2), all("append", 3), entry(mac(1), 2), entry(mac(2), 3)]);
+    wait_until("the stations", || rig.tunnel.stations() == [station(mac(1), 2), station(mac(2), 3)]);
+    wait_until("the ends", || rig.tunnel.floods() == [(VNI, vec![end(2), end(3)])]);
+    assert_eq!([1, 2].map(|number| rig.port(mac(number))), [Some(TUNNEL); 2]);
+    // A thousand moves, as fast as the kernel takes them.
+    rig.bridge((0..1000).map(|round| entry(mac(1), 2 + (round % 2) as u8)).chain([entry(mac(1), 7)]));
+    wait_until("the last move", || rig.tunnel.stations() == [station(mac(1), 7), station(mac(2), 3)]);
+    rig.bridge([all("delete", 2), format!("fdb delete {} dev {vxlan} dst 10.9.0.3 self", mac(2))]);
+    wait_until("what is left", || rig.tunnel.stations() == [station(mac(1), 7)]);
+    wait_until("the end that is left", || rig.tunnel.floods() == [(VNI, vec![end(3)])]);
+    assert_eq!([1, 2].map(|number| rig.port(mac(number))), [Some(TUNNEL), None]);
+    assert_eq!((rig.count("evpn_refused"), rig.count("evpn_resyncs")), (0, 1));
+}
+
+/// What FRR may say by mistake is refused, and the rest followed.
+#[test]
+fn what_cannot_be_is_refused() {
+    let rig = Rig::new(1024);
+    let vxlan = Device::Vxlan.name(VNI);
+    let to = |station, end: &str| format!("fdb replace {station} dev {vxlan} dst {end} self extern_learn");
+    // The switch's own address, ends outside of its network, none, one of another family.
+    rig.bridge(["10.9.0.1", "172.16.0.1", "127.0.0.1"].iter().zip(1..).map(|(end, number)| to(mac(number), end)));
+    rig.bridge([entry(mac(9), 2)]);
+    wait_until("the good one", || rig.tunnel.stations() == [station(mac(9), 2)]);
+    assert_eq!(rig.count("evpn_refused"), 3);
+    // An entry of another device is none of ours.
+    rig.namespace.run(&["ip", "link", "add", "other", "type", "vxlan", "id", "7", "dstport", "4790"]);
+    rig.bridge([format!("fdb replace {} dev other dst 10.9.0.2 self extern_learn", mac(10))]);
+    rig.bridge([entry(mac(11), 2)]);
+    wait_until("the last one", || rig.tunnel.stations().len() == 2);
+}
+
+/// The devices go, and come again with other indices.
+#[test]
+fn devices_are_made_anew() {
+    let rig = Rig::new(1024);
+    let execute = |commands: Vec<String>| {
+        commands.iter().for_each(|command| _ = rig.namespace.run(&command.split(' ').collect::<Vec<_>>()));
+    };
+    rig.bridge([entry(mac(1), 2)]);
+    wait_until("the station", || rig.tunnel.stations().len() == 1);
+    let vxlan = Device::Vxlan.name(VNI);
+    execute(vec![format!("ip link del {vxlan}")]);
+    wait_until("nothing", || rig.tunnel.stations().is_empty() && rig.port(mac(1)).is_none());
+    let again = devices::make(&[VNI], end(1), None);
+    execute(again.into_iter().filter(|command| command.contains(&format!("add {vxlan}"))).collect());
+    rig.bridge([entry(mac(2), 3)]);
+    wait_until("the new one", || rig.tunnel.stations() == [station(mac(2), 3)]);
+}
+
+#[test]
+fn stations_of_ours_are_announced_and_come_and_go() {
+    let mut rig = Rig::new(1024);
+    let tap = Device::Tap.name(VNI);
+    let shown = |rig: &Rig| rig.namespace.run(&["bridge", "fdb", "show", "dev", &tap]);
+    rig.send(mac(1));
+    wait_until("the announcement", || shown(&rig).contains(&mac(1).to_string()));
+    assert_eq!(rig.port(mac(1)), Some(0));
+    // It goes to another host, and comes again.
+    rig.bridge([entry(mac(1), 2)]);
+    wait_until("the move", || rig.port(mac(1)) == Some(TUNNEL));
+    let before = rig.count("evpn_announced");
+    rig.send(mac(1));
+    wait_until("the second announcement", || rig.count("evpn_announced") > before);
+    assert_eq!(rig.port(mac(1)), Some(0));
+    // FRR's entry of the other host is older: its end does not take the station away.
+    let vxlan = Device::Vxlan.name(VNI);
+    rig.bridge([format!("fdb delete {} dev {vxlan} dst 10.9.0.2 self", mac(1))]);
+    wait_until("the end of the entry", || rig.tunnel.stations().is_empty());
+    assert_eq!(rig.port(mac(1)), Some(0));
+    // When the follower ends, the TAP has no reader any more, and the bridge forgets.
+    rig.follower = None;
+    wait_until("nothing announced", || !shown(&rig).contains(&mac(1).to_string()));
+}
+
+/// A hundred thousand entries at once: more than the kernel keeps for a slow reader. None is missing in the end.
+#[test]
+fn a_hundred_thousand_stations() {
+    const MOST: u32 = 100_000;
+    let rig = Rig::new(MOST as usize);
+    let start = Instant::now();
+    rig.bridge((1..=MOST).map(|number| entry(mac(number), 2 + (number % 200) as u8)));
+    let made = start.elapsed();
+    wait_until("all of them", || rig.tunnel.stations().len() == MOST as usize);
+    println!("made in {made:?}, followed after {:?}, {} resyncs", start.elapsed(), rig.count("evpn_resyncs"));
+    let known = rig.tunnel.stations();
+    assert!(known.iter().zip(1..).all(|(known, number)| *known == station(mac(number), 2 + (number % 200) as u8)));
+    let placed = rig.switch.lock().expect("no test has panicked here").table();
+    assert_eq!(placed.iter().filter(|entry| entry.port == TUNNEL).count(), MOST as usize);
+    assert_eq!(rig.count("evpn_refused"), 0);
+    // All gone at once.
+    rig.namespace.run(&["ip", "link", "del", &Device::Vxlan.name(VNI)]);
+    wait_until("nothing", || rig.tunnel.stations().is_empty());
+    let left = rig.switch.lock().expect("no test has panicked here").table();
+    assert_eq!(left.len(), 0);
+}
+
+/// The follower is held up while more changes than the kernel keeps. It reads the tables anew, and has all.
+#[test]
+fn changes_that_were_lost_are_made_good() {
+    const MOST: u32 = 50_000;
+    let rig = Rig::new(MOST as usize);
+    rig.bridge([entry(mac(0x10_0000), 2), entry(mac(0x10_0001), 2)]);
+    wait_until("the first ones", || rig.tunnel.stations().len() == 2);
+    let vxlan = Device::Vxlan.name(VNI);
+    let held_up = |_: &mut vxlan::Changes| {
+        rig.bridge([entry(mac(0x10_0000), 3)]);
+        rig.bridge((1..=MOST).map(|number| entry(mac(number), 2)));
+        rig.bridge([format!("fdb delete {} dev {vxlan} dst 10.9.0.2 self", mac(0x10_0001))]);
+    };
+    rig.tunnel.change(held_up).expect("a tunnel whose ends are given");
+    wait_until("all of them", || rig.tunnel.stations().len() == MOST as usize + 1);
+    assert!(rig.count("evpn_resyncs") > 1, "nothing was lost");
+    assert_eq!(rig.tunnel.stations().last(), Some(&station(mac(0x10_0000), 3)));
+    assert_eq!((rig.port(mac(0x10_0001)), rig.port(mac(7))), (None, Some(TUNNEL)));
+    // It goes on with what changes.
+    rig.bridge([entry(mac(7), 9)]);
+    wait_until("the change", || rig.tunnel.stations().contains(&station(mac(7), 9)));
+}
