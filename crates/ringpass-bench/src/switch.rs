@@ -1,11 +1,15 @@
 //! The benchmark `ringpass bench switch`: what the switch costs a packet, by the number of flows, ports and stations.
 
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ringpass::{Burst, Error, Mempool, MempoolConfig, RxQueue, TxQueue, WakeSource, Wakeable, cycles};
+use ringpass::{
+    Burst, Error, MacAddress, Mempool, MempoolConfig, QueuePair, RxQueue, TxQueue, WakeSource, Wakeable, cycles,
+};
 use ringpass_cli::errln;
 use ringpass_cli::options::within;
 use ringpass_cli::output::print_line;
+use ringpass_switch::vxlan::{self, Changes, Ends, Networks, Station, Tunnel};
 use ringpass_switch::{Config, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 use serde::Serialize;
 
@@ -53,18 +57,23 @@ struct Case {
     flows: Option<[usize; 2]>,
     /// Stations that the switch knows.
     stations: u32,
+    /// Ends of a tunnel at the second port, behind which the stations are that the first port sends to; 0 if there is none.
+    remotes: u8,
 }
 
-const CASES: [Case; 9] = [
-    Case { name: "one flow", ports: 2, flows: Some([1, 1]), stations: 2 },
-    Case { name: "32 flows to three ports", ports: 4, flows: Some([32, 3]), stations: 128 },
-    Case { name: "32 flows of each of 2 ports", ports: 2, flows: Some([32, 1]), stations: 64 },
-    Case { name: "32 flows of each of 64 ports", ports: 64, flows: Some([32, 1]), stations: 2048 },
-    Case { name: "32 flows among 1,000,000 stations", ports: 4, flows: Some([32, 3]), stations: 1_000_000 },
-    Case { name: "any two of 10 stations", ports: 4, flows: None, stations: 10 },
-    Case { name: "any two of 1,000 stations", ports: 4, flows: None, stations: 1000 },
-    Case { name: "any two of 100,000 stations", ports: 4, flows: None, stations: 100_000 },
-    Case { name: "any two of 1,000,000 stations", ports: 4, flows: None, stations: 1_000_000 },
+const CASES: [Case; 12] = [
+    Case { name: "one flow", ports: 2, flows: Some([1, 1]), stations: 2, remotes: 0 },
+    Case { name: "32 flows to three ports", ports: 4, flows: Some([32, 3]), stations: 128, remotes: 0 },
+    Case { name: "32 flows of each of 2 ports", ports: 2, flows: Some([32, 1]), stations: 64, remotes: 0 },
+    Case { name: "32 flows of each of 64 ports", ports: 64, flows: Some([32, 1]), stations: 2048, remotes: 0 },
+    Case { name: "32 flows among 1,000,000 stations", ports: 4, flows: Some([32, 3]), stations: 1_000_000, remotes: 0 },
+    Case { name: "any two of 10 stations", ports: 4, flows: None, stations: 10, remotes: 0 },
+    Case { name: "any two of 1,000 stations", ports: 4, flows: None, stations: 1000, remotes: 0 },
+    Case { name: "any two of 100,000 stations", ports: 4, flows: None, stations: 100_000, remotes: 0 },
+    Case { name: "any two of 1,000,000 stations", ports: 4, flows: None, stations: 1_000_000, remotes: 0 },
+    Case { name: "one flow into a tunnel", ports: 2, flows: Some([1, 1]), stations: 2, remotes: 1 },
+    Case { name: "32 flows into a tunnel to 8 ends", ports: 2, flows: Some([32, 1]), stations: 64, remotes: 8 },
+    Case { name: "any of 100,000 stations, 200 ends", ports: 2, flows: None, stations: 200_000, remotes: 200 },
 ];
 
 #[derive(Serialize)]
@@ -112,13 +121,32 @@ impl TxQueue for ShelfTx {
 /// A switch whose ports receive from shelves and send to others.
 struct Rig {
     case: &'static Case,
-    _switch: Switch,
+    switch: Switch,
     datapath: Box<Datapath>,
     shelves: Vec<[Shelf; 2]>,
     pool: Mempool,
     random: u64,
     /// Cycles of a packet in each round.
     cycles: Vec<f64>,
+}
+
+/// Ethertype, and the header of IPv4 (RFC 791) with UDP in it, up to its checksum.
+const UDP: [u8; 14] = [8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0];
+
+/// Network of the tunnel.
+const VNI: u32 = 100;
+
+/// Address of another end of the tunnel.
+fn end(number: u8) -> IpAddr {
+    [10, 9, 0, number].into()
+}
+
+/// Returns the end of a tunnel whose other ends and stations are given.
+fn tunnel(case: &Case) -> Result<Tunnel, Error> {
+    let (networks, port, local) = (Networks::One(VNI), vxlan::PORT, end(250));
+    let stations = case.stations as usize;
+    let ends = Ends::Given;
+    Tunnel::new(vxlan::Config { networks, port, local, prefix: None, gateway: None, ends, stations, mac: None })
 }
 
 /// Address of a station, which is at the port of this number modulo that of ports.
@@ -137,17 +165,59 @@ impl Rig {
         let mut switch = Switch::new(&Config { table, flood: 0, ..Default::default() }, &rules)?;
         let mut datapath = Box::new(switch.datapath(&pool, BATCH)?);
         let shelves: Vec<[Shelf; 2]> = (0..case.ports).map(|_| [shelf(), shelf()]).collect();
+        let tunnel = (case.remotes > 0 && !direct).then(|| tunnel(case)).transpose()?;
         for (port, [rx, tx]) in shelves.iter().enumerate() {
             let way = if direct { Forwarding::Direct((port + 1) % case.ports) } else { Forwarding::Lookup };
-            let rx = vec![(Box::new(ShelfRx(rx.clone())) as _, way)];
-            switch.insert(port, vec![DatapathQueues { rx, tx: Box::new(ShelfTx(tx.clone())) }]);
+            let mut queues = QueuePair { rx: Box::new(ShelfRx(rx.clone())), tx: Box::new(ShelfTx(tx.clone())) };
+            if let Some(tunnel) = tunnel.as_ref().filter(|_| port == 1) {
+                queues = tunnel.wrap(queues, &pool);
+            }
+            switch.insert(port, vec![DatapathQueues { rx: vec![(queues.rx, way)], tx: queues.tx }]);
         }
         datapath.round();
-        let mut rig = Self { case, _switch: switch, datapath, shelves, pool, random: 1, cycles: Vec::new() };
-        if !direct {
-            rig.learn();
+        let mut rig = Self { case, switch, datapath, shelves, pool, random: 1, cycles: Vec::new() };
+        match &tunnel {
+            _ if direct => {}
+            None => rig.learn(),
+            Some(tunnel) => rig.learn_remote(tunnel)?,
         }
         Ok(rig)
+    }
+
+    /// Makes all stations of the tunnel known, and the hardware addresses of the ends behind which they are.
+    fn learn_remote(&mut self, tunnel: &Tunnel) -> Result<(), Error> {
+        let placement = self.switch.placement();
+        let given = |changes: &mut Changes| -> Result<(), Error> {
+            for number in (1..self.case.stations).step_by(2) {
+                let remote = end(1 + (number / 2 % u32::from(self.case.remotes)) as u8);
+                let mac = MacAddress(mac(number));
+                placement.place(mac, 0, 1);
+                changes.add_station(Station { vni: VNI, mac, remote })?;
+            }
+            Ok(())
+        };
+        tunnel.change(given)??;
+        for remote in 1..=self.case.remotes {
+            let IpAddr::V4(address) = end(remote) else { continue };
+            let mac = [2, 0x55, 0, 0, 0, remote];
+            // An answer (RFC 826) to the tunnel's end.
+            let parts: [&[u8]; 7] = [
+                &mac,
+                &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2],
+                &mac,
+                &address.octets(),
+                &[2, 0x56, 10, 9, 0, 250],
+                &[10, 9, 0, 250],
+                &[0; 18],
+            ];
+            let frame = [&[2, 0x56, 10, 9, 0, 250][..], &parts.concat()].concat();
+            let Some(mut packet) = self.pool.alloc() else { continue };
+            assert!(packet.copy_from(&frame), "a buffer has room for it");
+            self.shelves[1][0].lock().unwrap_or_else(PoisonError::into_inner).push(packet);
+            self.datapath.round();
+        }
+        self.clear();
+        Ok(())
     }
 
     /// Makes all stations known, by frames to the first one of their port, which go nowhere.
@@ -173,7 +243,8 @@ impl Rig {
             packet.set_len(60);
             packet.write(0, &mac(to));
             packet.write(6, &mac(from));
-            packet.write(12, &[0x88, 0xb5]);
+            packet.write(12, &UDP);
+            packet.write(26, &[from.to_be_bytes(), to.to_be_bytes()].concat());
             shelf.push(packet);
         }
     }
@@ -209,7 +280,8 @@ impl Rig {
     /// Puts a burst on the shelf of each port.
     fn fill(&mut self) {
         let (ports, stations) = (self.case.ports as u32, self.case.stations);
-        for port in 0..ports {
+        // What would come out of a tunnel is not measured.
+        for port in 0..if self.case.remotes > 0 { 1 } else { ports } {
             let at = |port: u32, number: u32| number * ports + port;
             let pairs: Vec<[u32; 2]> = match self.case.flows {
                 Some([flows, to]) => {

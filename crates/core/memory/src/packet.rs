@@ -222,6 +222,21 @@ impl Packet {
         fits
     }
 
+    /// Adds these bytes in front of the frame. Returns `false` and changes nothing if there is no [`headroom`](Self::headroom) for them.
+    ///
+    /// Takes the bytes by value, so that what is put together in registers goes from there into the frame.
+    #[inline]
+    #[must_use]
+    pub fn prepend_array<const N: usize>(&mut self, bytes: [u8; N]) -> bool {
+        let fits = self.prepend(N);
+        if fits {
+            // SAFETY: `prepend` has found `N` bytes of headroom, at which the frame begins now. Only raw pointers lead to the buffer,
+            // and bytes need no alignment.
+            unsafe { self.as_ptr().cast::<[u8; N]>().write(bytes) };
+        }
+        fits
+    }
+
     /// Removes `n` bytes from the front. Returns `false` and changes nothing if the frame is shorter.
     #[inline]
     #[must_use]

@@ -48,9 +48,14 @@ impl Network {
     /// Returns the remote behind which a frame's destination is; `None` if it is a group or not known.
     #[inline]
     pub(super) fn destination(&self, packet: &Packet) -> Option<RemoteId> {
-        let stations = self.stations.as_ref()?;
-        let station = RawHeader::of(packet)?.header().destination;
-        if is_station(station) { stations.find(station) } else { None }
+        self.end_of(RawHeader::of(packet)?)
+    }
+
+    /// Returns the remote behind which the destination of a frame with this header is, likewise.
+    #[inline]
+    pub(super) fn end_of(&self, header: RawHeader) -> Option<RemoteId> {
+        let station = header.header().destination;
+        if is_station(station) { self.stations.as_ref()?.find(station) } else { None }
     }
 
     /// Receives a frame from a remote: learns where its sender is, and puts it into its VLAN. Returns `false` if it has a tag where
@@ -137,6 +142,12 @@ impl Table {
         let place = self.vlans.binary_search_by_key(&vlan, |&(vlan, _)| vlan).ok()?;
         tag::pop(packet);
         self.networks.get(usize::from(self.vlans[place].1))
+    }
+
+    /// Returns the network of a frame on its way into the tunnel, if all frames belong to one; `None` if tags say which.
+    #[inline]
+    pub(super) fn of_all(&self) -> Option<&Network> {
+        self.networks.first().filter(|_| self.vlans.is_empty())
     }
 
     /// Returns whether networks are VLANs.

@@ -133,41 +133,114 @@ pub(super) struct Path {
     pub(super) ip: [IpAddr; 2],
 }
 
-/// Puts the outer headers of a network in front of a frame. Returns `false` without changing anything if the frame has too
-/// little headroom or is too long.
-#[must_use]
-pub(super) fn encapsulate(packet: &mut Packet, vni: u32, port: u16, path: Path) -> bool {
-    let Ok(datagram) = u16::try_from(packet.total_len() + UDP + VXLAN) else { return false };
+/// The outer headers of frames to one other end, but for what is different in each frame.
+pub(super) struct Template {
+    kind: Kind,
+    port: u16,
+}
+
+enum Kind {
+    /// All of an IPv4 tunnel's headers, with lengths, source port and VNI of 0, in memory order; and the sum of the IPv4 header then.
+    V4 {
+        words: [u64; V4_WORDS],
+        sum: u32,
+    },
+    V6(Path),
+    /// Ends of different families, which no tunnel has.
+    None,
+}
+
+/// Words of the headers over IPv4, apart from the last two bytes.
+const V4_WORDS: usize = OVERHEAD / 8;
+
+/// Returns the bytes of a big-endian number at the end of a word of which `behind` bytes follow, as they lie in memory.
+#[inline(always)]
+fn placed(number: u64, behind: u32) -> u64 {
+    (number << (8 * behind)).to_be()
+}
+
+impl Template {
+    pub(super) fn new(path: Path, port: u16) -> Self {
+        let kind = match path.ip {
+            [IpAddr::V4(from), IpAddr::V4(to)] => {
+                let mut outer = [0; OVERHEAD];
+                let ip = ETHERNET..ETHERNET + ipv4::LEN;
+                ipv4::write(&mut outer[ip.clone()], [from, to], 0);
+                // The lengths of each frame are added to the sum.
+                outer[ip.start + 2..ip.start + 4].fill(0);
+                outer[ip.start + 10..ip.start + 12].fill(0);
+                let words = outer[ip.clone()].chunks_exact(2);
+                let sum = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+                write_ethernet(&mut outer, ipv4::ETHERTYPE, path.hardware);
+                write_udp(&mut outer[ip.end..], [0, port], 0, 0);
+                let word = |at: usize| u64::from_ne_bytes(*outer[8 * at..].first_chunk().expect("inside"));
+                Kind::V4 { words: std::array::from_fn(word), sum }
+            }
+            [IpAddr::V6(_), IpAddr::V6(_)] => Kind::V6(path),
+            _ => Kind::None,
+        };
+        Self { kind, port }
+    }
+
+    /// Puts the headers in front of a frame of a network. Returns `false` without changing anything if the frame has too little headroom or is too
+    /// long.
+    #[inline]
+    #[must_use]
+    pub(super) fn encapsulate(&self, packet: &mut Packet, vni: u32) -> bool {
+        let len = if packet.is_chained() { packet.total_len() } else { packet.len() };
+        let Ok(datagram) = u16::try_from(len + UDP + VXLAN) else { return false };
+        match &self.kind {
+            Kind::V4 { words, sum } => {
+                let Some(total) = datagram.checked_add(ipv4::LEN as u16) else { return false };
+                let source = source_port(&*packet);
+                // One's complement addition (RFC 1071): carries come back in at the other end.
+                let sum = sum + u32::from(total);
+                let sum = (sum & 0xffff) + (sum >> 16);
+                let checksum = !(sum + (sum >> 16)) as u16;
+                let mut words = *words;
+                words[2] |= placed(total.into(), 6);
+                words[3] |= placed(checksum.into(), 6);
+                words[4] |= placed(u64::from(source) << 32 | u64::from(datagram), 0);
+                // The VNI has the last two bytes of a word and one of the next.
+                words[5] |= placed((vni >> 8).into(), 0);
+                let mut outer = [0; OVERHEAD];
+                for (place, word) in outer.chunks_exact_mut(8).zip(words) {
+                    place.copy_from_slice(&word.to_ne_bytes());
+                }
+                outer[OVERHEAD - 2] = vni as u8;
+                if !packet.prepend_array(outer) {
+                    return false;
+                }
+            }
+            &Kind::V6(path) => {
+                if !encapsulate_v6(packet, vni, [datagram, self.port], path) {
+                    return false;
+                }
+            }
+            Kind::None => return false,
+        }
+        packet.clear_flags(packet.flags());
+        true
+    }
+}
+
+/// Puts the headers over IPv6 in front of a frame: length of the datagram and port of the other end.
+#[inline(never)]
+fn encapsulate_v6(packet: &mut Packet, vni: u32, [datagram, port]: [u16; 2], path: Path) -> bool {
+    let [IpAddr::V6(from), IpAddr::V6(to)] = path.ip else { return false };
     let source = source_port(&*packet);
     let mut outer = [0; OVERHEAD_V6];
-    let (ethertype, start) = match path.ip {
-        [IpAddr::V4(from), IpAddr::V4(to)] => {
-            if datagram.checked_add(ipv4::LEN as u16).is_none() {
-                return false;
-            }
-            ipv4::write(&mut outer[ETHERNET..ETHERNET + ipv4::LEN], [from, to], datagram);
-            (ipv4::ETHERTYPE, ETHERNET + ipv4::LEN)
-        }
-        [IpAddr::V6(from), IpAddr::V6(to)] => {
-            ipv6::write(&mut outer[ETHERNET..ETHERNET + ipv6::LEN], [from, to], datagram, source);
-            (ipv6::ETHERTYPE, ETHERNET + ipv6::LEN)
-        }
-        _ => return false,
-    };
-    write_ethernet(&mut outer, ethertype, path.hardware);
-    // Checksum 0, as RFC 7348, 5 recommends.
+    let start = ETHERNET + ipv6::LEN;
+    ipv6::write(&mut outer[ETHERNET..start], [from, to], datagram, source);
+    write_ethernet(&mut outer, ipv6::ETHERTYPE, path.hardware);
     write_udp(&mut outer[start..], [source, port], datagram, vni);
-    let outer = &outer[..start + UDP + VXLAN];
     if !packet.prepend(outer.len()) {
         return false;
     }
-    packet.write(0, outer);
-    if path.ip[0].is_ipv6() {
-        // Linux drops IPv6 datagrams without a checksum unless it is told otherwise.
-        let sum = sum(packet, ETHERNET + 8..start, start..start + usize::from(datagram));
-        packet.write(start + 6, &sum.l4_checksum());
-    }
-    packet.clear_flags(packet.flags());
+    packet.write(0, &outer);
+    // Linux drops IPv6 datagrams without a checksum unless it is told otherwise.
+    let sum = sum(packet, ETHERNET + 8..start, start..start + usize::from(datagram));
+    packet.write(start + 6, &sum.l4_checksum());
     true
 }
 
@@ -188,24 +261,65 @@ fn write_udp(udp: &mut [u8], [from, to]: [u16; 2], datagram: u16, vni: u32) {
 
 /// Returns a source port that depends on the flow, so that the network can spread flows over paths (RFC 7348,
 /// 5). It is a hash of the addresses, and of the ports if there are any.
+#[inline]
 fn source_port<'a>(frame: impl Into<RawBytes<'a>>) -> u16 {
     let frame = frame.into();
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
-        bytes.iter().for_each(|&byte| hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    // The header may change after this. The only consequence is another source port.
+    let hash = match frame.array::<40>(0) {
+        // IPv4 without options, not a fragment, with TCP or UDP in it.
+        Some(start) if start[12..15] == [8, 0, 0x45] && start[20] & 0x3f | start[21] == 0 && is_l4(start[23]) => {
+            let word = |at: usize| u64::from_be_bytes(*start[at..].first_chunk().expect("inside"));
+            // MAC addresses; then IP addresses and ports, between a checksum and a length.
+            let mut hash = Hash::new(word(0), word(8) >> 32);
+            hash.add(word(24) << 16, word(32) >> 16);
+            hash
+        }
+        _ => Hash::of_any(frame),
     };
-    add(&frame.array::<ETHERNET>(0).unwrap_or_default());
-    // The headers may have changed since they were parsed. The only consequence is another source port.
-    if let Some(headers) = parse_headers(frame) {
+    // A port of the dynamic range, 49152 to 65535.
+    0xc000 | (hash.0 >> 48) as u16 & 0x3fff
+}
+
+/// Returns whether a protocol is TCP or UDP.
+#[inline(always)]
+fn is_l4(protocol: u8) -> bool {
+    matches!(protocol, 6 | 17)
+}
+
+/// A hash of pairs of words: products whose halves are folded.
+struct Hash(u64);
+
+impl Hash {
+    #[inline(always)]
+    fn new(one: u64, other: u64) -> Self {
+        let mut hash = Self(0x9e37_79b9_7f4a_7c15);
+        hash.add(one, other);
+        hash
+    }
+
+    #[inline(always)]
+    fn add(&mut self, one: u64, other: u64) {
+        let product = u128::from(one ^ self.0) * u128::from(other ^ 0xd6e8_feb8_6659_fd93);
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+
+    /// Hashes the addresses and ports of any frame, as far as it has some.
+    #[inline(never)]
+    fn of_any(frame: RawBytes) -> Self {
+        let word = |at: usize| frame.array(at).map_or(0, u64::from_ne_bytes);
+        let mut hash = Self::new(word(0), word(4));
+        let Some(headers) = parse_headers(frame) else { return hash };
         let l3 = usize::from(headers.l2);
         match frame.array(l3) {
-            Some([first]) if first >> 4 == 4 => add(&frame.array::<8>(l3 + 12).unwrap_or_default()),
-            _ => add(&frame.array::<32>(l3 + 8).unwrap_or_default()),
+            Some([first]) if first >> 4 == 4 => hash.add(word(l3 + 12), 0),
+            _ => {
+                hash.add(word(l3 + 8), word(l3 + 16));
+                hash.add(word(l3 + 24), word(l3 + 32));
+            }
         }
-        add(&frame.array::<4>(headers.l4_start()).unwrap_or_default());
+        hash.add(frame.array(headers.l4_start()).map_or(0, u32::from_ne_bytes).into(), 0);
+        hash
     }
-    // A port of the dynamic range, 49152 to 65535.
-    0xc000 | (hash >> 48) as u16 & 0x3fff
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
 use super::State;
 use super::neighbours::{self, Heard, Neighbour};
 use super::networks::Network;
-use super::outer::{self, DecapError, Outer, Path};
-use super::remotes::{Remote, Remotes, View};
+use super::outer::{self, DecapError, Outer, Path, Template};
+use super::remotes::{Remotes, View};
+use super::stations::RemoteId;
+use crate::frame::RawHeader;
 
 /// The port's own Tx queue, which answers to questions use too. Both halves belong to one worker, so the lock is never
 /// contended.
@@ -40,6 +42,44 @@ pub(super) struct Tx {
     ready: Burst,
     /// Number of bursts.
     turn: usize,
+    routes: Routes,
+}
+
+/// What was worked out for the other ends, by their numbers.
+#[derive(Default)]
+struct Routes {
+    /// The set to which the numbers belong.
+    set: Option<Arc<Remotes>>,
+    routes: Vec<Route>,
+}
+
+/// The way to another end.
+#[derive(Default)]
+struct Route {
+    /// The millisecond in which it was looked at last, from 1 on.
+    seen: u64,
+    /// Hardware address of the next hop, and the headers with it; `None` if it is not known.
+    headers: Option<([u8; 6], Template)>,
+}
+
+impl Routes {
+    /// Forgets all routes if another set of ends is in force.
+    fn follow(&mut self, set: &Arc<Remotes>) {
+        if !self.set.as_ref().is_some_and(|before| Arc::ptr_eq(before, set)) {
+            self.set = Some(set.clone());
+            self.routes.clear();
+        }
+    }
+
+    /// Returns the route to an end.
+    #[inline]
+    fn to(&mut self, number: RemoteId) -> &mut Route {
+        let place = usize::from(number);
+        if place >= self.routes.len() {
+            self.routes.resize_with(place + 1, Route::default);
+        }
+        &mut self.routes[place]
+    }
 }
 
 pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
@@ -52,7 +92,18 @@ pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<Sta
         cache: pool.cache(),
     };
     let remotes = View::new(state.remotes.clone());
-    (rx, Tx { wire, state, remotes, cache: pool.cache(), ready: Burst::new(MAX_BATCH), turn: 0 })
+    (
+        rx,
+        Tx {
+            wire,
+            state,
+            remotes,
+            cache: pool.cache(),
+            ready: Burst::new(MAX_BATCH),
+            turn: 0,
+            routes: Routes::default(),
+        },
+    )
 }
 
 fn count(counter: &AtomicU64, n: usize) {
@@ -151,14 +202,23 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let taken = burst.len();
         if taken > 0 {
-            let Self { wire, state, remotes, cache, ready, turn } = self;
+            let Self { wire, state, remotes, cache, ready, turn, routes } = self;
             let now = state.start.elapsed();
             *turn = turn.wrapping_add(1);
             state.networks.age(*turn, now);
             let remotes = remotes.load();
-            let mut sending = Sending { wire, state, remotes, cache, ready, now, counts: Counts::default() };
-            burst.drain().for_each(|packet| sending.send(packet));
-            sending.flush();
+            routes.follow(remotes);
+            let (moment, counts) = (now.as_millis() as u64 + 1, Counts::default());
+            let mut sending = Sending { wire, state, remotes, routes, cache, ready, now, moment, counts };
+            let plain = sending.encapsulate(burst);
+            if plain == taken {
+                sending.send_all(burst);
+            } else {
+                for (number, packet) in burst.drain().enumerate() {
+                    if number < plain { sending.put_ready(packet) } else { sending.send(packet) }
+                }
+                sending.flush();
+            }
             let Counts { sent, copies, unresolved, drops } = sending.counts;
             let counters = &state.counters;
             count(&counters.sent, sent);
@@ -175,11 +235,14 @@ struct Sending<'a> {
     wire: &'a Wire,
     state: &'a State,
     remotes: &'a Remotes,
+    routes: &'a mut Routes,
     cache: &'a mut Cache,
     /// Frames with their outer headers.
     ready: &'a mut Burst,
     /// Time since the start of the tunnel.
     now: Duration,
+    /// That time in milliseconds, from 1 on.
+    moment: u64,
     counts: Counts,
 }
 
@@ -193,14 +256,48 @@ struct Counts {
 }
 
 impl Sending<'_> {
+    /// Puts the headers in front of the first frames of a burst, as long as each goes to one remote whose address is known. Returns their number.
+    #[inline]
+    fn encapsulate(&mut self, burst: &mut Burst) -> usize {
+        // The frame before, which the next one mostly goes the way of.
+        let mut before = (RawHeader::NONE, 0);
+        let mut done = 0;
+        let Some(network) = self.state.networks.of_all() else { return 0 };
+        for packet in burst.iter_mut() {
+            let Some(header) = RawHeader::of(&*packet) else { break };
+            if header != before.0 {
+                let Some(number) = network.end_of(header) else { break };
+                if self.remotes.get(number).is_none() || !self.is_resolved(number) {
+                    break;
+                }
+                before = (header, number);
+            }
+            let Some((_, headers)) = &self.routes.to(before.1).headers else { break };
+            if !headers.encapsulate(packet, network.vni) {
+                break;
+            }
+            done += 1;
+        }
+        done
+    }
+
+    /// Sends a burst of frames with their headers, as far as the port has room.
+    fn send_all(&mut self, burst: &mut Burst) {
+        let frames = burst.len();
+        let sent = lock(self.wire).tx_burst(burst);
+        burst.clear();
+        self.counts.sent += sent;
+        self.counts.drops += frames - sent;
+    }
+
     /// Sends a frame to the remote of its destination, or to all.
     fn send(&mut self, mut packet: Packet) {
         let Some(network) = self.state.networks.of(&mut packet) else {
             self.counts.drops += 1;
             return;
         };
-        match network.destination(&packet).and_then(|number| self.remotes.get(number)) {
-            Some(remote) => self.send_to(remote, network.vni, packet),
+        match network.destination(&packet).filter(|&number| self.remotes.get(number).is_some()) {
+            Some(number) => self.send_to(number, network.vni, packet),
             None => self.replicate(network, packet),
         }
     }
@@ -208,79 +305,94 @@ impl Sending<'_> {
     /// Sends a frame to all remotes of its network.
     fn replicate(&mut self, network: &Network, packet: Packet) {
         let (remotes, vni) = (self.remotes, network.vni);
-        let Some((last, others)) = remotes.floods(network.place).split_last() else {
+        let Some((&last, others)) = remotes.floods(network.place).split_last() else {
             self.counts.drops += 1;
             return;
         };
-        for remote in others.iter().filter_map(|&number| remotes.get(number)) {
-            if let Some(to) = self.resolve(remote) {
+        for &number in others {
+            if self.is_resolved(number) {
                 match copy_packet(&packet, self.cache) {
                     Some(copy) => {
                         self.counts.copies += 1;
-                        self.put(to, vni, copy);
+                        self.put(number, vni, copy);
                     }
                     None => self.counts.drops += 1,
                 }
             }
         }
-        match remotes.get(*last) {
-            Some(remote) => self.send_to(remote, vni, packet),
-            None => self.counts.drops += 1,
-        }
+        self.send_to(last, vni, packet);
     }
 
     /// Sends a frame to one remote.
-    fn send_to(&mut self, remote: &Remote, vni: u32, packet: Packet) {
-        if let Some(to) = self.resolve(remote) {
-            self.put(to, vni, packet);
+    #[inline]
+    fn send_to(&mut self, number: RemoteId, vni: u32, packet: Packet) {
+        if self.is_resolved(number) {
+            self.put(number, vni, packet);
         }
     }
 
     /// Puts a frame with its outer headers to those that are ready.
-    fn put(&mut self, to: Neighbour, vni: u32, packet: Packet) {
+    #[inline]
+    fn put(&mut self, number: RemoteId, vni: u32, mut packet: Packet) {
+        let Some((_, headers)) = &self.routes.to(number).headers else { return };
+        if !headers.encapsulate(&mut packet, vni) {
+            // Perhaps there is no headroom, which a copy has.
+            match copy_packet(&packet, self.cache) {
+                Some(copy) => packet = copy,
+                None => return self.counts.drops += 1,
+            }
+            if !headers.encapsulate(&mut packet, vni) {
+                return self.counts.drops += 1;
+            }
+        }
+        self.put_ready(packet);
+    }
+
+    /// Puts a frame that has its headers to those that are ready.
+    fn put_ready(&mut self, packet: Packet) {
         if self.ready.room() == 0 {
             self.flush();
         }
-        match self.encapsulated(packet, vni, to) {
-            Some(packet) => self.ready.push(packet),
-            None => self.counts.drops += 1,
-        }
+        self.ready.push(packet);
     }
 
-    /// Returns the address of a remote with the hardware address of its next hop, for a frame to it. Asks for that if it is due, and counts
-    /// the frame if it is not known.
-    fn resolve(&mut self, remote: &Remote) -> Option<Neighbour> {
-        let hop = &remote.hop;
+    /// Returns whether frames to a remote have an address to go to, and counts the frame if not.
+    #[inline]
+    fn is_resolved(&mut self, number: RemoteId) -> bool {
+        let route = self.routes.to(number);
+        if route.seen == self.moment && route.headers.is_some() {
+            return true;
+        }
+        route.seen = self.moment;
+        self.resolve(number)
+    }
+
+    /// Looks for the hardware address of a remote's next hop, and asks for it if that is due. Returns whether it is known, and counts the frame if not.
+    #[cold]
+    fn resolve(&mut self, number: RemoteId) -> bool {
+        let Some(remote) = self.remotes.get(number) else { return false };
+        let (hop, own) = (&remote.hop, self.state.own());
         if hop.request_is_due(self.now)
-            && let Some(question) = neighbours::question(self.state.own(), hop.address)
+            && let Some(question) = neighbours::question(own, hop.address)
         {
             send(self.wire, self.cache, &question);
         }
         let mac = hop.mac();
-        self.counts.unresolved += usize::from(mac.is_none());
-        Some((mac?, remote.address))
-    }
-
-    /// Puts the outer headers in front of a frame, or of a copy of it if it has no headroom for them. `None` if it is too long, or
-    /// no buffer is free.
-    fn encapsulated(&mut self, mut packet: Packet, vni: u32, (mac, to): Neighbour) -> Option<Packet> {
-        let State { config, mac: own, .. } = self.state;
-        let path = Path { hardware: [*own, mac], ip: [config.local, to] };
-        if !outer::encapsulate(&mut packet, vni, config.port, path) {
-            packet = copy_packet(&packet, self.cache)?;
-            if !outer::encapsulate(&mut packet, vni, config.port, path) {
-                return None;
-            }
+        let route = self.routes.to(number);
+        if route.headers.as_ref().map(|(mac, _)| *mac) != mac {
+            let path = |mac| Path { hardware: [own.0, mac], ip: [own.1, remote.address] };
+            route.headers = mac.map(|mac| (mac, Template::new(path(mac), self.state.config.port)));
         }
-        Some(packet)
+        self.counts.unresolved += usize::from(mac.is_none());
+        mac.is_some()
     }
 
     /// Sends what is ready, as far as the port has room.
     fn flush(&mut self) {
-        let ready = self.ready.len();
-        let sent = if ready > 0 { lock(self.wire).tx_burst(self.ready) } else { 0 };
+        let frames = self.ready.len();
+        let sent = if frames > 0 { lock(self.wire).tx_burst(self.ready) } else { 0 };
         self.ready.clear();
         self.counts.sent += sent;
-        self.counts.drops += ready - sent;
+        self.counts.drops += frames - sent;
     }
 }

@@ -158,7 +158,7 @@ fn frames_go_in_as_others_read_them() {
     let mut packet = packet(&pool, &inner);
     packet.add_flags(Flags::L4_GOOD);
     let path = Path { hardware: [[2; 6], [4; 6]], ip: [config().local, REMOTE] };
-    assert!(encapsulate(&mut packet, VNI, 4789, path));
+    assert!(Template::new(path, 4789).encapsulate(&mut packet, VNI));
     assert_eq!((packet.len(), packet.flags()), (inner.len() + OVERHEAD, Flags::default()));
     let outer = packet.to_vec();
     let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
@@ -183,7 +183,7 @@ fn ipv6_headers_go_on_and_come_off() {
         let inner = inner_frame(payload);
         let mut packet = packet(&pool, &inner);
         let path = Path { hardware: [[2; 6], [4; 6]], ip: [local, remote] };
-        assert!(encapsulate(&mut packet, VNI, 4789, path));
+        assert!(Template::new(path, 4789).encapsulate(&mut packet, VNI));
         let outer: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
         let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
         let Some(etherparse::NetHeaders::Ipv6(ip, _)) = parsed.net else { panic!() };
@@ -240,6 +240,39 @@ fn a_flow_keeps_its_port_and_others_get_theirs() {
 }
 
 proptest! {
+    /// Whatever differs between frames and ends, all fields are in their places and the sum is right.
+    #[test]
+    fn templates_are_filled_in(
+        [from, to] in any::<[u32; 2]>(),
+        hardware in any::<[[u8; 6]; 2]>(),
+        [port, ports @ ..] in any::<[u16; 2]>(),
+        vni in 0..1_u32 << 24,
+        payload in 0..1400_usize,
+    ) {
+        let ip = [from, to].map(|ip| IpAddr::from(Ipv4Addr::from_bits(ip)));
+        let template = Template::new(Path { hardware, ip }, port);
+        let pool = pool();
+        let mut inner = Vec::new();
+        let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([1; 4], [2; 4], 9).udp(ports[0], 6);
+        builder.write(&mut inner, &vec![7; payload]).unwrap();
+        let mut packet = packet(&pool, &inner);
+        prop_assert!(template.encapsulate(&mut packet, vni));
+        let outer = packet.to_vec();
+        let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
+        let Some(etherparse::LinkHeader::Ethernet2(ethernet)) = parsed.link else { panic!() };
+        prop_assert_eq!([ethernet.source, ethernet.destination], hardware);
+        let Some(etherparse::NetHeaders::Ipv4(read, _)) = parsed.net else { panic!() };
+        prop_assert_eq!([read.source, read.destination].map(IpAddr::from), ip);
+        prop_assert_eq!(read.header_checksum, read.calc_header_checksum());
+        prop_assert_eq!(usize::from(read.total_len), inner.len() + OVERHEAD - 14);
+        let Some(etherparse::TransportHeader::Udp(udp)) = parsed.transport else { panic!() };
+        prop_assert_eq!((udp.destination_port, usize::from(udp.length)), (port, inner.len() + 16));
+        prop_assert_eq!(udp.source_port, source_port(&inner[..]));
+        let payload = parsed.payload.slice();
+        let [_, a, b, c] = vni.to_be_bytes();
+        prop_assert_eq!((&payload[..8], &payload[8..]), (&[8, 0, 0, 0, a, b, c, 0][..], &inner[..]));
+    }
+
     /// Whatever arrives, decapsulation does not panic, and the inner frame is a part of what arrived.
     #[test]
     fn nothing_that_arrives_does_harm(
@@ -255,7 +288,7 @@ proptest! {
         if ipv6 {
             let mut packet = packet(&pool, &inner_frame(60));
             let path = Path { hardware: [[2; 6], [4; 6]], ip: [remote, local] };
-            prop_assert!(encapsulate(&mut packet, VNI, 4789, path));
+            prop_assert!(Template::new(path, 4789).encapsulate(&mut packet, VNI));
             frame = packet.to_vec();
         }
         for (at, value) in at {
