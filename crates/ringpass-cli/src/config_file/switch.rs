@@ -310,7 +310,13 @@ impl Vxlan {
             (Some(_), None, _) => return Some(Err("EVPN: give 'router', an IPv4 address, as 'local' is none".into())),
             _ => return Some(Err("EVPN: give 'system' and 'neighbors', or neither".into())),
         };
-        Some(Ok(EvpnPlan { vnis, local, routing, untagged: vlans.untagged() }))
+        let untagged = vlans.untagged();
+        if self.vni.is_some() && VlanId::try_from(untagged).is_err() && untagged != 0 {
+            return Some(Err(
+                "EVPN: 'vni' is the network of frames without a tag; give 'native', or 'vnis' instead".into()
+            ));
+        }
+        Some(Ok(EvpnPlan { vnis, local, routing, untagged }))
     }
 
     /// Returns the VLANs that are networks of the tunnel; `None` if they are not networks of their own.
@@ -408,6 +414,34 @@ mod tests {
                 ["'tap:a'", "two stations"],
             ),
             (&format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\""), ["'remote'", "'remotes'"]),
+            (
+                &format!(
+                    "{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\"\n[port.vxlan.evpn]"
+                ),
+                ["'evpn'", "leave out 'remote'"],
+            ),
+            (
+                &format!("{port}[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\n[port.vxlan.evpn]\nsystem = 1"),
+                ["'tap:a'", "'system' and 'neighbors', or neither"],
+            ),
+            (
+                &format!(
+                    "{port}[port.vxlan]\nvni = 1\nlocal = \"fd00::1\"\n[port.vxlan.evpn]\nsystem = 1\nneighbors = [\"fd00::2\"]"
+                ),
+                ["'router'", "an IPv4 address"],
+            ),
+            (
+                &format!("{port}trunk = \"3\"\n[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\n[port.vxlan.evpn]"),
+                ["'native'", "'vnis' instead"],
+            ),
+            (
+                &format!(
+                    "{evpn}{evpn}",
+                    evpn = "[[port]]\naddress = \"null\"\n[port.vxlan]\nvni = 1\nlocal = \"10.0.0.1\"\n[port.vxlan.evpn]\n"
+                )
+                .replacen("null", "tap:b", 1),
+                ["two ports have [port.vxlan.evpn]", "'vnis'"],
+            ),
             (&format!("{port}[port.vxlan]\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\""), ["'vni'", "'vnis'"]),
             (
                 &format!("{port}[port.vxlan]\nvnis = [\"10\"]\nlocal = \"10.0.0.1\"\nremote = \"10.0.0.2\""),
