@@ -85,7 +85,10 @@ impl Fdb {
         for _ in 0..most {
             let read = match receive(&self.changes, &mut self.buffer) {
                 Ok(read) => read,
-                Err(Errno::NOBUFS) => return Progress::Lost,
+                Err(Errno::NOBUFS) => {
+                    self.discard();
+                    return Progress::Lost;
+                }
                 Err(Errno::INTR) => continue,
                 Err(_) => return Progress::Drained,
             };
@@ -94,6 +97,17 @@ impl Fdb {
             }
         }
         Progress::More
+    }
+
+    /// Takes all changes that wait. The kernel adds none, and says nothing of those that it drops, until there are none any more (`NETLINK_S_CONGESTED`).
+    fn discard(&mut self) {
+        const MOST: usize = 1 << 20;
+        for _ in 0..MOST {
+            match receive(&self.changes, &mut self.buffer) {
+                Ok(_) | Err(Errno::INTR | Errno::NOBUFS) => {}
+                Err(_) => return,
+            }
+        }
     }
 
     /// Passes all entries of all devices, or all devices, to `each`. Returns `false` if the kernel did not say all.
