@@ -143,7 +143,9 @@ fn end(number: u8) -> IpAddr {
 
 /// Returns the end of a tunnel whose other ends and stations are given.
 fn tunnel(case: &Case) -> Result<Tunnel, Error> {
-    let (networks, port, local) = (Networks::One(VNI), vxlan::PORT, end(250));
+    let networks = Networks::One(VNI);
+    let port = vxlan::PORT;
+    let local = end(250);
     let stations = case.stations as usize;
     let ends = Ends::Given;
     Tunnel::new(vxlan::Config { networks, port, local, prefix: None, gateway: None, ends, stations, mac: None })
