@@ -108,13 +108,12 @@ fn setup(plan: &EvpnPlan, user: Option<&str>, print: bool) -> Result<(), Error> 
     }
     let made = commands.iter().try_for_each(|command| execute(command));
     if made.is_err() {
-        let left = devices::remove(&plan.vnis).into_iter();
-        let own = |command: &String| command.rsplit(' ').next().is_some_and(is_there);
-        left.filter(own).for_each(|command| _ = execute(&command));
+        let _ = remove(plan, false);
     }
     made
 }
 
+/// Removes the devices that are there. One that cannot be removed keeps no other.
 fn remove(plan: &EvpnPlan, print: bool) -> Result<(), Error> {
     let commands = devices::remove(&plan.vnis);
     if print {
@@ -122,7 +121,7 @@ fn remove(plan: &EvpnPlan, print: bool) -> Result<(), Error> {
         return Ok(());
     }
     let own = |command: &&String| command.rsplit(' ').next().is_some_and(is_there);
-    commands.iter().filter(own).try_for_each(|command| execute(command))
+    commands.iter().filter(own).map(|command| execute(command)).fold(Ok(()), Result::and)
 }
 
 /// Runs a command of iproute2.

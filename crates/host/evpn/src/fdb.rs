@@ -28,9 +28,9 @@ pub(crate) struct Entry {
 pub(crate) enum Change {
     Added(Entry),
     Removed(Entry),
-    /// A device with this name has this index.
+    /// Name and index of a device.
     Device(String, u32),
-    /// The device with this index is gone.
+    /// Index of a device that is gone.
     DeviceGone(u32),
 }
 
@@ -42,17 +42,6 @@ const BUFFER: usize = 8 << 20;
 const LONGEST: usize = 1 << 16;
 /// Longest time for a table to be read.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What has become of an attempt to read changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// There are none any more.
-    Drained,
-    /// There may be more.
-    More,
-    /// Some were lost, so tables must be read anew.
-    Lost,
-}
 
 /// Sockets for changes and for whole tables. They stay in the network namespace in which they were opened.
 pub(crate) struct Fdb {
@@ -80,40 +69,31 @@ impl Fdb {
         Ok(Self { changes, requests, buffer: vec![0; LONGEST] })
     }
 
-    /// Passes what has changed to `each`, of up to `most` messages.
-    pub(crate) fn read_changes(&mut self, most: usize, mut each: impl FnMut(Change)) -> Progress {
+    /// Passes what has changed to `each`, of up to `most` messages. Returns `false` if some were lost, so that tables must be read anew.
+    pub(crate) fn read_changes(&mut self, most: usize, mut each: impl FnMut(Change)) -> bool {
         for _ in 0..most {
             let read = match receive(&self.changes, &mut self.buffer) {
                 Ok(read) => read,
                 Err(Errno::NOBUFS) => {
-                    self.discard();
-                    return Progress::Lost;
+                    // The kernel adds none, and says nothing of those that it drops, until there are none any more
+                    // (`NETLINK_S_CONGESTED`).
+                    discard(&self.changes, &mut self.buffer);
+                    return false;
                 }
                 Err(Errno::INTR) => continue,
-                Err(_) => return Progress::Drained,
+                Err(_) => break,
             };
             for message in messages(&self.buffer[..read]) {
                 change(message.payload).into_iter().for_each(&mut each);
             }
         }
-        Progress::More
-    }
-
-    /// Takes all changes that wait. The kernel adds none, and says nothing of those that it drops, until there are none any more (`NETLINK_S_CONGESTED`).
-    fn discard(&mut self) {
-        const MOST: usize = 1 << 20;
-        for _ in 0..MOST {
-            match receive(&self.changes, &mut self.buffer) {
-                Ok(_) | Err(Errno::INTR | Errno::NOBUFS) => {}
-                Err(_) => return,
-            }
-        }
+        true
     }
 
     /// Passes all entries of all devices, or all devices, to `each`. Returns `false` if the kernel did not say all.
     pub(crate) fn read_all(&mut self, what: Whole, mut each: impl FnMut(Change)) -> bool {
         // What is left of an answer that was given up.
-        while receive(&self.requests, &mut self.buffer).is_ok() {}
+        discard(&self.requests, &mut self.buffer);
         let request = match what {
             Whole::Entries => {
                 let mut entries = NeighbourMessage::default();
@@ -175,6 +155,17 @@ impl AsFd for Fdb {
 /// `CAP_NET_ADMIN`.
 fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     recv(socket, buffer, RecvFlags::empty()).map(|(read, _)| read)
+}
+
+/// Takes all messages that wait.
+fn discard(socket: &OwnedFd, buffer: &mut [u8]) {
+    const MOST: usize = 1 << 20;
+    for _ in 0..MOST {
+        match receive(socket, buffer) {
+            Ok(_) | Err(Errno::INTR | Errno::NOBUFS) => {}
+            Err(_) => return,
+        }
+    }
 }
 
 /// Returns the messages of a datagram, without those that cannot be read.

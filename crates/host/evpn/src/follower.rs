@@ -15,7 +15,7 @@ use tracing::warn;
 
 use crate::announcer::Announcer;
 use crate::devices::{AGEING, Device};
-use crate::fdb::{Change, Entry, Fdb, Progress, Whole};
+use crate::fdb::{Change, Entry, Fdb, Whole};
 
 /// Time between two announcements of a station: a third of what the bridge remembers.
 const REFRESH: Duration = Duration::from_secs(AGEING / 3);
@@ -185,67 +185,55 @@ impl Following {
     /// Follows what has changed since the last time.
     fn read_changes(&mut self) {
         let mut changes = Vec::new();
-        let progress = self.files.fdb.read_changes(MOST_MESSAGES, |change| changes.push(change));
-        if progress == Progress::Lost {
+        if !self.files.fdb.read_changes(MOST_MESSAGES, |change| changes.push(change)) {
             self.due = Some(Instant::now());
         }
-        self.follow(changes);
+        self.follow(changes, false);
     }
 
     /// Reads all devices and all of their tables. Returns `false` if the kernel did not say all.
     fn read_tables(&mut self) -> bool {
         count(&self.counters.resyncs);
-        let mut names = Vec::new();
-        let mut entries = Vec::new();
+        let mut changes = Vec::new();
         let fdb = &mut self.files.fdb;
-        let whole = fdb.read_all(Whole::Devices, |change| names.push(change))
-            && fdb.read_all(Whole::Entries, |change| entries.push(change));
+        let whole =
+            [Whole::Devices, Whole::Entries].iter().all(|&what| fdb.read_all(what, |change| changes.push(change)));
         self.devices.clear();
-        names.into_iter().for_each(|change| self.follow_device(change));
-        self.due = None;
-        let (site, networks) = (&self.site, &self.networks);
-        let mut book = Book { devices: &self.devices, networks, site, counters: &self.counters, refused: Vec::new() };
-        let result = site.tunnel.change(|changes| {
-            if whole {
-                changes.begin_all();
-            }
-            entries.into_iter().for_each(|change| book.follow(changes, change));
-            if whole {
-                changes.end_all(|vni, mac| displace(site, networks, vni, mac));
-            }
-        });
-        let refused = std::mem::take(&mut book.refused);
-        self.say(refused, result);
+        self.follow(changes, whole);
         whole
     }
 
-    fn follow(&mut self, changes: Vec<Change>) {
-        let (devices, entries): (Vec<_>, Vec<_>) =
-            changes.into_iter().partition(|change| matches!(change, Change::Device(..) | Change::DeviceGone(_)));
-        devices.into_iter().for_each(|change| self.follow_device(change));
-        let site = &self.site;
-        let (devices, networks) = (&self.devices, &self.networks);
-        let mut book = Book { devices, networks, site, counters: &self.counters, refused: Vec::new() };
-        let result = site.tunnel.change(|changes| {
-            entries.into_iter().for_each(|change| book.follow(changes, change));
+    /// Follows changes, devices first. If they are `all` there is, what was followed before and is not among them is removed.
+    fn follow(&mut self, changes: Vec<Change>, all: bool) {
+        changes.iter().for_each(|change| self.follow_device(change));
+        let (site, networks) = (&self.site, &self.networks);
+        let mut book = Book { devices: &self.devices, networks, site, counters: &self.counters, refused: Vec::new() };
+        let result = site.tunnel.change(|to| {
+            if all {
+                to.begin_all();
+            }
+            changes.iter().for_each(|change| book.follow(to, change));
+            if all {
+                to.end_all(|vni, mac| displace(site, networks, vni, mac));
+            }
         });
-        let refused = std::mem::take(&mut book.refused);
+        let refused = book.refused;
         self.say(refused, result);
     }
 
     /// Follows a device that is new, or gone. The table of a new one is read as a whole.
-    fn follow_device(&mut self, change: Change) {
+    fn follow_device(&mut self, change: &Change) {
         match change {
             Change::Device(name, index) => {
-                let own = self.networks.keys().find(|&&vni| Device::Vxlan.name(vni) == name).copied();
+                let own = self.networks.keys().find(|&&vni| Device::Vxlan.name(vni) == *name).copied();
                 if let Some(vni) = own
-                    && self.devices.insert(index, vni) != Some(vni)
+                    && self.devices.insert(*index, vni) != Some(vni)
                 {
                     self.due = Some(Instant::now());
                 }
             }
             Change::DeviceGone(index) => {
-                if self.devices.remove(&index).is_some() {
+                if self.devices.remove(index).is_some() {
                     self.due = Some(Instant::now());
                 }
             }
@@ -311,7 +299,7 @@ fn displace(site: &Site, networks: &HashMap<u32, u16>, vni: u32, mac: MacAddress
     }
 }
 
-/// What is needed to follow an entry.
+/// The devices and the switch, for following an entry.
 struct Book<'a> {
     devices: &'a HashMap<u32, u32>,
     networks: &'a HashMap<u32, u16>,
@@ -321,8 +309,8 @@ struct Book<'a> {
 }
 
 impl Book<'_> {
-    fn follow(&mut self, changes: &mut Changes, change: Change) {
-        let (Change::Added(entry) | Change::Removed(entry)) = change else { return };
+    fn follow(&mut self, changes: &mut Changes, change: &Change) {
+        let &(Change::Added(entry) | Change::Removed(entry)) = change else { return };
         let Entry { device, mac, remote } = entry;
         let Some(&vni) = self.devices.get(&device) else { return };
         let station = Station { vni, mac, remote };

@@ -1,6 +1,7 @@
 //! The header fields that the switch reads.
 
 use ringpass_memory::RawBytes;
+use ringpass_port::MacAddress;
 
 /// The first 14 bytes of a frame as two words in memory order: bytes 0 to 7 and bytes 6 to 13.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -47,6 +48,17 @@ impl Header {
     pub(crate) fn has_source(&self) -> bool {
         is_station(self.source)
     }
+}
+
+/// Returns an address as a 48-bit number.
+pub(crate) fn number(mac: MacAddress) -> u64 {
+    mac.0.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte))
+}
+
+/// Returns the address that is this 48-bit number.
+pub(crate) fn address(number: u64) -> MacAddress {
+    let [_, _, bytes @ ..] = number.to_be_bytes();
+    MacAddress(bytes)
 }
 
 /// Returns whether this may be the address of a station: not of a group, and not zeros.

@@ -12,6 +12,7 @@ use crate::config::{Config, MAX_PORTS, PortPolicy};
 use crate::counters::{Counts, PortCounters};
 use crate::datapath::Datapath;
 use crate::egress::EgressPorts;
+use crate::frame::number;
 use crate::journal::{Arrivals, Journal};
 use crate::rate_limiter::RateLimiter;
 use crate::state::{PortView, Shared};
@@ -34,10 +35,6 @@ pub struct Switch {
     present: u64,
     ageing: u16,
     entries: usize,
-}
-
-pub(crate) fn number(mac: MacAddress) -> u64 {
-    mac.0.into_iter().fold(0, |number, byte| number << 8 | u64::from(byte))
 }
 
 impl Switch {

@@ -23,6 +23,7 @@ use ringpass_port::MacAddress;
 
 use crate::buckets::{Buckets, WAYS};
 use crate::config::MAX_PORTS;
+use crate::frame::address;
 use crate::journal::{Arrival, Journal};
 
 /// How many times an operation is retried while another thread changes the bucket.
@@ -45,8 +46,7 @@ impl Key {
     pub(crate) const NONE: Self = Self(0);
 
     pub(crate) fn mac(self) -> MacAddress {
-        let [_, _, bytes @ ..] = (self.0 << 1 >> 13).to_be_bytes();
-        MacAddress(bytes)
+        address(self.0 << 1 >> 13)
     }
 
     pub(crate) fn vlan(self) -> u16 {

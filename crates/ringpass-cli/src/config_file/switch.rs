@@ -316,7 +316,7 @@ impl Vxlan {
                 "EVPN: 'vni' is the network of frames without a tag; give 'native', or 'vnis' instead".into()
             ));
         }
-        Some(Ok(EvpnPlan { vnis, local, routing, untagged }))
+        Some(Ok(EvpnPlan { vnis, local, routing }))
     }
 
     /// Returns the VLANs that are networks of the tunnel; `None` if they are not networks of their own.

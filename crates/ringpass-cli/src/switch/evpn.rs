@@ -37,10 +37,8 @@ impl Opened {
     pub(crate) fn start(self, switch: &Switch, ports: &[PortPlan]) -> Result<Follower, Error> {
         let Self { port, files } = self;
         let plan = &ports[port];
-        let (Some(tunnel), Some(evpn)) = (plan.tunnel.clone(), &plan.evpn) else {
-            return Err(Error::Config("EVPN needs a tunnel".into()));
-        };
+        let Some(tunnel) = plan.tunnel.clone() else { return Err(Error::Config("EVPN needs a tunnel".into())) };
         let (placement, arrivals) = (switch.placement(), switch.arrivals()?);
-        Follower::start(files, Site { tunnel, placement, arrivals, port, untagged: evpn.untagged })
+        Follower::start(files, Site { tunnel, placement, arrivals, port, untagged: plan.rules.vlans.untagged() })
     }
 }

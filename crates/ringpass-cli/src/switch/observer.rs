@@ -213,10 +213,10 @@ impl SwitchObserver {
         // The other ends of tunnels, by port, VLAN and address.
         let mut remotes = HashMap::new();
         for (port, slot) in self.slots.iter().enumerate() {
-            let plan = &slot.plan;
-            let untagged = plan.rules.vlans.untagged();
-            for station in plan.tunnel.iter().flat_map(|tunnel| tunnel.stations()) {
-                let vlan = plan.tunnel.as_ref().and_then(|tunnel| tunnel.vlan(station.vni)).flatten();
+            let Some(tunnel) = &slot.plan.tunnel else { continue };
+            let untagged = slot.plan.rules.vlans.untagged();
+            for station in tunnel.stations() {
+                let vlan = tunnel.vlan(station.vni).flatten();
                 let place = (vlan.unwrap_or(untagged), station.mac.0);
                 remotes.insert((port, place), (station.remote, station.vni));
             }

@@ -30,7 +30,7 @@ impl Plan {
     }
 }
 
-/// What EVPN does for a tunnel's port.
+/// EVPN of a tunnel's port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EvpnPlan {
     /// Its networks.
@@ -39,8 +39,6 @@ pub struct EvpnPlan {
     pub local: IpAddr,
     /// This host's part of FRR's configuration, if the file has it.
     pub routing: Option<Routing>,
-    /// VLAN of frames without a tag.
-    pub untagged: u16,
 }
 
 /// Plan of one port.

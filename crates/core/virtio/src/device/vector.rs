@@ -16,11 +16,11 @@ const _: () = assert!(size_of::<Chain>() == 32 && offset_of!(Chain, id) == 0 && 
 const _: () = assert!(offset_of!(Chain, first) == 8 && offset_of!(Chain, more) == 24 && size_of::<(u32, u32)>() == 8);
 const _: () = assert!(offset_of!(Piece, start) == 0 && offset_of!(Piece, len) == 8 && size_of::<Piece>() == 16);
 
-/// What the loops check of descriptors, and where the chains go.
+/// Checks of descriptors, and places for the chains.
 pub(super) struct Taking<'a, P> {
     /// The flags that each descriptor must have.
     pub(super) flags: u16,
-    /// Whether the device has the chains, by their ids.
+    /// Set for chains that the device has, by their ids.
     pub(super) marks: &'a mut [u8],
     pub(super) region: RegionCache,
     pub(super) places: &'a mut [MaybeUninit<Chain>],

@@ -1,4 +1,4 @@
-//! What the kernel's tables have, the switch has.
+//! The switch has the entries of the kernel's tables.
 
 use std::net::IpAddr;
 use std::time::Instant;
@@ -39,7 +39,7 @@ fn stations_and_ends_come_move_and_go() {
     assert_eq!((rig.count("evpn_refused"), rig.count("evpn_resyncs")), (0, 1));
 }
 
-/// What FRR may say by mistake is refused, and the rest followed.
+/// Mistakes that FRR may make are refused, and the rest followed.
 #[test]
 fn what_cannot_be_is_refused() {
     let rig = Rig::new(1024);

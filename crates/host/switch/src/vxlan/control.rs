@@ -10,8 +10,7 @@ use super::networks::Network;
 use super::remotes::{Hop, Remote, Remotes};
 use super::stations::RemoteId;
 use super::{Ends, MAX_REMOTES, State, Tunnel};
-use crate::frame::is_station;
-use crate::switch::number;
+use crate::frame::{address, is_station, number};
 
 /// A station behind another end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ pub struct Station {
     pub remote: IpAddr,
 }
 
-/// What was given.
+/// Ends that were given, and who needs them.
 pub(super) struct Given {
     /// By number. A number is free again when nothing needs its end.
     ends: Vec<Option<End>>,
@@ -85,8 +84,7 @@ impl Tunnel {
         for network in self.0.networks.all() {
             let known = network.stations.iter().flat_map(|stations| stations.entries());
             stations.extend(known.filter_map(|(mac, remote)| {
-                let [_, _, mac @ ..] = mac.to_be_bytes();
-                Some(Station { vni: network.vni, mac: MacAddress(mac), remote: remotes.get(remote)?.address })
+                Some(Station { vni: network.vni, mac: address(mac), remote: remotes.get(remote)?.address })
             }));
         }
         stations.sort_unstable_by_key(|station| (station.vni, station.mac.0));
@@ -256,8 +254,7 @@ impl<'a> Changes<'a> {
         for network in self.state.networks.all() {
             if let Some(stations) = &network.stations {
                 stations.end_time(|station, end| {
-                    let [_, _, mac @ ..] = station.to_be_bytes();
-                    gone(network.vni, MacAddress(mac));
+                    gone(network.vni, address(station));
                     unused.push(end);
                 });
             }

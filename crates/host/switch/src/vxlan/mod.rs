@@ -122,7 +122,7 @@ struct State {
     mac: [u8; 6],
     /// Those that are in force. Queues follow at their next burst.
     remotes: Arc<ArcSwap<Remotes>>,
-    /// What was given by a control plane.
+    /// The ends that a control plane has given.
     given: Mutex<Given>,
     networks: networks::Table,
     start: Instant,
@@ -179,14 +179,13 @@ impl Tunnel {
         for &other in remotes.iter().chain(&gateway) {
             config.check_other(other)?;
         }
-        let is_near = |address| config.is_near(address);
-        match (gateway, remotes.iter().find(|&&remote| !is_near(remote))) {
-            (Some(_), _) if prefix.is_none() => {
+        match gateway {
+            Some(_) if prefix.is_none() => {
                 return wrong(format!(
                     "a gateway is for remotes outside of the network of {local}; say its prefix length"
                 ));
             }
-            (Some(gateway), _) if !is_near(gateway) => {
+            Some(gateway) if !config.is_near(gateway) => {
                 return wrong(format!("the gateway {gateway} is outside of the network of {local}"));
             }
             _ => {}

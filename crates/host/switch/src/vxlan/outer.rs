@@ -3,7 +3,7 @@
 mod ipv4;
 mod ipv6;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::ops::Range;
 
 use ringpass_memory::{Flags, Packet, RawBytes};
@@ -145,7 +145,10 @@ enum Kind {
         words: [u64; V4_WORDS],
         sum: u32,
     },
-    V6(Path),
+    V6 {
+        hardware: [[u8; 6]; 2],
+        ip: [Ipv6Addr; 2],
+    },
     /// Ends of different families, which no tunnel has.
     None,
 }
@@ -169,14 +172,15 @@ impl Template {
                 // The lengths of each frame are added to the sum.
                 outer[ip.start + 2..ip.start + 4].fill(0);
                 outer[ip.start + 10..ip.start + 12].fill(0);
-                let words = outer[ip.clone()].chunks_exact(2);
-                let sum = words.map(|word| u32::from(u16::from_be_bytes([word[0], word[1]]))).sum();
+                let mut sum = Sum::default();
+                sum.add(&outer[ip.clone()]);
+                let sum = u16::from_be_bytes(sum.folded()).into();
                 write_ethernet(&mut outer, ipv4::ETHERTYPE, path.hardware);
                 write_udp(&mut outer[ip.end..], [0, port], 0, 0);
                 let word = |at: usize| u64::from_ne_bytes(*outer[8 * at..].first_chunk().expect("inside"));
                 Kind::V4 { words: std::array::from_fn(word), sum }
             }
-            [IpAddr::V6(_), IpAddr::V6(_)] => Kind::V6(path),
+            [IpAddr::V6(from), IpAddr::V6(to)] => Kind::V6 { hardware: path.hardware, ip: [from, to] },
             _ => Kind::None,
         };
         Self { kind, port }
@@ -212,8 +216,8 @@ impl Template {
                     return false;
                 }
             }
-            &Kind::V6(path) => {
-                if !encapsulate_v6(packet, vni, [datagram, self.port], path) {
+            &Kind::V6 { hardware, ip } => {
+                if !encapsulate_v6(packet, vni, [datagram, self.port], hardware, ip) {
                     return false;
                 }
             }
@@ -226,13 +230,18 @@ impl Template {
 
 /// Puts the headers over IPv6 in front of a frame: length of the datagram and port of the other end.
 #[inline(never)]
-fn encapsulate_v6(packet: &mut Packet, vni: u32, [datagram, port]: [u16; 2], path: Path) -> bool {
-    let [IpAddr::V6(from), IpAddr::V6(to)] = path.ip else { return false };
+fn encapsulate_v6(
+    packet: &mut Packet,
+    vni: u32,
+    [datagram, port]: [u16; 2],
+    hardware: [[u8; 6]; 2],
+    ip: [Ipv6Addr; 2],
+) -> bool {
     let source = source_port(&*packet);
     let mut outer = [0; OVERHEAD_V6];
     let start = ETHERNET + ipv6::LEN;
-    ipv6::write(&mut outer[ETHERNET..start], [from, to], datagram, source);
-    write_ethernet(&mut outer, ipv6::ETHERTYPE, path.hardware);
+    ipv6::write(&mut outer[ETHERNET..start], ip, datagram, source);
+    write_ethernet(&mut outer, ipv6::ETHERTYPE, hardware);
     write_udp(&mut outer[start..], [source, port], datagram, vni);
     if !packet.prepend(outer.len()) {
         return false;

@@ -67,7 +67,6 @@ fn stamp(now: Duration) -> u64 {
 }
 
 /// The other ends, by number, and which of them get copies. A set never changes; another one takes its place.
-#[derive(Default)]
 pub(super) struct Remotes {
     /// Numbers without an end have none.
     remotes: Box<[Option<Remote>]>,
