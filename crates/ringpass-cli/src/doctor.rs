@@ -5,6 +5,7 @@ use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit};
 use ringpass::{Config, Error, PageSize, drivers, open};
+use ringpass_evpn::check as evpn_check;
 use ringpass_memory::huge_pages_free;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -35,6 +36,8 @@ enum Category {
     Kernel,
     /// Network cards.
     Cards,
+    /// FRR and the devices through which a switch knows of other hosts' stations. Checked if there is such a device.
+    Evpn,
     /// Optional, but without it the program is slower or measures less accurately.
     Speed,
 }
@@ -45,6 +48,7 @@ impl Category {
             Self::Software => "software ports",
             Self::Kernel => "kernel interfaces",
             Self::Cards => "network cards",
+            Self::Evpn => "EVPN",
             Self::Speed => "speed",
         }
     }
@@ -81,6 +85,7 @@ pub fn run(args: Args) -> Result<(), Error> {
         flag("constant_tsc", "cycle counts would depend on the clock speed"),
         flag("avx2", "packets are handled by narrower instructions"),
     ];
+    checks.extend(evpn());
     checks.extend(cards::all().iter().filter_map(|card| virtio(&card.address)));
     for check in &checks {
         if args.json {
@@ -101,7 +106,10 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     if !args.json {
         print_line("");
-        for category in [Category::Software, Category::Kernel, Category::Cards, Category::Speed] {
+        for category in [Category::Software, Category::Kernel, Category::Cards, Category::Evpn, Category::Speed] {
+            if !checks.iter().any(|check| check.category == category) {
+                continue;
+            }
             let missing: Vec<_> = checks
                 .iter()
                 .filter(|check| check.category == category && !check.ok)
@@ -165,6 +173,38 @@ fn has_capabilities(wanted: &[u32]) -> bool {
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default();
     wanted.iter().all(|bit| effective & 1 << bit != 0)
+}
+
+/// Checks the devices of networks with EVPN, of which there are some, and whether FRR runs.
+fn evpn() -> Vec<Check> {
+    let networks = evpn_check::networks();
+    let mut checks: Vec<_> = networks.iter().map(|&vni| network(vni)).collect();
+    if !networks.is_empty() {
+        let daemons = ["zebra", "bgpd"].map(|daemon| (daemon, runs(daemon)));
+        let missing: Vec<_> = daemons.iter().filter(|(_, runs)| !runs).map(|(daemon, _)| *daemon).collect();
+        let (ok, found) = match &missing[..] {
+            [] => (true, "zebra and bgpd run".into()),
+            missing => (false, format!("no {} runs", missing.join(", no "))),
+        };
+        let remedy = "sudo apt install frr; bgpd=yes in /etc/frr/daemons; sudo systemctl restart frr";
+        checks.push(check(Category::Evpn, "FRR", ok, found, remedy));
+    }
+    checks
+}
+
+fn network(vni: u32) -> Check {
+    let faults = evpn_check::faults(vni);
+    let served = if evpn_check::is_served(vni) { "a switch has them open" } else { "no switch has them open" };
+    let found = if faults.is_empty() { served.into() } else { faults.join("; ") };
+    let remedy = "sudo ringpass evpn remove FILE; sudo ringpass evpn setup FILE";
+    check(Category::Evpn, &format!("network {vni}"), faults.is_empty(), found, remedy)
+}
+
+/// Returns whether a process of this name runs.
+fn runs(name: &str) -> bool {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let named = |path: std::path::PathBuf| fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim() == name);
+    processes.map(|entry| entry.path()).any(named)
 }
 
 fn root() -> Check {

@@ -1,10 +1,11 @@
-//! Tells FRR of this host's stations: a frame of each, in the bridge of its network.
+//! Tells FRR of this host's stations and their addresses: a frame of each, in the bridge of its network.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use ringpass_host_ports::TapFiles;
 use ringpass_port::{Error, MacAddress, PortConfig};
+use ringpass_switch::vxlan::{Address, announcement};
 use rustix::io::Errno;
 
 use crate::devices::Device;
@@ -37,11 +38,19 @@ impl Announcer {
 
     /// Says that a station is here.
     pub(crate) fn announce(&self, vni: u32, mac: MacAddress) -> Result<(), Errno> {
-        let Some(tap) = self.taps.get(&vni) else { return Ok(()) };
         let mut frame = [0; LEN];
         frame[..6].copy_from_slice(&NEAREST_BRIDGE);
         frame[6..12].copy_from_slice(&mac.0);
         frame[12..14].copy_from_slice(&ETHERTYPE);
-        rustix::io::write(tap, &frame).map(drop)
+        self.write(vni, &frame)
+    }
+
+    /// Says that a station here has an IP address. The kernel notes that for the bridge, where FRR reads it.
+    pub(crate) fn announce_address(&self, Address { vni, ip, mac, .. }: Address) -> Result<(), Errno> {
+        self.write(vni, &announcement(mac, ip))
+    }
+
+    fn write(&self, vni: u32, frame: &[u8]) -> Result<(), Errno> {
+        self.taps.get(&vni).map_or(Ok(()), |tap| rustix::io::write(tap, frame).map(drop))
     }
 }

@@ -21,18 +21,29 @@ pub enum Device {
 }
 
 impl Device {
-    /// Returns the device's name, of at most 15 bytes, for a network identifier of 24 bits.
-    pub fn name(self, vni: u32) -> String {
-        let kind = match self {
+    fn kind(self) -> &'static str {
+        match self {
             Self::Vxlan => "vx",
             Self::Bridge => "br",
             Self::Tap => "ta",
-        };
-        format!("rp-{kind}{vni}")
+        }
+    }
+
+    /// Returns the device's name, of at most 15 bytes, for a network identifier of 24 bits.
+    pub fn name(self, vni: u32) -> String {
+        format!("rp-{}{vni}", self.kind())
+    }
+
+    /// Returns the device that has a name, and its network; `None` if that is another program's.
+    pub fn named(name: &str) -> Option<(Self, u32)> {
+        let (kind, vni) = name.strip_prefix("rp-")?.split_at_checked(2)?;
+        let device = [Self::Vxlan, Self::Bridge, Self::Tap].into_iter().find(|device| device.kind() == kind)?;
+        let vni = vni.parse().ok()?;
+        (device.name(vni) == name).then_some((device, vni))
     }
 }
 
-/// Returns the arguments of the commands, of the package iproute2, that make the devices of some networks. Only `user` may open the TAPs; if `None`, the
+/// Returns the commands, of the packages iproute2 and procps, that make the devices of some networks. Only `user` may open the TAPs; if `None`, the
 /// administrator.
 pub fn make(vnis: &[u32], local: IpAddr, user: Option<&str>) -> Vec<String> {
     let mut commands = Vec::new();
@@ -43,6 +54,12 @@ pub fn make(vnis: &[u32], local: IpAddr, user: Option<&str>) -> Vec<String> {
         commands.extend([
             format!("ip link add {bridge} type bridge ageing_time {ageing} mcast_snooping 0"),
             format!("ip link set {bridge} addrgenmode none"),
+            // So that the bridge notes stations' addresses, of which FRR reads there (Linux, networking/ip-sysctl). Those of IPv6 since Linux 5.19.
+            format!("sysctl -q -w net.ipv4.conf.{bridge}.arp_accept=1"),
+            format!(
+                "sysctl -q -e -w net.ipv6.conf.{bridge}.disable_ipv6=0 net.ipv6.conf.{bridge}.forwarding=1 \
+                 net.ipv6.conf.{bridge}.accept_untracked_na=1"
+            ),
             format!("ip link add {vxlan} type vxlan id {vni} local {local} dstport {SHADOW_PORT} nolearning"),
             format!("ip link set {vxlan} addrgenmode none master {bridge}"),
             format!("ip tuntap add {tap} mode tap{owner}"),
@@ -101,7 +118,12 @@ mod tests {
     #[test]
     fn names_fit() {
         for device in [Device::Vxlan, Device::Bridge, Device::Tap] {
-            assert!(device.name((1 << 24) - 1).len() <= 15);
+            let name = device.name((1 << 24) - 1);
+            assert!(name.len() <= 15);
+            assert_eq!(Device::named(&name), Some((device, (1 << 24) - 1)));
+        }
+        for other in ["rp-vx", "rp-br07", "rp-ta+7", "rp-xx7", "rp-é", "eth0", "rp-vx99999999999"] {
+            assert_eq!(Device::named(other), None, "{other}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The forwarding tables of VXLAN devices, which the kernel reports by netlink (rtnetlink(7), "RTM_NEWNEIGH" of the family `AF_BRIDGE`).
+//! The forwarding tables of VXLAN devices and the neighbours of bridges, which the kernel reports by netlink (rtnetlink(7), "RTM_NEWNEIGH" of the
+//! family `AF_BRIDGE` and of the others).
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,11 +24,25 @@ pub(crate) struct Entry {
     pub(crate) remote: IpAddr,
 }
 
+/// A neighbour of a bridge, as FRR has told the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Neighbour {
+    /// Index of the device.
+    pub(crate) device: u32,
+    pub(crate) ip: IpAddr,
+    pub(crate) mac: MacAddress,
+    /// Set if it is an IPv6 router.
+    pub(crate) is_router: bool,
+}
+
 /// Something that has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Added(Entry),
     Removed(Entry),
+    Address(Neighbour),
+    /// Device and address.
+    AddressGone(u32, IpAddr),
     /// Name and index of a device.
     Device(String, u32),
     /// Index of a device that is gone.
@@ -90,7 +105,7 @@ impl Fdb {
         true
     }
 
-    /// Passes all entries of all devices, or all devices, to `each`. Returns `false` if the kernel did not say all.
+    /// Passes a whole table to `each`. Returns `false` if the kernel did not say all.
     pub(crate) fn read_all(&mut self, what: Whole, mut each: impl FnMut(Change)) -> bool {
         // What is left of an answer that was given up.
         discard(&self.requests, &mut self.buffer);
@@ -100,6 +115,7 @@ impl Fdb {
                 entries.header.family = AddressFamily::Bridge;
                 RouteNetlinkMessage::GetNeighbour(entries)
             }
+            Whole::Neighbours => RouteNetlinkMessage::GetNeighbour(NeighbourMessage::default()),
             Whole::Devices => RouteNetlinkMessage::GetLink(Default::default()),
         };
         let mut header = NetlinkHeader::default();
@@ -143,6 +159,7 @@ impl Fdb {
 pub(crate) enum Whole {
     Devices,
     Entries,
+    Neighbours,
 }
 
 impl AsFd for Fdb {
@@ -185,8 +202,14 @@ fn messages(mut bytes: &[u8]) -> Vec<NetlinkMessage<RouteNetlinkMessage>> {
 fn change(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
     let NetlinkPayload::InnerMessage(message) = payload else { return None };
     match message {
-        RouteNetlinkMessage::NewNeighbour(message) => entry(&message).map(Change::Added),
-        RouteNetlinkMessage::DelNeighbour(message) => entry(&message).map(Change::Removed),
+        RouteNetlinkMessage::NewNeighbour(message) if message.header.family == AddressFamily::Bridge => {
+            entry(&message).map(Change::Added)
+        }
+        RouteNetlinkMessage::DelNeighbour(message) if message.header.family == AddressFamily::Bridge => {
+            entry(&message).map(Change::Removed)
+        }
+        RouteNetlinkMessage::NewNeighbour(message) => neighbour(&message, true),
+        RouteNetlinkMessage::DelNeighbour(message) => neighbour(&message, false),
         // Those of the family of bridges are about a port's membership.
         RouteNetlinkMessage::NewLink(message) if message.header.interface_family == AddressFamily::Unspec => {
             let name = message.attributes.into_iter().find_map(|attribute| match attribute {
@@ -205,18 +228,39 @@ fn change(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
 /// Returns the entry of a VXLAN device that a message is about.
 fn entry(message: &NeighbourMessage) -> Option<Entry> {
     let header = &message.header;
-    if header.family != AddressFamily::Bridge || !header.flags.contains(NeighbourFlags::Own) {
+    if !header.flags.contains(NeighbourFlags::Own) {
         return None;
     }
-    let (mut mac, mut remote) = (None, None);
+    let (mac, remote) = addresses(message);
+    Some(Entry { device: header.ifindex, mac: mac?, remote: remote? })
+}
+
+/// Returns what a message about a neighbour, which `is_there` or is gone, says. One that others than FRR have told the kernel of is
+/// none behind an end.
+fn neighbour(message: &NeighbourMessage, is_there: bool) -> Option<Change> {
+    let header = &message.header;
+    let (mac, ip) = addresses(message);
+    let (device, ip) = (header.ifindex, ip?);
+    Some(match mac.filter(|_| is_there && header.flags.contains(NeighbourFlags::ExtLearned)) {
+        Some(mac) => {
+            let is_router = header.flags.contains(NeighbourFlags::Router);
+            Change::Address(Neighbour { device, ip, mac, is_router })
+        }
+        None => Change::AddressGone(device, ip),
+    })
+}
+
+/// Returns the addresses in a message.
+fn addresses(message: &NeighbourMessage) -> (Option<MacAddress>, Option<IpAddr>) {
+    let (mut mac, mut destination) = (None, None);
     for attribute in &message.attributes {
         match attribute {
-            NeighbourAttribute::LinkLayerAddress(bytes) => mac = <[u8; 6]>::try_from(&bytes[..]).ok(),
-            NeighbourAttribute::Destination(address) => remote = ip(address),
+            NeighbourAttribute::LinkLayerAddress(bytes) => mac = <[u8; 6]>::try_from(&bytes[..]).ok().map(MacAddress),
+            NeighbourAttribute::Destination(address) => destination = ip(address),
             _ => {}
         }
     }
-    Some(Entry { device: header.ifindex, mac: MacAddress(mac?), remote: remote? })
+    (mac, destination)
 }
 
 fn ip(address: &NeighbourAddress) -> Option<IpAddr> {

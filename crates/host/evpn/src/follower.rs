@@ -8,19 +8,23 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ringpass_port::{Error, MacAddress};
-use ringpass_switch::vxlan::{Changes, Station, Tunnel};
-use ringpass_switch::{Arrivals, Placement};
+use ringpass_switch::vxlan::{Address, Changes, Station, Tunnel};
+use ringpass_switch::{Arrival, News, Placement};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
 use tracing::warn;
 
 use crate::announcer::Announcer;
+use crate::claims::{Claimed, Claims};
 use crate::devices::{AGEING, Device};
-use crate::fdb::{Change, Entry, Fdb, Whole};
+use crate::fdb::{Change, Entry, Fdb, Neighbour, Whole};
 
 /// Time between two announcements of a station: a third of what the bridge remembers.
 const REFRESH: Duration = Duration::from_secs(AGEING / 3);
 /// Time until tables are asked for again that could not be read.
 const RETRY: Duration = Duration::from_secs(1);
+/// Time between two looks at what stations say of themselves, so that those that say much take no time from the rest.
+const HEARING: Duration = Duration::from_millis(20);
 /// Messages that are read before other things get their turn.
 const MOST_MESSAGES: usize = 256;
 
@@ -48,7 +52,7 @@ pub struct Site {
     /// Places stations.
     pub placement: Placement,
     /// Says which stations are new.
-    pub arrivals: Arrivals,
+    pub arrivals: News<Arrival>,
     /// The tunnel's port.
     pub port: usize,
     /// VLAN of frames without a tag at that port, to which a network without a VLAN of its own belongs.
@@ -85,12 +89,15 @@ impl Follower {
         let stop = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
         let stop = Arc::new(stop.map_err(|errno| Error::os("an eventfd for EVPN", errno))?);
         let counters = Arc::new(Counters::default());
+        let heard = site.tunnel.heard()?;
         let mut following = Following {
             networks: networks(&files.vnis, &site),
             files,
             site,
             devices: HashMap::new(),
             due: None,
+            heard,
+            claims: Claims::default(),
             refusals: HashSet::new(),
             counters: counters.clone(),
         };
@@ -136,10 +143,13 @@ struct Following {
     site: Site,
     /// VLANs in the switch, by network.
     networks: HashMap<u32, u16>,
-    /// Networks of VXLAN devices, by index.
-    devices: HashMap<u32, u32>,
+    /// The networks' devices, by index.
+    devices: HashMap<u32, (Device, u32)>,
     /// When whole tables must be read.
     due: Option<Instant>,
+    /// What this host's stations say of their addresses.
+    heard: News<Address>,
+    claims: Claims,
     /// Reasons for which entries were refused, each of which is said once.
     refusals: HashSet<String>,
     counters: Arc<Counters>,
@@ -148,7 +158,7 @@ struct Following {
 impl Following {
     fn run(&mut self, stop: &OwnedFd) {
         self.due = Some(Instant::now());
-        let mut refresh = Instant::now();
+        let (mut refresh, mut listen) = (Instant::now(), Instant::now());
         loop {
             let now = Instant::now();
             if self.due.is_some_and(|due| due <= now) {
@@ -159,17 +169,20 @@ impl Following {
                 self.announce_all();
                 refresh = Instant::now() + REFRESH;
             }
+            let is_listening = listen <= now;
             let until = self.due.map_or(refresh, |due| due.min(refresh));
+            let until = if is_listening { until } else { until.min(listen) };
             let wait = until.saturating_duration_since(Instant::now());
             let wait = Timespec { tv_sec: wait.as_secs() as i64, tv_nsec: wait.subsec_nanos().into() };
             let mut ready = [
                 PollFd::new(stop, PollFlags::IN),
                 PollFd::new(&self.files.fdb, PollFlags::IN),
                 PollFd::new(&self.site.arrivals, PollFlags::IN),
+                PollFd::new(&self.heard, if is_listening { PollFlags::IN } else { PollFlags::empty() }),
             ];
             // After a signal, it looks again.
             let _ = poll(&mut ready, Some(&wait));
-            let [stopped, changed, arrived] = ready.map(|one| !one.revents().is_empty());
+            let [stopped, changed, arrived, said] = ready.map(|one| !one.revents().is_empty());
             if stopped {
                 return;
             }
@@ -178,6 +191,10 @@ impl Following {
             }
             if arrived {
                 self.announce_new();
+            }
+            if said {
+                self.announce_said();
+                listen = Instant::now() + HEARING;
             }
         }
     }
@@ -196,8 +213,8 @@ impl Following {
         count(&self.counters.resyncs);
         let mut changes = Vec::new();
         let fdb = &mut self.files.fdb;
-        let whole =
-            [Whole::Devices, Whole::Entries].iter().all(|&what| fdb.read_all(what, |change| changes.push(change)));
+        let tables = [Whole::Devices, Whole::Entries, Whole::Neighbours];
+        let whole = tables.iter().all(|&what| fdb.read_all(what, |change| changes.push(change)));
         self.devices.clear();
         self.follow(changes, whole);
         whole
@@ -225,9 +242,9 @@ impl Following {
     fn follow_device(&mut self, change: &Change) {
         match change {
             Change::Device(name, index) => {
-                let own = self.networks.keys().find(|&&vni| Device::Vxlan.name(vni) == *name).copied();
-                if let Some(vni) = own
-                    && self.devices.insert(*index, vni) != Some(vni)
+                let own = Device::named(name).filter(|(_, vni)| self.networks.contains_key(vni));
+                if let Some(device) = own
+                    && self.devices.insert(*index, device) != Some(device)
                 {
                     self.due = Some(Instant::now());
                 }
@@ -237,7 +254,7 @@ impl Following {
                     self.due = Some(Instant::now());
                 }
             }
-            Change::Added(_) | Change::Removed(_) => {}
+            Change::Added(_) | Change::Removed(_) | Change::Address(_) | Change::AddressGone(..) => {}
         }
     }
 
@@ -266,11 +283,41 @@ impl Following {
         }
     }
 
-    /// Announces all of this host's stations.
+    /// Announces all of this host's stations, and their addresses. Forgets addresses of stations that are no longer here.
     fn announce_all(&mut self) {
-        for entry in self.site.placement.table() {
+        let mut here = HashSet::new();
+        let own = self.site.port;
+        for entry in self.site.placement.table().iter().filter(|entry| entry.port != own) {
             self.announce(entry.mac, entry.vlan, entry.port);
+            here.insert((entry.vlan, entry.mac.0));
         }
+        let networks = &self.networks;
+        self.claims.retain(|vni, mac| networks.get(&vni).is_some_and(|vlan| here.contains(&(*vlan, mac.0))));
+        self.claims.all().into_iter().for_each(|address| self.announce_address(address));
+    }
+
+    /// Announces the addresses of this host's stations that are new.
+    fn announce_said(&mut self) {
+        let mut said = Vec::new();
+        // Those that are lost are said again.
+        self.heard.read(|address| said.push(address));
+        for address in said {
+            match self.claims.add(address) {
+                Claimed::New => self.announce_address(address),
+                Claimed::Known => {}
+                Claimed::Refused => {
+                    count(&self.counters.refused);
+                    let why =
+                        "stations of this host say they have more addresses than are announced (512, and 16 of one)";
+                    self.say(vec![Error::Config(why.into())], Ok(()));
+                }
+            }
+        }
+    }
+
+    fn announce_address(&mut self, address: Address) {
+        let announced = self.files.announcer.announce_address(address);
+        self.note(address.vni, announced);
     }
 
     fn announce(&mut self, mac: MacAddress, vlan: u16, port: usize) {
@@ -278,7 +325,13 @@ impl Following {
             return;
         }
         let Some((&vni, _)) = self.networks.iter().find(|(_, own)| **own == vlan) else { return };
-        match self.files.announcer.announce(vni, mac) {
+        let announced = self.files.announcer.announce(vni, mac);
+        self.note(vni, announced);
+    }
+
+    /// Counts an announcement, or says why there was none.
+    fn note(&mut self, vni: u32, announced: Result<(), Errno>) {
+        match announced {
             Ok(()) => count(&self.counters.announced),
             Err(errno) => {
                 let error = Error::os(format!("{}; its stations are not announced", Device::Tap.name(vni)), errno);
@@ -299,9 +352,14 @@ fn displace(site: &Site, networks: &HashMap<u32, u16>, vni: u32, mac: MacAddress
     }
 }
 
+/// Returns whether an entry stands for all stations that are not known.
+fn is_all(mac: MacAddress) -> bool {
+    mac.0 == [0; 6]
+}
+
 /// The devices and the switch, for following an entry.
 struct Book<'a> {
-    devices: &'a HashMap<u32, u32>,
+    devices: &'a HashMap<u32, (Device, u32)>,
     networks: &'a HashMap<u32, u16>,
     site: &'a Site,
     counters: &'a Counters,
@@ -310,22 +368,49 @@ struct Book<'a> {
 
 impl Book<'_> {
     fn follow(&mut self, changes: &mut Changes, change: &Change) {
-        let &(Change::Added(entry) | Change::Removed(entry)) = change else { return };
-        let Entry { device, mac, remote } = entry;
-        let Some(&vni) = self.devices.get(&device) else { return };
-        let station = Station { vni, mac, remote };
-        let is_all = mac.0 == [0; 6];
-        if matches!(change, Change::Removed(_)) {
-            count(&self.counters.removed);
-            if is_all {
-                changes.remove_remote(vni, remote);
-            } else if changes.remove_station(station) {
-                displace(self.site, self.networks, vni, mac);
+        match *change {
+            Change::Added(Entry { device, mac, remote }) => {
+                if let Some(&(Device::Vxlan, vni)) = self.devices.get(&device) {
+                    self.add(changes, Station { vni, mac, remote });
+                }
             }
-            return;
+            Change::Removed(Entry { device, mac, remote }) => {
+                if let Some(&(Device::Vxlan, vni)) = self.devices.get(&device) {
+                    self.remove(changes, Station { vni, mac, remote });
+                }
+            }
+            Change::Address(Neighbour { device, ip, mac, is_router }) => {
+                if let Some(&(Device::Bridge, vni)) = self.devices.get(&device) {
+                    match changes.add_address(Address { vni, ip, mac, is_router }) {
+                        Ok(()) => count(&self.counters.added),
+                        Err(error) => self.refuse(error),
+                    }
+                }
+            }
+            Change::AddressGone(device, ip) => {
+                if let Some(&(Device::Bridge, vni)) = self.devices.get(&device) {
+                    changes.remove_address(vni, ip);
+                }
+            }
+            Change::Device(..) | Change::DeviceGone(_) => {}
         }
+    }
+
+    fn remove(&mut self, changes: &mut Changes, station: Station) {
+        let Station { vni, mac, remote } = station;
+        count(&self.counters.removed);
+        if is_all(mac) {
+            changes.remove_remote(vni, remote);
+        } else if changes.remove_station(station) {
+            displace(self.site, self.networks, vni, mac);
+        }
+    }
+
+    fn add(&mut self, changes: &mut Changes, station: Station) {
+        let Station { vni, mac, remote } = station;
         // One that is said again, as tables were read anew, may have come to a port of ours meanwhile.
-        let added = if is_all { changes.add_remote(vni, remote).map(|()| false) } else { changes.add_station(station) };
+        let added =
+            if is_all(mac) { changes.add_remote(vni, remote).map(|()| false) } else { changes.add_station(station) };
         match (added, self.networks.get(&vni)) {
             (Ok(is_new), Some(&vlan)) => {
                 count(&self.counters.added);

@@ -1,4 +1,4 @@
-//! Stations that are new at a port, for a control plane that tells others of them.
+//! What datapaths notice, for a control plane that tells others of it: stations that are new at a port, and addresses of stations.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Arrival {
     pub port: usize,
 }
 
-/// Most arrivals that wait to be read.
+/// Most events that wait to be read.
 const MOST: usize = 4096;
 
 /// State of both sides.
@@ -28,29 +28,29 @@ struct Bell {
     event: OwnedFd,
     /// Set if `event` is.
     rung: AtomicBool,
-    /// Set if arrivals were lost since they were last read.
+    /// Set if events were lost since they were last read.
     lost: AtomicBool,
 }
 
-/// The side of the table. Datapaths record in it without locks of ours and without waiting.
-pub(crate) struct Journal {
-    arrivals: SyncSender<Arrival>,
+/// The side that notices. Datapaths record in it without locks of ours and without waiting.
+pub(crate) struct Journal<T> {
+    events: SyncSender<T>,
     bell: Arc<Bell>,
 }
 
-impl Journal {
+impl<T> Journal<T> {
     /// Creates both sides. Fails if the process has no file descriptor left.
-    pub(crate) fn new() -> Result<(Self, Arrivals), Error> {
+    pub(crate) fn new() -> Result<(Self, News<T>), Error> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|errno| Error::os("an eventfd for new stations", errno))?;
         let bell = Arc::new(Bell { event, rung: AtomicBool::new(false), lost: AtomicBool::new(false) });
-        let (arrivals, receiver) = sync_channel(MOST);
-        Ok((Self { arrivals, bell: bell.clone() }, Arrivals { arrivals: receiver, bell }))
+        let (events, receiver) = sync_channel(MOST);
+        Ok((Self { events, bell: bell.clone() }, News { events: receiver, bell }))
     }
 
     #[cold]
-    pub(crate) fn record(&self, arrival: Arrival) {
-        match self.arrivals.try_send(arrival) {
+    pub(crate) fn record(&self, event: T) {
+        match self.events.try_send(event) {
             Err(TrySendError::Disconnected(_)) => return,
             Err(TrySendError::Full(_)) => self.bell.lost.store(true, Ordering::Release),
             Ok(()) => {}
@@ -62,27 +62,26 @@ impl Journal {
     }
 }
 
-/// Stations that are new at a port, in the order in which each datapath has learned them. Its descriptor is readable while there are some.
-pub struct Arrivals {
-    arrivals: Receiver<Arrival>,
+/// What datapaths have noticed, in the order in which each has. Its descriptor is readable while there is something.
+pub struct News<T> {
+    events: Receiver<T>,
     bell: Arc<Bell>,
 }
 
-impl Arrivals {
-    /// Passes those that were not read before to `each`. Returns `false` if some were lost, as they came faster than they were read: the
-    /// [table](crate::Switch::table) has them.
-    pub fn read(&self, each: impl FnMut(Arrival)) -> bool {
-        // Cleared before the arrivals are read: one that comes later rings again.
+impl<T> News<T> {
+    /// Passes what was not read before, up to 4096, to `each`. Returns `false` if some was lost, as it came faster than it was read.
+    pub fn read(&self, each: impl FnMut(T)) -> bool {
+        // Cleared before the events are read: one that comes later rings again.
         let _ = rustix::io::read(&self.bell.event, &mut [0; 8]);
         self.bell.rung.store(false, Ordering::Release);
         let known = !self.bell.lost.swap(false, Ordering::AcqRel);
         // Datapaths go on adding while this reads.
-        self.arrivals.try_iter().take(MOST).for_each(each);
+        self.events.try_iter().take(MOST).for_each(each);
         known
     }
 }
 
-impl AsFd for Arrivals {
+impl<T> AsFd for News<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.bell.event.as_fd()
     }

@@ -29,7 +29,7 @@ pub use changes::{DatapathQueues, ExchangeRx, ExchangeTx, Forwarding, QueueExcha
 pub use config::{Config, MAX_PORTS, PortPolicy};
 pub use counters::{Counter, Counts};
 pub use datapath::Datapath;
-pub use journal::{Arrival, Arrivals};
+pub use journal::{Arrival, News};
 pub use switch::{Placement, Switch};
 pub use table::Entry;
 pub use vlan::{VlanSet, Vlans};

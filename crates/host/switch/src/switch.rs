@@ -13,7 +13,7 @@ use crate::counters::{Counts, PortCounters};
 use crate::datapath::Datapath;
 use crate::egress::EgressPorts;
 use crate::frame::number;
-use crate::journal::{Arrivals, Journal};
+use crate::journal::{Arrival, Journal, News};
 use crate::rate_limiter::RateLimiter;
 use crate::state::{PortView, Shared};
 use crate::table::{Entry, Key, Table};
@@ -247,11 +247,11 @@ impl Switch {
         Placement(self.shared.clone())
     }
 
-    /// Begins to record the stations that are new at a port, for one reader.
+    /// Begins to record the stations that are new at a port, for one reader. Those that are lost are in the [table](Self::table).
     ///
     /// # Errors
     /// If they are recorded already, or the process has no file descriptor left.
-    pub fn arrivals(&self) -> Result<Arrivals, Error> {
+    pub fn arrivals(&self) -> Result<News<Arrival>, Error> {
         let (journal, arrivals) = Journal::new()?;
         if !self.shared.table.record(journal) {
             return Err(Error::Config("the switch's new stations have a reader already".into()));

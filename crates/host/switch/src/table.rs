@@ -218,7 +218,7 @@ pub(crate) struct Table {
     /// Counts stations that have moved or gone, static ones that came, and what else changes where frames go.
     generation: AtomicU64,
     /// Present if somebody wants to know of stations that are new at a port.
-    journal: OnceLock<Journal>,
+    journal: OnceLock<Journal<Arrival>>,
 }
 
 impl Table {
@@ -340,7 +340,7 @@ impl Table {
     }
 
     /// Lets a journal record stations that are new at a port from here on. Returns `false` if there is one already.
-    pub(crate) fn record(&self, journal: Journal) -> bool {
+    pub(crate) fn record(&self, journal: Journal<Arrival>) -> bool {
         self.journal.set(journal).is_ok()
     }
 

@@ -214,6 +214,26 @@ fn three_hosts_of_which_two_are_ours() {
     assert_eq!(one.remote_of(&kernels_mac).as_deref(), Some("10.9.0.3"));
     assert_eq!(two.remote_of(&one.station.mac(&one.interface)).as_deref(), Some("10.9.0.1"));
 
+    // FRR has told the addresses of stations that have asked for others. Questions for them are answered on the host of who asks.
+    for (from, asker, to) in [(&one, 1, "198.18.0.2"), (&two, 2, "198.18.0.1")] {
+        let before = from.count("vxlan_answered");
+        wait_until("an answer in the place of a station elsewhere", || {
+            from.station.run(&["ip", "neigh", "flush", "dev", &from.interface]);
+            pings(&from.station, to) && from.count("vxlan_answered") > before
+        });
+        let checks = from.host.run(&[RINGPASS, "doctor", "--json"]);
+        let good = |name: &str, found: &str| {
+            checks.lines().any(|line| {
+                let check: Value = serde_json::from_str(line).expect("JSON");
+                check["for"] == "EVPN" && check["name"] == name && check["ok"] == true && check["found"] == found
+            })
+        };
+        assert!(
+            good("network 100", "a switch has them open") && good("FRR", "zebra and bgpd run"),
+            "{asker}: {checks}"
+        );
+    }
+
     // Only the interface that has an address answers for it.
     stations.iter().for_each(|there| _ = there.run(&["sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1"]));
     // A station moves between all hosts, and says so by its first frame. All others reach it soon.
@@ -285,6 +305,8 @@ fn three_hosts_of_which_two_are_ours() {
     what_was_said(&capture);
     drop(third_frr);
     for ours in [one, two] {
+        ours.host.run(&["ip", "link", "set", "rp-ta100", "down"]);
+        assert!(ours.host.run(&[RINGPASS, "doctor"]).contains("rp-ta100 is down"));
         ours.host.run(&[RINGPASS, "evpn", "remove", text(&ours.file())]);
         assert!(!ours.host.ip(&["link"]).contains("rp-"));
     }
@@ -310,6 +332,11 @@ fn what_was_said(capture: &Path) {
     // Entropy for paths of equal cost, from the range of RFC 7348, 5.
     let ports = read("vxlan", &["udp.srcport"]);
     assert!(ports.iter().all(|port| port.parse::<u16>().is_ok_and(|port| port >= 32768)), "source ports");
+    // Stations' IP addresses go with their routes (RFC 7432, 10).
+    for host in [1, 2] {
+        let filter = format!("bgp.evpn.nlri.ip.addr == 198.18.0.{host} && ip.src == 10.9.0.{host}");
+        assert!(!read(&filter, &["frame.number"]).is_empty(), "the address of the station of host {host}");
+    }
     // Routes of all three hosts: MAC addresses (type 2), inclusive multicast by ingress replication (type 3, tunnel type 6).
     for (kind, host) in [2, 3].into_iter().flat_map(|kind| HOSTS.map(|host| (kind, host))) {
         let routes = read(&format!("bgp.evpn.nlri.rt == {kind} && ip.src == 10.9.0.{host}"), &["frame.number"]);
@@ -318,5 +345,48 @@ fn what_was_said(capture: &Path) {
     assert!(
         !read("bgp.update.path_attribute.pmsi.tunnel.type == 6", &["frame.number"]).is_empty(),
         "ingress replication"
+    );
+}
+
+/// A host with many stations comes to the others, while frames pass, and dies.
+#[test]
+fn a_hundred_thousand_routes_of_frr() {
+    const MOST: usize = 100_000;
+    let (underlay, folder) = (Underlay::new(), folder());
+    std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our folder");
+    let mut one = Ours::new(&underlay, 1);
+    let file = std::fs::read_to_string(one.file()).expect("our file");
+    let file = file.replacen("name = \"lan\"\n", "name = \"lan\"\ntable = 262144\n", 1);
+    std::fs::write(one.file(), file.replacen("[switch.port.vxlan]\n", "[switch.port.vxlan]\ntable = 131072\n", 1))
+        .expect("our file");
+    let (third, _station, mut third_frr) = kernel_host(&underlay, folder.path());
+    one.start_frr();
+    one.start_switch();
+    reaches(&one.station, "198.18.0.3");
+    let batch = folder.path().join("batch");
+    let entry = |number: u32| {
+        let [_, a, b, c] = number.to_be_bytes();
+        format!("fdb add 02:01:00:{a:02x}:{b:02x}:{c:02x} dev inner master dynamic\n")
+    };
+    std::fs::write(&batch, (0..MOST as u32).map(entry).collect::<String>()).expect("our file");
+    let pings = one.station.spawn(&["ping", "-n", "-q", "-i", "0.01", "-w", "300", "198.18.0.3"]);
+    let (before, start) = (one.count("evpn_added"), Instant::now());
+    third.run(&["bridge", "-batch", text(&batch)]);
+    let given = start.elapsed();
+    wait_until("all routes", || one.count("evpn_added") - before >= MOST as u64);
+    let followed = start.elapsed();
+    assert!(one.stations().iter().filter(|(_, remote)| remote.as_deref() == Some("10.9.0.3")).count() >= MOST);
+    assert_eq!(one.count("evpn_refused"), 0);
+    pings.signal("INT");
+    let pinged = pings.wait(Duration::from_secs(60)).lines.join("\n");
+    assert!(pinged.contains(" 0% packet loss"), "{pinged}");
+    let killed = Instant::now();
+    third_frr.bgpd.kill();
+    wait_until("the withdrawal", || one.stations().iter().all(|(_, remote)| remote.is_none()));
+    println!(
+        "{MOST} stations: added to the other host's bridge within {given:?}, followed {followed:?} after the first; \
+         withdrawn {:?} after its BGP died, {} resyncs",
+        killed.elapsed(),
+        one.count("evpn_resyncs")
     );
 }

@@ -57,7 +57,8 @@ impl Rig {
         let (mut far, mut ends) = (Vec::new(), Vec::new());
         for port in [OURS, TUNNEL] {
             let (mut near, mut end) = cable(&format!("c{port}"), 64);
-            let QueuePair { rx, tx } = near.take_queues().remove(0);
+            let queues = near.take_queues().remove(0);
+            let QueuePair { rx, tx } = if port == TUNNEL { tunnel.wrap(queues, &pool) } else { queues };
             switch.insert(port, vec![DatapathQueues { rx: vec![(rx, Forwarding::Lookup)], tx }]);
             far.push(end.take_queues().remove(0));
             ends.extend([near, end]);
@@ -81,8 +82,13 @@ impl Rig {
     pub fn send(&mut self, from: MacAddress) {
         let mut frame = vec![0xff; 60];
         frame[6..12].copy_from_slice(&from.0);
+        self.send_frame(&frame);
+    }
+
+    /// A station of ours sends this frame.
+    pub fn send_frame(&mut self, frame: &[u8]) {
         let mut burst = Burst::new(1);
-        burst.push(packet(&self.pool, &frame));
+        burst.push(packet(&self.pool, frame));
         self.far[OURS].tx.tx_burst(&mut burst);
         while self.datapath.round() > 0 {}
     }

@@ -6,7 +6,7 @@ use std::time::Instant;
 use ringpass_evpn::devices::{self, Device};
 use ringpass_lab::wait_until;
 use ringpass_port::MacAddress;
-use ringpass_switch::vxlan::{self, Station};
+use ringpass_switch::vxlan::{self, Address, Station, announcement};
 
 use crate::rig::{Rig, TUNNEL, VNI, entry, mac};
 
@@ -98,6 +98,60 @@ fn stations_of_ours_are_announced_and_come_and_go() {
     // When the follower ends, the TAP has no reader any more, and the bridge forgets.
     rig.follower = None;
     wait_until("nothing announced", || !shown(&rig).contains(&mac(1).to_string()));
+}
+
+/// Addresses of stations elsewhere are followed, as FRR tells the kernel of them; those that others have told it of are none.
+#[test]
+fn addresses_come_move_and_go() {
+    let rig = Rig::new(1024);
+    let bridge = Device::Bridge.name(VNI);
+    let neighbour = |action: &str, ip: &str, rest: &str| format!("neigh {action} {ip} {rest} dev {bridge}");
+    let run = |command: String| _ = rig.namespace.run(&[&["ip"][..], &command.split(' ').collect::<Vec<_>>()].concat());
+    let learned = |number| format!("lladdr {} nud noarp extern_learn", mac(number));
+    let known = |list: &[(&str, u32, bool)]| {
+        let address = |&(ip, number, is_router): &(&str, u32, bool)| Address {
+            vni: VNI,
+            ip: ip.parse().expect("an address"),
+            mac: mac(number),
+            is_router,
+        };
+        let list: Vec<_> = list.iter().map(address).collect();
+        wait_until("the addresses", || rig.tunnel.addresses() == list);
+    };
+    run(neighbour("replace", "198.18.0.7", &learned(7)));
+    run(neighbour("replace", "fd00::7", &format!("{} router", learned(7))));
+    run(neighbour("replace", "198.18.0.8", &format!("lladdr {} nud permanent", mac(8))));
+    known(&[("198.18.0.7", 7, false), ("fd00::7", 7, true)]);
+    run(neighbour("replace", "198.18.0.7", &learned(9)));
+    run(neighbour("replace", "198.18.0.8", &learned(8)));
+    known(&[("198.18.0.7", 9, false), ("198.18.0.8", 8, false), ("fd00::7", 7, true)]);
+    run(neighbour("del", "198.18.0.7", "nud none"));
+    // It is this host's own from now on.
+    run(neighbour("replace", "198.18.0.8", &format!("lladdr {} nud permanent", mac(8))));
+    known(&[("fd00::7", 7, true)]);
+    run(format!("link del {bridge}"));
+    known(&[]);
+}
+
+/// What stations here say of their addresses is in the kernel's table of the bridge's neighbours, where FRR looks for it.
+#[test]
+fn addresses_of_ours_are_announced() {
+    let mut rig = Rig::new(1024);
+    let bridge = Device::Bridge.name(VNI);
+    rig.send_frame(&announcement(mac(1), [198, 18, 0, 1].into()));
+    rig.send_frame(&announcement(mac(1), "fd00::1".parse().expect("an address")));
+    let shown = |rig: &Rig| rig.namespace.run(&["ip", "neigh", "show", "dev", &bridge]);
+    let line = |ip: &str, number| format!("{ip} lladdr {} ", mac(number));
+    wait_until("the first", || ["198.18.0.1", "fd00::1"].iter().all(|ip| shown(&rig).contains(&line(ip, 1))));
+    // Another station takes it over.
+    rig.send_frame(&announcement(mac(2), [198, 18, 0, 1].into()));
+    wait_until("the other", || shown(&rig).contains(&line("198.18.0.1", 2)));
+    // One that says that it has all addresses is not believed, and does not fill the host's table.
+    (0..2000u32).for_each(|number| rig.send_frame(&announcement(mac(3), (0xc612_1000 + number).to_be_bytes().into())));
+    wait_until("the refusals", || rig.count("evpn_refused") > 0);
+    rig.send_frame(&announcement(mac(4), [198, 18, 0, 4].into()));
+    wait_until("the good one", || shown(&rig).contains(&line("198.18.0.4", 4)));
+    assert!(shown(&rig).lines().count() < 30, "{}", shown(&rig));
 }
 
 /// A hundred thousand entries at once: more than the kernel keeps for a slow reader. None is missing in the end.

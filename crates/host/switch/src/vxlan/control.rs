@@ -6,11 +6,13 @@ use std::sync::{Arc, PoisonError};
 
 use ringpass_port::{Error, MacAddress};
 
+use super::addresses::Holder;
 use super::networks::Network;
 use super::remotes::{Hop, Remote, Remotes};
 use super::stations::RemoteId;
 use super::{Ends, MAX_REMOTES, State, Tunnel};
 use crate::frame::{address, is_station, number};
+use crate::journal::{Journal, News};
 
 /// A station behind another end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +23,19 @@ pub struct Station {
     pub mac: MacAddress,
     /// Address of the end.
     pub remote: IpAddr,
+}
+
+/// An IP address of a station.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// VXLAN network identifier of its network.
+    pub vni: u32,
+    /// The address.
+    pub ip: IpAddr,
+    /// Hardware address of the station.
+    pub mac: MacAddress,
+    /// Set if the station is an IPv6 router.
+    pub is_router: bool,
 }
 
 /// Ends that were given, and who needs them.
@@ -63,9 +78,7 @@ impl Tunnel {
     /// If the tunnel's [ends](Ends) are fixed.
     pub fn change<R>(&self, change: impl FnOnce(&mut Changes) -> R) -> Result<R, Error> {
         let state = &*self.0;
-        if state.config.ends != Ends::Given {
-            return Err(Error::Config("VXLAN: the remotes of this tunnel are fixed".into()));
-        }
+        self.check_given()?;
         let mut given = state.given.lock().unwrap_or_else(PoisonError::into_inner);
         let mut changes = Changes { state, given: &mut given, ends_changed: false };
         let result = change(&mut changes);
@@ -89,6 +102,39 @@ impl Tunnel {
         }
         stations.sort_unstable_by_key(|station| (station.vni, station.mac.0));
         stations
+    }
+
+    /// Returns the addresses of stations behind other ends that were given, sorted by network and address.
+    pub fn addresses(&self) -> Vec<Address> {
+        let mut all = Vec::new();
+        for Network { vni, addresses, .. } in self.0.networks.all() {
+            let entries = addresses.iter().flat_map(|addresses| addresses.entries());
+            let address = |(ip, Holder { mac, is_router, .. })| Address { vni: *vni, ip, mac, is_router };
+            all.extend(entries.map(address));
+        }
+        all.sort_unstable_by_key(|address| (address.vni, address.ip));
+        all
+    }
+
+    /// Begins to record the addresses that stations of this side say of themselves in frames for all (ARP, neighbor discovery), for one reader.
+    /// Stations say what they like, and again and again.
+    ///
+    /// # Errors
+    /// If they are recorded already, the tunnel's [ends](Ends) are fixed, or the process has no file descriptor left.
+    pub fn heard(&self) -> Result<News<Address>, Error> {
+        self.check_given()?;
+        let (journal, news) = Journal::new()?;
+        match self.0.heard.set(journal) {
+            Ok(()) => Ok(news),
+            Err(_) => Err(Error::Config("VXLAN: what stations say has a reader already".into())),
+        }
+    }
+
+    fn check_given(&self) -> Result<(), Error> {
+        match self.0.config.ends {
+            Ends::Given => Ok(()),
+            Ends::Fixed(_) => Err(Error::Config("VXLAN: the remotes of this tunnel are fixed".into())),
+        }
     }
 
     /// Returns each network's VNI, and the ends to which frames for all of it go.
@@ -238,10 +284,35 @@ impl<'a> Changes<'a> {
         gone.is_some()
     }
 
-    /// Begins to give all remotes and stations anew. What is not given until [`end_all`](Self::end_all) is then removed.
+    /// Adds an address of a station behind another end, or moves it to another station. Questions for it are then answered here while that station is known,
+    /// and not sent to other ends.
+    ///
+    /// # Errors
+    /// If the tunnel does not have the network, or more addresses than there is room for stations.
+    pub fn add_address(&mut self, Address { vni, ip, mac, is_router }: Address) -> Result<(), Error> {
+        let addresses = &self.network(vni)?.addresses;
+        if addresses.as_ref().is_some_and(|addresses| addresses.add(ip, mac, is_router)) {
+            return Ok(());
+        }
+        Err(Error::Config(
+            "VXLAN: more addresses of stations than there is room for; give the tunnel a larger table".into(),
+        ))
+    }
+
+    /// Removes an address. Does nothing if it is not there.
+    pub fn remove_address(&mut self, vni: u32, ip: IpAddr) {
+        if let Ok(Network { addresses: Some(addresses), .. }) = self.network(vni) {
+            addresses.remove(ip);
+        }
+    }
+
+    /// Begins to give all remotes, stations and addresses anew. What is not given until [`end_all`](Self::end_all) is then removed.
     pub fn begin_all(&mut self) {
         self.given.floods.iter_mut().flatten().for_each(|copies| copies.fresh = false);
-        self.state.networks.all().iter().filter_map(|network| network.stations.as_ref()).for_each(|s| s.begin_time());
+        for network in self.state.networks.all() {
+            network.stations.iter().for_each(|stations| stations.begin_time());
+            network.addresses.iter().for_each(|addresses| addresses.begin_time());
+        }
     }
 
     /// Removes what was not given since [`begin_all`](Self::begin_all). Passes each station to `gone`.
@@ -258,6 +329,7 @@ impl<'a> Changes<'a> {
                     unused.push(end);
                 });
             }
+            network.addresses.iter().for_each(|addresses| addresses.end_time());
         }
         unused.into_iter().for_each(|end| self.release(end));
     }

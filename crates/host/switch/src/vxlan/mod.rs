@@ -7,6 +7,7 @@
 //! a station that is not known, goes to all of them. What comes out of the tunnel never goes back into it, as no frame leaves a switch by the port where it came in, so
 //! remotes need no spanning tree as long as each has all others.
 
+mod addresses;
 mod arp;
 mod control;
 mod nd;
@@ -15,19 +16,22 @@ mod networks;
 mod outer;
 mod queues;
 mod remotes;
+mod replies;
 mod stations;
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use ringpass_memory::{Flags, Mempool};
 use ringpass_port::{Error, MacAddress, QueuePair, SoftwareOffload};
 
+use crate::journal::Journal;
 use control::Given;
-pub use control::{Changes, Station};
+pub use control::{Address, Changes, Station};
+pub use neighbours::announcement;
 pub use networks::Networks;
 use remotes::Remotes;
 
@@ -114,6 +118,8 @@ struct Counters {
     malformed: AtomicU64,
     foreign: AtomicU64,
     unresolved: AtomicU64,
+    /// Questions for hardware addresses that were answered here.
+    answered: AtomicU64,
     tx_drops: AtomicU64,
 }
 
@@ -124,6 +130,8 @@ struct State {
     remotes: Arc<ArcSwap<Remotes>>,
     /// The ends that a control plane has given.
     given: Mutex<Given>,
+    /// Present if somebody reads what stations of this side say of themselves.
+    heard: OnceLock<Journal<Address>>,
     networks: networks::Table,
     start: Instant,
     counters: Counters,
@@ -204,8 +212,17 @@ impl Tunnel {
         let count = networks.all().len();
         let next = |remote| config.next_hop(remote).unwrap_or(remote);
         let remotes = Arc::new(ArcSwap::from_pointee(Remotes::fixed(remotes.to_vec(), count, next)));
-        let (given, counters) = (Mutex::new(Given::new(count)), Counters::default());
-        Ok(Self(Arc::new(State { config, mac, remotes, given, networks, start: Instant::now(), counters })))
+        let state = State {
+            config,
+            mac,
+            remotes,
+            given: Mutex::new(Given::new(count)),
+            heard: OnceLock::new(),
+            networks,
+            start: Instant::now(),
+            counters: Counters::default(),
+        };
+        Ok(Self(Arc::new(state)))
     }
 
     /// Wraps the port's queues, so that they carry frames of the inner network. Offloads that inner frames
@@ -218,8 +235,8 @@ impl Tunnel {
     }
 
     /// Returns the counters with their names.
-    pub fn counts(&self) -> [(&'static str, u64); 7] {
-        let Counters { received, sent, copies, malformed, foreign, unresolved, tx_drops } = &self.0.counters;
+    pub fn counts(&self) -> [(&'static str, u64); 8] {
+        let Counters { received, sent, copies, malformed, foreign, unresolved, answered, tx_drops } = &self.0.counters;
         [
             ("vxlan_received", received),
             ("vxlan_sent", sent),
@@ -227,6 +244,7 @@ impl Tunnel {
             ("vxlan_malformed", malformed),
             ("vxlan_foreign", foreign),
             ("vxlan_unresolved", unresolved),
+            ("vxlan_answered", answered),
             ("vxlan_tx_drops", tx_drops),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))

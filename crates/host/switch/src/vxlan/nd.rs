@@ -11,6 +11,7 @@ const MESSAGE: usize = IP + 40;
 const MESSAGE_LEN: usize = 24;
 const OPTION_LEN: usize = 8;
 
+pub(super) const ETHERTYPE: [u8; 2] = [0x86, 0xdd];
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 /// Options with a hardware address: that of who sends a solicitation, and that of the target of an advertisement.
@@ -37,7 +38,7 @@ impl Nd {
         let address = |at: usize| Ipv6Addr::from(*head[at..].first_chunk::<16>().expect("inside the headers"));
         let len = usize::from(u16::from_be_bytes([head[IP + 4], head[IP + 5]]));
         // ICMPv6 with the hop limit 255, which no router lets pass.
-        if head[12..14] != [0x86, 0xdd] || head[IP] >> 4 != 6 || head[IP + 6..IP + 8] != [58, 255] {
+        if head[12..14] != ETHERTYPE || head[IP] >> 4 != 6 || head[IP + 6..IP + 8] != [58, 255] {
             return None;
         }
         if len < MESSAGE_LEN || MESSAGE + len > frame.len() || sum(frame, len).folded() != [0xff; 2] {
@@ -68,24 +69,27 @@ pub(super) fn solicitation(own: End, target: Ipv6Addr) -> Vec<u8> {
     message(own, ([0x33, 0x33, 0xff, a, b, c], group), [SOLICITATION, 0], (SOURCE_ADDRESS, target))
 }
 
-/// Returns a frame in which this end says its hardware address, to who has asked from `to`.
-pub(super) fn advertisement(own: End, to: End) -> Vec<u8> {
+/// Returns a frame in which this end, which may be a router, says its hardware address, to who has asked from `to`.
+pub(super) fn advertisement(own: End, to: End, is_router: bool) -> Vec<u8> {
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-    /// Flags: somebody in particular has asked; what was known before is wrong.
+    /// Flags: a router says this; somebody in particular has asked; what was known before is wrong.
+    const ROUTER: u8 = 0x80;
     const SOLICITED: u8 = 0x40;
     const OVERRIDE: u8 = 0x20;
+    let flags = OVERRIDE | if is_router { ROUTER } else { 0 };
     if to.1.is_unspecified() {
-        return message(own, ([0x33, 0x33, 0, 0, 0, 1], ALL_NODES), [ADVERTISEMENT, OVERRIDE], (TARGET_ADDRESS, own.1));
+        return message(own, ([0x33, 0x33, 0, 0, 0, 1], ALL_NODES), [ADVERTISEMENT, flags], (TARGET_ADDRESS, own.1));
     }
-    message(own, to, [ADVERTISEMENT, SOLICITED | OVERRIDE], (TARGET_ADDRESS, own.1))
+    message(own, to, [ADVERTISEMENT, flags | SOLICITED], (TARGET_ADDRESS, own.1))
 }
 
 /// Returns a frame with a message of a kind, with flags, about an address, with the hardware address of its sender in an option.
 fn message(own: End, to: End, [kind, flags]: [u8; 2], (option, target): (u8, Ipv6Addr)) -> Vec<u8> {
-    let parts: [&[u8]; 10] = [
+    let parts: [&[u8]; 11] = [
         &to.0,
         &own.0,
-        &[0x86, 0xdd, 0x60, 0, 0, 0, 0, (MESSAGE_LEN + OPTION_LEN) as u8, 58, 255],
+        &ETHERTYPE,
+        &[0x60, 0, 0, 0, 0, (MESSAGE_LEN + OPTION_LEN) as u8, 58, 255],
         &own.1.octets(),
         &to.1.octets(),
         &[kind, 0, 0, 0],
@@ -170,7 +174,7 @@ mod tests {
         let (from, hardware) = (OWN.1, Some(OWN.0));
         assert_eq!(Nd::parse(&asked[..]), Some(Nd::Solicitation { from, answer_to: OWN.0, hardware, target: OTHER.1 }));
         assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0x12, 0x34, 0x56]);
-        let said = advertisement(OTHER, OWN);
+        let said = advertisement(OTHER, OWN, false);
         assert_eq!(Nd::parse(&said[..]), Some(Nd::Advertisement { target: OTHER.1, hardware: OTHER.0 }));
         for (frame, kind) in [(asked, SOLICITATION), (said, ADVERTISEMENT)] {
             let parsed = etherparse::PacketHeaders::from_ethernet_slice(&frame).unwrap();
@@ -200,7 +204,7 @@ mod tests {
         asked[MESSAGE + 2..MESSAGE + 4].copy_from_slice(&sum);
         let (from, hardware) = (Ipv6Addr::UNSPECIFIED, None);
         assert_eq!(Nd::parse(&asked[..]), Some(Nd::Solicitation { from, answer_to: OWN.0, hardware, target: OTHER.1 }));
-        let said = advertisement(OTHER, (OWN.0, from));
+        let said = advertisement(OTHER, (OWN.0, from), false);
         assert_eq!((&said[..6], said[IP + 24]), (&[0x33, 0x33, 0, 0, 0, 1][..], 0xff));
     }
 

@@ -1,13 +1,16 @@
 //! The networks of a tunnel.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use ringpass_memory::Packet;
-use ringpass_port::Error;
+use ringpass_port::{Error, MacAddress};
 
 use super::MAX_STATIONS;
+use super::addresses::Addresses;
+use super::neighbours::Said;
 use super::stations::{RemoteId, Stations};
-use crate::frame::{RawHeader, is_station};
+use crate::frame::{RawHeader, is_station, number};
 use crate::tag;
 
 /// The networks that go through a tunnel.
@@ -40,8 +43,8 @@ pub(super) struct Network {
     pub(super) vlan: Option<u16>,
     /// Present if there may be more than one remote.
     pub(super) stations: Option<Stations>,
-    /// Set if stations are learned from frames.
-    learns: bool,
+    /// Present if stations are given, not learned.
+    pub(super) addresses: Option<Addresses>,
 }
 
 impl Network {
@@ -68,7 +71,7 @@ impl Network {
             }
             packet.set_vlan(vlan);
         }
-        if self.learns
+        if self.addresses.is_none()
             && let Some(stations) = &self.stations
             && let Some(header) = RawHeader::of(&*packet).map(RawHeader::header)
             && header.has_source()
@@ -76,6 +79,24 @@ impl Network {
             stations.learn(header.source, remote);
         }
         true
+    }
+
+    /// Returns the answer to a question in a frame for all, if it is one, and the station that is asked for is behind another end. Passes what
+    /// the sender says of itself to `heard`.
+    pub(super) fn answer(&self, packet: &Packet, heard: impl FnOnce(MacAddress, IpAddr)) -> Option<Vec<u8>> {
+        let addresses = self.addresses.as_ref()?;
+        let source = RawHeader::of(packet)?.header().source;
+        let said = Said::parse(packet)?;
+        if let Some((mac, ip)) = said.sender.map(|(mac, ip)| (MacAddress(mac), ip))
+            && number(mac) == source
+        {
+            heard(mac, ip);
+        }
+        let holder = addresses.find(said.asked()?)?;
+        let station = number(holder.mac);
+        // One that has moved to this host asks whether somebody else has its address. Nobody else is to say so.
+        let is_elsewhere = station != source && self.stations.as_ref()?.find(station).is_some();
+        if is_elsewhere { said.answer(holder.mac.0, holder.is_router) } else { None }
     }
 }
 
@@ -120,8 +141,14 @@ impl Table {
                 "there is room for {MAX_STATIONS} stations in all networks together; say how many, with less for each"
             ));
         }
-        let network =
-            |(place, (vlan, vni))| Network { vni, place, vlan, stations: stations.map(Stations::new), learns };
+        let addresses = || stations.filter(|_| !learns).map(Addresses::new);
+        let network = |(place, (vlan, vni))| Network {
+            vni,
+            place,
+            vlan,
+            stations: stations.map(Stations::new),
+            addresses: addresses(),
+        };
         Ok(Self { networks: list.into_iter().enumerate().map(network).collect(), vlans: vlans.into() })
     }
 
@@ -162,7 +189,7 @@ impl Table {
 
     /// Forgets silent stations of one of the networks, if they were learned; `turn` counts the calls.
     pub(super) fn age(&self, turn: usize, now: Duration) {
-        if let Network { stations: Some(stations), learns: true, .. } = &self.networks[turn % self.networks.len()] {
+        if let Network { stations: Some(stations), addresses: None, .. } = &self.networks[turn % self.networks.len()] {
             stations.age(now);
         }
     }

@@ -8,10 +8,12 @@ use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
 
 use super::State;
+use super::control::Address;
 use super::neighbours::{self, Heard, Neighbour};
 use super::networks::Network;
 use super::outer::{self, DecapError, Outer, Path, Template};
 use super::remotes::{Remotes, View};
+use super::replies::Replies;
 use super::stations::RemoteId;
 use crate::frame::RawHeader;
 
@@ -28,6 +30,8 @@ pub(super) struct Rx {
     wire: Wire,
     state: Arc<State>,
     remotes: View,
+    /// Answers to this side's stations.
+    replies: Arc<Replies>,
     /// Buffers for replies. The request's buffer is not reused: it may be a guest's, which the card must not
     /// read from.
     cache: Cache,
@@ -40,6 +44,7 @@ pub(super) struct Tx {
     cache: Cache,
     /// Frames with their outer headers; empty between bursts.
     ready: Burst,
+    replies: Arc<Replies>,
     /// Number of bursts.
     turn: usize,
     routes: Routes,
@@ -83,12 +88,13 @@ impl Routes {
 }
 
 pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
-    let wire = Arc::new(Mutex::new(tx));
+    let (wire, replies) = (Arc::new(Mutex::new(tx)), Arc::new(Replies::new()));
     let rx = Rx {
         inner,
         wire: wire.clone(),
         state: state.clone(),
         remotes: View::new(state.remotes.clone()),
+        replies: replies.clone(),
         cache: pool.cache(),
     };
     let remotes = View::new(state.remotes.clone());
@@ -100,6 +106,7 @@ pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<Sta
             remotes,
             cache: pool.cache(),
             ready: Burst::new(MAX_BATCH),
+            replies,
             turn: 0,
             routes: Routes::default(),
         },
@@ -122,9 +129,10 @@ impl RxDecorator for Rx {
     }
 
     fn rx_burst(&mut self, burst: &mut Burst) -> usize {
+        let replies = self.replies.take(burst);
         let mut outer = Burst::new(burst.room());
         if burst.room() == 0 || self.inner.rx_burst(&mut outer) == 0 {
-            return 0;
+            return replies;
         }
         let mut received = 0;
         let mut malformed = 0;
@@ -145,7 +153,7 @@ impl RxDecorator for Rx {
         count(&counters.received, received);
         count(&counters.malformed, malformed);
         count(&counters.foreign, foreign);
-        received
+        replies + received
     }
 
     /// Returns no timestamps, because packets of the inner queue's last burst may have been dropped.
@@ -202,14 +210,14 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let taken = burst.len();
         if taken > 0 {
-            let Self { wire, state, remotes, cache, ready, turn, routes } = self;
+            let Self { wire, state, remotes, cache, ready, replies, turn, routes } = self;
             let now = state.start.elapsed();
             *turn = turn.wrapping_add(1);
             state.networks.age(*turn, now);
             let remotes = remotes.load();
             routes.follow(remotes);
             let (moment, counts) = (now.as_millis() as u64 + 1, Counts::default());
-            let mut sending = Sending { wire, state, remotes, routes, cache, ready, now, moment, counts };
+            let mut sending = Sending { wire, state, remotes, routes, cache, ready, replies, now, moment, counts };
             let plain = sending.encapsulate(burst);
             if plain == taken {
                 sending.send_all(burst);
@@ -219,11 +227,12 @@ impl TxQueue for Tx {
                 }
                 sending.flush();
             }
-            let Counts { sent, copies, unresolved, drops } = sending.counts;
+            let Counts { sent, copies, unresolved, answered, drops } = sending.counts;
             let counters = &state.counters;
             count(&counters.sent, sent);
             count(&counters.copies, copies);
             count(&counters.unresolved, unresolved);
+            count(&counters.answered, answered);
             count(&counters.tx_drops, drops);
         }
         taken
@@ -239,6 +248,7 @@ struct Sending<'a> {
     cache: &'a mut Cache,
     /// Frames with their outer headers.
     ready: &'a mut Burst,
+    replies: &'a Replies,
     /// Time since the start of the tunnel.
     now: Duration,
     /// That time in milliseconds, from 1 on.
@@ -252,6 +262,7 @@ struct Counts {
     sent: usize,
     copies: usize,
     unresolved: usize,
+    answered: usize,
     drops: usize,
 }
 
@@ -298,8 +309,25 @@ impl Sending<'_> {
         };
         match network.destination(&packet).filter(|&number| self.remotes.get(number).is_some()) {
             Some(number) => self.send_to(number, network.vni, packet),
+            None if self.answer(network, &packet) => self.counts.answered += 1,
             None => self.replicate(network, packet),
         }
+    }
+
+    /// Answers a question for a station behind another end in its place. Returns `false` if the frame is none.
+    fn answer(&mut self, network: &Network, packet: &Packet) -> bool {
+        let heard = |mac, ip| {
+            let vni = network.vni;
+            self.state.heard.get().into_iter().for_each(|to| to.record(Address { vni, ip, mac, is_router: false }));
+        };
+        let Some(answer) = network.answer(packet, heard) else { return false };
+        let Some(mut reply) = self.cache.take(1).next() else { return false };
+        let fits = reply.copy_from(&answer);
+        if fits {
+            network.vlan.into_iter().for_each(|vlan| reply.set_vlan(vlan));
+            self.replies.add(reply);
+        }
+        fits
     }
 
     /// Sends a frame to all remotes of its network.

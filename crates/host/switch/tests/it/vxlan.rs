@@ -474,3 +474,116 @@ fn a_router_is_for_remotes_elsewhere() {
     let sent = rig.receive(1).remove(0);
     assert_eq!((&sent[..6], &sent[30..34]), (&mac(9)[..], &[10, 9, 0, 1][..]));
 }
+
+/// Returns an ARP frame for all: who has `target`, tell `sender`.
+fn question(source: [u8; 6], sender: [u8; 4], target: [u8; 4]) -> Vec<u8> {
+    let kind = [8, 6, 0, 1, 8, 0, 6, 4, 0, 1];
+    [&BROADCAST[..], &source, &kind, &source, &sender, &[0; 6], &target].concat()
+}
+
+/// Returns a neighbor solicitation for `target`, which `from` asks: from nothing, without an option of its hardware address.
+fn solicitation(source: [u8; 6], from: std::net::Ipv6Addr, target: std::net::Ipv6Addr) -> Vec<u8> {
+    let mut options = target.octets().to_vec();
+    if !from.is_unspecified() {
+        options.extend([&[1, 1][..], &source].concat());
+    }
+    let [.., a, b, c] = target.octets();
+    let group = std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+    let builder = etherparse::PacketBuilder::ethernet2(source, [0x33, 0x33, 0xff, a, b, c]);
+    let builder = builder.ipv6(from.octets(), group.octets(), 255);
+    let mut frame = Vec::new();
+    builder
+        .icmpv6(etherparse::Icmpv6Type::Unknown { type_u8: 135, code_u8: 0, bytes5to8: [0; 4] })
+        .write(&mut frame, &options)
+        .unwrap();
+    frame
+}
+
+/// Questions for stations behind other ends, whose addresses a control plane has given, are answered by the tunnel.
+#[test]
+fn questions_for_stations_elsewhere_are_answered_here() {
+    let given = config(vxlan::Networks::Vlans(vec![(7, 42)]), HERE.into(), []);
+    let tunnel = Tunnel::new(vxlan::Config { ends: vxlan::Ends::Given, ..given }).unwrap();
+    let mut rules = plain(2);
+    rules[0].vlans = Vlans::Access(7);
+    rules[1].vlans = Vlans::Trunk { allowed: VlanSet::of([7]), native: None };
+    let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
+    let mut rig = Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap);
+    let heard = tunnel.heard().unwrap();
+    let elsewhere =
+        |number, ip: IpAddr| vxlan::Address { vni: 42, ip, mac: MacAddress(mac(number)), is_router: number == 4 };
+    let (four, six): (IpAddr, IpAddr) = ([198, 18, 0, 3].into(), "fd00::4:5:6".parse().unwrap());
+    let addresses = [elsewhere(3, four), elsewhere(4, six)];
+    let give = |changes: &mut vxlan::Changes| {
+        changes.add_remote(42, THERE.into()).unwrap();
+        addresses.iter().for_each(|&address| changes.add_address(address).unwrap());
+    };
+    tunnel.change(give).unwrap();
+    assert_eq!(tunnel.addresses(), addresses);
+    let answered = |rig: &mut Rig, frame: Vec<u8>| {
+        let before = count(&tunnel, "vxlan_answered");
+        rig.send(0, &[frame]);
+        rig.datapath.round();
+        (rig.receive(0), count(&tunnel, "vxlan_answered") - before)
+    };
+    // Nobody has said where the stations are, so they may be anywhere.
+    assert_eq!(answered(&mut rig, question(mac(1), [198, 18, 0, 1], [198, 18, 0, 3])), (vec![], 0));
+    let station = |number| vxlan::Station { vni: 42, mac: MacAddress(mac(number)), remote: THERE.into() };
+    let add = |changes: &mut vxlan::Changes| [3, 4].map(|number| changes.add_station(station(number)).unwrap());
+    tunnel.change(add).unwrap();
+    let answer =
+        [&mac(1)[..], &mac(3), &[8, 6, 0, 1, 8, 0, 6, 4, 0, 2], &mac(3), &[198, 18, 0, 3], &mac(1), &[198, 18, 0, 1]];
+    assert_eq!(answered(&mut rig, question(mac(1), [198, 18, 0, 1], [198, 18, 0, 3])), (vec![answer.concat()], 1));
+    // Who asks for it as its own is told, unless it is the station itself, which has come here.
+    assert_eq!(answered(&mut rig, question(mac(1), [0; 4], [198, 18, 0, 3])).1, 1);
+    assert_eq!(answered(&mut rig, question(mac(3), [0; 4], [198, 18, 0, 3])).1, 0);
+    // Other questions, and what is no question, go to the other ends.
+    for (sender, target) in [([198, 18, 0, 1], [198, 18, 0, 4]), ([198, 18, 0, 3], [198, 18, 0, 3])] {
+        assert_eq!(answered(&mut rig, question(mac(1), sender, target)), (vec![], 0));
+    }
+    // By neighbor discovery, to one who has an address and to all if it has none yet.
+    let own = "fd00::1".parse().unwrap();
+    let IpAddr::V6(target) = six else { unreachable!() };
+    for (from, to, flags) in [(own, mac(1), 0xe0), (std::net::Ipv6Addr::UNSPECIFIED, [0x33, 0x33, 0, 0, 0, 1], 0xa0)] {
+        let (answers, answered) = answered(&mut rig, solicitation(mac(1), from, target));
+        assert_eq!((answers.len(), answered), (1, 1));
+        let answer = &answers[0];
+        let parsed = etherparse::PacketHeaders::from_ethernet_slice(answer).unwrap();
+        let Some(etherparse::TransportHeader::Icmpv6(icmp)) = parsed.transport else { panic!("{parsed:?}") };
+        let Some(etherparse::NetHeaders::Ipv6(ip, _)) = parsed.net else { panic!() };
+        assert_eq!(
+            icmp.checksum,
+            icmp.icmp_type.calc_checksum(ip.source, ip.destination, parsed.payload.slice()).unwrap()
+        );
+        assert_eq!((&answer[..6], &answer[6..12], answer[54], answer[58]), (&to[..], &mac(4)[..], 136, flags));
+        assert_eq!((&answer[62..78], &answer[80..86]), (&target.octets()[..], &mac(4)[..]));
+    }
+    // What the station has said of itself, in order; a sender whose frame comes from another address is not believed.
+    let mut liar = question(mac(1), [198, 18, 0, 9], [198, 18, 0, 8]);
+    liar[6..12].copy_from_slice(&mac(2));
+    answered(&mut rig, liar);
+    let mut said = Vec::new();
+    assert!(heard.read(|address| said.push((address.ip, address.mac))));
+    said.dedup();
+    let [asked, claimed] = [[198, 18, 0, 1], [198, 18, 0, 3]].map(|ip| (IpAddr::from(ip), MacAddress(mac(1))));
+    assert_eq!(said, [asked, claimed, (own.into(), MacAddress(mac(1)))]);
+    // All anew, without the first address; then the second one is taken back.
+    let anew = |changes: &mut vxlan::Changes| {
+        changes.begin_all();
+        add(changes);
+        changes.add_address(addresses[1]).unwrap();
+        changes.end_all(|_, _| ());
+    };
+    tunnel.change(anew).unwrap();
+    assert_eq!(tunnel.addresses(), addresses[1..]);
+    tunnel.change(|changes| changes.remove_address(42, six)).unwrap();
+    assert_eq!(tunnel.addresses(), []);
+    assert!(tunnel.heard().is_err(), "it has a reader");
+    // As many as there is room for.
+    let filled = tunnel.change(|changes| {
+        let ip = |number: u32| IpAddr::from(Ipv4Addr::from_bits(number));
+        (1..1 << 20).position(|number| changes.add_address(elsewhere(3, ip(number))).is_err())
+    });
+    assert_eq!((filled.unwrap(), tunnel.addresses().len()), (Some(4096), 4096));
+    assert!(mesh(HERE, &[THERE]).heard().is_err(), "its ends are fixed");
+}
