@@ -102,6 +102,7 @@ pub fn status(
         }
         let more = observer.extended(number).into_iter().map(|(name, count)| (name.to_owned(), count));
         status.extended.extend(more);
+        status.ends = observer.ends(number);
         status
     });
     let worker = |totals: &ringpass::Totals| {

@@ -245,6 +245,13 @@ fn show(status: &Status, name: &str, json: bool) -> Result<(), Error> {
                     print_line(&format!("{name:<20}  {what}"));
                 }
             }
+            Value::Array(_) if key == "ends" => {
+                for end in &port.ends {
+                    let line = end.to_string();
+                    let (name, what) = line.split_once(": ").unwrap_or((&line, ""));
+                    print_line(&format!("{name:<20}  {what}"));
+                }
+            }
             Value::Object(counters) => {
                 for (key, count) in counters.iter().filter(|(_, count)| **count != 0) {
                     print_line(&format!("{:<20}  {}", key, count.as_u64().map_or(count.to_string(), grouped)));
@@ -301,7 +308,8 @@ fn stations(stations: &Value, json: bool) {
         let seen = station["seconds"].as_u64().map_or("fixed".into(), |age| format!("{age} s"));
         let vlan = station["vlan"].as_u64().filter(|vlan| *vlan != 0).map_or("-".into(), |vlan| vlan.to_string());
         let (mac, switch) = (text("mac"), text("switch"));
-        print_line(&format!("{mac}  {vlan:>4}  {seen:>7}  {switch:<10}  {}", text("port")));
+        let remote = station["remote"].as_str().map(|remote| format!(", at {remote}")).unwrap_or_default();
+        print_line(&format!("{mac}  {vlan:>4}  {seen:>7}  {switch:<10}  {}{remote}", text("port")));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use ringpass::control::{Request, SwitchStatus};
+use ringpass::control::{EndStatus, Request, SwitchStatus};
 use ringpass::models::Stepper;
 use ringpass::{Error, Port, Ports, Totals, check_ports, model_stepper};
 use serde_json::Value;
@@ -23,6 +23,12 @@ pub trait RunObserver {
 
     /// Returns its additions to the counters of one port in the summary.
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
+        let _ = port;
+        Vec::new()
+    }
+
+    /// Returns the other ends of a port's tunnel.
+    fn ends(&self, port: usize) -> Vec<EndStatus> {
         let _ = port;
         Vec::new()
     }

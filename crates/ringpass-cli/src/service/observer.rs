@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ringpass::control::{Request, SwitchStatus};
+use ringpass::control::{EndStatus, Request, SwitchStatus};
 use ringpass::pass_on::adopt;
 use ringpass::{Address, Config, Error, Port, PortConfig, Ports, Totals};
 use serde_json::{Value, json};
@@ -182,6 +182,10 @@ impl RunObserver for ServiceObserver {
 
     fn extended(&self, port: usize) -> Vec<(&'static str, u64)> {
         self.part_of(port).map(|part| part.observer.extended(port)).unwrap_or_default()
+    }
+
+    fn ends(&self, port: usize) -> Vec<EndStatus> {
+        self.part_of(port).map(|part| part.observer.ends(port)).unwrap_or_default()
     }
 
     fn place(&self, port: usize) -> Option<PortPlace<'_>> {

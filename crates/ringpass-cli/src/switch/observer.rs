@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use ringpass::control::SwitchStatus;
+use ringpass::control::{EndStatus, SwitchStatus};
 use ringpass::{Error, Port, Ports, State, Totals};
 use ringpass_evpn::Follower;
 use ringpass_host_ports::LiveCapture;
 use ringpass_ipc::drop_elsewhere;
 use ringpass_port::FrameFilter;
+use ringpass_switch::vxlan::EndState;
 use ringpass_switch::{Counter, Entry, Forwarding, MAX_PORTS, PortPolicy, QueueExchange, Switch};
 use serde_json::{Value, json};
 use tracing::warn;
@@ -268,6 +269,17 @@ impl RunObserver for SwitchObserver {
         let tunnel = plan.tunnel.iter().flat_map(|tunnel| tunnel.counts());
         let evpn = self.evpn.iter().filter(|_| plan.evpn.is_some()).flat_map(|evpn| evpn.counts());
         self.switch.counts(number).named().chain(tunnel).chain(evpn).collect()
+    }
+
+    fn ends(&self, port: usize) -> Vec<EndStatus> {
+        let tunnel = self.slot_of(port).and_then(|number| self.slots[number].plan.tunnel.as_ref());
+        let status = |EndState { address, networks, stations, is_resolved }| EndStatus {
+            address: address.to_string(),
+            networks,
+            stations: stations as u64,
+            resolved: is_resolved,
+        };
+        tunnel.into_iter().flat_map(|tunnel| tunnel.ends()).map(status).collect()
     }
 
     fn place(&self, port: usize) -> Option<PortPlace<'_>> {

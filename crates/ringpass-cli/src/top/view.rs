@@ -6,7 +6,7 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState};
 use ringpass::RingStatus;
-use ringpass::control::PortStatus;
+use ringpass::control::{EndStatus, PortStatus};
 
 use super::rates::{PortRates, Rates};
 use crate::stats::{bps, grouped, pps};
@@ -208,6 +208,7 @@ fn port_in_full(frame: &mut Frame<'_>, area: Rect, port: &PortStatus, rates: &Ra
         lines.push(format!("queue {number}: received {received}, sent {sent}"));
     }
     lines.extend(port.rings.iter().map(RingStatus::to_string));
+    lines.extend(port.ends.iter().map(EndStatus::to_string));
     let counters = port.extended.iter().filter(|(_, count)| **count != 0);
     lines.extend(counters.map(|(name, count)| format!("{}: {}", name.replace('_', " "), grouped(*count))));
     lines.retain(|line| !line.is_empty());
@@ -234,6 +235,7 @@ mod tests {
                 stats,
                 extended,
                 rings: vec![RingStatus { descriptors: 512, head: 5, posted: 480, ..RingStatus::default() }],
+                ends: vec![EndStatus { address: "10.0.0.2".into(), networks: vec![7], stations: 12, resolved: true }],
                 link: true,
                 state: "running".into(),
                 ..Default::default()
@@ -282,6 +284,7 @@ mod tests {
         let text = screen(&view, &rates).join("\n");
         assert!(text.contains("tap:a: frames a second") && text.contains("received 2,500,000 packets"), "{text}");
         assert!(text.contains("switch flooded: 2,500,000"), "{text}");
+        assert!(text.contains("end 10.0.0.2: 12 stations, copies for all of 1 networks"), "{text}");
         assert!(text.contains("rx ring 0: 480 of 512 descriptors free, head 5"), "{text}");
         view.problem = Some("the program has ended".into());
         assert!(screen(&view, &rates)[19].contains("the program has ended"));

@@ -234,6 +234,14 @@ fn three_hosts_of_which_two_are_ours() {
         );
     }
 
+    let told = |command: &[&str]| {
+        let control = one.folder.path().join("control");
+        crate::common::run(&[&[RINGPASS, "ctl", "--socket", text(&control)], command].concat())
+    };
+    let end = "end 10.9.0.3          1 stations, copies for all of 1 networks";
+    assert!(told(&["show", "fabric"]).lines().any(|line| line == end), "{}", told(&["show", "fabric"]));
+    assert!(told(&["stations"]).contains("fabric, at 10.9.0.3"), "{}", told(&["stations"]));
+
     // Only the interface that has an address answers for it.
     stations.iter().for_each(|there| _ = there.run(&["sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1"]));
     // A station moves between all hosts, and says so by its first frame. All others reach it soon.

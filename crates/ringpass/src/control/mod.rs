@@ -29,7 +29,7 @@ pub use client::Client;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 pub use server::Server;
-pub use status::{CardsState, PortStatus, Status, SwitchStatus, WorkerStatus};
+pub use status::{CardsState, EndStatus, PortStatus, Status, SwitchStatus, WorkerStatus};
 pub use web::WebPlace;
 
 /// Version of this protocol. A program answers those of its own version only.

@@ -1,6 +1,7 @@
 //! What a program tells of itself.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use ringpass_port::{Link, MacAddress, Port, RingStatus, State, Stats};
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,28 @@ pub enum CardsState {
     Stopped,
 }
 
+/// Another end of a tunnel.
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndStatus {
+    /// Its IP address.
+    pub address: String,
+    /// VXLAN network identifiers of the networks of which it gets frames for all.
+    pub networks: Vec<u32>,
+    /// Number of stations behind it.
+    pub stations: u64,
+    /// Whether the hardware address is known through which it is reached, as it is once there was something to send.
+    pub resolved: bool,
+}
+
+impl fmt::Display for EndStatus {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        let Self { address, networks, stations, resolved } = self;
+        let resolved = if *resolved { "" } else { ", its hardware address not known" };
+        write!(f, "end {address}: {stations} stations, copies for all of {} networks{resolved}", networks.len())
+    }
+}
+
 /// A port.
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -73,6 +96,9 @@ pub struct PortStatus {
     /// Rings of descriptors, as they are at the moment, if the port has any and can look at them.
     #[serde(default)]
     pub rings: Vec<RingStatus>,
+    /// The other ends of a tunnel, if the port is one.
+    #[serde(default)]
+    pub ends: Vec<EndStatus>,
     /// Further counters of this kind of port and of its switch, by name.
     pub extended: BTreeMap<String, u64>,
 }
@@ -99,6 +125,7 @@ impl PortStatus {
             stats: port.stats(),
             queues: port.queue_stats(),
             rings: port.rings(),
+            ends: Vec::new(),
             extended: port.extended().into_iter().map(|(name, count)| (name.to_owned(), count)).collect(),
         }
     }

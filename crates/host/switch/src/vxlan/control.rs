@@ -38,6 +38,19 @@ pub struct Address {
     pub is_router: bool,
 }
 
+/// Another end of a tunnel, as it is at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndState {
+    /// Its address.
+    pub address: IpAddr,
+    /// VXLAN network identifiers of the networks of which it gets frames for all.
+    pub networks: Vec<u32>,
+    /// Number of stations behind it, in all networks.
+    pub stations: usize,
+    /// Set if the hardware address is known of the station through which it is reached, as it is once there was something to send.
+    pub is_resolved: bool,
+}
+
 /// Ends that were given, and who needs them.
 pub(super) struct Given {
     /// By number. A number is free again when nothing needs its end.
@@ -137,13 +150,27 @@ impl Tunnel {
         }
     }
 
-    /// Returns each network's VNI, and the ends to which frames for all of it go.
-    pub fn floods(&self) -> Vec<(u32, Vec<IpAddr>)> {
+    /// Returns the other ends, sorted by address.
+    pub fn ends(&self) -> Vec<EndState> {
         let remotes = self.0.remotes.load();
-        let ends = |network: &Network| {
-            remotes.floods(network.place).iter().filter_map(|&end| Some(remotes.get(end)?.address)).collect()
+        let new = |remote: &Remote| EndState {
+            address: remote.address,
+            networks: Vec::new(),
+            stations: 0,
+            is_resolved: remote.hop.mac().is_some(),
         };
-        self.0.networks.all().iter().map(|network| (network.vni, ends(network))).collect()
+        let mut ends: Vec<Option<EndState>> = remotes.all().map(|remote| remote.map(new)).collect();
+        for network in self.0.networks.all() {
+            let mut at = |number: RemoteId, change: fn(&mut EndState, u32)| {
+                ends.get_mut(usize::from(number)).into_iter().flatten().for_each(|end| change(end, network.vni));
+            };
+            remotes.floods(network.place).iter().for_each(|&number| at(number, |end, vni| end.networks.push(vni)));
+            let stations = network.stations.iter().flat_map(|stations| stations.entries());
+            stations.for_each(|(_, number)| at(number, |end, _| end.stations += 1));
+        }
+        let mut ends: Vec<_> = ends.into_iter().flatten().collect();
+        ends.sort_unstable_by_key(|end| end.address);
+        ends
     }
 
     /// Returns the VLAN of a network in the switch; the outer `None` if the tunnel does not have it, the inner one if it has all frames of the port.

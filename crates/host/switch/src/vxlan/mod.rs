@@ -30,7 +30,7 @@ use ringpass_port::{Error, MacAddress, QueuePair, SoftwareOffload};
 
 use crate::journal::Journal;
 use control::Given;
-pub use control::{Address, Changes, Station};
+pub use control::{Address, Changes, EndState, Station};
 pub use neighbours::announcement;
 pub use networks::Networks;
 use remotes::Remotes;

@@ -121,6 +121,11 @@ impl Remotes {
         self.remotes.get(usize::from(number))?.as_ref()
     }
 
+    /// Returns all ends by number, `None` for numbers without one.
+    pub(super) fn all(&self) -> impl Iterator<Item = Option<&Remote>> {
+        self.remotes.iter().map(Option::as_ref)
+    }
+
     /// Returns the hop with this address.
     pub(super) fn hop_at(&self, address: IpAddr) -> Option<&Arc<Hop>> {
         self.hops.binary_search_by_key(&address, |hop| hop.address).ok().map(|place| &self.hops[place])

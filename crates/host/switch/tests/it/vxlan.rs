@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use crate::common::*;
 use ringpass_memory::{Burst, MAX_BATCH, Mempool, MempoolConfig};
 use ringpass_port::{MacAddress, Offloads, QueuePair, Sum};
-use ringpass_switch::vxlan::{self, OVERHEAD, Tunnel};
+use ringpass_switch::vxlan::{self, EndState, OVERHEAD, Tunnel};
 use ringpass_switch::{Forwarding, PortPolicy, VlanSet, Vlans};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -253,7 +253,13 @@ fn remotes_and_stations_are_given() {
     mesh.tunnels[0].change(moved).unwrap().unwrap();
     assert_eq!(mesh.send(0, frame(mac(2), mac(1), 7)), [2]);
     assert_eq!(mesh.tunnels[0].stations(), [station(2, 3)]);
-    assert_eq!(mesh.tunnels[0].floods(), [(42, vec![end(2)])]);
+    let state = |end, stations, networks: &[u32]| EndState {
+        address: end,
+        networks: networks.into(),
+        stations,
+        is_resolved: true,
+    };
+    assert_eq!(mesh.tunnels[0].ends(), [state(end(2), 0, &[42]), state(end(3), 1, &[])]);
     // What is said of another end is not heard; an end that nothing needs any longer is unknown.
     let remove = |tunnel: &Tunnel, station| tunnel.change(|changes| changes.remove_station(station)).unwrap();
     assert!(!remove(&mesh.tunnels[0], station(2, 2)));
@@ -273,7 +279,7 @@ fn remotes_and_stations_are_given() {
     };
     mesh.tunnels[0].change(all).unwrap();
     assert_eq!((mesh.tunnels[0].stations(), gone), (vec![station(4, 2)], vec![(42, MacAddress(mac(5)))]));
-    assert_eq!(mesh.tunnels[0].floods(), [(42, vec![])]);
+    assert_eq!(mesh.tunnels[0].ends(), [state(end(2), 1, &[])]);
 }
 
 #[test]
