@@ -226,6 +226,13 @@ fn list(status: &Status, json: bool) {
     }
 }
 
+/// Prints a ring or an end, of which the text is `NAME: …`.
+fn print_named(thing: &impl ToString) {
+    let line = thing.to_string();
+    let (name, what) = line.split_once(": ").unwrap_or((&line, ""));
+    print_line(&format!("{name:<20}  {what}"));
+}
+
 fn show(status: &Status, name: &str, json: bool) -> Result<(), Error> {
     let port = status.ports.iter().find(|port| port.name == name).ok_or_else(|| {
         let names: Vec<_> = status.ports.iter().map(|port| &port.name[..]).collect();
@@ -238,20 +245,8 @@ fn show(status: &Status, name: &str, json: bool) -> Result<(), Error> {
     }
     for (key, value) in fields.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null()) {
         match value {
-            Value::Array(_) if key == "rings" => {
-                for ring in &port.rings {
-                    let line = ring.to_string();
-                    let (name, what) = line.split_once(": ").unwrap_or((&line, ""));
-                    print_line(&format!("{name:<20}  {what}"));
-                }
-            }
-            Value::Array(_) if key == "ends" => {
-                for end in &port.ends {
-                    let line = end.to_string();
-                    let (name, what) = line.split_once(": ").unwrap_or((&line, ""));
-                    print_line(&format!("{name:<20}  {what}"));
-                }
-            }
+            Value::Array(_) if key == "rings" => port.rings.iter().for_each(print_named),
+            Value::Array(_) if key == "ends" => port.ends.iter().for_each(print_named),
             Value::Object(counters) => {
                 for (key, count) in counters.iter().filter(|(_, count)| **count != 0) {
                     print_line(&format!("{:<20}  {}", key, count.as_u64().map_or(count.to_string(), grouped)));

@@ -102,7 +102,7 @@ fn setup(plan: &EvpnPlan, user: Option<&str>, print: bool) -> Result<(), Error> 
         commands.iter().for_each(|command| print_line(command));
         return Ok(());
     }
-    let names = |vni: &u32| [Device::Vxlan, Device::Bridge, Device::Tap].map(|device| device.name(*vni));
+    let names = |vni: &u32| Device::ALL.map(|device| device.name(*vni));
     if let Some(device) = plan.vnis.iter().flat_map(names).find(|device| is_there(device)) {
         return Err(Error::Config(format!("there is a device {device} already; 'ringpass evpn remove' removes them")));
     }

@@ -1,12 +1,10 @@
-//! Whether devices are as [`devices::make`](crate::devices::make) leaves them, by sysfs(5).
+//! Checks of the devices that [`devices::make`](crate::devices::make) leaves, by sysfs(5).
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
 use crate::devices::Device;
-
-const ALL: [Device; 3] = [Device::Vxlan, Device::Bridge, Device::Tap];
 
 /// Returns the networks of which this host, or network namespace, has a device, in ascending order.
 pub fn networks() -> Vec<u32> {
@@ -17,12 +15,12 @@ pub fn networks() -> Vec<u32> {
 
 /// Returns what is wrong with a network's devices, in words; nothing if all is well.
 pub fn faults(vni: u32) -> Vec<String> {
-    let missing: Vec<_> = ALL.iter().filter(|device| !path(**device, vni, "").exists()).collect();
+    let missing: Vec<_> = Device::ALL.iter().filter(|device| !path(**device, vni, "").exists()).collect();
     if !missing.is_empty() {
         return missing.iter().map(|device| format!("there is no {}", device.name(vni))).collect();
     }
     let mut faults = Vec::new();
-    for device in ALL {
+    for device in Device::ALL {
         const UP: u32 = 1;
         let name = device.name(vni);
         let flags = read(device, vni, "flags");

@@ -17,13 +17,14 @@ pub(crate) struct Claims {
     stations: HashMap<(u32, IpAddr), MacAddress>,
 }
 
-/// What became of a claim.
+/// Outcome of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claimed {
     /// It is new, or another station's until now.
     New,
+    /// It was there before.
     Known,
-    /// There is no room for it.
+    /// No room is left for it.
     Refused,
 }
 

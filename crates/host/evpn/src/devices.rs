@@ -21,6 +21,9 @@ pub enum Device {
 }
 
 impl Device {
+    /// All devices of a network.
+    pub const ALL: [Self; 3] = [Self::Vxlan, Self::Bridge, Self::Tap];
+
     fn kind(self) -> &'static str {
         match self {
             Self::Vxlan => "vx",
@@ -37,7 +40,7 @@ impl Device {
     /// Returns the device that has a name, and its network; `None` if that is another program's.
     pub fn named(name: &str) -> Option<(Self, u32)> {
         let (kind, vni) = name.strip_prefix("rp-")?.split_at_checked(2)?;
-        let device = [Self::Vxlan, Self::Bridge, Self::Tap].into_iter().find(|device| device.kind() == kind)?;
+        let device = Self::ALL.into_iter().find(|device| device.kind() == kind)?;
         let vni = vni.parse().ok()?;
         (device.name(vni) == name).then_some((device, vni))
     }
@@ -48,7 +51,7 @@ impl Device {
 pub fn make(vnis: &[u32], local: IpAddr, user: Option<&str>) -> Vec<String> {
     let mut commands = Vec::new();
     for &vni in vnis {
-        let [vxlan, bridge, tap] = [Device::Vxlan, Device::Bridge, Device::Tap].map(|device| device.name(vni));
+        let [vxlan, bridge, tap] = Device::ALL.map(|device| device.name(vni));
         let owner = user.map(|user| format!(" user {user}")).unwrap_or_default();
         let ageing = 100 * AGEING;
         commands.extend([
@@ -117,7 +120,7 @@ mod tests {
 
     #[test]
     fn names_fit() {
-        for device in [Device::Vxlan, Device::Bridge, Device::Tap] {
+        for device in Device::ALL {
             let name = device.name((1 << 24) - 1);
             assert!(name.len() <= 15);
             assert_eq!(Device::named(&name), Some((device, (1 << 24) - 1)));

@@ -202,14 +202,8 @@ fn messages(mut bytes: &[u8]) -> Vec<NetlinkMessage<RouteNetlinkMessage>> {
 fn change(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
     let NetlinkPayload::InnerMessage(message) = payload else { return None };
     match message {
-        RouteNetlinkMessage::NewNeighbour(message) if message.header.family == AddressFamily::Bridge => {
-            entry(&message).map(Change::Added)
-        }
-        RouteNetlinkMessage::DelNeighbour(message) if message.header.family == AddressFamily::Bridge => {
-            entry(&message).map(Change::Removed)
-        }
-        RouteNetlinkMessage::NewNeighbour(message) => neighbour(&message, true),
-        RouteNetlinkMessage::DelNeighbour(message) => neighbour(&message, false),
+        RouteNetlinkMessage::NewNeighbour(message) => of_table(&message, true),
+        RouteNetlinkMessage::DelNeighbour(message) => of_table(&message, false),
         // Those of the family of bridges are about a port's membership.
         RouteNetlinkMessage::NewLink(message) if message.header.interface_family == AddressFamily::Unspec => {
             let name = message.attributes.into_iter().find_map(|attribute| match attribute {
@@ -222,6 +216,14 @@ fn change(payload: NetlinkPayload<RouteNetlinkMessage>) -> Option<Change> {
             Some(Change::DeviceGone(message.header.index))
         }
         _ => None,
+    }
+}
+
+/// Returns what a message says about an entry of a table of either kind, which `is_there` or is gone.
+fn of_table(message: &NeighbourMessage, is_there: bool) -> Option<Change> {
+    match message.header.family {
+        AddressFamily::Bridge => entry(message).map(if is_there { Change::Added } else { Change::Removed }),
+        _ => neighbour(message, is_there),
     }
 }
 

@@ -147,7 +147,7 @@ struct Following {
     devices: HashMap<u32, (Device, u32)>,
     /// When whole tables must be read.
     due: Option<Instant>,
-    /// What this host's stations say of their addresses.
+    /// Addresses that this host's stations say of themselves.
     heard: News<Address>,
     claims: Claims,
     /// Reasons for which entries were refused, each of which is said once.
@@ -370,17 +370,17 @@ impl Book<'_> {
     fn follow(&mut self, changes: &mut Changes, change: &Change) {
         match *change {
             Change::Added(Entry { device, mac, remote }) => {
-                if let Some(&(Device::Vxlan, vni)) = self.devices.get(&device) {
+                if let Some(vni) = self.network(Device::Vxlan, device) {
                     self.add(changes, Station { vni, mac, remote });
                 }
             }
             Change::Removed(Entry { device, mac, remote }) => {
-                if let Some(&(Device::Vxlan, vni)) = self.devices.get(&device) {
+                if let Some(vni) = self.network(Device::Vxlan, device) {
                     self.remove(changes, Station { vni, mac, remote });
                 }
             }
             Change::Address(Neighbour { device, ip, mac, is_router }) => {
-                if let Some(&(Device::Bridge, vni)) = self.devices.get(&device) {
+                if let Some(vni) = self.network(Device::Bridge, device) {
                     match changes.add_address(Address { vni, ip, mac, is_router }) {
                         Ok(()) => count(&self.counters.added),
                         Err(error) => self.refuse(error),
@@ -388,12 +388,17 @@ impl Book<'_> {
                 }
             }
             Change::AddressGone(device, ip) => {
-                if let Some(&(Device::Bridge, vni)) = self.devices.get(&device) {
+                if let Some(vni) = self.network(Device::Bridge, device) {
                     changes.remove_address(vni, ip);
                 }
             }
             Change::Device(..) | Change::DeviceGone(_) => {}
         }
+    }
+
+    /// Returns the network whose device of a kind has this index.
+    fn network(&self, kind: Device, index: u32) -> Option<u32> {
+        self.devices.get(&index).filter(|(device, _)| *device == kind).map(|(_, vni)| *vni)
     }
 
     fn remove(&mut self, changes: &mut Changes, station: Station) {

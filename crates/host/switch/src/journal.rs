@@ -1,4 +1,4 @@
-//! What datapaths notice, for a control plane that tells others of it: stations that are new at a port, and addresses of stations.
+//! News from datapaths, for a control plane that tells others of it: stations that are new at a port, and addresses of stations.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl<T> Journal<T> {
     }
 }
 
-/// What datapaths have noticed, in the order in which each has. Its descriptor is readable while there is something.
+/// News from datapaths, in the order in which each has noticed it. Its descriptor is readable while there is something.
 pub struct News<T> {
     events: Receiver<T>,
     bell: Arc<Bell>,

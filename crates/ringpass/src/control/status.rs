@@ -56,7 +56,7 @@ pub struct EndStatus {
     pub networks: Vec<u32>,
     /// Number of stations behind it.
     pub stations: u64,
-    /// Whether the hardware address is known through which it is reached, as it is once there was something to send.
+    /// Set if the hardware address is known through which it is reached, as it is once there was something to send.
     pub resolved: bool,
 }
 

@@ -138,7 +138,7 @@ fn addresses_come_move_and_go() {
     known(&[]);
 }
 
-/// What stations here say of their addresses is in the kernel's table of the bridge's neighbours, where FRR looks for it.
+/// Addresses that stations here say of themselves are in the kernel's table of the bridge's neighbours, where FRR looks for them.
 #[test]
 fn addresses_of_ours_are_announced() {
     let mut rig = Rig::new(1024);

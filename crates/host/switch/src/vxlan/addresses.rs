@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock};
 
 use ringpass_port::MacAddress;
 
-/// Who has an address.
+/// Holder of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Holder {
     pub(super) mac: MacAddress,

@@ -51,7 +51,7 @@ pub fn announcement(mac: MacAddress, ip: IpAddr) -> Vec<u8> {
     }
 }
 
-/// What a station says of itself, and asks, in a frame about neighbours.
+/// Statement and question of a station in a frame about neighbours.
 pub(super) struct Said {
     /// Present if it says its addresses.
     pub(super) sender: Option<Neighbour>,

@@ -194,11 +194,15 @@ impl Rx {
     }
 }
 
+/// Returns a packet of our own with this frame; `None` if no buffer is free.
+fn filled(cache: &mut Cache, frame: &[u8]) -> Option<Packet> {
+    let mut packet = cache.take(1).next()?;
+    packet.copy_from(frame).then_some(packet)
+}
+
 /// Sends a frame if a buffer is free and the queue has room.
 fn send(wire: &Wire, cache: &mut Cache, frame: &[u8]) {
-    if let Some(mut packet) = cache.take(1).next()
-        && packet.copy_from(frame)
-    {
+    if let Some(packet) = filled(cache, frame) {
         let mut burst = Burst::new(1);
         burst.push(packet);
         lock(wire).tx_burst(&mut burst);
@@ -321,13 +325,10 @@ impl Sending<'_> {
             self.state.heard.get().into_iter().for_each(|to| to.record(Address { vni, ip, mac, is_router: false }));
         };
         let Some(answer) = network.answer(packet, heard) else { return false };
-        let Some(mut reply) = self.cache.take(1).next() else { return false };
-        let fits = reply.copy_from(&answer);
-        if fits {
-            network.vlan.into_iter().for_each(|vlan| reply.set_vlan(vlan));
-            self.replies.add(reply);
-        }
-        fits
+        let Some(mut reply) = filled(self.cache, &answer) else { return false };
+        network.vlan.into_iter().for_each(|vlan| reply.set_vlan(vlan));
+        self.replies.add(reply);
+        true
     }
 
     /// Sends a frame to all remotes of its network.
