@@ -25,6 +25,25 @@ struct Lab {
 impl Lab {
     /// Starts a command, and the generator with some options once it has printed `ready`.
     fn start(command: &[&str], ready: &str, options: &[&str]) -> Self {
+        let mut started = Self::command(command, ready);
+        for _ in 0..10 {
+            let Err(model) = started else { break };
+            model.signal("INT");
+            model.wait(Duration::from_secs(60));
+            started = Self::command(command, ready);
+        }
+        let (model, said, folder) = started.unwrap_or_else(|_| panic!("{command:?} never resets the cards"));
+        let socket = |end: &str| format!("{}/{end}", text(folder.path()));
+        let echo = Program::spawn(&[RINGPASS, "echo", &format!("virtio-user:{}", socket("far")), "--json"]);
+        let port = format!("virtio-user:{}", socket("near"));
+        let sending = [RINGPASS, "pktgen", &port, "--json", "--imix", "--rate", "4k"];
+        let generator = Program::spawn(&[&sending[..], options].concat());
+        Self { model, generator, echo, said, _folder: folder }
+    }
+
+    /// Starts a command, and waits until it has printed `ready`. Returns what it has said until then, and the folder of the wires;
+    /// an error if DPDK's driver gave up, as the model got no CPU within the 10 µs that it waits for a reset (docs/troubleshooting.md).
+    fn command(command: &[&str], ready: &str) -> Result<(Program, Vec<String>, TempDir), Program> {
         let folder = folder();
         let socket = |end: &str| format!("{}/{end}", text(folder.path()));
         let [near, far] = ["near", "far"].map(|end| format!("vhost:{}", socket(end)));
@@ -33,17 +52,21 @@ impl Lab {
         wait_until("the wires", || ["near", "far"].iter().all(|end| std::fs::exists(socket(end)).unwrap()));
         let mut said = Vec::new();
         let start = Instant::now();
-        while !said.last().is_some_and(|line: &String| line.contains(ready)) {
+        loop {
             // The model says how it fares every second, so a command that says nothing does not keep this waiting.
             assert!(start.elapsed() < Duration::from_secs(120), "the command never said '{ready}': {said:?}");
             let Some(line) = model.line_or_eof() else { panic!("{said:?} {:?}", model.wait(Duration::from_secs(10))) };
+            let is_ready = line.contains(ready);
             said.push(line);
+            said.extend(model.said());
+            let gave_up = ["Hardware Initialization Failure", "Fail to start port"];
+            if said.iter().any(|line| gave_up.iter().any(|words| line.contains(words))) {
+                return Err(model);
+            }
+            if is_ready {
+                return Ok((model, said, folder));
+            }
         }
-        let echo = Program::spawn(&[RINGPASS, "echo", &format!("virtio-user:{}", socket("far")), "--json"]);
-        let port = format!("virtio-user:{}", socket("near"));
-        let sending = [RINGPASS, "pktgen", &port, "--json", "--imix", "--rate", "4k"];
-        let generator = Program::spawn(&[&sending[..], options].concat());
-        Self { model, generator, echo, said, _folder: folder }
     }
 
     /// Waits for the generator's end, then ends the command. Returns the generator's summary, that of the model, and what the command
