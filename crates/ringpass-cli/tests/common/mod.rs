@@ -13,6 +13,7 @@ use std::time::Duration;
 pub mod back;
 pub mod browser;
 pub mod dpdk;
+pub mod fabric;
 pub mod guest;
 pub mod line;
 pub mod matrix;

@@ -6,6 +6,7 @@ mod common;
 mod bench_guests;
 mod guest_bridge;
 mod guest_dpdk;
+mod guest_evpn;
 mod guest_igb;
 mod guest_in_use;
 mod guest_link;

@@ -3,202 +3,13 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use ringpass::control::{Client, PortStatus, Request};
 use serde_json::Value;
 
-use crate::common::{Ended, Namespace, Program, RINGPASS, folder, text, unique, wait_until};
-
-/// FRR's daemons in a namespace.
-struct Frr {
-    name: String,
-    zebra: Program,
-    bgpd: Program,
-}
-
-impl Frr {
-    fn start(namespace: &Namespace, configuration: &Path) -> Self {
-        let name = unique("rpe-");
-        let daemon = |program: &str| {
-            let path = format!("/usr/lib/frr/{program}");
-            // Without sockets for a terminal; the log tells what went wrong.
-            namespace.spawn(&[&path, "-N", &name, "-f", text(configuration), "--log", "stdout", "-P", "0"])
-        };
-        let zebra = daemon("zebra");
-        wait_until("zebra", || Path::new("/var/run/frr").join(&name).join("zserv.api").exists());
-        Self { bgpd: daemon("bgpd"), zebra, name }
-    }
-}
-
-impl Drop for Frr {
-    fn drop(&mut self) {
-        self.bgpd.kill();
-        self.zebra.kill();
-        let _ = std::fs::remove_dir_all(Path::new("/var/run/frr").join(&self.name));
-    }
-}
-
-/// The network between the hosts: a bridge.
-struct Underlay(Namespace);
-
-impl Underlay {
-    fn new() -> Self {
-        let namespace = Namespace::new();
-        namespace.run(&["ip", "link", "add", "outer", "type", "bridge"]);
-        namespace.run(&["ip", "link", "set", "outer", "up"]);
-        Self(namespace)
-    }
-
-    /// Connects a host.
-    fn connect(&self, host: &Namespace, number: u8) {
-        let [here, there] = ["ua", "ub"].map(unique);
-        self.0.run(&["ip", "link", "add", &here, "type", "veth", "peer", "name", &there]);
-        self.0.run(&["ip", "link", "set", &here, "master", "outer", "up"]);
-        self.0.run(&["ip", "link", "set", &there, "netns", &host.0]);
-        host.run(&["ip", "link", "set", &there, "name", "eth0"]);
-        host.run(&["ip", "address", "add", &format!("10.9.0.{number}/24"), "dev", "eth0"]);
-        host.run(&["ip", "link", "set", "eth0", "up"]);
-    }
-}
-
-const HOSTS: [u8; 3] = [1, 2, 3];
-
-/// A host whose switch is ours, with a station behind it.
-struct Ours {
-    host: Namespace,
-    station: Namespace,
-    interface: String,
-    folder: tempfile::TempDir,
-    number: u8,
-    frr: Option<Frr>,
-    switch: Option<Program>,
-}
-
-impl Ours {
-    fn new(underlay: &Underlay, number: u8) -> Self {
-        let (host, station, folder, interface) = (Namespace::new(), Namespace::new(), folder(), unique("ti"));
-        std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our folder");
-        underlay.connect(&host, number);
-        let mac = host.mac("eth0");
-        let others: Vec<String> = HOSTS.iter().filter(|&&other| other != number).map(neighbor).collect();
-        let file = format!(
-            "[options]\nhugepages = \"off\"\n[control]\nsocket = {control:?}\n[[switch]]\nname = \"lan\"\n\
-             [[switch.port]]\nname = \"fabric\"\naddress = \"packet:eth0\"\n\
-             [switch.port.vxlan]\nvnis = [\"7=100\"]\nlocal = \"10.9.0.{number}/24\"\nmac = \"{mac}\"\n\
-             [switch.port.vxlan.evpn]\nsystem = 65000\nneighbors = [{others}]\n\
-             [[switch.port]]\nname = \"inside\"\naddress = \"tap:{interface}\"\nvlan = 7\n",
-            control = folder.path().join("control"),
-            others = others.join(", ")
-        );
-        let ours = Self { host, station, interface, folder, number, frr: None, switch: None };
-        std::fs::write(ours.file(), file).expect("a file");
-        ours.host.run(&[RINGPASS, "evpn", "setup", text(&ours.file())]);
-        ours
-    }
-
-    fn file(&self) -> PathBuf {
-        self.folder.path().join("service.toml")
-    }
-
-    fn start_frr(&mut self) {
-        let configuration = self.folder.path().join("frr.conf");
-        std::fs::write(&configuration, self.host.run(&[RINGPASS, "evpn", "frr", text(&self.file())])).expect("a file");
-        std::fs::set_permissions(&configuration, Permissions::from_mode(0o644)).expect("our file");
-        self.frr = Some(Frr::start(&self.host, &configuration));
-    }
-
-    fn start_switch(&mut self) {
-        let switch = self.host.spawn(&[RINGPASS, "run", text(&self.file()), "--json"]);
-        switch.wait_for_stderr("sandbox: ");
-        self.switch = Some(switch);
-        let station = if self.interface.is_empty() { return } else { format!("198.18.0.{}/24", self.number) };
-        self.station.take(&self.host, &self.interface, &station);
-    }
-
-    fn stop_switch(&mut self) -> Ended {
-        let switch = self.switch.take().expect("it runs");
-        switch.signal("TERM");
-        switch.wait(Duration::from_secs(20))
-    }
-
-    /// Returns the stations that the switch knows, by address, with the ends behind which they are.
-    fn stations(&self) -> Vec<(String, Option<String>)> {
-        let mut client = Client::connect(&self.folder.path().join("control")).expect("it runs");
-        let told: Value = client.request(&Request::Stations { switch: None }).expect("stations");
-        let text = |value: &Value| value.as_str().map(str::to_owned);
-        let list = told.as_array().unwrap_or_else(|| panic!("{told}"));
-        list.iter().map(|station| (text(&station["mac"]).expect("an address"), text(&station["remote"]))).collect()
-    }
-
-    fn remote_of(&self, mac: &str) -> Option<String> {
-        self.stations().into_iter().find(|(known, _)| known == mac).and_then(|(_, remote)| remote)
-    }
-
-    fn tunnel(&self) -> PortStatus {
-        let mut client = Client::connect(&self.folder.path().join("control")).expect("it runs");
-        let ports = client.status().expect("a status").ports;
-        ports.into_iter().find(|port| port.name == "fabric").expect("the tunnel's port")
-    }
-
-    /// Returns how many stations are behind another host.
-    fn stations_at(&self, host: &str) -> usize {
-        self.tunnel().ends.iter().find(|end| end.address == host).map_or(0, |end| end.stations as usize)
-    }
-
-    fn count(&self, counter: &str) -> u64 {
-        let port = self.tunnel();
-        port.extended.iter().find(|(name, _)| *name == counter).map_or(0, |(_, count)| *count)
-    }
-}
-
-fn neighbor(number: &u8) -> String {
-    format!("\"10.9.0.{number}\"")
-}
-
-/// The host whose kernel carries its own frames.
-fn kernel_host(underlay: &Underlay, folder: &Path) -> (Namespace, Namespace, Frr) {
-    let (host, station) = (Namespace::new(), Namespace::new());
-    underlay.connect(&host, 3);
-    let device = "ip link add vx type vxlan id 100 local 10.9.0.3 dstport 4789 nolearning";
-    for command in [
-        "ip link add name bridge type bridge",
-        device,
-        "ip link set vx master bridge up",
-        "bridge link set dev vx learning off",
-        "ip link set bridge up",
-        "ip link add inner type veth peer name st",
-        "ip link set inner master bridge up",
-    ] {
-        host.run(&command.split(' ').collect::<Vec<_>>());
-    }
-    station.take(&host, "st", "198.18.0.3/24");
-    let mut configuration = String::from("router bgp 65000\n bgp router-id 10.9.0.3\n no bgp default ipv4-unicast\n");
-    for other in [1, 2] {
-        let neighbor = format!(" neighbor 10.9.0.{other}");
-        configuration += &format!("{neighbor} remote-as 65000\n{neighbor} timers 1 3\n{neighbor} timers connect 1\n");
-    }
-    configuration += " address-family l2vpn evpn\n  neighbor 10.9.0.1 activate\n  neighbor 10.9.0.2 activate\n";
-    configuration += "  advertise-all-vni\n exit-address-family\n";
-    let path = folder.join("frr.conf");
-    std::fs::write(&path, configuration).expect("a file");
-    std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("our file");
-    let frr = Frr::start(&host, &path);
-    (host, station, frr)
-}
-
-/// Returns whether a ping is answered within a second.
-fn pings(from: &Namespace, to: &str) -> bool {
-    from.spawn(&["ping", "-c", "1", "-W", "1", to]).wait(Duration::from_secs(60)).status == Some(0)
-}
-
-/// Sends pings, of which none may be lost, once the first one has passed.
-fn reaches(from: &Namespace, to: &str) {
-    wait_until("the first ping", || pings(from, to));
-    let said = from.run(&["ping", "-n", "-q", "-c", "100", "-i", "0.01", "-s", "1400", "-w", "60", to]);
-    assert!(said.contains(" 0% packet loss"), "{said}");
-}
+use crate::common::fabric::{HOSTS, Kernel, Ours, Underlay, pings, reaches};
+use crate::common::{Program, RINGPASS, folder, text, unique, wait_until};
 
 #[test]
 fn three_hosts_of_which_two_are_ours() {
@@ -208,11 +19,12 @@ fn three_hosts_of_which_two_are_ours() {
     let mut recorder = underlay.0.spawn(&["tcpdump", "-U", "-i", "outer", "-w", text(&capture), "-c", "20000"]);
     recorder.wait_for_stderr("listening on");
     let [mut one, mut two] = [1, 2].map(|number| Ours::new(&underlay, number));
-    let (third, kernels_station, mut third_frr) = kernel_host(&underlay, folder.path());
+    let mut third = Kernel::start(&underlay, folder.path(), &[100]);
     for ours in [&mut one, &mut two] {
         ours.start_frr();
         ours.start_switch();
     }
+    let kernels_station = third.stations.remove(0);
     let stations = [&one.station, &two.station, &kernels_station];
     for (number, from) in stations.iter().enumerate() {
         for to in HOSTS.iter().filter(|&&to| usize::from(to) != number + 1) {
@@ -278,17 +90,16 @@ fn three_hosts_of_which_two_are_ours() {
     println!("a station that has moved was reached by all after {worst:?} at most");
 
     // The third host's BGP dies: its station and its copies are withdrawn.
-    third_frr.bgpd.kill();
+    third.kill_bgp();
     wait_until("the withdrawal", || one.remote_of(&kernels_mac).is_none() && two.remote_of(&kernels_mac).is_none());
     reaches(&one.station, "198.18.0.2");
     assert!(!pings(&one.station, "198.18.0.3"));
-    drop(third_frr);
-    third_frr = Frr::start(&third, &folder.path().join("frr.conf"));
+    third.start_frr();
     reaches(&one.station, "198.18.0.3");
 
     // Our host's FRR restarts, while its switch goes on; then its switch, while FRR goes on.
     one.frr.as_mut().expect("it runs").bgpd.kill();
-    wait_until("nothing from FRR", || one.stations().iter().all(|(_, remote)| remote.is_none()));
+    wait_until("nothing from FRR", || one.stations().iter().all(|station| station["remote"].is_null()));
     one.frr = None;
     one.start_frr();
     for to in ["198.18.0.2", "198.18.0.3"] {
@@ -317,7 +128,7 @@ fn three_hosts_of_which_two_are_ours() {
     recorder.ended();
     wait_until("the capture", || recorder.ended().is_some());
     what_was_said(&capture);
-    drop(third_frr);
+    drop(third);
     for ours in [one, two] {
         ours.host.run(&["ip", "link", "set", "rp-ta100", "down"]);
         assert!(ours.host.run(&[RINGPASS, "doctor"]).contains("rp-ta100 is down"));
@@ -394,14 +205,14 @@ fn a_hundred_thousand_routes_of_frr() {
         file.replacen("[switch.port.vxlan]\n", &format!("[switch.port.vxlan]\ntable = {most}\n"), 1),
     )
     .expect("our file");
-    let (third, _station, mut third_frr) = kernel_host(&underlay, folder.path());
+    let mut third = Kernel::start(&underlay, folder.path(), &[100]);
     one.start_frr();
     one.start_switch();
     reaches(&one.station, "198.18.0.3");
     let batch = folder.path().join("batch");
     let entry = |number: u32| {
         let [_, a, b, c] = number.to_be_bytes();
-        format!("fdb add 02:01:00:{a:02x}:{b:02x}:{c:02x} dev inner master dynamic\n")
+        format!("fdb add 02:01:00:{a:02x}:{b:02x}:{c:02x} dev inner100 master dynamic\n")
     };
     std::fs::write(&batch, (0..most as u32).map(entry).collect::<String>()).expect("our file");
     let pings = one.station.spawn(&["ping", "-n", "-q", "-i", "0.01", "-w", "300", "198.18.0.3"]);
@@ -411,7 +222,7 @@ fn a_hundred_thousand_routes_of_frr() {
     };
     let memory_before = memory(&one);
     let start = Instant::now();
-    third.run(&["bridge", "-batch", text(&batch)]);
+    third.host.run(&["bridge", "-batch", text(&batch)]);
     let given = start.elapsed();
     // The switch has those that the kernel has. FRR 8.4 does not always bring it all, nor take all away, if the machine is busy or there are 200,000.
     let kernel = || {
@@ -436,11 +247,11 @@ fn a_hundred_thousand_routes_of_frr() {
     // On a very busy machine BGP misses its own deadline of three seconds, and withdraws all for a moment.
     assert!(pinged.contains(" 0% packet loss") || one.count("evpn_removed") > 0, "{pinged}");
     let killed = Instant::now();
-    third_frr.bgpd.kill();
+    third.kill_bgp();
     wait(&one, "the withdrawal", &|| kernel() < most && has_settled());
     let withdrawn = killed.elapsed().saturating_sub(SETTLED);
     let left = kernel();
-    assert_eq!(one.stations().iter().filter(|(_, remote)| remote.is_some()).count(), left);
+    assert_eq!(one.stations().iter().filter(|station| !station["remote"].is_null()).count(), left);
     println!(
         "{came} of {most} stations: added to the other host's bridge within {given:?}, followed {followed:?} after the first; \
          all but {left} withdrawn {withdrawn:?} after its BGP died, {} resyncs; bytes for each {memory:?}",
