@@ -70,7 +70,7 @@ impl Rig {
             let (mut near, mut end) = cable("c", 256);
             let mut queues = take(&mut near);
             if number == TUNNEL {
-                queues = tunnel.wrap(queues, pool);
+                queues = tunnel.wrap(queues, pool, 1500);
             }
             switch.insert(number, vec![DatapathQueues { rx: vec![(queues.rx, Forwarding::Lookup)], tx: queues.tx }]);
             far.push(take(&mut end));

@@ -172,7 +172,7 @@ impl Rig {
             let way = if direct { Forwarding::Direct((port + 1) % case.ports) } else { Forwarding::Lookup };
             let mut queues = QueuePair { rx: Box::new(ShelfRx(rx.clone())), tx: Box::new(ShelfTx(tx.clone())) };
             if let Some(tunnel) = tunnel.as_ref().filter(|_| port == 1) {
-                queues = tunnel.wrap(queues, &pool);
+                queues = tunnel.wrap(queues, &pool, 1500);
             }
             switch.insert(port, vec![DatapathQueues { rx: vec![(queues.rx, way)], tx: queues.tx }]);
         }

@@ -41,7 +41,7 @@ pub use offloads::Offloads;
 pub use port::{
     Direction, Holds, Link, Port, PortConfig, QueuePair, RingStatus, RxQueue, State, Stats, TxQueue, copy_packets,
 };
-pub use software::{SoftwareOffload, Sum, complete_checksum, fill_checksum, parse_headers};
+pub use software::{SoftwareOffload, Sum, complete_checksum, ethertype, fill_checksum, parse_headers};
 pub use status::{Counters, PortStatus};
 pub use steering::{Protocol, Rule, Spread};
 pub use timer::Timer;

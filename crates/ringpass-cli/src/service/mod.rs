@@ -113,7 +113,8 @@ pub fn run(args: Args) -> Result<(), Error> {
         let name = plan.name.unwrap_or_default();
         let ports = plan.ports.len();
         let evpn = evpn.map(|evpn| evpn.start(&switch, &plan.ports)).transpose()?;
-        let observer = SwitchObserver::new(name.clone(), switch, plan.ports, first).with_evpn(evpn);
+        let observer =
+            SwitchObserver::new(name.clone(), switch, plan.ports, first, run.config.port.mtu).with_evpn(evpn);
         parts.push(Part::new(name, observer.with_json(args.json).lasting(is_changed), failed));
         first += ports;
     }

@@ -131,7 +131,7 @@ pub fn run(args: Args) -> Result<(), Error> {
     }
     guest_workers.map_or(Ok(()), |workers| workers.start(&mut run))?;
     let evpn = evpn.map(|evpn| evpn.start(&switch, &plans)).transpose()?;
-    let observer = SwitchObserver::new("switch".into(), switch, plans, 0).with_evpn(evpn);
+    let observer = SwitchObserver::new("switch".into(), switch, plans, 0, run.config.port.mtu).with_evpn(evpn);
     let mut observer = observer.with_json(args.options.json);
     observer.check_ports(&mut ports);
     let result = run.control_with(&mut ports, &mut observer);
@@ -208,7 +208,7 @@ pub(crate) fn datapaths(
                 queues = workers.take(queues)?;
             }
             if let Some(tunnel) = &plan.tunnel {
-                queues = tunnel.wrap(queues, pool);
+                queues = tunnel.wrap(queues, pool, config.port.mtu);
             }
             queues_and_ways.push((queues, way));
         }

@@ -25,6 +25,8 @@ pub struct SwitchObserver {
     name: String,
     switch: Switch,
     slots: Vec<Slot>,
+    /// MTU of its ports.
+    mtu: usize,
     /// Whether the switch goes on with fewer than two ports, because others may come.
     lasting: bool,
     /// Follows FRR's tables, while the tunnel's port is there.
@@ -59,11 +61,11 @@ enum PortPhase {
 }
 
 impl SwitchObserver {
-    /// Creates the observer of a switch whose ports are those of the run from `first` on.
-    pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, first: usize) -> Self {
+    /// Creates the observer of a switch whose ports are those of the run from `first` on, with this MTU.
+    pub fn new(name: String, switch: Switch, plans: Vec<PortPlan>, first: usize, mtu: usize) -> Self {
         let slot = |(number, plan)| Slot::new(plan, first + number);
         let slots = plans.into_iter().enumerate().map(slot).collect();
-        Self { name, switch, slots, lasting: false, evpn: None, json: false, start: Instant::now() }
+        Self { name, switch, slots, mtu, lasting: false, evpn: None, json: false, start: Instant::now() }
     }
 
     /// Keeps what follows FRR's tables for a port.
@@ -194,7 +196,7 @@ impl SwitchObserver {
         self.switch.remove(number);
         self.switch.set_policy(number, plan.rules.clone()).map_err(|error| error.to_string())?;
         let pool = ports.pool();
-        let wrap = |queues| plan.tunnel.iter().fold(queues, |queues, tunnel| tunnel.wrap(queues, pool));
+        let wrap = |queues| plan.tunnel.iter().fold(queues, |queues, tunnel| tunnel.wrap(queues, pool, self.mtu));
         let queues = queues.into_iter().map(|queues| (wrap(queues), Forwarding::Lookup)).collect();
         self.switch.insert(number, shares(queues, datapaths));
         let slot = Slot::new(plan, ports.put(place, port));

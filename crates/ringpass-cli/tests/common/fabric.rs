@@ -76,7 +76,7 @@ pub struct Ours {
     pub station: Namespace,
     pub interface: String,
     pub folder: TempDir,
-    number: u8,
+    pub number: u8,
     pub frr: Option<Frr>,
     pub switch: Option<Program>,
 }
@@ -202,6 +202,7 @@ impl Kernel {
             }
             let station = Namespace::new();
             station.take(&host, "st", "198.18.0.3/24");
+            station.ip(&["link", "set", "st", "mtu", "1450"]);
             station
         };
         let stations = vnis.iter().map(station).collect();

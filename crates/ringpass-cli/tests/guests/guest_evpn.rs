@@ -7,7 +7,7 @@ use std::path::Path;
 use ringpass_lab::{Builder, Guest, VhostUser, wait_until};
 
 use crate::common::fabric::{Kernel, Ours, Underlay, pings, reaches};
-use crate::common::guest::tcp_to;
+use crate::common::guest::{tcp_by, tcp_to};
 use crate::common::vhost::{serve, up, with_servers};
 use crate::common::{folder, text};
 
@@ -30,7 +30,7 @@ fn settle(guest: &Guest, number: u8, mac: &str) {
     serve(guest);
     up(guest, 0, 0);
     guest.run(&format!(
-        "ip link set v0 down; ip link set v0 address {mac} mtu 1450 up; ip address flush dev v0
+        "ip link set v0 down; ip link set v0 address {mac} up; ip address flush dev v0
          ip address add 198.18.0.{number}/24 dev v0; ping -c 1 -W 1 198.18.0.250 || true"
     ));
 }
@@ -71,6 +71,10 @@ fn guests_in_one_of_two_networks_of_three_hosts() {
     reaches(&one.station, "198.18.0.2");
     tcp_to(&third.stations[1], "198.18.0.1", &[]);
     tcp_to(&third.stations[1], "198.18.0.2", &["-R"]);
+    // The guests' MTU is too large for the tunnel. The switch tells them so.
+    tcp_by(|| first.run("iperf3 -c 198.18.0.2 -t 1 -J"));
+    tcp_by(|| first.run("iperf3 -c 198.18.0.2 -t 1 -J -R"));
+    assert!(one.count("vxlan_too_long") > 0);
 
     // The first guest ends, and comes again on the other host.
     drop(first);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::fabric::{HOSTS, Kernel, Ours, Underlay, pings, reaches};
-use crate::common::{Program, RINGPASS, folder, text, unique, wait_until};
+use crate::common::{Ended, Program, RINGPASS, folder, text, unique, wait_until};
 
 #[test]
 fn three_hosts_of_which_two_are_ours() {
@@ -59,6 +59,20 @@ fn three_hosts_of_which_two_are_ours() {
     let end = "end 10.9.0.3          1 stations, copies for all of 1 networks";
     assert!(told(&["show", "fabric"]).lines().any(|line| line == end), "{}", told(&["show", "fabric"]));
     assert!(told(&["stations"]).contains("fabric, at 10.9.0.3"), "{}", told(&["stations"]));
+
+    // Packets that do not fit between the hosts with the tunnel's headers are not lost without a word.
+    for ours in [&one, &two] {
+        let enable = format!("net.ipv6.conf.{}.disable_ipv6=0", ours.interface);
+        ours.station.run(&["sysctl", "-q", "-w", &enable]);
+        ours.station.ip(&["address", "add", &format!("fd00::{}/64", ours.number), "dev", &ours.interface, "nodad"]);
+    }
+    for (to, size, told) in [("198.18.0.2", "1472", "mtu = 1450"), ("fd00::2", "1452", "mtu = 1450")] {
+        let ping = ["ping", "-n", "-c", "3", "-i", "0.2", "-W", "2", "-M", "do", "-s", size, to];
+        let Ended { lines, errors, .. } = one.station.spawn(&ping).wait(Duration::from_secs(60));
+        let said = [lines, errors].concat().join("\n").replace("mtu=", "mtu = ");
+        assert!(said.contains(told), "{said}");
+    }
+    assert!(one.count("vxlan_too_long") >= 2);
 
     // Only the interface that has an address answers for it.
     stations.iter().for_each(|there| _ = there.run(&["sysctl", "-q", "-w", "net.ipv4.conf.all.arp_ignore=1"]));

@@ -9,8 +9,7 @@ mod tests;
 
 pub use checksum::{Sum, complete_checksum};
 pub use fill::fill_checksum;
-pub(crate) use parse::ethertype;
-pub use parse::parse_headers;
+pub use parse::{ethertype, parse_headers};
 
 use ringpass_memory::{Burst, Cache, Flags, L4, MAX_BATCH, Mempool, Packet};
 

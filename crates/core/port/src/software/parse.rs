@@ -10,7 +10,8 @@ fn u16_at(frame: RawBytes, at: usize) -> Option<u16> {
 }
 
 /// Returns the Ethertype behind up to two VLAN tags, and the offset of the header that follows it.
-pub(crate) fn ethertype(frame: RawBytes) -> Option<(u16, usize)> {
+pub fn ethertype<'a>(frame: impl Into<RawBytes<'a>>) -> Option<(u16, usize)> {
+    let frame = frame.into();
     let mut at = 12;
     while at < 20
         && let Some(0x8100 | 0x88a8) = u16_at(frame, at)

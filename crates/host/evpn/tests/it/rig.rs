@@ -58,7 +58,7 @@ impl Rig {
         for port in [OURS, TUNNEL] {
             let (mut near, mut end) = cable(&format!("c{port}"), 64);
             let queues = near.take_queues().remove(0);
-            let QueuePair { rx, tx } = if port == TUNNEL { tunnel.wrap(queues, &pool) } else { queues };
+            let QueuePair { rx, tx } = if port == TUNNEL { tunnel.wrap(queues, &pool, 1500) } else { queues };
             switch.insert(port, vec![DatapathQueues { rx: vec![(rx, Forwarding::Lookup)], tx }]);
             far.push(end.take_queues().remove(0));
             ends.extend([near, end]);

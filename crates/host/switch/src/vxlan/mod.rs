@@ -18,9 +18,10 @@ mod queues;
 mod remotes;
 mod replies;
 mod stations;
+mod too_big;
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Instant;
 
@@ -120,6 +121,8 @@ struct Counters {
     unresolved: AtomicU64,
     /// Questions for hardware addresses that were answered here.
     answered: AtomicU64,
+    /// Frames that did not fit with their outer headers.
+    too_long: AtomicU64,
     tx_drops: AtomicU64,
 }
 
@@ -135,6 +138,8 @@ struct State {
     networks: networks::Table,
     start: Instant,
     counters: Counters,
+    /// Set once it was said that a frame does not fit.
+    said_too_long: AtomicBool,
 }
 
 /// Returns whether an address may be that of a station.
@@ -221,22 +226,25 @@ impl Tunnel {
             networks,
             start: Instant::now(),
             counters: Counters::default(),
+            said_too_long: AtomicBool::new(false),
         };
         Ok(Self(Arc::new(state)))
     }
 
-    /// Wraps the port's queues, so that they carry frames of the inner network. Offloads that inner frames
-    /// request are done in software before encapsulation.
-    pub fn wrap(&self, QueuePair { rx, tx }: QueuePair, pool: &Mempool) -> QueuePair {
-        let (rx, tx) = queues::wrap(rx, tx, self.0.clone(), pool);
+    /// Wraps queues of a port with this MTU in bytes, so that they carry frames of the inner network. Offloads that inner frames
+    /// request are done in software before encapsulation. A frame that does not fit with its outer headers is dropped, and its sender is told by
+    /// ICMP which size of packets fits, if the packet must not be cut (RFC 1191; RFC 8201).
+    pub fn wrap(&self, QueuePair { rx, tx }: QueuePair, pool: &Mempool, mtu: usize) -> QueuePair {
+        let (rx, tx) = queues::wrap(rx, tx, self.0.clone(), pool, mtu);
         // Tags that say which network it is are not put into frames.
         let outside = if self.0.networks.is_tagged() { Flags::VLAN } else { Flags::default() };
         QueuePair { rx: Box::new(rx), tx: Box::new(SoftwareOffload::new(tx, outside, pool)) }
     }
 
     /// Returns the counters with their names.
-    pub fn counts(&self) -> [(&'static str, u64); 8] {
-        let Counters { received, sent, copies, malformed, foreign, unresolved, answered, tx_drops } = &self.0.counters;
+    pub fn counts(&self) -> [(&'static str, u64); 9] {
+        let Counters { received, sent, copies, malformed, foreign, unresolved, answered, too_long, tx_drops } =
+            &self.0.counters;
         [
             ("vxlan_received", received),
             ("vxlan_sent", sent),
@@ -245,6 +253,7 @@ impl Tunnel {
             ("vxlan_foreign", foreign),
             ("vxlan_unresolved", unresolved),
             ("vxlan_answered", answered),
+            ("vxlan_too_long", too_long),
             ("vxlan_tx_drops", tx_drops),
         ]
         .map(|(name, counter)| (name, counter.load(Ordering::Relaxed)))

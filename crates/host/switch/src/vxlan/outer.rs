@@ -11,7 +11,7 @@ use ringpass_port::{Sum, parse_headers};
 
 use super::{Config, OVERHEAD, OVERHEAD_V6};
 
-const ETHERNET: usize = 14;
+pub(super) const ETHERNET: usize = 14;
 const UDP: usize = 8;
 const VXLAN: usize = 8;
 const _: () =
@@ -137,6 +137,8 @@ pub(super) struct Path {
 pub(super) struct Template {
     kind: Kind,
     port: u16,
+    /// Length of the longest frame that fits.
+    longest: usize,
 }
 
 enum Kind {
@@ -153,6 +155,13 @@ enum Kind {
     None,
 }
 
+/// Returns the length of the longest frame for a tunnel between addresses of this family, over a network with this MTU, both in bytes.
+pub(super) fn longest(local: IpAddr, mtu: usize) -> usize {
+    let overhead = if local.is_ipv4() { OVERHEAD } else { OVERHEAD_V6 } - ETHERNET;
+    // IP's lengths have 16 bits.
+    mtu.min(usize::from(u16::MAX)).saturating_sub(overhead)
+}
+
 /// Words of the headers over IPv4, apart from the last two bytes.
 const V4_WORDS: usize = OVERHEAD / 8;
 
@@ -163,7 +172,8 @@ fn placed(number: u64, behind: u32) -> u64 {
 }
 
 impl Template {
-    pub(super) fn new(path: Path, port: u16) -> Self {
+    /// Creates the headers of frames of at most [`longest`] bytes.
+    pub(super) fn new(path: Path, port: u16, longest: usize) -> Self {
         let kind = match path.ip {
             [IpAddr::V4(from), IpAddr::V4(to)] => {
                 let mut outer = [0; OVERHEAD];
@@ -183,7 +193,7 @@ impl Template {
             [IpAddr::V6(from), IpAddr::V6(to)] => Kind::V6 { hardware: path.hardware, ip: [from, to] },
             _ => Kind::None,
         };
-        Self { kind, port }
+        Self { kind, port, longest }
     }
 
     /// Puts the headers in front of a frame of a network. Returns `false` without changing anything if the frame has too little headroom or is too
@@ -192,10 +202,13 @@ impl Template {
     #[must_use]
     pub(super) fn encapsulate(&self, packet: &mut Packet, vni: u32) -> bool {
         let len = if packet.is_chained() { packet.total_len() } else { packet.len() };
-        let Ok(datagram) = u16::try_from(len + UDP + VXLAN) else { return false };
+        if len > self.longest {
+            return false;
+        }
+        let datagram = (len + UDP + VXLAN) as u16;
         match &self.kind {
             Kind::V4 { words, sum } => {
-                let Some(total) = datagram.checked_add(ipv4::LEN as u16) else { return false };
+                let total = datagram + ipv4::LEN as u16;
                 let source = source_port(&*packet);
                 // One's complement addition (RFC 1071): carries come back in at the other end.
                 let sum = sum + u32::from(total);

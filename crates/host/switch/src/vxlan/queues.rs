@@ -6,15 +6,17 @@ use std::time::Duration;
 
 use ringpass_memory::{Burst, Cache, MAX_BATCH, Mempool, Packet};
 use ringpass_port::{RxDecorator, RxQueue, TxQueue, copy_packet};
+use tracing::warn;
 
 use super::State;
 use super::control::Address;
 use super::neighbours::{self, Heard, Neighbour};
 use super::networks::Network;
-use super::outer::{self, DecapError, Outer, Path, Template};
+use super::outer::{self, DecapError, ETHERNET, Outer, Path, Template};
 use super::remotes::{Remotes, View};
 use super::replies::Replies;
 use super::stations::RemoteId;
+use super::too_big;
 use crate::frame::RawHeader;
 
 /// The port's own Tx queue, which answers to questions use too. Both halves belong to one worker, so the lock is never
@@ -47,6 +49,10 @@ pub(super) struct Tx {
     replies: Arc<Replies>,
     /// Number of bursts.
     turn: usize,
+    /// Length of the longest frame that fits.
+    longest: usize,
+    /// The millisecond in which a sender was last told that its frame does not fit.
+    told: u64,
     routes: Routes,
 }
 
@@ -87,7 +93,14 @@ impl Routes {
     }
 }
 
-pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<State>, pool: &Mempool) -> (Rx, Tx) {
+pub(super) fn wrap(
+    inner: Box<dyn RxQueue>,
+    tx: Box<dyn TxQueue>,
+    state: Arc<State>,
+    pool: &Mempool,
+    mtu: usize,
+) -> (Rx, Tx) {
+    let longest = outer::longest(state.config.local, mtu);
     let (wire, replies) = (Arc::new(Mutex::new(tx)), Arc::new(Replies::new()));
     let rx = Rx {
         inner,
@@ -108,6 +121,8 @@ pub(super) fn wrap(inner: Box<dyn RxQueue>, tx: Box<dyn TxQueue>, state: Arc<Sta
             ready: Burst::new(MAX_BATCH),
             replies,
             turn: 0,
+            longest,
+            told: 0,
             routes: Routes::default(),
         },
     )
@@ -214,14 +229,16 @@ impl TxQueue for Tx {
     fn tx_burst(&mut self, burst: &mut Burst) -> usize {
         let taken = burst.len();
         if taken > 0 {
-            let Self { wire, state, remotes, cache, ready, replies, turn, routes } = self;
+            let Self { wire, state, remotes, cache, ready, replies, turn, longest, told, routes } = self;
             let now = state.start.elapsed();
             *turn = turn.wrapping_add(1);
             state.networks.age(*turn, now);
             let remotes = remotes.load();
             routes.follow(remotes);
             let (moment, counts) = (now.as_millis() as u64 + 1, Counts::default());
-            let mut sending = Sending { wire, state, remotes, routes, cache, ready, replies, now, moment, counts };
+            let longest = *longest;
+            let mut sending =
+                Sending { wire, state, remotes, routes, cache, ready, replies, longest, told, now, moment, counts };
             let plain = sending.encapsulate(burst);
             if plain == taken {
                 sending.send_all(burst);
@@ -231,12 +248,13 @@ impl TxQueue for Tx {
                 }
                 sending.flush();
             }
-            let Counts { sent, copies, unresolved, answered, drops } = sending.counts;
+            let Counts { sent, copies, unresolved, answered, too_long, drops } = sending.counts;
             let counters = &state.counters;
             count(&counters.sent, sent);
             count(&counters.copies, copies);
             count(&counters.unresolved, unresolved);
             count(&counters.answered, answered);
+            count(&counters.too_long, too_long);
             count(&counters.tx_drops, drops);
         }
         taken
@@ -253,6 +271,8 @@ struct Sending<'a> {
     /// Frames with their outer headers.
     ready: &'a mut Burst,
     replies: &'a Replies,
+    longest: usize,
+    told: &'a mut u64,
     /// Time since the start of the tunnel.
     now: Duration,
     /// That time in milliseconds, from 1 on.
@@ -267,6 +287,7 @@ struct Counts {
     copies: usize,
     unresolved: usize,
     answered: usize,
+    too_long: usize,
     drops: usize,
 }
 
@@ -311,6 +332,9 @@ impl Sending<'_> {
             self.counts.drops += 1;
             return;
         };
+        if packet.total_len() > self.longest {
+            return self.refuse_long(network, &packet);
+        }
         match network.destination(&packet).filter(|&number| self.remotes.get(number).is_some()) {
             Some(number) => self.send_to(number, network.vni, packet),
             None if self.answer(network, &packet) => self.counts.answered += 1,
@@ -325,10 +349,35 @@ impl Sending<'_> {
             self.state.heard.get().into_iter().for_each(|to| to.record(Address { vni, ip, mac, is_router: false }));
         };
         let Some(answer) = network.answer(packet, heard) else { return false };
-        let Some(mut reply) = filled(self.cache, &answer) else { return false };
+        self.reply(network, &answer)
+    }
+
+    /// Gives a frame back to this side. Returns `false` if no buffer is free.
+    fn reply(&mut self, network: &Network, frame: &[u8]) -> bool {
+        let Some(mut reply) = filled(self.cache, frame) else { return false };
         network.vlan.into_iter().for_each(|vlan| reply.set_vlan(vlan));
         self.replies.add(reply);
         true
+    }
+
+    /// Drops a frame that does not fit. Tells its sender, once in a millisecond, as that limits what answers to floods cost (RFC 4443, 2.4).
+    #[cold]
+    fn refuse_long(&mut self, network: &Network, packet: &Packet) {
+        self.counts.too_long += 1;
+        if *self.told != self.moment
+            && let Some(answer) = too_big::answer(packet.bytes(), self.longest)
+            && self.reply(network, &answer)
+        {
+            *self.told = self.moment;
+        }
+        if !self.state.said_too_long.swap(true, Ordering::Relaxed) {
+            let (len, fits) = (packet.total_len(), self.longest);
+            warn!(
+                "VXLAN: a frame of {len} bytes does not fit into the network between the ends, only one of {fits}; such frames are dropped, and their \
+                 senders told by ICMP where they listen; give stations an MTU of at most {}, or that network and --mtu a larger one",
+                fits.saturating_sub(ETHERNET)
+            );
+        }
     }
 
     /// Sends a frame to all remotes of its network.
@@ -410,7 +459,7 @@ impl Sending<'_> {
         let route = self.routes.to(number);
         if route.headers.as_ref().map(|(mac, _)| *mac) != mac {
             let path = |mac| Path { hardware: [own.0, mac], ip: [own.1, remote.address] };
-            route.headers = mac.map(|mac| (mac, Template::new(path(mac), self.state.config.port)));
+            route.headers = mac.map(|mac| (mac, Template::new(path(mac), self.state.config.port, self.longest)));
         }
         self.counts.unresolved += usize::from(mac.is_none());
         mac.is_some()

@@ -29,7 +29,8 @@ fn switching_allocates_nothing() {
         mac: None,
     })
     .unwrap();
-    let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 3 { tunnel.wrap(queues, pool) } else { queues };
+    let wrap =
+        |port, queues: QueuePair, pool: &Mempool| if port == 3 { tunnel.wrap(queues, pool, 1500) } else { queues };
     let mut rig = Rig::with(&Config { flood: 0, ..Default::default() }, &rules, 1024, |_| Forwarding::Lookup, wrap);
     let templates = [
         (0, frame(mac(2), mac(1), 0)),

@@ -29,7 +29,8 @@ fn config(networks: vxlan::Networks, local: IpAddr, remotes: impl IntoIterator<I
 fn rig(tunnel: &Tunnel) -> Rig {
     let mut rules = plain(2);
     rules.iter_mut().for_each(|rules: &mut PortPolicy| rules.vlans = Vlans::Access(7));
-    let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
+    let wrap =
+        |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues };
     Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap)
 }
 
@@ -66,6 +67,36 @@ fn two_switches_find_each_other_and_pass_frames_both_ways() {
     assert_eq!([&one, &other].map(|tunnel| count(tunnel, "vxlan_received")), [1, 100]);
     assert_eq!([&one, &other].map(|tunnel| count(tunnel, "vxlan_sent")), [100, 1]);
     assert_eq!(b.switch.table().len(), 2);
+}
+
+#[test]
+fn senders_of_frames_that_do_not_fit_are_told() {
+    let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
+    let (mut a, mut b) = (rig(&one), rig(&other));
+    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
+    carry(&mut a, &mut b);
+    carry(&mut b, &mut a);
+    // An MTU of 1500 bytes, less IP, UDP and VXLAN headers.
+    let sized = |len: usize| {
+        let mut frame = frame(mac(2), mac(1), 2);
+        frame.resize(len, 0);
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
+        frame[26..34].copy_from_slice(&[198, 18, 0, 1, 198, 18, 0, 2]);
+        frame
+    };
+    let mut not_ip = sized(1465);
+    not_ip[13] = 1;
+    a.send(0, &[sized(1464), not_ip, sized(1465), sized(1465), sized(1464)]);
+    assert_eq!(carry(&mut a, &mut b), 2);
+    assert_eq!(b.receive(0), [sized(1464), sized(1464)]);
+    a.datapath.round();
+    let told = a.receive(0);
+    // From who did not get it: ICMP, "fragmentation needed", 1450 bytes; and only once at a time.
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0][..12], [mac(1), mac(2)].concat());
+    assert_eq!(told[0][26..36], [198, 18, 0, 2, 198, 18, 0, 1, 3, 4]);
+    assert_eq!((&told[0][40..42], told[0].len()), (&1450u16.to_be_bytes()[..], 14 + 576));
+    assert_eq!((count(&one, "vxlan_too_long"), count(&one, "vxlan_tx_drops")), (3, 0));
 }
 
 #[test]
@@ -386,7 +417,8 @@ fn each_vlan_is_a_network_of_its_own() {
         let mut rules = plain(3);
         (rules[0].vlans, rules[2].vlans) = (Vlans::Access(7), Vlans::Access(8));
         rules[1].vlans = trunk(&[7, 8, 10]);
-        let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
+        let wrap =
+            |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues };
         Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap)
     });
     let [mut a, mut b] = rigs;
@@ -513,7 +545,8 @@ fn questions_for_stations_elsewhere_are_answered_here() {
     let mut rules = plain(2);
     rules[0].vlans = Vlans::Access(7);
     rules[1].vlans = Vlans::Trunk { allowed: VlanSet::of([7]), native: None };
-    let wrap = |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool) } else { queues };
+    let wrap =
+        |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues };
     let mut rig = Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap);
     let heard = tunnel.heard().unwrap();
     let elsewhere =

@@ -158,7 +158,7 @@ fn frames_go_in_as_others_read_them() {
     let mut packet = packet(&pool, &inner);
     packet.add_flags(Flags::L4_GOOD);
     let path = Path { hardware: [[2; 6], [4; 6]], ip: [config().local, REMOTE] };
-    assert!(Template::new(path, 4789).encapsulate(&mut packet, VNI));
+    assert!(Template::new(path, 4789, 60_000).encapsulate(&mut packet, VNI));
     assert_eq!((packet.len(), packet.flags()), (inner.len() + OVERHEAD, Flags::default()));
     let outer = packet.to_vec();
     let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
@@ -183,7 +183,7 @@ fn ipv6_headers_go_on_and_come_off() {
         let inner = inner_frame(payload);
         let mut packet = packet(&pool, &inner);
         let path = Path { hardware: [[2; 6], [4; 6]], ip: [local, remote] };
-        assert!(Template::new(path, 4789).encapsulate(&mut packet, VNI));
+        assert!(Template::new(path, 4789, 60_000).encapsulate(&mut packet, VNI));
         let outer: Vec<u8> = packet.segments().flat_map(|segment| segment.to_vec()).collect();
         let parsed = etherparse::PacketHeaders::from_ethernet_slice(&outer).unwrap();
         let Some(etherparse::NetHeaders::Ipv6(ip, _)) = parsed.net else { panic!() };
@@ -250,7 +250,7 @@ proptest! {
         payload in 0..1400_usize,
     ) {
         let ip = [from, to].map(|ip| IpAddr::from(Ipv4Addr::from_bits(ip)));
-        let template = Template::new(Path { hardware, ip }, port);
+        let template = Template::new(Path { hardware, ip }, port, 60_000);
         let pool = pool();
         let mut inner = Vec::new();
         let builder = PacketBuilder::ethernet2([2; 6], [4; 6]).ipv4([1; 4], [2; 4], 9).udp(ports[0], 6);
@@ -288,7 +288,7 @@ proptest! {
         if ipv6 {
             let mut packet = packet(&pool, &inner_frame(60));
             let path = Path { hardware: [[2; 6], [4; 6]], ip: [remote, local] };
-            prop_assert!(Template::new(path, 4789).encapsulate(&mut packet, VNI));
+            prop_assert!(Template::new(path, 4789, 60_000).encapsulate(&mut packet, VNI));
             frame = packet.to_vec();
         }
         for (at, value) in at {
