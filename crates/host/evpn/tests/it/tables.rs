@@ -62,6 +62,62 @@ fn what_cannot_be_is_refused() {
     wait_until("the last one", || rig.tunnel.stations().len() == 2);
 }
 
+/// FRR tells of more ends and stations than there is room for. What was there before stays, and what fits comes.
+#[test]
+fn more_than_there_is_room_for_is_refused() {
+    let rig = Rig::new(1024);
+    rig.bridge([entry(mac(0x10_0000), 2)]);
+    wait_until("the first", || rig.tunnel.stations().len() == 1);
+    let vxlan = Device::Vxlan.name(VNI);
+    let to = |number: u32| {
+        let [.., high, low] = number.to_be_bytes();
+        format!("fdb replace {} dev {vxlan} dst 10.9.{high}.{low} self extern_learn", mac(number))
+    };
+    // More ends than a tunnel has, from 10.9.1.0 on, each with a station.
+    rig.bridge((256..256 + 5000).map(to));
+    wait_until("what fits and what does not", || rig.count("evpn_added") + rig.count("evpn_refused") >= 5001);
+    assert!(rig.count("evpn_refused") >= 5001 - vxlan::MAX_REMOTES as u64, "{}", rig.count("evpn_refused"));
+    assert!(rig.tunnel.stations().contains(&station(mac(0x10_0000), 2)));
+    assert!(rig.tunnel.ends().len() <= vxlan::MAX_REMOTES);
+    // Once they are gone, there is room again.
+    rig.bridge(
+        (256..256 + 5000).map(|number| to(number).replace("fdb replace", "fdb delete").replace(" extern_learn", "")),
+    );
+    wait_until("one", || rig.tunnel.stations() == [station(mac(0x10_0000), 2)]);
+    rig.bridge([entry(mac(7), 9)]);
+    wait_until("the next", || rig.tunnel.stations().contains(&station(mac(7), 9)));
+}
+
+/// A station flaps between this host and others, as fast as the kernel takes it, and a device goes and comes. FRR is not flooded, others are where they
+/// were, and all is well in the end.
+#[test]
+fn what_flaps_ends_where_it_was_last() {
+    let mut rig = Rig::new(1024);
+    rig.bridge([entry(mac(9), 9)]);
+    wait_until("the bystander", || rig.port(mac(9)) == Some(TUNNEL));
+    let before = rig.count("evpn_announced");
+    for _ in 0..20 {
+        rig.bridge((0..100).map(|number| entry(mac(1), 2 + number)));
+        (0..100).for_each(|_| rig.send(mac(1)));
+        assert_eq!(rig.port(mac(9)), Some(TUNNEL));
+    }
+    rig.bridge([entry(mac(1), 7)]);
+    wait_until("its last place", || {
+        rig.port(mac(1)) == Some(TUNNEL) && rig.tunnel.stations() == [station(mac(1), 7), station(mac(9), 9)]
+    });
+    let announced = rig.count("evpn_announced") - before;
+    assert!((1..=2000).contains(&announced), "{announced}");
+    println!("{announced} announcements");
+    let (down, up) = (["ip", "link", "set", "down"], ["ip", "link", "set", "up"]);
+    let vxlan = Device::Vxlan.name(VNI);
+    for _ in 0..50 {
+        [down, up].iter().for_each(|command| _ = rig.namespace.run(&[&command[..], &["dev", &vxlan]].concat()));
+    }
+    rig.bridge([entry(mac(2), 3)]);
+    wait_until("the last", || rig.tunnel.stations().contains(&station(mac(2), 3)));
+    assert_eq!(rig.count("evpn_refused"), 0);
+}
+
 /// The devices go, and come again with other indices.
 #[test]
 fn devices_are_made_anew() {
