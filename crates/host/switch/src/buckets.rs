@@ -45,6 +45,13 @@ impl Buckets {
         let place = (key.wrapping_mul(self.multiplier) >> (self.shift & 63)) as usize;
         (place / WAYS, place % WAYS)
     }
+
+    /// Returns the index of the bucket in which a key is that found no room in its first one, and the way to try first. It may be the same bucket.
+    #[inline]
+    pub(crate) fn second(&self, key: u64) -> (usize, usize) {
+        let product = key.wrapping_mul(self.multiplier);
+        self.place(product ^ product >> 32)
+    }
 }
 
 #[cfg(test)]

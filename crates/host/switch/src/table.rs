@@ -7,6 +7,8 @@
 //! was even before and is unchanged after. If the bucket keeps changing (its writer may have been preempted),
 //! the reader validates the single entry instead, so that a station in the table is found at any time.
 //!
+//! Stations that a control plane has placed must have room, so they have a second bucket for when the first is full.
+//!
 //! # Shares
 //!
 //! Every port has an equal share of the table. A port may use more while there is room, but the room is taken
@@ -144,6 +146,18 @@ impl Bucket {
         Some(result)
     }
 
+    /// Returns whether the station of an entry was at this port before, where it was seen now.
+    #[inline]
+    fn stays(&self, way: usize, port: usize, now: u16) -> bool {
+        let seen = self.seen(way);
+        // If the entry has become another station's meanwhile, that station is at the same port, and only its age becomes too young.
+        let stays = seen.port() == port;
+        if stays && seen.age(now) != 0 && !seen.fixed() {
+            self.refresh(way, seen, now);
+        }
+        stays
+    }
+
     #[cold]
     fn refresh(&self, way: usize, seen: EntryState, now: u16) {
         let _ = self.seen[way].compare_exchange(seen.0, seen.refreshed(now).0, Ordering::Relaxed, Ordering::Relaxed);
@@ -155,6 +169,21 @@ impl Bucket {
         fence(Ordering::Release);
         self.seen[way].store(seen.0, Ordering::Relaxed);
         self.keys[way].store(key.0, Ordering::Release);
+    }
+
+    /// Returns a station's state.
+    #[inline]
+    fn read(&self, key: Key, start: usize) -> Option<EntryState> {
+        for _ in 0..MAX_RETRIES {
+            let before = self.sequence.load(Ordering::Acquire);
+            let seen = self.seen(self.find(key, start)?);
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
+                return Some(seen);
+            }
+            std::hint::spin_loop();
+        }
+        self.entry(key, start)
     }
 
     /// Returns a station's state, whatever other threads do to the rest of the bucket meanwhile.
@@ -268,6 +297,12 @@ impl Table {
         (&self.buckets[bucket], way)
     }
 
+    /// Returns the bucket of a key that a control plane has placed, if there was no room in the first one, likewise.
+    fn second(&self, key: Key) -> (&Bucket, usize) {
+        let (bucket, way) = self.places.second(key.0);
+        (&self.buckets[bucket], way)
+    }
+
     /// Returns whether it takes more than a processor's own caches have room for.
     #[inline]
     pub(crate) fn is_large(&self) -> bool {
@@ -296,38 +331,37 @@ impl Table {
     #[inline]
     fn seen(&self, key: Key) -> Option<EntryState> {
         let (bucket, start) = self.place(key);
-        for _ in 0..MAX_RETRIES {
-            let before = bucket.sequence.load(Ordering::Acquire);
-            let seen = bucket.seen(bucket.find(key, start)?);
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && bucket.sequence.load(Ordering::Relaxed) == before {
-                return Some(seen);
-            }
-            std::hint::spin_loop();
-        }
-        bucket.entry(key, start)
+        bucket.read(key, start).or_else(|| self.seen_second(key))
+    }
+
+    #[inline(never)]
+    fn seen_second(&self, key: Key) -> Option<EntryState> {
+        let (bucket, start) = self.second(key);
+        bucket.read(key, start)
     }
 
     /// Learns that a station was seen at a port. For a station that stays, this writes at most once a second.
     #[inline]
     pub(crate) fn learn(&self, key: Key, port: usize, now: u16) -> Learned {
         let (bucket, start) = self.place(key);
-        if let Some(way) = bucket.find(key, start) {
-            let seen = bucket.seen(way);
-            // If the entry has become another station's meanwhile, that station is at the same port, and only
-            // its age becomes too young.
-            if seen.port() == port {
-                if seen.age(now) != 0 && !seen.fixed() {
-                    bucket.refresh(way, seen, now);
-                }
-                return Learned::Known;
-            }
+        if bucket.find(key, start).is_some_and(|way| bucket.stays(way, port, now)) {
+            return Learned::Known;
         }
-        self.change(bucket, start, key, port, now)
+        self.change(key, port, now)
     }
 
     #[cold]
-    fn change(&self, bucket: &Bucket, start: usize, key: Key, port: usize, now: u16) -> Learned {
+    fn change(&self, key: Key, port: usize, now: u16) -> Learned {
+        let (mut bucket, mut start) = self.place(key);
+        let (second, second_start) = self.second(key);
+        if bucket.find(key, start).is_none()
+            && let Some(way) = second.find(key, second_start)
+        {
+            if second.stays(way, port, now) {
+                return Learned::Known;
+            }
+            (bucket, start) = (second, second_start);
+        }
         let change = || match bucket.find(key, start) {
             Some(way) => self.move_to(bucket, way, port, now),
             None => self.insert(bucket, start, key, port, now),
@@ -428,7 +462,10 @@ impl Table {
     /// Places a station at a port for a control plane, wherever it was learned. It stays there until it is removed or seen elsewhere. Returns `false` if it
     /// is a static one, or has no room, or its bucket changes all the time.
     pub(crate) fn place_given(&self, key: Key, port: usize, now: u16) -> bool {
-        let (bucket, start) = self.place(key);
+        let places = [self.place(key), self.second(key)];
+        let with = |wanted: Key| places.into_iter().find(|(bucket, start)| bucket.find(wanted, *start).is_some());
+        let cleared = || places.into_iter().find(|(bucket, _)| self.make_room(bucket));
+        let (bucket, start) = with(key).or_else(|| with(Key::NONE)).or_else(cleared).unwrap_or(places[0]);
         let given = EntryState(EntryState::new(port, now).0 | EntryState::GIVEN);
         let put = || {
             let way = match bucket.find(key, start) {
@@ -453,19 +490,46 @@ impl Table {
         self.write(bucket, put).unwrap_or(false)
     }
 
+    /// Moves a station that a control plane has placed, and that is in its first bucket, which is this one, into its second. Returns whether there was one.
+    fn make_room(&self, bucket: &Bucket) -> bool {
+        (0..WAYS).any(|way| {
+            let (key, seen) = (Key(bucket.keys[way].load(Ordering::Relaxed)), bucket.seen(way));
+            let (second, start) = self.second(key);
+            if !seen.given() || !std::ptr::eq(self.place(key).0, bucket) {
+                return false;
+            }
+            let copy = || {
+                let Some(free) = second.find(Key::NONE, start) else { return false };
+                second.put(free, key, seen);
+                self.learned[seen.port()].fetch_add(1, Ordering::Relaxed);
+                true
+            };
+            // It is in both for a moment, so that whoever looks for it finds it. If it has moved meanwhile, its next frame says so again.
+            self.write(second, copy) == Some(true) && self.write(bucket, || self.clear(bucket, way, key)).is_some()
+        })
+    }
+
+    /// Clears an entry, if it is still this station's.
+    fn clear(&self, bucket: &Bucket, way: usize, key: Key) {
+        if bucket.has(way, key) {
+            self.learned[bucket.seen(way).port()].fetch_sub(1, Ordering::Relaxed);
+            bucket.put(way, Key::NONE, EntryState(0));
+        }
+    }
+
     /// Removes a station that a control plane placed at a port, unless it has moved.
     pub(crate) fn remove_given(&self, key: Key, port: usize) {
-        let (bucket, start) = self.place(key);
-        self.write(bucket, || {
-            if let Some(way) = bucket.find(key, start)
-                && bucket.seen(way).given()
-                && bucket.seen(way).port() == port
-            {
-                self.learned[port].fetch_sub(1, Ordering::Relaxed);
-                bucket.put(way, Key::NONE, EntryState(0));
-                self.changed();
+        for (bucket, start) in [self.place(key), self.second(key)] {
+            let is_own = |way: &usize| bucket.seen(*way).given() && bucket.seen(*way).port() == port;
+            if bucket.find(key, start).as_ref().is_some_and(is_own) {
+                self.write(bucket, || {
+                    if let Some(way) = bucket.find(key, start).filter(is_own) {
+                        self.clear(bucket, way, key);
+                        self.changed();
+                    }
+                });
             }
-        });
+        }
     }
 
     /// Removes the static stations of a port. Those in a bucket that another thread takes long to change stay.

@@ -1,5 +1,6 @@
 //! A switch whose second port is the end of a tunnel, with a follower in a namespace.
 
+use std::io::{BufWriter, Write};
 use std::net::IpAddr;
 use std::sync::Mutex;
 
@@ -12,6 +13,7 @@ use ringpass_port::{MacAddress, Port, QueuePair};
 use ringpass_switch::vxlan::{self, Ends, Networks, Tunnel};
 use ringpass_switch::{Config, Datapath, DatapathQueues, Forwarding, PortPolicy, Switch};
 use ringpass_testing::packet;
+use tempfile::NamedTempFile;
 
 pub const VNI: u32 = 100;
 const OURS: usize = 0;
@@ -95,10 +97,12 @@ impl Rig {
 
     /// Runs commands of `bridge`, all in one process.
     pub fn bridge(&self, commands: impl IntoIterator<Item = String>) {
-        let folder = tempfile::tempdir().expect("a folder");
-        let batch = folder.path().join("batch");
-        std::fs::write(&batch, commands.into_iter().collect::<Vec<_>>().join("\n")).expect("a file");
-        self.namespace.run(&["bridge", "-batch", batch.to_str().expect("UTF-8")]);
+        self.run_batch(&batch(commands));
+    }
+
+    /// Runs commands of `bridge` that are in a file.
+    pub fn run_batch(&self, file: &NamedTempFile) {
+        self.namespace.run(&["bridge", "-batch", file.path().to_str().expect("UTF-8")]);
     }
 
     pub fn count(&self, counter: &str) -> u64 {
@@ -111,6 +115,13 @@ impl Rig {
         let table = self.switch.lock().expect("no test has panicked here").table();
         table.iter().find(|entry| entry.mac == station).map(|entry| entry.port)
     }
+}
+
+/// Returns a file with commands of `bridge`.
+pub fn batch(commands: impl IntoIterator<Item = String>) -> NamedTempFile {
+    let mut file = BufWriter::new(NamedTempFile::new().expect("a file"));
+    commands.into_iter().for_each(|command| writeln!(file, "{command}").expect("our file"));
+    file.into_inner().expect("our file")
 }
 
 pub fn mac(number: u32) -> MacAddress {

@@ -256,3 +256,43 @@ fn readers_never_see_the_port_of_another_station() {
         assert_eq!(table.learned[of].load(Ordering::Relaxed) as usize, held, "stations of port {of}");
     }
 }
+
+/// Random addresses, of which some buckets get more than they have room for. Those that were placed are found all the time, while others make them move.
+#[test]
+fn what_a_control_plane_places_has_room() {
+    const STATIONS: u64 = 80_000;
+    let table = Table::new(STATIONS as usize, 127);
+    table.divide(2);
+    let mut random = ringpass_testing::Random::new(7);
+    let keys: Vec<Key> = (0..STATIONS).map(|_| Key::new(random.next(), 7)).collect();
+    let placed = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut looks = 0u64;
+            while placed.load(Ordering::Acquire) < STATIONS as u32 || looks < 100_000 {
+                let there = placed.load(Ordering::Acquire) as usize;
+                if there > 0 {
+                    looks += 1;
+                    let number = (looks.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % there;
+                    assert_eq!(table.lookup(keys[number]), Some(1), "{number} of {there}");
+                }
+            }
+        });
+        for (&key, number) in keys.iter().zip(1..) {
+            assert!(table.place_given(key, 1, 0), "{number}");
+            placed.store(number, Ordering::Release);
+        }
+        reader.join().expect("all were found");
+    });
+    assert_eq!(table.entries(0).len(), STATIONS as usize);
+    let seconds = keys.iter().filter(|&&key| table.place(key).0.find(key, 0).is_none()).count();
+    assert!(seconds > 100, "{seconds} are in second buckets");
+    // A frame of each, where it is and from elsewhere; then it is placed again, and removed.
+    assert!(keys.iter().all(|&key| table.learn(key, 1, 1) == Learned::Known));
+    assert!(keys.iter().all(|&key| table.learn(key, 0, 1) == Learned::Moved && table.lookup(key) == Some(0)));
+    assert_eq!(table.entries(0).len(), STATIONS as usize);
+    assert!(keys.iter().all(|&key| table.place_given(key, 1, 2)));
+    keys.iter().for_each(|&key| table.remove_given(key, 1));
+    assert_eq!(table.entries(0).len(), 0);
+    assert_eq!([0, 1].map(|port| table.learned[port].load(Ordering::Relaxed)), [0, 0]);
+}

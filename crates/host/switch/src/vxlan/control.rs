@@ -286,7 +286,7 @@ impl<'a> Changes<'a> {
         }
         let end = self.hold(remote)?;
         let Some(stations) = &self.state.networks.all()[place].stations else { return Ok(false) };
-        match stations.learn(station, end) {
+        match stations.put(station, end) {
             None => Ok(true),
             Some((before, was_at)) => {
                 self.release(was_at);

@@ -211,9 +211,7 @@ impl Tunnel {
         }
         let mac = config.mac.map_or_else(|| derived(local), |mac| mac.0);
         let learns = *ends != Ends::Given;
-        // What is given must have room, so the table is mostly empty; what is learned may be forgotten.
-        let room = if learns { stations } else { 4 * stations };
-        let networks = networks::Table::new(networks, (!learns || remotes.len() > 1).then_some(room), learns)?;
+        let networks = networks::Table::new(networks, (!learns || remotes.len() > 1).then_some(stations), learns)?;
         let count = networks.all().len();
         let next = |remote| config.next_hop(remote).unwrap_or(remote);
         let remotes = Arc::new(ArcSwap::from_pointee(Remotes::fixed(remotes.to_vec(), count, next)));

@@ -9,7 +9,7 @@ use ringpass_port::{Error, MacAddress};
 use super::MAX_STATIONS;
 use super::addresses::Addresses;
 use super::neighbours::Said;
-use super::stations::{RemoteId, Stations};
+use super::stations::{self, RemoteId, Stations};
 use crate::frame::{RawHeader, is_station, number};
 use crate::tag;
 
@@ -22,6 +22,8 @@ pub enum Networks {
     Vlans(Vec<(u16, u32)>),
 }
 
+/// Addresses of a station that there is room for, on average.
+const ADDRESSES: usize = 4;
 /// Largest VNI.
 const MAX_VNI: u32 = (1 << 24) - 1;
 
@@ -136,17 +138,19 @@ impl Table {
         if let Some(pair) = vlans.windows(2).find(|pair| pair[0].0 == pair[1].0) {
             return wrong(format!("VLAN {} is there twice; it has one VNI", pair[0].0));
         }
-        if stations.unwrap_or(0).saturating_mul(list.len()) > MAX_STATIONS {
+        // What is learned may be forgotten, what is given may not.
+        let room = stations.map(|stations| if learns { stations } else { stations::room(stations) });
+        if room.unwrap_or(0).saturating_mul(list.len()) > MAX_STATIONS {
             return wrong(format!(
                 "there is room for {MAX_STATIONS} stations in all networks together; say how many, with less for each"
             ));
         }
-        let addresses = || stations.filter(|_| !learns).map(Addresses::new);
+        let addresses = || stations.filter(|_| !learns).map(|stations| Addresses::new(ADDRESSES * stations));
         let network = |(place, (vlan, vni))| Network {
             vni,
             place,
             vlan,
-            stations: stations.map(Stations::new),
+            stations: room.map(Stations::new),
             addresses: addresses(),
         };
         Ok(Self { networks: list.into_iter().enumerate().map(network).collect(), vlans: vlans.into() })

@@ -1,7 +1,7 @@
 //! Stations behind the other ends of a tunnel: behind which one each was last seen, or is said to be.
 //!
 //! A station is one word, its address and the number of its remote end. Eight words share a cache line, and the line of a
-//! station follows from its address. Any number of threads look up and learn without locks and without waiting; if two learn
+//! station follows from its address; one that a control plane has given may be in a second line, if its first is full. Any number of threads look up and learn without locks and without waiting; if two learn
 //! in one line at the same moment, one of them leaves it to the next frame.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -79,6 +79,14 @@ impl Line {
     }
 }
 
+/// Returns the size of a table that has room for this many stations that are given.
+pub(super) fn room(stations: usize) -> usize {
+    stations + stations / 2
+}
+
+/// Place of an entry: its line, and its way in it.
+type Place = (usize, usize);
+
 /// The stations of one network.
 pub(super) struct Stations {
     lines: Box<[Line]>,
@@ -105,6 +113,15 @@ impl Stations {
     #[inline]
     pub(super) fn find(&self, station: u64) -> Option<RemoteId> {
         let (line, first) = self.places.place(station);
+        match self.lines[line].find(station, first) {
+            Some((_, entry)) => Some(entry.remote()),
+            None => self.find_second(station),
+        }
+    }
+
+    #[inline(never)]
+    fn find_second(&self, station: u64) -> Option<RemoteId> {
+        let (line, first) = self.places.second(station);
         self.lines[line].find(station, first).map(|(_, entry)| entry.remote())
     }
 
@@ -114,21 +131,63 @@ impl Stations {
     pub(super) fn learn(&self, station: u64, remote: RemoteId) -> Option<(u64, RemoteId)> {
         let (line, first) = self.places.place(station);
         let (ways, seen) = (&self.lines[line], &self.seen[line]);
-        let entry = Entry::new(station, remote);
         let (way, before) = ways.find(station, first).unwrap_or_else(|| ways.victim(first, seen.load(Relaxed)));
-        if before != entry && !ways.replace(way, before, entry) {
+        self.set((line, way), before, Entry::new(station, remote))
+    }
+
+    /// Replaces an entry that was there before, likewise.
+    #[inline]
+    fn set(&self, (line, way): Place, before: Entry, entry: Entry) -> Option<(u64, RemoteId)> {
+        if before != entry && !self.lines[line].replace(way, before, entry) {
             return None;
         }
+        let seen = &self.seen[line];
         if seen.load(Relaxed) >> way & 1 == 0 {
             seen.fetch_or(1 << way, Relaxed);
         }
         before.known()
     }
 
+    /// Puts a station behind an end, where a control plane says it is, in one of two lines. Returns the station that had its place, likewise. No other thread may
+    /// put or learn meanwhile.
+    pub(super) fn put(&self, station: u64, remote: RemoteId) -> Option<(u64, RemoteId)> {
+        let entry = Entry::new(station, remote);
+        let place = self.place_of(station, station).or_else(|| self.place_of(station, Entry::NONE.station()));
+        match place.or_else(|| self.make_room(station)) {
+            Some(place @ (line, way)) => self.set(place, self.lines[line].entry(way), entry),
+            None => self.learn(station, remote),
+        }
+    }
+
+    /// Returns where an entry is in the two lines of a station.
+    fn place_of(&self, station: u64, entry: u64) -> Option<Place> {
+        let lines = [self.places.place(station), self.places.second(station)];
+        lines.into_iter().find_map(|(line, first)| Some((line, self.lines[line].find(entry, first)?.0)))
+    }
+
+    /// Moves a station that is in its first line, and one of the two of this one, into its second. Returns the place that is free now.
+    fn make_room(&self, station: u64) -> Option<Place> {
+        let lines = [self.places.place(station), self.places.second(station)].map(|(line, _)| line);
+        lines.into_iter().flat_map(|line| (0..WAYS).map(move |way| (line, way))).find(|&(line, way)| {
+            let entry = self.lines[line].entry(way);
+            let (other, first) = self.places.second(entry.station());
+            if self.places.place(entry.station()).0 != line {
+                return false;
+            }
+            let Some((free, _)) = self.lines[other].find(Entry::NONE.station(), first) else { return false };
+            // It is in both for a moment, so that whoever looks for it finds it: the first line comes first.
+            self.set((other, free), Entry::NONE, entry);
+            if self.seen[line].load(Relaxed) >> way & 1 == 0 {
+                self.seen[other].fetch_and(!(1 << free), Relaxed);
+            }
+            self.lines[line].replace(way, entry, Entry::NONE)
+        })
+    }
+
     /// Forgets a station. Returns its end.
     pub(super) fn forget(&self, station: u64) -> Option<RemoteId> {
-        let (line, first) = self.places.place(station);
-        let (way, entry) = self.lines[line].find(station, first)?;
+        let (line, way) = self.place_of(station, station)?;
+        let entry = self.lines[line].entry(way);
         self.lines[line].replace(way, entry, Entry::NONE).then_some(entry.remote())
     }
 
@@ -200,6 +259,35 @@ mod tests {
         assert_eq!(stations.find(5000), None);
         (0..1000).for_each(|move_to| _ = stations.learn(5, move_to));
         assert_eq!(stations.find(5), Some(999));
+    }
+
+    /// Random addresses, of which some lines get more than they have room for.
+    #[test]
+    fn what_is_given_has_room() {
+        let mut random = ringpass_testing::Random::new(7);
+        let addresses: Vec<u64> = (0..100_000).map(|_| random.next()).collect();
+        for most in [3000, 25_000, 65_536, 100_000] {
+            let stations = Stations::new(room(most));
+            let end = |number: usize| (number % 4000) as RemoteId;
+            for (number, &address) in addresses[..most].iter().enumerate() {
+                assert_eq!(stations.put(address, end(number)), None, "{number} of {most}");
+            }
+            let all = |end: &dyn Fn(usize) -> Option<RemoteId>| {
+                addresses[..most].iter().enumerate().all(|(number, &address)| stations.find(address) == end(number))
+            };
+            assert!(all(&|number| Some(end(number))));
+            // They move, half of them are said again, and the other half goes.
+            stations.begin_time();
+            for (number, &address) in addresses[..most].iter().enumerate().filter(|(number, _)| number % 2 == 0) {
+                assert_eq!(stations.put(address, 1), Some((address, end(number))));
+            }
+            let mut gone = 0;
+            stations.end_time(|_, _| gone += 1);
+            assert_eq!(gone, most / 2);
+            assert!(all(&|number| (number % 2 == 0).then_some(1)));
+            assert!(addresses[..most].iter().step_by(2).all(|&address| stations.forget(address) == Some(1)));
+            assert_eq!(stations.entries().count(), 0);
+        }
     }
 
     #[test]
