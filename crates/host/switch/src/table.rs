@@ -17,7 +17,7 @@
 //! applies within each bucket.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use ringpass_memory::{Access, prefetch};
@@ -246,6 +246,8 @@ pub(crate) struct Table {
     share: AtomicU32,
     /// Counts stations that have moved or gone, static ones that came, and what else changes where frames go.
     generation: AtomicU64,
+    /// Set once a station is in its second bucket. Before that, nobody looks there.
+    uses_second: AtomicBool,
     /// Present if somebody wants to know of stations that are new at a port.
     journal: OnceLock<Journal<Arrival>>,
 }
@@ -266,6 +268,7 @@ impl Table {
             learned,
             share: 0.into(),
             generation: 0.into(),
+            uses_second: AtomicBool::new(false),
             journal: OnceLock::new(),
         };
         table.divide(1);
@@ -336,6 +339,9 @@ impl Table {
 
     #[inline(never)]
     fn seen_second(&self, key: Key) -> Option<EntryState> {
+        if !self.uses_second.load(Ordering::Acquire) {
+            return None;
+        }
         let (bucket, start) = self.second(key);
         bucket.read(key, start)
     }
@@ -354,7 +360,8 @@ impl Table {
     fn change(&self, key: Key, port: usize, now: u16) -> Learned {
         let (mut bucket, mut start) = self.place(key);
         let (second, second_start) = self.second(key);
-        if bucket.find(key, start).is_none()
+        if self.uses_second.load(Ordering::Acquire)
+            && bucket.find(key, start).is_none()
             && let Some(way) = second.find(key, second_start)
         {
             if second.stays(way, port, now) {
@@ -463,6 +470,9 @@ impl Table {
     /// is a static one, or has no room, or its bucket changes all the time.
     pub(crate) fn place_given(&self, key: Key, port: usize, now: u16) -> bool {
         let places = [self.place(key), self.second(key)];
+        if places[0].0.find(Key::NONE, 0).is_none() {
+            self.uses_second.store(true, Ordering::Release);
+        }
         let with = |wanted: Key| places.into_iter().find(|(bucket, start)| bucket.find(wanted, *start).is_some());
         let cleared = || places.into_iter().find(|(bucket, _)| self.make_room(bucket));
         let (bucket, start) = with(key).or_else(|| with(Key::NONE)).or_else(cleared).unwrap_or(places[0]);

@@ -218,7 +218,7 @@ fn a_hundred_thousand_routes_of_frr() {
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("our folder");
     let mut one = Ours::new(&underlay, 1);
     let file = std::fs::read_to_string(one.file()).expect("our file");
-    let file = file.replacen("name = \"lan\"\n", &format!("name = \"lan\"\ntable = {}\n", 2 * most), 1);
+    let file = file.replacen("name = \"lan\"\n", &format!("name = \"lan\"\ntable = {}\n", most * 3 / 2), 1);
     std::fs::write(
         one.file(),
         file.replacen("[switch.port.vxlan]\n", &format!("[switch.port.vxlan]\ntable = {most}\n"), 1),

@@ -52,7 +52,7 @@ impl Rig {
         };
         let tunnel = Tunnel::new(config).expect("a tunnel");
         let rules = [false, true].map(|given| PortPolicy { given, ..Default::default() });
-        let config = Config { table: 2 * stations, ..Default::default() };
+        let config = Config { table: stations * 3 / 2, ..Default::default() };
         let mut switch = Switch::new(&config, &rules).expect("a switch");
         let pool = Mempool::new(&MempoolConfig { buffers: 1024, ..Default::default() }).expect("memory");
         let datapath = switch.datapath(&pool, 32).expect("a datapath");
