@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::fabric::{HOSTS, Kernel, Ours, Underlay, pings, reaches};
-use crate::common::{Ended, Program, RINGPASS, folder, text, unique, wait_until};
+use crate::common::{Ended, Namespace, Program, RINGPASS, folder, text, unique, wait_until};
 
 #[test]
 fn three_hosts_of_which_two_are_ours() {
@@ -202,6 +202,26 @@ fn resident(program: &Program) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("KiB")
 }
 
+/// Returns the CPU time of a process, or of its threads of this name, in milliseconds.
+fn cpu_ms(program: &Program, thread: Option<&str>) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", program.id())).expect("it runs");
+    let stats = tasks.flatten().filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    let of = |stat: String| {
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        // Ticks of 10 ms (proc(5)): fields 14 and 15, of which two come before the name's end.
+        let ticks: u64 = rest.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum();
+        thread.is_none_or(|thread| thread == name).then_some(10 * ticks)
+    };
+    stats.filter_map(of).sum()
+}
+
+/// Returns how many bytes a host has received over BGP.
+fn bgp_bytes(host: &Namespace) -> u64 {
+    let shown = host.run(&["ss", "-tinH", "dport = 179 or sport = 179"]);
+    let counts = shown.split_whitespace().filter_map(|word| word.strip_prefix("bytes_received:"));
+    counts.map(|count| count.parse::<u64>().expect("a number")).sum()
+}
+
 /// A host with many stations comes to the others, while frames pass, and dies. `RINGPASS_ROUTES` says how many, if not a hundred thousand.
 #[test]
 fn a_hundred_thousand_routes_of_frr() {
@@ -239,7 +259,13 @@ fn a_hundred_thousand_routes_of_frr() {
         let frr = one.frr.as_ref().expect("it runs");
         [one.switch.as_ref().expect("it runs"), &frr.zebra, &frr.bgpd].map(resident)
     };
+    let cpu = |one: &Ours| {
+        let frr = one.frr.as_ref().expect("it runs");
+        let switch = cpu_ms(one.switch.as_ref().expect("it runs"), Some("evpn"));
+        [switch, cpu_ms(&frr.zebra, None), cpu_ms(&frr.bgpd, None)]
+    };
     let memory_before = memory(&one);
+    let (cpu_before, bytes_before) = (cpu(&one), bgp_bytes(&one.host));
     let start = Instant::now();
     third.host.run(&["bridge", "-batch", text(&batch)]);
     let given = start.elapsed();
@@ -260,6 +286,9 @@ fn a_hundred_thousand_routes_of_frr() {
     let memory =
         memory(&one).into_iter().zip(memory_before).map(|(after, before)| 1024 * (after - before) / most as u64);
     let memory: Vec<_> = ["switch", "zebra", "bgpd"].into_iter().zip(memory).collect();
+    let micros = |(after, before): (u64, u64)| 1000 * (after - before) / most as u64;
+    let cpu: Vec<_> = cpu(&one).into_iter().zip(cpu_before).map(micros).collect();
+    let wire = (bgp_bytes(&one.host) - bytes_before) / most as u64;
     assert_eq!(one.count("evpn_refused"), 0);
     pings.signal("INT");
     let pinged = pings.wait(Duration::from_secs(60)).lines.join("\n");
@@ -273,7 +302,8 @@ fn a_hundred_thousand_routes_of_frr() {
     assert_eq!(one.stations().iter().filter(|station| !station["remote"].is_null()).count(), left);
     println!(
         "{came} of {most} stations: added to the other host's bridge within {given:?}, followed {followed:?} after the first; \
-         all but {left} withdrawn {withdrawn:?} after its BGP died, {} resyncs; bytes for each {memory:?}",
+         all but {left} withdrawn {withdrawn:?} after its BGP died, {} resyncs; bytes for each {memory:?}, {wire} over BGP; \
+         microseconds of CPU time for each, in the same order {cpu:?}",
         one.count("evpn_resyncs")
     );
 }
