@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use ringpass_memory::{Avx2, DmaRegion, ForeignMemory, RegionConfig};
 use ringpass_testing::CaseInput;
 use ringpass_virtio::device::{
-    Chain, ChainBatch, DeviceAccess, GuestMemory, GuestRegion, Inflight, Packed, Piece, Split, Virtqueue, VringConfig,
+    Chain, ChainBatch, CreateVirtqueue, DeviceAccess, GuestMemory, GuestRegion, Inflight, Packed, Piece, Split,
+    VringConfig,
 };
 use ringpass_virtio::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 
@@ -94,7 +95,7 @@ struct QueueSession<'a, Q> {
     offered: u16,
 }
 
-impl<Q: Virtqueue> QueueSession<'_, Q> {
+impl<Q: CreateVirtqueue> QueueSession<'_, Q> {
     fn poke(&self, offset: usize, value: u64, width: usize) {
         write(&self.harness.region, MEMORY, offset, value, width);
     }
@@ -230,7 +231,7 @@ pub fn packed(data: &[u8]) {
 }
 
 /// Runs a case. `size` turns a number into a valid queue size.
-fn case<Q: Virtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
+fn case<Q: CreateVirtqueue>(data: &[u8], packed: bool, size: fn(u16) -> u16) {
     HARNESS.with(|harness| {
         let mut bytes = CaseInput::new(data);
         let (number, flags) = (bytes.number(1) as u16, bytes.number(1));

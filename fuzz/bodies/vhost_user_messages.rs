@@ -63,6 +63,14 @@ fn check(memory: &GuestMemory, setup: &VringConfig) {
 }
 
 impl Device for MockDevice {
+    fn set_log(&mut self, log: Option<Arc<DirtyLog>>) -> Result<(), String> {
+        // The front-end has no memory that the log does not cover.
+        if let (Some(log), Some(memory)) = (&log, &self.memory) {
+            memory.regions().iter().for_each(|region| log.mark(region.guest, region.len.min(1 << 20)));
+        }
+        Ok(())
+    }
+
     fn features(&self) -> u64 {
         FEATURES
     }

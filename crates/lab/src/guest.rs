@@ -12,11 +12,13 @@ use std::time::{Duration, Instant};
 use crate::host::Namespace;
 use crate::initramfs::Archive;
 
+mod migration;
 mod monitor;
 mod nic;
 mod qemu;
 mod shell;
 
+pub use migration::Migrated;
 pub use nic::{Tap, VhostUser, nic_address, nic_mac};
 pub use qemu::{Iommu, Machine, Qemu};
 

@@ -21,7 +21,7 @@ mod slow_eventfd;
 pub mod soak;
 
 pub use container::Container;
-pub use guest::{Builder, Guest, Iommu, Job, Machine, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
+pub use guest::{Builder, Guest, Iommu, Job, Machine, Migrated, Output, Qemu, Tap, VhostUser, nic_address, nic_mac};
 pub use host::{Ended, Namespace, Program, built, run, unique, wait_until};
 pub use shell::{Uplink, shell};
 pub use silent_file::SilentFile;

@@ -25,7 +25,7 @@ impl Guest {
         self.answer("its next boot", BOOT_TIMEOUT);
     }
 
-    fn qmp(&self, command: &str, arguments: &Value) -> Value {
+    pub(super) fn qmp(&self, command: &str, arguments: &Value) -> Value {
         let socket = UnixStream::connect(self.folder.path().join("monitor")).expect("QEMU's monitor");
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a limit");
         let mut answers = BufReader::new(&socket).lines();

@@ -12,6 +12,7 @@ mod guest_in_use;
 mod guest_link;
 mod guest_list;
 mod guest_lives;
+mod guest_migration;
 mod guest_netmap;
 mod guest_netmap_lives;
 mod guest_offloads;

@@ -7,7 +7,7 @@ use ringpass_ipc::EventNotifier;
 use ringpass_port::MacAddress;
 use ringpass_virtio::device::{GuestMemory, VringConfig};
 
-use crate::Ended;
+use crate::{DirtyLog, Ended};
 
 /// Position in a ring, as in GET_VRING_BASE and SET_VRING_BASE.
 ///
@@ -43,6 +43,10 @@ pub trait Device: Send {
     /// Stops a running queue after everything taken from it has been returned, and returns its position. The
     /// queue is stopped even after an error.
     fn stop(&mut self, queue: usize) -> Result<VringBase, String>;
+
+    /// Logs all pages of the guest's memory that are written to from here on, rings too, after they were written; `None` ends that. Queues run meanwhile, and start
+    /// later.
+    fn set_log(&mut self, log: Option<Arc<DirtyLog>>) -> Result<(), String>;
 
     /// Announces the guest, which has migrated here: frames are to be sent on its behalf that show the
     /// network its new location.

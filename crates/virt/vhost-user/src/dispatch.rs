@@ -1,6 +1,7 @@
 //! A back-end's session without its socket: turns messages into replies.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use ringpass_port::MacAddress;
 
@@ -8,10 +9,11 @@ use crate::inflight::{self, InflightMemory};
 use crate::memory_table::{MAX_REGIONS, MemoryTable};
 use crate::message::{message, refuse};
 use crate::rings::Rings;
-use crate::{CommandName, Device, Ended, Header, InflightArea, Kind, Refusal, Reply, Request, features};
+use crate::{CommandName, Device, DirtyLog, Ended, Header, InflightArea, Kind, Refusal, Reply, Request, features};
 
 /// Protocol features offered to front-ends.
 const OFFERED: u64 = features::MQ
+    | features::LOG_SHMFD
     | features::RARP
     | features::REPLY_ACK
     | features::NET_MTU
@@ -37,6 +39,8 @@ pub struct Dispatcher {
     table: MemoryTable,
     rings: Rings,
     inflight: Option<InflightMemory>,
+    /// Present once the front-end has sent one. It is in use while [`features::LOG_ALL`] is set.
+    log: Option<Arc<DirtyLog>>,
     refusal: Option<String>,
 }
 
@@ -53,7 +57,7 @@ impl Dispatcher {
     pub fn new(device: &dyn Device) -> Self {
         let rings = Rings::new(device.queues());
         let table = MemoryTable::default();
-        Self { features: 0, protocol: 0, status: 0, table, rings, inflight: None, refusal: None }
+        Self { features: 0, protocol: 0, status: 0, table, rings, inflight: None, log: None, refusal: None }
     }
 
     /// Carries out a message. File descriptors that are not kept are closed.
@@ -116,6 +120,15 @@ impl Dispatcher {
             }
             // Network devices report queue pairs.
             Request::GetQueueNum => return number(self.rings.len() as u64 / 2),
+            Request::SetLogBase { size, offset } => {
+                self.require_feature(features::LOG_SHMFD)?;
+                let Some(file) = one.next() else { return refuse("no file") };
+                self.log = Some(Arc::new(DirtyLog::map(size, offset, &file, self.table.memory())?));
+                self.follow_log(device)?;
+                return number(0);
+            }
+            // It would be told of new bits. Front-ends look at the log when they like.
+            Request::SetLogFd => self.require_feature(features::LOG_SHMFD)?,
             Request::SetVringNum { index, num } => self.rings.set_size(index, num)?,
             Request::SetVringAddr(address) => self.rings.set_address(address)?,
             Request::SetVringBase { index, base } => self.rings.set_base(index, base)?,
@@ -180,7 +193,7 @@ impl Dispatcher {
             }
         }
         // This request may have completed the setup of a ring.
-        self.rings.start(self.features, (&self.table, self.inflight.as_ref()), device)?;
+        self.rings.start(self.features & !features::LOG_ALL, (&self.table, self.inflight.as_ref()), device)?;
         Ok(Response::NoPayload)
     }
 
@@ -189,10 +202,14 @@ impl Dispatcher {
         if unknown != 0 {
             return refuse(format!("features {unknown:#x}, which are not offered"));
         }
-        if features != self.features {
+        let changed = features ^ self.features;
+        if changed & !features::LOG_ALL != 0 {
             self.rings.require_all_stopped()?;
         }
         self.features = features;
+        if changed & features::LOG_ALL != 0 {
+            self.follow_log(device)?;
+        }
         // "If VHOST_USER_F_PROTOCOL_FEATURES has not been negotiated, the ring starts directly in the enabled
         // state."
         if features & features::PROTOCOL_FEATURES == 0 {
@@ -201,9 +218,16 @@ impl Dispatcher {
         Ok(())
     }
 
+    /// Lets the device log what it writes, if the front-end wants that and has sent a log.
+    fn follow_log(&self, device: &mut dyn Device) -> Result<(), Refusal> {
+        let log = self.log.clone().filter(|_| self.features & features::LOG_ALL != 0);
+        device.set_log(log).map_err(Refusal)
+    }
+
     /// Changes the guest's memory, unless a running ring would no longer lie in it.
     fn set_table(&mut self, table: MemoryTable, device: &mut dyn Device) -> Result<(), Refusal> {
         self.rings.check_within(table.memory())?;
+        self.log.iter().try_for_each(|log| log.check_covers(table.memory()))?;
         device.set_memory(table.memory()).map_err(Refusal)?;
         self.table = table;
         Ok(())
@@ -226,7 +250,9 @@ impl Dispatcher {
 
     /// Returns whether shared memory was taken away, which the device may have accessed since.
     pub fn lost(&self) -> bool {
-        self.table.memory().lost() || self.inflight.as_ref().is_some_and(InflightMemory::lost)
+        self.table.memory().lost()
+            || self.inflight.as_ref().is_some_and(InflightMemory::lost)
+            || self.log.as_ref().is_some_and(|log| log.lost())
     }
 
     /// Returns whether an eventfd of the front-end takes so long to be signalled that no more signals are sent.
@@ -249,5 +275,5 @@ impl Dispatcher {
 }
 
 fn offered(device: &dyn Device) -> u64 {
-    device.features() | features::PROTOCOL_FEATURES
+    device.features() | features::PROTOCOL_FEATURES | features::LOG_ALL
 }

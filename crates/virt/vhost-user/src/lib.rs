@@ -13,6 +13,7 @@
 
 mod command;
 mod device;
+mod dirty_log;
 mod dispatch;
 mod error;
 pub mod features;
@@ -29,6 +30,7 @@ mod transport;
 
 pub use command::Command;
 pub use device::{Device, QueueStart, VringBase};
+pub use dirty_log::DirtyLog;
 pub use dispatch::{Dispatcher, ReplyMessage};
 pub use error::{CommandName, Ended};
 pub use frontend::{Frontend, SessionError};

@@ -146,6 +146,8 @@ pub enum Request {
     SetOwner,
     ResetOwner,
     SetMemTable(Vec<Region>),
+    SetLogBase { size: u64, offset: u64 },
+    SetLogFd,
     SetVringNum { index: u32, num: u32 },
     SetVringAddr(VringAddr),
     SetVringBase { index: u32, base: u32 },
@@ -189,6 +191,8 @@ impl Request {
             Self::SetOwner => Command::SetOwner,
             Self::ResetOwner => Command::ResetOwner,
             Self::SetMemTable(_) => Command::SetMemTable,
+            Self::SetLogBase { .. } => Command::SetLogBase,
+            Self::SetLogFd => Command::SetLogFd,
             Self::SetVringNum { .. } => Command::SetVringNum,
             Self::SetVringAddr(_) => Command::SetVringAddr,
             Self::SetVringBase { .. } => Command::SetVringBase,
@@ -217,7 +221,7 @@ impl Request {
     pub fn is_answered(&self) -> bool {
         use Request::*;
         matches!(self, GetFeatures | GetProtocolFeatures | GetQueueNum | GetMaxMemSlots | GetStatus)
-            || matches!(self, GetVringBase { .. } | GetInflightFd(_))
+            || matches!(self, GetVringBase { .. } | GetInflightFd(_) | SetLogBase { .. })
     }
 
     /// Returns how many file descriptors come with the request.
@@ -225,7 +229,7 @@ impl Request {
         match self {
             Self::SetMemTable(regions) => regions.len()..=regions.len(),
             Self::SetVringKick(ring) | Self::SetVringCall(ring) | Self::SetVringErr(ring) if !ring.polled => 1..=1,
-            Self::AddMemReg(_) | Self::SetInflightFd(_) => 1..=1,
+            Self::AddMemReg(_) | Self::SetInflightFd(_) | Self::SetLogBase { .. } | Self::SetLogFd => 1..=1,
             // Some front-ends send one, which is ignored.
             Self::RemMemReg(_) => 0..=1,
             _ => 0..=0,

@@ -15,6 +15,8 @@ impl Request {
             Command::SetOwner => Self::SetOwner,
             Command::ResetOwner => Self::ResetOwner,
             Command::SetMemTable => Self::SetMemTable(f.table()?),
+            Command::SetLogBase => Self::SetLogBase { size: f.u64()?, offset: f.u64()? },
+            Command::SetLogFd => Self::SetLogFd,
             Command::SetVringNum => Self::SetVringNum { index: f.u32()?, num: f.u32()? },
             Command::SetVringAddr => {
                 let (index, flags) = (f.u32()?, f.u32()?);
@@ -57,7 +59,6 @@ impl Request {
             }
             Command::SetStatus => Self::SetStatus(f.u64()?),
             Command::GetStatus => Self::GetStatus,
-            Command::SetLogBase | Command::SetLogFd => return refuse("logging for migration is not offered"),
             Command::PostcopyAdvise | Command::PostcopyListen | Command::PostcopyEnd => {
                 return refuse("postcopy migration is not offered");
             }
@@ -73,7 +74,8 @@ impl Request {
         let mut b = Payload::default();
         match self {
             Self::GetFeatures | Self::SetOwner | Self::ResetOwner | Self::GetProtocolFeatures => &mut b,
-            Self::GetQueueNum | Self::ResetDevice | Self::GetMaxMemSlots | Self::GetStatus => &mut b,
+            Self::GetQueueNum | Self::ResetDevice | Self::GetMaxMemSlots | Self::GetStatus | Self::SetLogFd => &mut b,
+            Self::SetLogBase { size, offset } => b.u64(*size).u64(*offset),
             Self::SetFeatures(value) | Self::SetProtocolFeatures(value) => b.u64(*value),
             Self::NetSetMtu(value) | Self::SetStatus(value) => b.u64(*value),
             Self::SetMemTable(regions) => {

@@ -53,11 +53,16 @@ impl Rings {
 
     /// Handles SET_VRING_ADDR.
     pub(crate) fn set_address(&mut self, address: VringAddr) -> Result<(), Refusal> {
-        // The only defined flag enables logging of writes, which is not offered.
-        if address.flags != 0 {
+        // It asks for writes to the used ring to be logged, which they are when all are.
+        const LOG: u32 = 1;
+        if address.flags & !LOG != 0 {
             return refuse(format!("a ring with flags {:#x}", address.flags));
         }
-        self.stopped_ring(address.index)?.address = Some(address);
+        let address = VringAddr { flags: 0, ..address };
+        // A front-end that begins to log says the addresses of running rings again.
+        if self.ring(address.index)?.address != Some(address) {
+            self.stopped_ring(address.index)?.address = Some(address);
+        }
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use ringpass_port::lending::Lending;
 
 use ringpass_ipc::{EventNotifier, WakeFd};
 use ringpass_port::MacAddress;
-use ringpass_vhost_user::{Device, Ended, QueueStart, VringBase};
-use ringpass_virtio::device::{GuestMemory, Packed, Split, Virtqueue, VringConfig};
+use ringpass_vhost_user::{Device, DirtyLog, Ended, QueueStart, VringBase};
+use ringpass_virtio::device::{CreateVirtqueue, GuestMemory, Packed, Split, Virtqueue, VringConfig};
 use ringpass_virtio::features::{IN_ORDER, RING_PACKED};
 
 use crate::lend::LentQueue;
@@ -26,13 +26,15 @@ const RECLAIM_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Backend {
     shared: Arc<Shared>,
     features: u64,
+    /// Present while the guest migrates. No buffers are lent meanwhile, as what cards write cannot be logged.
+    log: Option<Arc<DirtyLog>>,
     /// Whether a guest has started a queue since the last one disconnected.
     session: bool,
 }
 
 impl Backend {
     pub(crate) fn new(shared: &Arc<Shared>, features: u64) -> Self {
-        Self { shared: shared.clone(), features, session: false }
+        Self { shared: shared.clone(), features, log: None, session: false }
     }
 
     /// Returns the pair whose Rx queue waits for the kicks of `queue`; `None` for queues on which the guest
@@ -54,7 +56,7 @@ impl Backend {
 
     /// Starts to lend the buffers of a queue if the queue is active and a NIC queue wants them.
     fn map(&self, queue: usize) {
-        let Some(lending) = self.lending(queue) else { return };
+        let Some(lending) = self.lending(queue).filter(|_| self.log.is_none()) else { return };
         let active = |state: &mut State| {
             let running = state.active().filter(|running| running.mapped.is_none() && !running.in_order)?;
             Some((running.size, running.memory.clone()))
@@ -154,6 +156,7 @@ impl Device for Backend {
         for (queue, vring) in self.shared.vrings.iter().enumerate() {
             if let Some(running) = &mut vring.lock().running {
                 running.memory = memory.clone();
+                running.set_log(self.log.as_ref());
                 let set = with_ring!(&mut running.ring, ring => ring.set_memory(memory));
                 set.map_err(|error| format!("queue {queue} in the guest's changed memory: {error}"))?;
             }
@@ -173,8 +176,10 @@ impl Device for Backend {
             let watched = self.shared.kicks[pair].watch(kick);
             watched.map_err(|error| format!("the kick descriptor cannot be waited on: {error}"))?;
         }
-        let running = Running {
+        let mut running = Running {
             ring,
+            setup,
+            log: None,
             negotiated,
             size,
             in_order,
@@ -185,6 +190,7 @@ impl Device for Backend {
             turns: TurnWatch::default(),
             broken: false,
         };
+        running.set_log(self.log.as_ref());
         // A previous back-end may have returned buffers and died before it interrupted the guest.
         running.call();
         self.begin_session();
@@ -222,6 +228,17 @@ impl Device for Backend {
         Ok(with_ring!(&running.ring, ring => ring.base()))
     }
 
+    fn set_log(&mut self, log: Option<Arc<DirtyLog>>) -> Result<(), String> {
+        if log.is_some() {
+            (0..self.shared.vrings.len()).try_for_each(|queue| self.unmap(queue))?;
+        }
+        self.log = log;
+        let running = self.shared.vrings.iter().map(|vring| vring.lock());
+        running.for_each(|mut state| state.running.iter_mut().for_each(|running| running.set_log(self.log.as_ref())));
+        (0..self.shared.vrings.len()).for_each(|queue| self.map(queue));
+        Ok(())
+    }
+
     fn announce(&mut self, mac: MacAddress) {
         self.shared.announcement.set(Some(mac));
         self.shared.kicks[0].wake();
@@ -246,6 +263,7 @@ impl Device for Backend {
     }
 
     fn disconnected(&mut self, why: &str) {
+        self.log = None;
         for (queue, vring) in self.shared.vrings.iter().enumerate() {
             vring.lock().enabled = false;
             if let Err(why) = self.unmap(queue) {

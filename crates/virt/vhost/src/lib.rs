@@ -17,6 +17,7 @@ mod counters;
 mod fault;
 mod lend;
 mod lender;
+mod logged;
 mod negotiated;
 mod port;
 mod rx;

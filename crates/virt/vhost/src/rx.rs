@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::negotiated::{MAX_FRAME_LEN, MIN_FRAME_LEN, Negotiated, VLAN_TAG_LEN};
 use crate::rx_chain::{Frame, read_chain};
 use crate::shared::{Shared, SharedServer};
-use crate::vring::{Running, with_ring};
+use crate::vring::{Running, with_logged_ring};
 
 /// Receive queue of the port, fed by the guest's virtqueue `2 * queue + 1`.
 pub(crate) struct Rx {
@@ -98,7 +98,7 @@ impl Rx {
         let taken = &mut self.receiver.taken;
         taken.begin(ChainBatch::BUDGET);
         let turn = running.turns.begin();
-        let result = with_ring!(&mut running.ring, ring => {
+        let result = with_logged_ring!(running, ring => {
             let result = ring.take(DeviceAccess::Read, MAGAZINE, taken);
             ring.push_used(taken.chains.iter().map(|chain| chain.used(0)));
             result.map(|_| ring.publish()).map_err(Fault::from)
@@ -133,7 +133,7 @@ impl RxQueue for Rx {
         if let Some(running) = state.active() {
             let (negotiated, turn) = (running.negotiated, running.turns.begin());
             let result =
-                with_ring!(&mut running.ring, ring => self.receiver.receive(ring, &negotiated, burst, &mut received));
+                with_logged_ring!(running, ring => self.receiver.receive(ring, &negotiated, burst, &mut received));
             let result = result.and(running.turns.end(turn));
             if received.call {
                 running.call();
@@ -291,13 +291,13 @@ impl Wakeable for Rx {
         self.backoff.end();
         if let Some(running) = &mut self.shared.vrings[self.number()].lock().running {
             // Chains that are already available are found by the poll that follows.
-            with_ring!(&mut running.ring, ring => ring.arm());
+            with_logged_ring!(running, ring => ring.arm());
         }
     }
 
     fn disarm(&mut self) {
         if let Some(running) = &mut self.shared.vrings[self.number()].lock().running {
-            with_ring!(&mut running.ring, ring => ring.disarm());
+            with_logged_ring!(running, ring => ring.disarm());
         }
         self.shared.kicks[self.queue].clear();
     }

@@ -11,7 +11,7 @@ use crate::copy_mode::CopyMode;
 use crate::negotiated::GuestOffloads;
 use crate::shared::{Shared, SharedServer};
 use crate::tx_format::{Sent, TxFormat};
-use crate::vring::with_ring;
+use crate::vring::{with_logged_ring, with_ring};
 
 /// Transmit queue of the port, which carries out in software the offloads that the guest does not accept.
 pub(crate) struct Tx {
@@ -72,7 +72,7 @@ impl TxQueue for Sender {
         let burst_to =
             TxFormat { negotiated: running.negotiated, longest: shared.longest(), size, copied: copying.mask() };
         let result = match &mut running.mapped {
-            None => with_ring!(&mut running.ring, ring => burst_to.send(ring, taken, burst, &mut sent)),
+            None => with_logged_ring!(running, ring => burst_to.send(ring, taken, burst, &mut sent)),
             Some(mapped) => {
                 with_ring!(&mut running.ring, ring => mapped.send(ring, &burst_to, (taken, burst), &mut sent))
             }

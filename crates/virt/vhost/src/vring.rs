@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use ringpass_ipc::EventNotifier;
 use ringpass_port::YieldingMutex;
-use ringpass_virtio::device::{GuestMemory, Packed, Split};
+use ringpass_vhost_user::DirtyLog;
+use ringpass_virtio::device::{GuestMemory, Packed, Split, VringConfig};
 
 use crate::lend::LentQueue;
+use crate::logged::QueueLog;
 use crate::negotiated::Negotiated;
 use crate::turn::TurnWatch;
 
@@ -32,12 +34,35 @@ macro_rules! with_ring {
 }
 pub(crate) use with_ring;
 
+/// Runs the same code on the ring of a queue, whose writes are logged while the guest migrates, compiled for each kind with and without a log.
+macro_rules! with_logged_ring {
+    ($running:expr, $queue:ident => $body:expr) => {
+        match (&mut $running.ring, &mut $running.log) {
+            ($crate::vring::Ring::Split($queue), None) => $body,
+            ($crate::vring::Ring::Packed($queue), None) => $body,
+            ($crate::vring::Ring::Split(ring), Some(log)) => {
+                let $queue = &mut log.around(ring);
+                $body
+            }
+            ($crate::vring::Ring::Packed(ring), Some(log)) => {
+                let $queue = &mut log.around(ring);
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_logged_ring;
+
 /// A queue that has been started.
 pub(crate) struct Running {
     pub(crate) ring: Ring,
     pub(crate) negotiated: Negotiated,
+    /// Layout of the ring.
+    pub(crate) setup: VringConfig,
     /// Number of descriptors of the ring.
     pub(crate) size: usize,
+    /// Present while the guest migrates. Its buffers are not lent meanwhile.
+    pub(crate) log: Option<QueueLog>,
     /// Whether the guest wants its buffers back in order (IN_ORDER). Such a queue is not lent, as lent
     /// buffers come back in any order.
     pub(crate) in_order: bool,
@@ -74,6 +99,11 @@ impl State {
 }
 
 impl Running {
+    /// Logs writes from here on; `None` ends that.
+    pub(crate) fn set_log(&mut self, log: Option<&Arc<DirtyLog>>) {
+        self.log = log.map(|log| QueueLog::new(log, &self.memory, &self.setup));
+    }
+
     /// Interrupts the guest.
     #[cold]
     pub(crate) fn call(&self) {

@@ -166,6 +166,23 @@ impl GuestMemory {
         self.regions.iter().find_map(|region| region.at(address.wrapping_sub(region.user), len))
     }
 
+    /// Returns the guest address of a byte at an address in this process; `None` if it is not the guest's.
+    pub fn guest_address(&self, at: NonNull<u8>) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let start = region.memory.as_ptr().addr() as u64 + region.offset;
+            let offset = (at.addr().get() as u64).wrapping_sub(start);
+            (offset < region.len).then(|| region.guest + offset)
+        })
+    }
+
+    /// Returns the guest address of a byte at an address of the front-end.
+    pub fn guest_address_of_user(&self, address: u64) -> Option<u64> {
+        self.regions.iter().find_map(|region| {
+            let offset = address.wrapping_sub(region.user);
+            (offset < region.len).then(|| region.guest + offset)
+        })
+    }
+
     /// Returns whether part of the memory was lost because its owner truncated the file.
     pub fn lost(&self) -> bool {
         self.regions.iter().any(|region| region.memory.lost())

@@ -226,9 +226,6 @@ pub enum Broken {
 /// The pieces that [`take`](Self::take) hands out must be inside the queue's memory, and the queue must keep
 /// that memory until it is dropped or given other memory.
 pub unsafe trait Virtqueue: Send + Sized {
-    /// Creates a queue in a guest's memory. Notifications are disabled at first.
-    fn new(setup: &VringConfig, memory: &Arc<GuestMemory>) -> Result<Self, Error>;
-
     /// Replaces the table of the guest's memory. The queue continues in the new one.
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error>;
 
@@ -261,4 +258,10 @@ pub unsafe trait Virtqueue: Send + Sized {
     /// Returns the position of the queue, once everything taken was given back or put back. See
     /// [`VringConfig::base`].
     fn base(&self) -> u32;
+}
+
+/// A queue that can be created.
+pub trait CreateVirtqueue: Virtqueue {
+    /// Creates a queue in a guest's memory. Notifications are disabled at first.
+    fn new(setup: &VringConfig, memory: &Arc<GuestMemory>) -> Result<Self, Error>;
 }

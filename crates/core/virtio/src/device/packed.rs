@@ -14,7 +14,9 @@ use super::inflight::{InflightChain, InflightReplay, PackedInflight};
 use super::memory::RegionCache;
 use super::prefetch::{LINE, prefetch_frame};
 use super::vector::{self, Taking};
-use super::{Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig};
+use super::{
+    Broken, Chain, ChainBatch, CreateVirtqueue, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig,
+};
 use crate::features::{EVENT_IDX, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, event, flags};
 use crate::slot::WrapIndex;
@@ -321,9 +323,7 @@ impl Packed {
 
 const DISABLED: u32 = (event::DISABLE as u32) << 16;
 
-// SAFETY: `ChainWalker` and `take_plain` hand out only pieces that `GuestMemory` or a `RegionCache` of it has
-// found inside `memory`, which the queue keeps until it is dropped or `set_memory` replaces it.
-unsafe impl Virtqueue for Packed {
+impl CreateVirtqueue for Packed {
     fn new(setup: &VringConfig, memory: &Arc<GuestMemory>) -> Result<Self, Error> {
         if !(1..=MAX_SIZE).contains(&setup.size) {
             return Err(Error::Config("a packed virtqueue has 1 to 32768 descriptors"));
@@ -368,7 +368,11 @@ unsafe impl Virtqueue for Packed {
             descriptors: Vec::with_capacity(setup.size.into()),
         })
     }
+}
 
+// SAFETY: `ChainWalker` and `take_plain` hand out only pieces that `GuestMemory` or a `RegionCache` of it has
+// found inside `memory`, which the queue keeps until it is dropped or `set_memory` replaces it.
+unsafe impl Virtqueue for Packed {
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error> {
         self.parts = Parts::new(&self.setup, memory)?;
         (self.memory, self.region_cache) = (memory.clone(), RegionCache::NONE);

@@ -12,7 +12,9 @@ use super::marks::unmark_all;
 use super::memory::RegionCache;
 use super::prefetch::{LINE, prefetch_frame};
 use super::vector::{self, Taking};
-use super::{Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig};
+use super::{
+    Broken, Chain, ChainBatch, CreateVirtqueue, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig,
+};
 use crate::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC};
 use crate::layout::{MAX_SIZE, NO_NOTIFY, flags};
 
@@ -366,9 +368,7 @@ impl Split {
     }
 }
 
-// SAFETY: `ChainWalker` and `take_plain` hand out only pieces that `GuestMemory` or a `RegionCache` of it has
-// found inside `memory`, which the queue keeps until it is dropped or `set_memory` replaces it.
-unsafe impl Virtqueue for Split {
+impl CreateVirtqueue for Split {
     fn new(setup: &VringConfig, memory: &Arc<GuestMemory>) -> Result<Self, Error> {
         if !setup.size.is_power_of_two() || setup.size > MAX_SIZE {
             return Err(Error::Config("a split virtqueue has a power of two of descriptors, up to 32768"));
@@ -405,7 +405,11 @@ unsafe impl Virtqueue for Split {
         queue.parts.notify_at[0].store(queue.suppression, Ordering::Relaxed);
         Ok(queue)
     }
+}
 
+// SAFETY: `ChainWalker` and `take_plain` hand out only pieces that `GuestMemory` or a `RegionCache` of it has
+// found inside `memory`, which the queue keeps until it is dropped or `set_memory` replaces it.
+unsafe impl Virtqueue for Split {
     fn set_memory(&mut self, memory: &Arc<GuestMemory>) -> Result<(), Error> {
         self.parts = Parts::new(&self.setup, memory)?;
         (self.memory, self.region_cache) = (memory.clone(), RegionCache::NONE);

@@ -330,3 +330,92 @@ fn areas_that_cannot_be() {
     bench.done(&Request::SetVringNum { index: 3, num: 62 }, &[]);
     bench.refused_gently(&Request::SetVringKick(fd_of(3)), &[event().as_fd()]);
 }
+
+/// Lines 1 and 6. Logs of written pages that cannot be, and one that is taken away.
+#[test]
+fn logs_that_cannot_be() {
+    let mut bench = Bench::new();
+    // 64 pages: a word.
+    let (small, file, event) = (memfd(4), memfd(2 * PAGE), event());
+    let log = |size, offset| Request::SetLogBase { size, offset };
+    for (request, with) in [
+        (log(0, 0), &file),
+        (log(7, 0), &file),
+        (log(8, 4), &file),
+        (log(8, 2 * PAGE), &file),
+        (log(3 * PAGE, 0), &file),
+        (log(8, u64::MAX - 7), &file),
+        (log(u64::MAX - 7, 0), &file),
+        (log(u64::MAX - 7, u64::MAX - 7), &file),
+        (log(16 << 30, 0), &file),
+        (log(8, 0), &small),
+        (log(8, 0), &event),
+    ] {
+        bench.greet(VERSION_1);
+        bench.share();
+        bench.refused(&request, &[with.as_fd()]);
+    }
+    // One without a file, and one that is too small for the guest's memory, from the first and later.
+    bench.greet(VERSION_1);
+    bench.refused(&log(8, 0), &[]);
+    bench.greet(VERSION_1);
+    let far = region(1 << 30, MEMORY, 0);
+    bench.done(&Request::AddMemReg(far), &[memfd(MEMORY).as_fd()]);
+    assert!(bench.refused(&log(8, 0), &[file.as_fd()]).contains("which ends at"));
+    bench.greet(VERSION_1);
+    bench.share();
+    bench.done(&log(8, 8), &[file.as_fd()]);
+    bench.refused_gently(&Request::AddMemReg(far), &[memfd(MEMORY).as_fd()]);
+    // The front-end takes it away.
+    bench.done(&Request::SetFeatures(VERSION_1 | features::PROTOCOL_FEATURES | features::LOG_ALL), &[]);
+    let marked = bench.mock.state().log.clone().expect("a log");
+    ftruncate(&file, 0).unwrap();
+    marked.mark(0, MEMORY);
+    assert!(matches!(bench.ended(), Ended::MemoryLost));
+}
+
+/// A log begins, is replaced, ends and begins again while rings run, which go on; the front-end reads the marks.
+#[test]
+fn a_log_of_written_pages() {
+    let all = VERSION_1 | features::PROTOCOL_FEATURES | features::LOG_ALL;
+    let mut bench = Bench::new();
+    bench.greet(VERSION_1);
+    bench.share();
+    bench.start(0);
+    let file = memfd(PAGE);
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        rustix::io::pread(&file, &mut bytes, at).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+    // Features without a log, a log without features.
+    bench.done(&Request::SetFeatures(all), &[]);
+    assert!(bench.mock.state().log.is_none());
+    bench.done(&Request::SetFeatures(all & !features::LOG_ALL), &[]);
+    bench.done(&Request::SetLogBase { size: 8, offset: 64 }, &[file.as_fd()]);
+    assert!(bench.mock.state().log.is_none());
+    bench.done(&Request::SetLogFd, &[event().as_fd()]);
+    bench.done(&Request::SetFeatures(all), &[]);
+    // As QEMU does, it says the addresses again.
+    bench.done(&Request::SetVringAddr(VringAddr { flags: 1, ..address(0) }), &[]);
+    let log = bench.mock.state().log.clone().expect("a log");
+    for (address, len) in
+        [(0, 1), (2 * PAGE - 1, 1), (4 * PAGE - 1, 2), (10 * PAGE, 2 * PAGE), (63 * PAGE, PAGE), (20 * PAGE, 0)]
+    {
+        log.mark(address, len);
+    }
+    assert_eq!(word(64), 1 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 10 | 1 << 11 | 1 << 63);
+    // Marks beyond the log have no place, and no effect.
+    log.mark(64 * PAGE, PAGE);
+    log.mark(u64::MAX, u64::MAX);
+    log.mark(60 * PAGE, u64::MAX);
+    assert_eq!((word(56), word(72), word(64) >> 60), (0, 0, 15));
+    bench.done(&Request::SetLogBase { size: 16, offset: 128 }, &[file.as_fd()]);
+    bench.mock.state().log.clone().expect("the other log").mark(64 * PAGE, 1);
+    assert_eq!((word(128), word(136)), (0, 1));
+    bench.done(&Request::SetFeatures(all & !features::LOG_ALL), &[]);
+    assert!(bench.mock.state().log.is_none() && bench.mock.running() == [0]);
+    bench.done(&Request::SetFeatures(all), &[]);
+    assert!(bench.mock.state().log.is_some());
+    assert_eq!(bench.mock.state().starts, 1, "the ring has run all the time");
+}

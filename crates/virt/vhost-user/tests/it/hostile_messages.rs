@@ -15,7 +15,8 @@ fn sizes(command: Command) -> Vec<usize> {
     use Command::*;
     match command {
         GetFeatures | SetOwner | ResetOwner | GetProtocolFeatures | GetQueueNum => vec![0],
-        ResetDevice | GetMaxMemSlots | GetStatus => vec![0],
+        ResetDevice | GetMaxMemSlots | GetStatus | SetLogFd => vec![0],
+        SetLogBase => vec![16],
         SetFeatures | SetProtocolFeatures | SendRarp | NetSetMtu | SetStatus => vec![8],
         SetVringNum | SetVringBase | GetVringBase | SetVringEnable => vec![8],
         SetVringKick | SetVringCall | SetVringErr => vec![8],
@@ -51,15 +52,11 @@ fn wrong_sizes() {
 fn what_is_not_offered_is_refused_by_its_name() {
     let mut bench = Bench::new();
     for (command, words) in [
-        (Command::SetLogBase, "SET_LOG_BASE was refused: logging for migration is not offered"),
-        (Command::SetLogFd, "SET_LOG_FD was refused"),
         (Command::PostcopyAdvise, "POSTCOPY_ADVISE was refused: postcopy migration is not offered"),
         (Command::IotlbMsg, "IOTLB_MSG was refused: an IOMMU is not offered"),
         (Command::GetConfig, "GET_CONFIG was refused: not offered"),
         (Command::SetBackendReqFd, "SET_BACKEND_REQ_FD was refused: not offered"),
     ] {
-        // A tiny log, one beyond all addresses, one whose end overflows; without a file, with one, and with an
-        // eventfd.
         let end = [[0xff; 8], [1, 0, 0, 0, 0, 0, 0, 0]].concat();
         for payload in [vec![], vec![0; 16], vec![0xff; 16], end] {
             for fds in [&[][..], &[memfd(1).as_fd()], &[event().as_fd()]] {
@@ -342,6 +339,8 @@ fn protocol_features() {
         (Request::RemMemReg(region(0, MEMORY, 0)), 0),
         (Request::SetStatus(1), 0),
         (Request::GetStatus, 0),
+        (Request::SetLogBase { size: 8, offset: 0 }, 1),
+        (Request::SetLogFd, 1),
     ] {
         bench.tell(&Request::SetProtocolFeatures(features::REPLY_ACK), &[]);
         let fds: Vec<BorrowedFd<'_>> = one.iter().take(fds).map(AsFd::as_fd).collect();
@@ -353,5 +352,5 @@ fn protocol_features() {
     }
     // Without REPLY_ACK nothing is acknowledged, whatever the header requests.
     bench.front.send(&Request::SetOwner.message(Kind::NeedsReply), &[]);
-    assert_eq!(bench.ask(&Request::GetFeatures, &[]), Reply::Number(FEATURES | features::PROTOCOL_FEATURES));
+    assert_eq!(bench.ask(&Request::GetFeatures, &[]), Reply::Number(OFFERED));
 }

@@ -51,7 +51,7 @@ impl Guest {
         self.shared = false;
         for pair in 0..2 {
             let bench = &mut self.bench;
-            assert_eq!(bench.ask(&Request::GetFeatures, &[]), Reply::Number(FEATURES | features::PROTOCOL_FEATURES));
+            assert_eq!(bench.ask(&Request::GetFeatures, &[]), Reply::Number(OFFERED));
             assert_eq!(bench.ask(&Request::GetProtocolFeatures, &[]), Reply::Number(PROTOCOL));
             bench.tell(&Request::SetProtocolFeatures(PROTOCOL), &[]);
             if pair == 0 {

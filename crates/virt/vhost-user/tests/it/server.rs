@@ -40,7 +40,7 @@ fn ask(front: &mut Front, request: &Request) -> Reply {
 
 /// Sends all that starts a ring.
 fn drive(front: &mut Front, mock: &MockDevice) {
-    assert_eq!(ask(front, &Request::GetFeatures), Reply::Number(FEATURES | features::PROTOCOL_FEATURES));
+    assert_eq!(ask(front, &Request::GetFeatures), Reply::Number(OFFERED));
     let file = memfd(MEMORY);
     let tell = |request: Request, fds: &[_]| front.send(&request.message(Kind::Request), fds);
     tell(Request::SetProtocolFeatures(PROTOCOL), &[]);

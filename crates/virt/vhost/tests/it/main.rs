@@ -7,6 +7,7 @@ mod fuzz;
 mod hostile;
 mod hostile_mapped;
 mod mapped;
+mod migration;
 mod offloads;
 mod queues;
 mod sessions;

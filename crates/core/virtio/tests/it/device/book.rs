@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 use ringpass_memory::{Avx2, DmaRegion, Error, ForeignMemory, RegionConfig};
 use ringpass_virtio::device::{
-    Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, GuestRegion, Packed, Split, Virtqueue, VringConfig,
+    Broken, Chain, ChainBatch, CreateVirtqueue, DeviceAccess, GuestMemory, GuestRegion, Packed, Split, Virtqueue,
+    VringConfig,
 };
 use ringpass_virtio::layout::flags::{AVAIL, USED};
 
@@ -70,7 +71,7 @@ impl Guest {
         }
     }
 
-    pub fn queue<Q: Virtqueue>(&self, base: u32) -> Result<Q, Error> {
+    pub fn queue<Q: CreateVirtqueue>(&self, base: u32) -> Result<Q, Error> {
         Q::new(&self.setup(base), &self.memory)
     }
 

@@ -73,7 +73,7 @@ struct Bench<Q, D> {
     stamp: u8,
 }
 
-impl<Q: driver::Virtqueue, D: device::Virtqueue> Bench<Q, D> {
+impl<Q: driver::Virtqueue, D: device::CreateVirtqueue> Bench<Q, D> {
     fn new(packed: bool, config: &Config, access: DeviceAccess, noted: bool, avx2: Option<Avx2>) -> Self {
         let rings = DmaRegion::new(Q::bytes(config), &RegionConfig::default()).unwrap();
         let buffers = 2 * usize::from(config.size) + 64;

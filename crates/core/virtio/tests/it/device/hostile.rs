@@ -1,6 +1,6 @@
 //! Violations of the rules by guests, case by case; the fuzz targets cover the rest.
 
-use ringpass_virtio::device::{Broken, ChainBatch, DeviceAccess, Virtqueue};
+use ringpass_virtio::device::{Broken, ChainBatch, CreateVirtqueue, DeviceAccess, Virtqueue};
 use ringpass_virtio::features::{EVENT_IDX, INDIRECT_DESC};
 use ringpass_virtio::layout::flags::{AVAIL, INDIRECT, NEXT, USED, WRITE};
 

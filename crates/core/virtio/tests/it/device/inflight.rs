@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use ringpass_memory::{DmaRegion, Error, ForeignMemory, Mempool, MempoolConfig, RegionConfig};
 use ringpass_testing::Random;
-use ringpass_virtio::device::{self, ChainBatch, DeviceAccess, Inflight, Packed, Split, Virtqueue, VringConfig};
+use ringpass_virtio::device::{
+    self, ChainBatch, CreateVirtqueue, DeviceAccess, Inflight, Packed, Split, Virtqueue, VringConfig,
+};
 use ringpass_virtio::driver::{self, Config};
 
 use crate::device::book::Guest;
@@ -14,7 +16,7 @@ use crate::device::guest;
 const SIZE: u16 = 8;
 
 /// Creates a queue with an inflight region that contains these words.
-fn open<Q: Virtqueue>(packed: bool, words: &[(usize, u64)]) -> Result<Q, Error> {
+fn open<Q: CreateVirtqueue>(packed: bool, words: &[(usize, u64)]) -> Result<Q, Error> {
     let inflight = guest::inflight(packed, SIZE);
     for &(at, word) in words {
         assert!(8 * at < inflight.len);
@@ -82,7 +84,7 @@ fn line_8_packed_regions() {
 /// flight are chains of the ring, each of them once.
 #[test]
 fn line_8_regions_with_noise() {
-    fn chains<Q: Virtqueue>(packed: bool, words: &[(usize, u64)]) -> Option<usize> {
+    fn chains<Q: CreateVirtqueue>(packed: bool, words: &[(usize, u64)]) -> Option<usize> {
         let mut queue = open::<Q>(packed, words).ok()?;
         let (mut taken, mut seen) = (ChainBatch::default(), [false; SIZE as usize]);
         // The descriptors in the ring are all zero, so the device may refuse them.
@@ -156,7 +158,7 @@ fn line_8_regions_elsewhere() {
 }
 
 /// A process that takes chains and gives them back in any order, until it is killed.
-fn child<D: device::Virtqueue>(setup: &VringConfig, memory: &Arc<device::GuestMemory>, seed: u64) -> ! {
+fn child<D: device::CreateVirtqueue>(setup: &VringConfig, memory: &Arc<device::GuestMemory>, seed: u64) -> ! {
     // SAFETY: `prctl` with `PR_SET_PDEATHSIG` accesses no memory; it only makes the kernel kill this process
     // with its parent.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -183,7 +185,7 @@ fn child<D: device::Virtqueue>(setup: &VringConfig, memory: &Arc<device::GuestMe
 }
 
 /// Each packet comes back exactly once, however often and wherever the device's process is killed.
-fn killed<Q: driver::Virtqueue, D: device::Virtqueue>(packed: bool) {
+fn killed<Q: driver::Virtqueue, D: device::CreateVirtqueue>(packed: bool) {
     let config = Config { size: 16, event_idx: false, in_order: false, indirect: 0, header: 0 };
     let rings = DmaRegion::new(Q::bytes(&config), &RegionConfig::default()).unwrap();
     let pool = Mempool::new(&MempoolConfig { buffers: 64, size: 64, ..Default::default() }).unwrap();

@@ -36,7 +36,7 @@ impl Doorbell {
 }
 
 /// Passes packets from driver to device and back. Each side sleeps as soon as it has nothing to do.
-fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::Virtqueue + 'static>(packed: bool, event_idx: bool) {
+fn nobody_sleeps_through<Q: driver::Virtqueue, D: device::CreateVirtqueue + 'static>(packed: bool, event_idx: bool) {
     const PACKETS: usize = 200_000;
     let config = Config { size: 4, event_idx, in_order: false, indirect: 0, header: 0 };
     let rings = DmaRegion::new(Q::bytes(&config), &RegionConfig::default()).unwrap();
@@ -115,7 +115,7 @@ impl Drop for Done<'_> {
 /// Lines 11, 12, 14 and 18: descriptors change after they were checked. A thread of the guest writes valid and
 /// invalid descriptors as fast as it can, where the device reads them. All pieces that the device gets must be
 /// in the guest's memory.
-fn changes_under_way<Q: device::Virtqueue>(features: u64, base: u32) {
+fn changes_under_way<Q: device::CreateVirtqueue>(features: u64, base: u32) {
     const SIZE: u16 = 8;
     let packed = base != 0;
     let guest = Guest::new(SIZE, features);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use ringpass_memory::Avx2;
-use ringpass_virtio::device::{Broken, ChainBatch, DeviceAccess, Packed, Split, Virtqueue, VringConfig};
+use ringpass_virtio::device::{Broken, ChainBatch, CreateVirtqueue, DeviceAccess, Packed, Split, VringConfig};
 use ringpass_virtio::layout::flags::WRITE;
 
 use crate::device::book::{BUFFER, END, Guest, MEMORY, SEAM, pieces};
@@ -35,7 +35,13 @@ fn change() -> impl Strategy<Value = Change> {
 type Taken = (Vec<Vec<(u16, u16, Vec<(u64, u32)>)>>, Option<Broken>);
 
 /// Takes chains of the given ring in calls of `most`.
-fn take<Q: Virtqueue>(guest: &Guest, base: u32, avx2: Option<Avx2>, access: DeviceAccess, most: &[usize]) -> Taken {
+fn take<Q: CreateVirtqueue>(
+    guest: &Guest,
+    base: u32,
+    avx2: Option<Avx2>,
+    access: DeviceAccess,
+    most: &[usize],
+) -> Taken {
     let setup = VringConfig { avx2, ..guest.setup(base) };
     let mut queue = Q::new(&setup, &guest.memory).unwrap();
     let mut calls = Vec::new();

@@ -22,8 +22,11 @@ pub const USER: u64 = 0x7f00_0000_0000;
 pub const MEMORY: u64 = 64 * PAGE;
 pub const FEATURES: u64 =
     VERSION_1 | RING_PACKED | EVENT_IDX | INDIRECT_DESC | MQ | MRG_RXBUF | CTRL_VQ | CTRL_RX | STATUS;
+/// What a session offers for the device.
+pub const OFFERED: u64 = FEATURES | features::PROTOCOL_FEATURES | features::LOG_ALL;
 pub const PROTOCOL: u64 = features::REPLY_ACK
     | features::MQ
+    | features::LOG_SHMFD
     | features::RARP
     | features::NET_MTU
     | features::INFLIGHT_SHMFD
@@ -38,6 +41,7 @@ pub struct State {
     pub queues: [Queue; 4],
     pub mtu: Option<u16>,
     pub announced: Vec<MacAddress>,
+    pub log: Option<Arc<DirtyLog>>,
     pub fault: Option<String>,
     /// Reasons why its sessions ended.
     pub ended: Vec<String>,
@@ -119,6 +123,11 @@ impl MockDevice {
 }
 
 impl Device for MockDevice {
+    fn set_log(&mut self, log: Option<Arc<DirtyLog>>) -> Result<(), String> {
+        self.state().log = log;
+        Ok(())
+    }
+
     fn features(&self) -> u64 {
         FEATURES
     }
@@ -295,7 +304,7 @@ impl Bench {
     /// Performs the feature negotiation that precedes memory and rings.
     pub fn greet(&mut self, features: u64) -> &mut Self {
         self.tell(&Request::SetOwner, &[]);
-        assert_eq!(self.ask(&Request::GetFeatures, &[]), Reply::Number(FEATURES | features::PROTOCOL_FEATURES));
+        assert_eq!(self.ask(&Request::GetFeatures, &[]), Reply::Number(OFFERED));
         self.tell(&Request::SetProtocolFeatures(PROTOCOL), &[]);
         self.done(&Request::SetFeatures(features | features::PROTOCOL_FEATURES), &[]);
         self
