@@ -48,10 +48,14 @@ impl Guest {
         }
     }
 
-    /// Begins a migration to nowhere, which fails, and waits for its end. The guest goes on here.
+    /// Begins a migration to a program, which gets the guest's state as its input.
+    pub fn begin_migration(&self, command: &str) {
+        self.qmp("migrate", &json!({ "uri": format!("exec:{command}") }));
+    }
+
+    /// Begins a migration to nowhere, which fails after a second, and waits for its end. The guest goes on here.
     pub fn migrate_in_vain(&self) {
-        // Whoever reads nothing of it lets it fail when it is cancelled.
-        self.qmp("migrate", &json!({ "uri": "exec:sleep 1; false" }));
+        self.begin_migration("sleep 1; false");
         let start = Instant::now();
         let status = || self.qmp("query-migrate", &json!({}))["status"].clone();
         while ![json!("failed"), json!("cancelled"), Value::Null].contains(&status()) {
