@@ -1,10 +1,10 @@
-//! Guests on two hosts, in one of two networks that EVPN by FRR spans over three hosts.
+//! Guests on two hosts, in one of two networks that EVPN by FRR spans over three hosts. One migrates.
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use ringpass_lab::{Builder, Guest, VhostUser, wait_until};
+use ringpass_lab::{Builder, Guest, Migrated, VhostUser, wait_until};
 
 use crate::common::fabric::{Kernel, Ours, Underlay, pings, reaches};
 use crate::common::guest::{tcp_by, tcp_to};
@@ -76,11 +76,17 @@ fn guests_in_one_of_two_networks_of_three_hosts() {
     tcp_by(|| first.run("iperf3 -c 198.18.0.2 -t 1 -J -R"));
     assert!(one.count("vxlan_too_long") > 0);
 
-    // The first guest ends, and comes again on the other host.
-    drop(first);
-    let again = guest(&two, "second").boot();
-    settle(&again, 1, &first_mac);
+    // The first guest migrates to the other host, with a TCP connection.
+    let mut load =
+        third.stations[1].spawn(&["iperf3", "-c", "198.18.0.1", "-t", "1000", "--bitrate", "5M", "--forceflush"]);
+    wait_until("the connection", || load.lines().iter().any(|line| line.contains("bits/sec")));
+    let Migrated { guest: again, down, total } = first.migrate(guest(&two, "second"));
+    println!("down for {down:?} of {total:?}");
     reaches(&third.stations[1], "198.18.0.1");
+    load.lines();
+    let moves = |line: &String| line.contains("bits/sec") && !line.contains(" 0.00 bits/sec");
+    wait_until("TCP at the new place", || load.lines().iter().any(moves));
+    assert!(load.ended().is_none(), "{:?}", load.said());
     reaches_from(&again, 2, &second_mac);
     assert_eq!(one.remote_of_in(&first_mac, 8).as_deref(), Some("10.9.0.2"));
     assert_eq!(two.remote_of_in(&first_mac, 7).as_deref(), Some("10.9.0.1"), "the other network's is where it was");
