@@ -1,5 +1,6 @@
 //! Live migration of guests between two QEMUs of this machine.
 
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -24,15 +25,16 @@ impl Guest {
     pub fn migrate(self, to: Builder) -> Migrated {
         let place = self.folder.path().join("migration");
         let uri = format!("unix:{}", place.to_str().expect("a path in UTF-8"));
-        let guest = to.arguments(&["-incoming", &uri]).launch();
+        let guest = to.arguments(&["-incoming", "defer"]).launch();
         let start = Instant::now();
         let pause = || {
             assert!(start.elapsed() < MIGRATION_TIMEOUT, "a migration of more than {MIGRATION_TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(10));
         };
-        while !place.exists() {
+        while UnixStream::connect(guest.folder.path().join("monitor")).is_err() {
             pause();
         }
+        guest.qmp("migrate-incoming", &json!({ "uri": uri }));
         self.qmp("migrate", &json!({ "uri": uri }));
         loop {
             let told = self.qmp("query-migrate", &json!({}));

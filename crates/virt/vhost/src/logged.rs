@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use ringpass_memory::Error;
 use ringpass_vhost_user::DirtyLog;
-use ringpass_virtio::device::{Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, Used, Virtqueue, VringConfig};
+use ringpass_virtio::device::{
+    Broken, Chain, ChainBatch, DeviceAccess, GuestMemory, Piece, Used, Virtqueue, VringConfig,
+};
 use ringpass_virtio::features::RING_PACKED;
 
 use crate::bytes::pieces;
@@ -59,7 +61,7 @@ impl QueueLog {
     /// Notes the pieces of chains that were taken.
     fn note(&mut self, chains: &[Chain], batch: &ChainBatch) {
         for chain in chains {
-            let known = |piece: ringpass_virtio::device::Piece| {
+            let known = |piece: Piece| {
                 let address = self.memory.guest_address(piece.start)?;
                 Some(TakenPiece { chain: chain.id, address, len: piece.len })
             };
