@@ -44,6 +44,14 @@ impl Place {
         self.folder.path().join(["one", "other"][number])
     }
 
+    /// Gives a guest its servers and its address, and waits until it answers.
+    fn settle(&self, guest: &Guest) {
+        serve(guest);
+        up(guest, 0, 0);
+        guest.run("ip address flush dev v0; ip address add 198.18.0.2/24 dev v0");
+        self.host.run(&["ping", "-c", "1", "-w", "60", "198.18.0.2"]);
+    }
+
     /// Ends the switches. Returns how many frames of each went into the guest's buffers by themselves.
     fn end(self) -> Vec<u64> {
         let mapped = |switch: Program| {
@@ -73,10 +81,7 @@ fn counts(said: &str) -> (u64, u64) {
 fn goes_there_and_back(device: &str, mapped: bool, times: usize) {
     let place = Place::new(mapped);
     let mut here = guest(device, &place.socket(0)).boot();
-    serve(&here);
-    up(&here, 0, 0);
-    here.run("ip address flush dev v0; ip address add 198.18.0.2/24 dev v0");
-    place.host.run(&["ping", "-c", "1", "-w", "60", "198.18.0.2"]);
+    place.settle(&here);
     // A program that writes to all of its memory and looks whether that is as it was.
     let patterns = here.spawn(
         "fill() { head -c 20000000 /dev/zero | tr '\\0' x; }
@@ -141,14 +146,8 @@ fn migrations_that_come_to_nothing() {
 
 fn come_to_nothing(mapped: bool) {
     let place = Place::new(mapped);
-    let settle = |guest: &Guest| {
-        serve(guest);
-        up(guest, 0, 0);
-        guest.run("ip address flush dev v0; ip address add 198.18.0.2/24 dev v0");
-        place.host.run(&["ping", "-c", "1", "-w", "60", "198.18.0.2"]);
-    };
     let first = guest("virtio-net-pci", &place.socket(0)).boot();
-    settle(&first);
+    place.settle(&first);
     for _ in 0..3 {
         first.migrate_in_vain();
         let (sent, received) =
@@ -161,7 +160,7 @@ fn come_to_nothing(mapped: bool) {
     file_to(&place.host, "198.18.0.2");
     drop(first);
     let second = guest("virtio-net-pci,packed=on", &place.socket(0)).boot();
-    settle(&second);
+    place.settle(&second);
     file_to(&place.host, "198.18.0.2");
     // From there it goes to the other.
     let Migrated { guest: second, .. } = second.migrate(guest("virtio-net-pci,packed=on", &place.socket(1)));

@@ -58,8 +58,8 @@ impl Backend {
     fn map(&self, queue: usize) {
         let Some(lending) = self.lending(queue).filter(|_| self.log.is_none()) else { return };
         let active = |state: &mut State| {
-            let running = state.active().filter(|running| running.mapped.is_none() && !running.in_order)?;
-            Some((running.size, running.memory.clone()))
+            let running = state.active().filter(|running| running.mapped.is_none() && !running.in_order())?;
+            Some((running.size(), running.memory.clone()))
         };
         let Some((size, memory)) = active(&mut self.shared.vrings[queue].lock()) else { return };
         // A NIC that missed the timeout of the previous lease may have returned its buffers by now.
@@ -168,8 +168,7 @@ impl Device for Backend {
     fn start(&mut self, queue: usize, start: QueueStart) -> Result<(), String> {
         let QueueStart { setup, memory, kick, call } = start;
         let ring = open_ring(&setup, &memory).map_err(|error| format!("queue {queue}: {error}"))?;
-        let (negotiated, size) = (Negotiated::new(setup.features), setup.size.into());
-        let in_order = setup.features & IN_ORDER != 0;
+        let negotiated = Negotiated::new(setup.features);
         let pair = Self::kick_pair(queue);
         let kick = kick.filter(|_| pair.is_some());
         if let (Some(pair), Some(kick)) = (pair, &kick) {
@@ -181,8 +180,6 @@ impl Device for Backend {
             setup,
             log: None,
             negotiated,
-            size,
-            in_order,
             memory,
             kick,
             call,

@@ -133,7 +133,7 @@ impl Port for Vhost {
             self.rings[number] = state.running.as_ref().and_then(|running| {
                 let Ring::Split(split) = &running.ring else { return None };
                 let (head, posted) = split.position();
-                let (queue, descriptors) = (number / 2, running.size);
+                let (queue, descriptors) = (number / 2, running.size());
                 Some(RingStatus { queue, direction, descriptors, head: head.into(), posted: posted.into(), holds })
             });
         }

@@ -66,7 +66,7 @@ impl TxQueue for Sender {
         let Some((number, vring)) = shared.route(*queue).filter(|_| !burst.is_empty()) else { return 0 };
         let mut state = vring.lock_datapath();
         let Some(running) = state.active() else { return 0 };
-        let (mut sent, size) = (Sent::default(), running.size);
+        let (mut sent, size) = (Sent::default(), running.size());
         taken.begin(ChainBatch::BUDGET);
         let turn = running.turns.begin();
         let burst_to =

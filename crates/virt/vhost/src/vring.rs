@@ -11,6 +11,7 @@ use ringpass_ipc::EventNotifier;
 use ringpass_port::YieldingMutex;
 use ringpass_vhost_user::DirtyLog;
 use ringpass_virtio::device::{GuestMemory, Packed, Split, VringConfig};
+use ringpass_virtio::features::IN_ORDER;
 
 use crate::lend::LentQueue;
 use crate::logged::QueueLog;
@@ -59,13 +60,8 @@ pub(crate) struct Running {
     pub(crate) negotiated: Negotiated,
     /// Layout of the ring.
     pub(crate) setup: VringConfig,
-    /// Number of descriptors of the ring.
-    pub(crate) size: usize,
     /// Present while the guest migrates. Its buffers are not lent meanwhile.
     pub(crate) log: Option<QueueLog>,
-    /// Whether the guest wants its buffers back in order (IN_ORDER). Such a queue is not lent, as lent
-    /// buffers come back in any order.
-    pub(crate) in_order: bool,
     /// The guest's memory.
     pub(crate) memory: Arc<GuestMemory>,
     /// Eventfd that the guest kicks; not kept for queues whose kicks nobody waits for.
@@ -99,6 +95,16 @@ impl State {
 }
 
 impl Running {
+    /// Returns the number of descriptors of the ring.
+    pub(crate) fn size(&self) -> usize {
+        self.setup.size.into()
+    }
+
+    /// Returns whether the guest wants its buffers back in order (IN_ORDER). Such a queue is not lent, as lent buffers come back in any order.
+    pub(crate) fn in_order(&self) -> bool {
+        self.setup.features & IN_ORDER != 0
+    }
+
     /// Logs writes from here on; `None` ends that.
     pub(crate) fn set_log(&mut self, log: Option<&Arc<DirtyLog>>) {
         self.log = log.map(|log| QueueLog::new(log, &self.memory, &self.setup));

@@ -24,6 +24,11 @@ pub struct GuestRegion {
 }
 
 impl GuestRegion {
+    /// Returns the guest address of the byte at `offset`, if the region has it.
+    fn guest_at(&self, offset: u64) -> Option<u64> {
+        (offset < self.len).then(|| self.guest + offset)
+    }
+
     /// Returns the address of the bytes at `offset`, if the region has `len` bytes there.
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
@@ -170,17 +175,13 @@ impl GuestMemory {
     pub fn guest_address(&self, at: NonNull<u8>) -> Option<u64> {
         self.regions.iter().find_map(|region| {
             let start = region.memory.as_ptr().addr() as u64 + region.offset;
-            let offset = (at.addr().get() as u64).wrapping_sub(start);
-            (offset < region.len).then(|| region.guest + offset)
+            region.guest_at((at.addr().get() as u64).wrapping_sub(start))
         })
     }
 
     /// Returns the guest address of a byte at an address of the front-end.
     pub fn guest_address_of_user(&self, address: u64) -> Option<u64> {
-        self.regions.iter().find_map(|region| {
-            let offset = address.wrapping_sub(region.user);
-            (offset < region.len).then(|| region.guest + offset)
-        })
+        self.regions.iter().find_map(|region| region.guest_at(address.wrapping_sub(region.user)))
     }
 
     /// Returns whether part of the memory was lost because its owner truncated the file.

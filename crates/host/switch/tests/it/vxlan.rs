@@ -25,13 +25,16 @@ fn config(networks: vxlan::Networks, local: IpAddr, remotes: impl IntoIterator<I
     vxlan::Config { networks, port: 4789, local, prefix: None, gateway: None, ends, stations: 1024, mac: None }
 }
 
+/// Makes the second port of a switch the end of a tunnel.
+fn second(tunnel: &Tunnel) -> impl Fn(usize, QueuePair, &Mempool) -> QueuePair {
+    |port, queues, pool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues }
+}
+
 /// Returns a switch of two ports, the second of which is the end of a tunnel.
 fn rig(tunnel: &Tunnel) -> Rig {
     let mut rules = plain(2);
     rules.iter_mut().for_each(|rules: &mut PortPolicy| rules.vlans = Vlans::Access(7));
-    let wrap =
-        |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues };
-    Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap)
+    Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, second(tunnel))
 }
 
 fn count(tunnel: &Tunnel, name: &str) -> u64 {
@@ -47,6 +50,13 @@ fn carry(from: &mut Rig, to: &mut Rig) -> usize {
     // An ARP packet counts as no work, so poll its queue once more.
     to.datapath.round();
     frames
+}
+
+/// Lets both ends learn each other's hardware address, from a frame that is lost.
+fn meet(a: &mut Rig, b: &mut Rig) {
+    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
+    carry(a, b);
+    carry(b, a);
 }
 
 #[test]
@@ -73,9 +83,7 @@ fn two_switches_find_each_other_and_pass_frames_both_ways() {
 fn senders_of_frames_that_do_not_fit_are_told() {
     let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
     let (mut a, mut b) = (rig(&one), rig(&other));
-    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
-    carry(&mut a, &mut b);
-    carry(&mut b, &mut a);
+    meet(&mut a, &mut b);
     // An MTU of 1500 bytes, less IP, UDP and VXLAN headers.
     let sized = |len: usize| {
         let mut frame = frame(mac(2), mac(1), 2);
@@ -103,9 +111,7 @@ fn senders_of_frames_that_do_not_fit_are_told() {
 fn others_are_not_heard() {
     let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
     let (mut a, mut b) = (rig(&one), rig(&other));
-    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
-    carry(&mut a, &mut b);
-    carry(&mut b, &mut a);
+    meet(&mut a, &mut b);
     a.send(0, &[frame(BROADCAST, mac(1), 2)]);
     let good = a.receive(1).remove(0);
     let mut wrong_network = good.clone();
@@ -123,9 +129,7 @@ fn others_are_not_heard() {
 fn frames_without_headroom_and_of_several_buffers_go_in() {
     let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
     let (mut a, mut b) = (rig(&one), rig(&other));
-    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
-    carry(&mut a, &mut b);
-    carry(&mut b, &mut a);
+    meet(&mut a, &mut b);
     let mut tight = a.pool.alloc().unwrap();
     while tight.headroom() >= OVERHEAD {
         assert!(tight.prepend(1));
@@ -161,9 +165,7 @@ fn what_inner_frames_ask_for_is_done_before_they_go_in() {
     use ringpass_port::parse_headers;
     let (one, other) = (tunnel(HERE, THERE), tunnel(THERE, HERE));
     let (mut a, mut b) = (rig(&one), rig(&other));
-    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
-    carry(&mut a, &mut b);
-    carry(&mut b, &mut a);
+    meet(&mut a, &mut b);
     // A TCP segment of 3,000 bytes to be segmented, with the pseudo header's checksum.
     let mut bytes = Vec::new();
     let builder = etherparse::PacketBuilder::ethernet2(mac(1), mac(2)).ipv4([1; 4], [2; 4], 9).tcp(1, 2, 3, 4);
@@ -417,14 +419,10 @@ fn each_vlan_is_a_network_of_its_own() {
         let mut rules = plain(3);
         (rules[0].vlans, rules[2].vlans) = (Vlans::Access(7), Vlans::Access(8));
         rules[1].vlans = trunk(&[7, 8, 10]);
-        let wrap =
-            |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues };
-        Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap)
+        Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, second(tunnel))
     });
     let [mut a, mut b] = rigs;
-    a.send(0, &[frame(BROADCAST, mac(1), 1)]);
-    carry(&mut a, &mut b);
-    carry(&mut b, &mut a);
+    meet(&mut a, &mut b);
     // The same station in two VLANs.
     a.send(0, &[frame(BROADCAST, mac(1), 2)]);
     a.send(2, &[frame(BROADCAST, mac(1), 3)]);
@@ -545,9 +543,7 @@ fn questions_for_stations_elsewhere_are_answered_here() {
     let mut rules = plain(2);
     rules[0].vlans = Vlans::Access(7);
     rules[1].vlans = Vlans::Trunk { allowed: VlanSet::of([7]), native: None };
-    let wrap =
-        |port, queues: QueuePair, pool: &Mempool| if port == 1 { tunnel.wrap(queues, pool, 1500) } else { queues };
-    let mut rig = Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, wrap);
+    let mut rig = Rig::with(&free(), &rules, 1024, |_| Forwarding::Lookup, second(&tunnel));
     let heard = tunnel.heard().unwrap();
     let elsewhere =
         |number, ip: IpAddr| vxlan::Address { vni: 42, ip, mac: MacAddress(mac(number)), is_router: number == 4 };

@@ -35,7 +35,7 @@ impl Log {
             // SAFETY: the log stays mapped, and nobody writes to it at the moment.
             let value = unsafe { byte.read_volatile() };
             let bit = 1 << (**page % 8);
-            // SAFETY: as above.
+            // SAFETY: the log stays mapped, and nobody else writes to it at the moment.
             unsafe { byte.write_volatile(value & !bit) };
             value & bit != 0
         };
@@ -127,7 +127,7 @@ fn all_pages_that_are_written_to_are_marked() {
     }
 }
 
-/// What a card writes cannot be logged, so buffers are not lent while the guest migrates, and are again after a migration that failed.
+/// Buffers are not lent while the guest migrates, as frames that a card writes cannot be logged, and are again after a migration that failed.
 #[test]
 fn lending_ends_while_there_is_a_log() {
     for features in mapped::features() {

@@ -22,7 +22,7 @@ pub const USER: u64 = 0x7f00_0000_0000;
 pub const MEMORY: u64 = 64 * PAGE;
 pub const FEATURES: u64 =
     VERSION_1 | RING_PACKED | EVENT_IDX | INDIRECT_DESC | MQ | MRG_RXBUF | CTRL_VQ | CTRL_RX | STATUS;
-/// What a session offers for the device.
+/// Features that a session offers for the device.
 pub const OFFERED: u64 = FEATURES | features::PROTOCOL_FEATURES | features::LOG_ALL;
 pub const PROTOCOL: u64 = features::REPLY_ACK
     | features::MQ
